@@ -27,8 +27,6 @@ docs: $(READY)  ## the documentation, in site/
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pylint --disable=all --enable=disallowed-name vldebias apps
-	$(BIN)/lint-imports
 
 types: $(READY)
 	$(BIN)/mypy

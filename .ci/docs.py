@@ -1,4 +1,5 @@
-"""What the documentation takes from elsewhere in the checkout: pictures of committed results and the commands' help."""
+"""What the documentation takes from elsewhere in the checkout: pictures of committed results and
+the commands' help."""
 
 from __future__ import annotations
 
@@ -13,10 +14,15 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = {  # page -> its title and the commands whose help it has, with all below them; `commands` has the others
+# page -> its title and the commands whose help it has, with all below them; `commands` has the
+# others
+COMMANDS = {
     "commands": ("Commands", ()),
     "commands/train": ("Commands: train", ("train",)),
-    "commands/audit": ("Commands: audit, diagnose, demo, label", ("audit", "diagnose", "demo", "label")),
+    "commands/audit": (
+        "Commands: audit, diagnose, demo, label",
+        ("audit", "diagnose", "demo", "label"),
+    ),
     "commands/eval": ("Commands: eval", ("eval",)),
 }
 WIDE = ("methods/", "fine-tuning")
@@ -32,7 +38,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to pictures hold in a checkout; on the site they lie in `pictures/`. Wide tables get room."""
+    """Links to pictures hold in a checkout; on the site they lie in `pictures/`. Wide tables get
+    room."""
     if page.file.src_uri.startswith(WIDE):
         page.meta["hide"] = ["toc"]
     return re.sub(
@@ -57,10 +64,19 @@ def _commands() -> dict[str, str]:
     plain = os.environ | {"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
     for words in walk(typer.main.get_command(app), ()):
         asked = subprocess.run(
-            [sys.executable, "-m", "vldebias", *words, "--help"], env=plain, capture_output=True, text=True, check=True
+            [sys.executable, "-m", "vldebias", *words, "--help"],
+            env=plain,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         name = " ".join(words)
-        of = {first: page for page, (_, own) in COMMANDS.items() for first in own if f"{name} ".startswith(f"{first} ")}
+        of = {
+            first: page
+            for page, (_, own) in COMMANDS.items()
+            for first in own
+            if f"{name} ".startswith(f"{first} ")
+        }
         page = of[max(of, key=len)] if of else "commands"
         parts[page].append(f"## vldebias {name}\n\n```text\n{asked.stdout.strip()}\n```\n")
     return {page: "\n".join(found) for page, found in parts.items()}

@@ -9,7 +9,8 @@ import griffe
 
 
 class Examples(griffe.Extension):
-    """Puts a heading before them, which Google's style asks for and a reader of the source can do without."""
+    """Puts a heading before them, which Google's style asks for and a reader of the source can do
+    without."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Change the docstring of one object."""
@@ -18,4 +19,6 @@ class Examples(griffe.Extension):
             return
         before, mark, after = docstring.value.partition("\n>>> ")
         if mark:
-            docstring.value = before + "\nExamples:\n" + textwrap.indent(mark.lstrip("\n") + after, "    ")
+            docstring.value = (
+                before + "\nExamples:\n" + textwrap.indent(mark.lstrip("\n") + after, "    ")
+            )

@@ -1,4 +1,5 @@
-"""What environments weigh, torch and what it brings apart: `python .ci/sizes.py NAME=FOLDER...` prints JSON."""
+"""What environments weigh, torch and what it brings apart: `python .ci/sizes.py NAME=FOLDER...`
+prints JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 TORCH = re.compile(r"(torch|triton|nvidia[-_].+|cuda[-_].+|sympy|mpmath|networkx|setuptools)$")
-NAMED = ("torch", "transformers", "diffusers", "open_clip_torch", "datasets", "gradio", "numpy", "vldebias")
+NAMED = (
+    "torch",
+    "transformers",
+    "diffusers",
+    "open_clip_torch",
+    "datasets",
+    "gradio",
+    "numpy",
+    "vldebias",
+)
 
 
 def megabytes(found: Distribution) -> float:
@@ -24,11 +34,17 @@ def megabytes(found: Distribution) -> float:
 def weigh(folder: Path) -> dict[str, Any]:
     """MB and number of distributions of a virtual environment; versions of those that matter."""
     (packages,) = (*folder.glob("lib/python3*/site-packages"), *folder.glob("Lib/site-packages"))
-    there = {one.metadata["Name"]: one for one in distributions(path=[str(packages)]) if one.metadata["Name"] != "pip"}
+    there = {
+        one.metadata["Name"]: one
+        for one in distributions(path=[str(packages)])
+        if one.metadata["Name"] != "pip"
+    }
     sizes = {name: megabytes(one) for name, one in there.items()}
     return {
         "MB": round(sum(sizes.values())),
-        "MB_without_torch": round(sum(size for name, size in sizes.items() if not TORCH.match(name.lower()))),
+        "MB_without_torch": round(
+            sum(size for name, size in sizes.items() if not TORCH.match(name.lower()))
+        ),
         "distributions": len(there),
         "versions": {name: there[name].version for name in NAMED if name in there},
     }
@@ -38,18 +54,32 @@ if __name__ == "__main__":
     named = (one.partition("=") for one in sys.argv[1:])
     weighed = {name: weigh(Path(folder)) for name, _, folder in named}
     sizes = [
-        (name, metric, value) for name, one in weighed.items() for metric, value in one.items() if metric != "versions"
+        (name, metric, value)
+        for name, one in weighed.items()
+        for metric, value in one.items()
+        if metric != "versions"
     ]
     versions = {name: one["versions"] for name, one in weighed.items()}
-    result = {  # as `vldebias.evaluation.result.Result` reads it, which is not installed where this runs
+    # as `vldebias.evaluation.result.Result` reads it, which is not installed where this runs
+    result = {
         "name": "install_sizes",
         "figures": [
-            {"task": "install_sizes", "metric": metric, "method": name, "value": value, "interval": [value, value]}
+            {
+                "task": "install_sizes",
+                "metric": metric,
+                "method": name,
+                "value": value,
+                "interval": [value, value],
+            }
             | {"better": "lower", "n": {"measured": 1}}
             for name, metric, value in sizes
         ],
         "protocols": [
-            {"task": "install_sizes", "description": "What environments weigh", "settings": {"versions": versions}}
+            {
+                "task": "install_sizes",
+                "description": "What environments weigh",
+                "settings": {"versions": versions},
+            }
         ],
         "versions": {"python": platform.python_version()},
         "commit": None,

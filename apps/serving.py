@@ -24,7 +24,8 @@ LOCAL = frozenset({"localhost", HERE, "::1"})
 PORTS = range(7860, 7960)
 SHORTEST = 8  # characters of the password of a public page
 LOGINS = 30  # a minute, right or wrong: far too few to guess a password
-# The strictest policy that Gradio works under: its page has inline scripts and styles, and compiles the `js` of events.
+# The strictest policy that Gradio works under: its page has inline scripts and styles, and compiles
+# the `js` of events.
 POLICY = {
     "default-src": "'self'",
     "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",
@@ -44,7 +45,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 def credentials(*, public: bool) -> tuple[str, str] | None:
-    """Return (user, password) from the environment; None where a page for this machine alone needs none.
+    """Return (user, password) from the environment; None where a page for this machine alone needs
+    none.
 
     Raises:
         InvalidInputError: not user:password, or a public page without one or with a short one.
@@ -54,20 +56,32 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
     if not given and not public:
         return None
     if not (colon and user and password):
-        raise InvalidInputError(f"{AUTH}: expected user:password, such as ada:long-password; --public needs it")
+        raise InvalidInputError(
+            f"{AUTH}: expected user:password, such as ada:long-password; --public needs it"
+        )
     if public and len(password) < SHORTEST:
         raise InvalidInputError(
-            f"{AUTH}: the password of a public page needs {SHORTEST} characters, got {len(password)}"
+            f"{AUTH}: the password of a public page needs {SHORTEST} characters, got"
+            f" {len(password)}"
         )
     return user, password
 
 
 class Headers:
-    """Add the headers that tell a browser what the page may load, and that no site may show it in a frame."""
+    """Add the headers that tell a browser what the page may load, and that no site may show it in a
+    frame."""
 
     def __init__(self, app: App) -> None:
-        own = {"content-security-policy": "; ".join(f"{name} {value}" for name, value in POLICY.items())}
-        own |= {"x-content-type-options": "nosniff", "referrer-policy": "same-origin", "x-frame-options": "DENY"}
+        own = {
+            "content-security-policy": "; ".join(
+                f"{name} {value}" for name, value in POLICY.items()
+            )
+        }
+        own |= {
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "same-origin",
+            "x-frame-options": "DENY",
+        }
         self.app, self.own = app, [(name.encode(), value.encode()) for name, value in own.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -76,7 +90,9 @@ class Headers:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in replaced]
+                kept = [
+                    pair for pair in message.get("headers", ()) if pair[0].lower() not in replaced
+                ]
                 message = {**message, "headers": [*kept, *self.own]}
             await send(message)
 
@@ -86,9 +102,9 @@ class Headers:
 class Guard:
     """Refuse, before Gradio sees it, what no visitor of the page sends.
 
-    A page for this machine alone answers to the names of this machine, since another Host is a foreign site whose name
-    was made to point here (DNS rebinding). Requests from other sites (Origin), uploads and more than LOGINS logins a
-    minute are refused.
+    A page for this machine alone answers to the names of this machine, since another Host is a
+    foreign site whose name was made to point here (DNS rebinding). Requests from other sites
+    (Origin), uploads and more than LOGINS logins a minute are refused.
 
     Args:
         app: the ASGI application behind it. public: whether other machines may ask.
@@ -101,7 +117,9 @@ class Guard:
         """Pass a request on, or answer it with 403 or 429."""
         refused, status = "", 403
         if scope["type"] in ("http", "websocket"):
-            refused = self._refusal({n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]})
+            refused = self._refusal(
+                {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]}
+            )
             path = scope["path"].rstrip("/")
             if path.endswith("/upload"):
                 refused = refused or "this page takes no uploads"
@@ -170,7 +188,12 @@ def serve(
     number = listening.getsockname()[1]
     demo.state_session_capacity = 1000
     demo.queue(max_size=64, default_concurrency_limit=4)
-    closed: dict[str, Any] = {"ssr_mode": False, "mcp_server": False, "enable_monitoring": False, "show_error": False}
+    closed: dict[str, Any] = {
+        "ssr_mode": False,
+        "mcp_server": False,
+        "enable_monitoring": False,
+        "show_error": False,
+    }
     app = gr.mount_gradio_app(
         FastAPI(openapi_url=None),
         demo,
@@ -189,9 +212,13 @@ def serve(
     demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
     guarded = Headers(Guard(app, public=public))
     server = uvicorn.Server(
-        uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1, proxy_headers=False)
+        uvicorn.Config(
+            guarded, log_level="warning", timeout_graceful_shutdown=1, proxy_headers=False
+        )
     )
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True)
+    thread = threading.Thread(
+        target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
+    )
     ended = threading.Event()
     for which in (signal.SIGINT, signal.SIGTERM):
         signal.signal(which, lambda *_: ended.set())
@@ -214,22 +241,29 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, number))
-            listening.listen(128)  # here, not when the server starts: two servers may bind before one listens
+            listening.listen(
+                128
+            )  # here, not when the server starts: two servers may bind before one listens
         except OSError as error:
             listening.close()
             problem = error
         else:
             return listening
-    raise InvalidInputError(f"port {port or 'from 7860 on'}: cannot be opened: {problem}; choose another --port")
+    raise InvalidInputError(
+        f"port {port or 'from 7860 on'}: cannot be opened: {problem}; choose another --port"
+    )
 
 
 def theme() -> Any:
-    """Return a calm theme in the fonts of the system, since Gradio's own are fetched from elsewhere."""
+    """Return a calm theme in the fonts of the system, since Gradio's own are fetched from
+    elsewhere."""
     import gradio as gr
 
     sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
     mono = ("ui-monospace", "Menlo", "Consolas", "monospace")
-    return gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=list(sans), font_mono=list(mono)).set(
+    return gr.themes.Base(
+        primary_hue="blue", neutral_hue="slate", font=list(sans), font_mono=list(mono)
+    ).set(
         body_background_fill="#ffffff",
         block_border_width="0px",
         button_primary_background_fill="#1d4e89",

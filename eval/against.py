@@ -1,9 +1,11 @@
-"""Compare this version with another one, figure by figure: `python -m eval.against [REF]`, by default the tag v0.3.0.
+"""Compare this version with another one, figure by figure: `python -m eval.against [REF]`, by
+default the tag v0.3.0.
 
-Three things are compared. Rows of results that are committed in both versions, by (task, metric, method, subset, lam).
-Public calls on fixed inputs (`eval/probe.py`): projections, methods, losses, metrics, evaluations. Tiny pipelines: the
-edits that they get and the images that they generate. It prints what moved, what went and what came, and exits with 1
-if a figure moved beyond the tolerance; a reason for each move belongs to the commit that moved it.
+Three things are compared. Rows of results that are committed in both versions, by (task, metric,
+method, subset, lam). Public calls on fixed inputs (`eval/probe.py`): projections, methods, losses,
+metrics, evaluations. Tiny pipelines: the edits that they get and the images that they generate. It
+prints what moved, what went and what came, and exits with 1 if a figure moved beyond the tolerance;
+a reason for each move belongs to the commit that moved it.
 
     python -m eval.against                            everything, some minutes
     python -m eval.against v0.3.0 --only rows         committed results alone, a second
@@ -54,7 +56,9 @@ def rows_of(listing: str, read: Any) -> dict[str, Any]:
         frame = table_of(name, read(name))
         for row in frame.to_dict("records"):
             key = " ".join(
-                str(row.get(one)) for one in KEY if row.get(one) not in (None, "") and row.get(one) == row.get(one)
+                str(row.get(one))
+                for one in KEY
+                if row.get(one) not in (None, "") and row.get(one) == row.get(one)
             )
             rows[f"{Path(name).stem}: {key}"] = [
                 float(v if (v := row.get(one)) is not None else math.nan) for one in VALUES
@@ -74,7 +78,9 @@ def table_of(name: str, content: bytes) -> pd.DataFrame:
     for one in figures:
         low, high = one.get("interval") or (one.get("low"), one.get("high"))
         change = dict(zip(VALUES[3:], one.get("change") or (), strict=False))
-        rows.append(one | {"low": low, "high": high, "change": None, "lam": one.get("lam")} | change)
+        rows.append(
+            one | {"low": low, "high": high, "change": None, "lam": one.get("lam")} | change
+        )
     return pd.DataFrame(rows)
 
 
@@ -90,7 +96,9 @@ def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Diffe
             )
         else:
             one, other = np.asarray(one, float), np.asarray(other, float)
-            same = one.shape == other.shape and np.allclose(one, other, rtol=tolerance, atol=tolerance, equal_nan=True)
+            same = one.shape == other.shape and np.allclose(
+                one, other, rtol=tolerance, atol=tolerance, equal_nan=True
+            )
             said = f"{_short(one)} -> {_short(other)}"
             if one.shape == other.shape and one.size > 6:
                 said = f"differs by {np.nanmax(np.abs(one - other)):.2g}"
@@ -102,7 +110,11 @@ def compare(old: dict[str, Any], new: dict[str, Any], tolerance: float) -> Diffe
 
 
 def _short(value: Any) -> str:
-    return value if isinstance(value, str) else np.array2string(np.asarray(value, float).ravel()[:3], precision=4)
+    return (
+        value
+        if isinstance(value, str)
+        else np.array2string(np.asarray(value, float).ravel()[:3], precision=4)
+    )
 
 
 def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
@@ -121,7 +133,9 @@ def probed(tree: Path, tests: Path, only: str, folder: Path) -> dict[str, Any]:
     ]
     subprocess.run(command, check=True, env=environment, cwd=folder)
     with np.load(out, allow_pickle=False) as read:
-        return {name: read[name] for name in read.files if name != "words"} | json.loads(str(read["words"]))
+        return {name: read[name] for name in read.files if name != "words"} | json.loads(
+            str(read["words"])
+        )
 
 
 def git(*words: str) -> bytes:
@@ -131,15 +145,25 @@ def git(*words: str) -> bytes:
 
 def main() -> int:
     """Compare, print, and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ref", nargs="?", default="v0.3.0", help="tag or commit to compare with: %(default)s")
-    parser.add_argument("--only", default="rows," + ",".join(PARTS), help="parts, with commas between: %(default)s")
-    parser.add_argument("--tolerance", type=float, default=1e-6, help="relative and absolute: %(default)s")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "ref", nargs="?", default="v0.3.0", help="tag or commit to compare with: %(default)s"
+    )
+    parser.add_argument(
+        "--only", default="rows," + ",".join(PARTS), help="parts, with commas between: %(default)s"
+    )
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-6, help="relative and absolute: %(default)s"
+    )
     parser.add_argument("--json", type=Path, help="write the comparison there as well")
     given = parser.parse_args()
     parts = given.only.split(",")
     if strange := set(parts) - {"rows", *PARTS}:
-        parser.error(f"--only: expected some of rows, {', '.join(PARTS)}; got {', '.join(sorted(strange))}")
+        parser.error(
+            f"--only: expected some of rows, {', '.join(PARTS)}; got {', '.join(sorted(strange))}"
+        )
     old: dict[str, Any] = {}
     new: dict[str, Any] = {}
     if "rows" in parts:
@@ -160,10 +184,14 @@ def main() -> int:
     found = compare(old, new, given.tolerance)
     for title, keys in (("moved", found.moved), ("went", found.went), ("came", found.came)):
         print(f"== {title}: {len(keys)}", *keys, sep="\n  ")
-    print(f"== {found.equal} equal to {given.ref} within {given.tolerance:g}, {len(found.moved)} moved")
+    print(
+        f"== {found.equal} equal to {given.ref} within {given.tolerance:g}, {len(found.moved)}"
+        " moved"
+    )
     if given.json:
         given.json.write_text(
-            json.dumps({"ref": given.ref, "tolerance": given.tolerance} | vars(found), indent=1) + "\n"
+            json.dumps({"ref": given.ref, "tolerance": given.tolerance} | vars(found), indent=1)
+            + "\n"
         )
     return int(bool(found.moved))
 

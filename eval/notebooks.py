@@ -1,10 +1,11 @@
 """Run the notebooks of the documentation and keep what they show.
 
-python -m eval.notebooks          # run each in an empty folder and write its outputs, two minutes of a core
-python -m eval.notebooks --check  # run them and tell where they show something else than what is kept
+python -m eval.notebooks          # run each in an empty folder and write its outputs, two minutes
+of a core python -m eval.notebooks --check  # run them and tell where they show something else than
+what is kept
 
-What they print on stderr (progress, warnings) is left out. Texts are alike where their words are the same and their
-numbers are near: sums come out otherwise on other processors.
+What they print on stderr (progress, warnings) is left out. Texts are alike where their words are
+the same and their numbers are near: sums come out otherwise on other processors.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ SECONDS = 900  # of a cell
 
 
 def executed(path: Path, folder: Path) -> Any:
-    """The notebook with what it shows when it runs in `folder`; nothing of stderr, clocks or widgets."""
+    """The notebook with what it shows when it runs in `folder`; nothing of stderr, clocks or
+    widgets."""
     notebook = nbformat.read(path, 4)
     client = nbclient.NotebookClient(
-        notebook, timeout=SECONDS, record_timing=False, resources={"metadata": {"path": str(folder)}}
+        notebook,
+        timeout=SECONDS,
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
     )
     client.execute(env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
     notebook.metadata.pop("widgets", None)
@@ -55,7 +60,8 @@ def alike(one: str, other: str) -> bool:
 
 
 def differences(kept: Any, now: Any) -> Iterator[str]:
-    """Cells whose outputs are of other kinds, or say something else; pictures are of one kind, whatever they show."""
+    """Cells whose outputs are of other kinds, or say something else; pictures are of one kind,
+    whatever they show."""
     for i, (before, after) in enumerate(zip(kept.cells, now.cells, strict=True)):
         shown = [list(_texts(cell.get("outputs", []))) for cell in (before, after)]
         if len(shown[0]) != len(shown[1]):
@@ -76,8 +82,12 @@ def _texts(outputs: list[Any]) -> Iterator[str]:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--check", action="store_true", help="change nothing; exit 1 where one shows something else")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 where one shows something else"
+    )
     check, found = options.parse_args().check, False
     for path in NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""Generate what the demo and the README open with: `python -m eval.opening` writes opening.png and opening.json."""
+"""Generate what the demo and the README open with: `python -m eval.opening` writes opening.png and
+opening.json."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ def main() -> None:
             sheet.paste(image, (i * side, at * side))
     for place in (demo.OPENING.with_suffix(".png"), RESULTS / "opening.png"):
         sheet.save(place, optimize=True)
-    about = [{name: getattr(row, name) for name in ("name", "codes", "recognised", "dealt")} for row in rows]
+    about = [
+        {name: getattr(row, name) for name in ("name", "codes", "recognised", "dealt")}
+        for row in rows
+    ]
     kept = {"request": asdict(request), "values": now.values, "rows": about}
     demo.OPENING.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     print(*(text for text, _ in now.sentences()), sep="\n")

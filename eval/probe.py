@@ -1,7 +1,9 @@
-"""Figures of one version of the package on fixed inputs, written to a file that another version's can be compared with.
+"""Figures of one version of the package on fixed inputs, written to a file that another version's
+can be compared with.
 
-`python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and the tiny pipelines from the tests of OTHER.
-It asks the public calls alone, so that one script serves every version. `eval/against.py` calls it.
+`python eval/probe.py OUT TREE --tests OTHER` imports vldebias from TREE and the tiny pipelines from
+the tests of OTHER. It asks the public calls alone, so that one script serves every version.
+`eval/against.py` calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from typing import Any
 import numpy as np
 
 WIDTH, IMAGES = 64, 600
-SETS = ("gender", "race", "age", "professions-gender", "professions-race", "waterbirds", "celeba", "fairface-race")
+SETS = (
+    "gender",
+    "race",
+    "age",
+    "professions-gender",
+    "professions-race",
+    "waterbirds",
+    "celeba",
+    "fairface-race",
+)
 METHODS = (
     *(
         "orth",
@@ -33,7 +44,18 @@ METHODS = (
         "paper",
         "default",
     ),
-    *("auto", "fair-pca", "lian", "leace", "sfid", "spd", "roboshot", "bend-vlm", "suffix", "each-value"),
+    *(
+        "auto",
+        "fair-pca",
+        "lian",
+        "leace",
+        "sfid",
+        "spd",
+        "roboshot",
+        "bend-vlm",
+        "suffix",
+        "each-value",
+    ),
 )
 Figures = dict[str, np.ndarray | str]
 
@@ -46,7 +68,9 @@ def closed_form() -> Iterator[tuple[str, Any]]:
     pairs, spurious = noise.standard_normal((12, 2, WIDTH)), noise.standard_normal((5, WIDTH))
     for lam in (1.0, 500.0, 1000.0):
         for name, given in (("orth-cali", spurious), ("cali", None)):
-            if "lam" in inspect.signature(CalibratedProjection.fit).parameters:  # up to 0.3 the class fitted itself
+            if (
+                "lam" in inspect.signature(CalibratedProjection.fit).parameters
+            ):  # up to 0.3 the class fitted itself
                 fitted = CalibratedProjection.fit(pairs, given, lam)
             else:
                 fitted = CalibratedProjection(lam=lam).fit(pairs, given)
@@ -63,7 +87,10 @@ def methods() -> Iterator[tuple[str, Any]]:
     model, _, tokenizer = miniature.load_clip()
     noise = torch.Generator().manual_seed(0)
     reference = torch.nn.functional.normalize(torch.randn(IMAGES, 256, generator=noise), dim=1)
-    texts = [f"A photo of {one}." for one in ("a doctor", "a nurse", "an old pilot", "a bird", "a person")]
+    texts = [
+        f"A photo of {one}."
+        for one in ("a doctor", "a nurse", "an old pilot", "a bird", "a person")
+    ]
     for name in METHODS:
         for prompts in SETS:
             for images in (None, reference):
@@ -71,7 +98,9 @@ def methods() -> Iterator[tuple[str, Any]]:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     try:
-                        with vldebias.debias(model, prompts, method=name, tokenizer=tokenizer, reference=images):
+                        with vldebias.debias(
+                            model, prompts, method=name, tokenizer=tokenizer, reference=images
+                        ):
                             yield key, model.encode_text(tokenizer(texts)).detach().double().numpy()
                     except Exception as error:  # of any kind: which one it is, is the figure
                         yield key, type(error).__name__
@@ -92,11 +121,17 @@ def losses() -> Iterator[tuple[str, Any]]:
     for name, settings in calls.items():
         for temperature in (0.01, 0.07, 0.5):
             noise = torch.Generator().manual_seed(1)
-            images, texts = (torch.nn.functional.normalize(torch.randn(48, 32, generator=noise), dim=1) for _ in "it")
+            images, texts = (
+                torch.nn.functional.normalize(torch.randn(48, 32, generator=noise), dim=1)
+                for _ in "it"
+            )
             images.requires_grad_()
             loss = getattr(every, name)(images, texts, temperature=temperature, **settings)
             loss.backward()
-            yield f"{name} t {temperature}", np.append(images.grad.double().numpy().ravel(), float(loss.detach()))
+            yield (
+                f"{name} t {temperature}",
+                np.append(images.grad.double().numpy().ravel(), float(loss.detach())),
+            )
 
 
 def metrics() -> Iterator[tuple[str, Any]]:
@@ -107,14 +142,23 @@ def metrics() -> Iterator[tuple[str, Any]]:
     scores, groups = noise.standard_normal(500), noise.integers(0, 3, 500)
     labels, predictions = noise.integers(0, 2, 500), noise.integers(0, 2, 500)
     for name in ("max_skew", "min_skew", "ndkl"):
-        yield name, np.asarray(float(getattr(every, name)(scores, groups, **({} if name == "ndkl" else {"k": 50}))))
-    yield "worst_group_accuracy", np.asarray(float(every.worst_group_accuracy(predictions, labels, groups)))
+        yield (
+            name,
+            np.asarray(
+                float(getattr(every, name)(scores, groups, **({} if name == "ndkl" else {"k": 50})))
+            ),
+        )
+    yield (
+        "worst_group_accuracy",
+        np.asarray(float(every.worst_group_accuracy(predictions, labels, groups))),
+    )
     yield "discrepancy", np.asarray(float(every.discrepancy([0, 0, 0, 1, 2], 3)))
     yield "k_variance", np.asarray(float(every.k_variance(noise.standard_normal((80, 8)), seed=0)))
 
 
 def evaluations() -> Iterator[tuple[str, Any]]:
-    """Rows of a search and of a classification: images around the texts of the small CLIP, labels of two columns."""
+    """Rows of a search and of a classification: images around the texts of the small CLIP, labels
+    of two columns."""
     import torch
 
     import vldebias
@@ -134,13 +178,20 @@ def evaluations() -> Iterator[tuple[str, Any]]:
             centres = model.encode_text(tokenizer(list(texts)), normalize=True).double().numpy()
         first = noise.integers(0, 2, IMAGES)
         second = np.where(noise.random(IMAGES) < 0.8, first, 1 - first)
-        features = centres[first] + 0.1 * centres[second] + 0.05 * noise.standard_normal((IMAGES, centres.shape[1]))
+        features = (
+            centres[first]
+            + 0.1 * centres[second]
+            + 0.05 * noise.standard_normal((IMAGES, centres.shape[1]))
+        )
         values = {
             "gender": ("male", "female"),
             "waterbirds": ("landbird", "waterbird"),
             "background": ("land", "water"),
         }
-        labels = {name: np.array(values[name])[own] for name, own in zip(columns, (first, second), strict=False)}
+        labels = {
+            name: np.array(values[name])[own]
+            for name, own in zip(columns, (first, second), strict=False)
+        }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -155,11 +206,18 @@ def evaluations() -> Iterator[tuple[str, Any]]:
                 continue
         for row in result.to_pandas().itertuples():
             key = f"{task} {row.metric} {row.method} {row.subset}"
-            yield key, np.asarray([row.value, row.low, row.high, row.change, row.change_low, row.change_high], float)
+            yield (
+                key,
+                np.asarray(
+                    [row.value, row.low, row.high, row.change, row.change_low, row.change_high],
+                    float,
+                ),
+            )
 
 
 def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
-    """What `cali` makes of the texts of every tiny pipeline of the tests, and what it generates with it."""
+    """What `cali` makes of the texts of every tiny pipeline of the tests, and what it generates
+    with it."""
     import torch
 
     import vldebias
@@ -167,17 +225,26 @@ def pipelines(tests: Path) -> Iterator[tuple[str, Any]]:
     sys.path.insert(0, str(tests / "tests" / "hosts"))
     import diffusers_tiny
 
-    cases = getattr(diffusers_tiny, "CASES", None) or import_module("diffusers_text").CASES  # as in v0.3.0
-    made: dict[str, Callable[[], Any]] = {name: make for name, (make, _) in diffusers_tiny.FAMILIES.items()}
+    cases = (
+        getattr(diffusers_tiny, "CASES", None) or import_module("diffusers_text").CASES
+    )  # as in v0.3.0
+    made: dict[str, Callable[[], Any]] = {
+        name: make for name, (make, _) in diffusers_tiny.FAMILIES.items()
+    }
     made |= {f"text side of {name}": case.make for name, case in cases.items()}
     for name, make in made.items():
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             try:
                 pipe = make()
-                with vldebias.debias(pipe, diffusers_tiny.gender(), method="cali", lam=10.0) as attachment:
+                with vldebias.debias(
+                    pipe, diffusers_tiny.gender(), method="cali", lam=10.0
+                ) as attachment:
                     for role, edit in attachment.projections.items():
-                        yield f"{name} {role}", edit(torch.eye(edit.dim, dtype=torch.float64)).numpy()
+                        yield (
+                            f"{name} {role}",
+                            edit(torch.eye(edit.dim, dtype=torch.float64)).numpy(),
+                        )
                     if name in diffusers_tiny.FAMILIES:
                         call = diffusers_tiny.FAMILIES[name][1]
                         yield f"{name} image", diffusers_tiny.draw(pipe, **call).double().numpy()
@@ -196,8 +263,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("tree", type=Path, help="the checkout whose package is asked")
-    parser.add_argument("--tests", type=Path, required=True, help="the checkout whose tests have the tiny pipelines")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between: %(default)s")
+    parser.add_argument(
+        "--tests", type=Path, required=True, help="the checkout whose tests have the tiny pipelines"
+    )
+    parser.add_argument(
+        "--only", default=",".join(PARTS), help="parts, with commas between: %(default)s"
+    )
     given = parser.parse_args()
     sys.path.insert(0, str(given.tree))
     logging.disable(logging.WARNING)

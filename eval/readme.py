@@ -24,11 +24,13 @@ from vldebias.evaluation.result import Measurement, Result
 ROOT = Path(__file__).parents[1]
 
 
-# ---- README.md -------------------------------------------------------------------------------------------------------
+# ---- README.md
+# -------------------------------------------------------------------------------------------------
 
 
 class Line(NamedTuple):
-    """A line of the README's table: what is done and how, its measure of bias, and what that cost."""
+    """A line of the README's table: what is done and how, its measure of bias, and what that
+    cost."""
 
     task: str
     how: str  # in plain words, with what a user calls it
@@ -41,35 +43,59 @@ class Line(NamedTuple):
     more: tuple[str, str] | None = None  # another cost
 
 
-PEOPLE = ("wordings", "wordings gender", ("discrepancy", "parity gap"), ("recognised", "subject accuracy"))
-LIKE_ITSELF = ("query_cosine", "recall not measurable; self-similarity")  # these photographs have no captions
+PEOPLE = (
+    "wordings",
+    "wordings gender",
+    ("discrepancy", "parity gap"),
+    ("recognised", "subject accuracy"),
+)
+LIKE_ITSELF = (
+    "query_cosine",
+    "recall not measurable; self-similarity",
+)  # these photographs have no captions
 SEARCH = ("rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"), LIKE_ITSELF)
 BIRDS = ("quickstart", "birds", ("worst_group", "worst group"), ("average", "average accuracy"))
 AUC = ("worst_group_auc", "AUC of the worst group")
-AGES = ("rivals_real", "celeba age", ("worst_group", "worst group"), ("average", "average accuracy"))
+AGES = (
+    "rivals_real",
+    "celeba age",
+    ("worst_group", "worst group"),
+    ("average", "average accuracy"),
+)
 WRITTEN = "professions, as people write them"
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
     Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
     Line("searching photographs", "texts alone, default", *SEARCH, "difference of the values"),
-    Line("searching photographs", "unlabelled photographs, `reference=`", *SEARCH,
-         "calibration and equalised image means, lam 100"),
-    Line("classifying photographs by age", "texts alone, default", *AGES, "difference of the values"),
+    Line(
+        "searching photographs",
+        "unlabelled photographs, `reference=`",
+        *SEARCH,
+        "calibration and equalised image means, lam 100",
+    ),
+    Line(
+        "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
+    ),
     Line("classifying birds", "texts alone, default", *BIRDS, "default", more=AUC),
-    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise", more=AUC),
+    Line(
+        "classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise", more=AUC
+    ),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
-)  # fmt: skip
+)
 COUNTED = ("professions", "images each", "queries", "images")  # of `n`
 
 
 def window() -> str:
-    """Write what is gained and what it costs, a line each; the intervals are those of the values."""
+    """Write what is gained and what it costs, a line each; the intervals are those of the
+    values."""
     lines = [["task", "before", "after", "cost", "n"]]
     for line in WINDOW:
         rows = rows_in(read(line.result), line.block, line.subset)
         metric, called = line.measure
         bias = rows[line.row, metric]
-        told = {"better": "", "worse": ", **worse**"}.get(verdict(bias.change, bias.better), ", no clear change")
+        told = {"better": "", "worse": ", **worse**"}.get(
+            verdict(bias.change, bias.better), ", no clear change"
+        )
         paid = ", ".join(
             f"{name} {rows['none', use].value:.2f} to {rows[line.row, use].value:.2f}"
             for use, name in filter(None, (line.cost, line.more))
@@ -82,14 +108,19 @@ def window() -> str:
 
 def needs_of_commands() -> str:
     """Write what the two commands need, by the committed sizes."""
-    (size,) = [row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")]
+    (size,) = [
+        row.value for row in read("install_sizes").rows if (row.metric, row.method) == ("MB", "all")
+    ]
     return paragraph(
-        "Both need make, python 3.11 or newer, and once a network, from which they fetch packages that fill",
-        f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else is fetched.",
+        "Both need make, python 3.11 or newer, and once a network, from which they fetch packages"
+        " that fill",
+        f"{size / 1000:.0f} GB, most of it torch (`eval/results/install_sizes.json`). Nothing else"
+        " is fetched.",
     )
 
 
-# ---- docs/methods ----------------------------------------------------------------------------------------------------
+# ---- docs/methods
+# -------------------------------------------------------------------------------------------------
 
 # The forms that are attached where no method is named, and what a table says beside them.
 ATTACHED = {"difference": "the default", "cali+equalise, lam 100": "the default with `reference=`"}
@@ -104,16 +135,21 @@ def needs(rows: Rivals, method: str) -> str:
 
 
 def compared(result: Result, task: str) -> str:
-    """Write one task, the best first: what each method needs, gains and costs; what is attached is in bold."""
+    """Write one task, the best first: what each method needs, gains and costs; what is attached is
+    in bold."""
     rows = Rivals(result, task)
     skew = rows.main == "max_skew"
-    cost, metric = ("self-similarity of queries", "query_cosine") if skew else ("average", "average")
+    cost, metric = (
+        ("self-similarity of queries", "query_cosine") if skew else ("average", "average")
+    )
     gain = "MaxSkew" if skew else "worst group"
     lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
     for method in rows.methods:
         main, called = rows.rows[rows.main, method], rows.fact(method, "name")
         attached = f", {ATTACHED[called]}" if called in ATTACHED else ""
-        alone = f", {method.rpartition(', ')[2]}" if method.endswith(" alone") else ""  # a side of a method for both
+        alone = (
+            f", {method.rpartition(', ')[2]}" if method.endswith(" alone") else ""
+        )  # a side of a method for both
         name = f"`{called}`{attached}{alone}"
         cells = [f"**{name}**" if attached else name, needs(rows, method)]
         lines.append([*cells, span(main), moved(main), f"{rows.rows[metric, method].value:.3f}"])
@@ -121,7 +157,8 @@ def compared(result: Result, task: str) -> str:
 
 
 def rivals(*tasks: tuple[str, str]) -> str:
-    """Write the tables of tasks, (result, task) each, with what they are and where they come from."""
+    """Write the tables of tasks, (result, task) each, with what they are and where they come
+    from."""
     parts = []
     for name, task in tasks:
         result = read(name)
@@ -136,15 +173,22 @@ def few() -> str:
     """Write MaxSkew by the number of reference images, a row for each method."""
     result = read("rivals_few")
     tasks = {about.task: rows_in(result, about.task) for about in result.provenance}
-    names = {method: told["name"] for about in result.provenance for method, told in about.methods.items()}
+    names = {
+        method: told["name"]
+        for about in result.provenance
+        for method, told in about.methods.items()
+    }
     lines = [["MaxSkew@50 of 51 professions", *tasks]]
     for method, metric in next(iter(tasks.values())):
         if metric == "max_skew@50" and method in names:
-            lines.append([f"`{names[method]}`", *(span(rows[method, metric]) for rows in tasks.values())])
+            lines.append(
+                [f"`{names[method]}`", *(span(rows[method, metric]) for rows in tasks.values())]
+            )
     return table(*lines, note="From `eval/results/rivals_few.json`, halves of the photographs.")
 
 
-# ---- docs/generation.md and the audit of texts -----------------------------------------------------------------------
+# ---- docs/generation.md and the audit of texts
+# -----------------------------------------------------------------------
 
 GENERATED = {  # row of the result -> what the page calls it
     "none": "none",
@@ -157,20 +201,25 @@ GENERATED = {  # row of the result -> what the page calls it
 
 
 def sampled() -> str:
-    """Write what each method leaves of the parity gap, and what it costs, over fits and professions."""
+    """Write what each method leaves of the parity gap, and what it costs, over fits and
+    professions."""
     result = read("generation")
     rows, outside = (
-        rows_in(result, "generation gender", part) for part in ("unseen professions", "outside the fit, portraits")
+        rows_in(result, "generation gender", part)
+        for part in ("unseen professions", "outside the fit, portraits")
     )
     costs = ["subject accuracy", "a person outside the fit stays one"]
     lines = [["method", "share of the parity gap left", "squared, corrected", *costs]]
     for method, name in GENERATED.items():
         shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
         paid = (rows[method, "recognised"], outside[method, "shows what was asked for"])
-        lines.append([name, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)])
+        lines.append(
+            [name, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)]
+        )
     n = rows["default", "discrepancy"].n
     note = (
-        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 % intervals over both."
+        f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 %"
+        " intervals over both."
     )
     return table(*lines, note=f"{note} From `eval/results/generation.json`.")
 
@@ -192,26 +241,49 @@ PREDICTED = {
 
 def audit_lines() -> str:
     """Write tasks and directions down, how well shares are predicted across."""
-    lines, result = [["what is predicted from what", "concepts", *PREDICTED.values()]], read("audit_texts")
+    lines, result = (
+        [["what is predicted from what", "concepts", *PREDICTED.values()]],
+        read("audit_texts"),
+    )
     for task, title in AUDITED.items():
         for part in dict.fromkeys(row.subset for row in result.rows if row.task == task):
             own = {metric: row for (_, metric), row in rows_in(result, task, part).items()}
             if "lean_r" not in own:
                 continue
             plain = ("interval_width", "lean_r2")
-            cells = [f"{own[one].value:.2f}" if one in plain else span(own.get(one), ".2f") for one in PREDICTED]
-            lines.append([", ".join(filter(None, (title, part))), str(own["lean_r"].n["concepts"]), *cells])
+            cells = [
+                f"{own[one].value:.2f}" if one in plain else span(own.get(one), ".2f")
+                for one in PREDICTED
+            ]
+            lines.append(
+                [", ".join(filter(None, (title, part))), str(own["lean_r"].n["concepts"]), *cells]
+            )
     return table(*lines, note="From `eval/results/audit_texts.json`.")
 
 
-# ---- the trainings ---------------------------------------------------------------------------------------------------
+# ---- the trainings
+# -------------------------------------------------------------------------------------------------
 
 BASE = "InfoNCE"
-SITUATIONS: dict[str, tuple[str, str, dict[str, Any]]] = {  # what you have -> experiment, column of the share, place
-    "a model that knows something; captions of other pairs": ("which_loss_heads", "share", {"noise": "mixture"}),
-    "the same; a class taken for its neighbour": ("which_loss_heads", "share", {"noise": "class"}),
+SITUATIONS: dict[
+    str, tuple[str, str, dict[str, Any]]
+] = {  # what you have -> experiment, column of the share, place
+    "a model that knows something; captions of other pairs": (
+        "which_loss_heads",
+        "share",
+        {"noise": "mixture"},
+    ),
+    "the same; a class taken for its neighbour": (
+        "which_loss_heads",
+        "share",
+        {"noise": "class"},
+    ),
     "the same; images that show little": ("which_loss_heads", "share", {"noise": "crop"}),
-    "random weights; captions of other pairs": ("which_loss_scratch", "share", {"noise": "mixture"}),
+    "random weights; captions of other pairs": (
+        "which_loss_scratch",
+        "share",
+        {"noise": "mixture"},
+    ),
     "images alone, random weights; classes that are wrong": ("noisy_digits", "eta", {}),
 }
 Arms = dict[str, dict[float, Measurement]]  # arm -> share -> row
@@ -228,8 +300,9 @@ def by_share(result: Result, column: str, where: dict[str, Any]) -> Arms:
 
 
 def best(rows: Arms, shares: Sequence[float]) -> str:
-    """Return the arm of the highest mean over the shares; the usual loss where it is ahead of that nowhere beyond an
-    interval. An untrained model stands among the others: where it is the best, nothing is to be done.
+    """Return the arm of the highest mean over the shares; the usual loss where it is ahead of that
+    nowhere beyond an interval. An untrained model stands among the others: where it is the best,
+    nothing is to be done.
     """
     arm = max(rows, key=lambda arm: sum(rows[arm][share].value for share in shares))
     own = [rows[arm][share] for share in shares]
@@ -237,7 +310,8 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
 
 
 def verdicts() -> str:
-    """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each share."""
+    """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each
+    share."""
     lines = [["you have", "do", "InfoNCE comes to", "ahead of it by"]]
     for have, (name, column, where) in SITUATIONS.items():
         rows = by_share(read(name), column, where)
@@ -247,21 +321,28 @@ def verdicts() -> str:
                 continue  # the same cells as of the first noise
             told = f"{have.partition(';')[0]}; {what}" if what else have
             arm = best(rows, shares)
-            alone = {BASE: "InfoNCE; nothing is ahead of it beyond its interval", "not trained": "do not train"}
+            alone = {
+                BASE: "InfoNCE; nothing is ahead of it beyond its interval",
+                "not trained": "do not train",
+            }
             at = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
             ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
             lines.append([told, alone.get(arm, arm), ", ".join(at), ahead])
     note = (
-        "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead of InfoNCE beyond "
-        "its interval (*) at one of them. Intervals are over seeds and held-out images, not corrected for the arms."
+        "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead"
+        " of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and held-out"
+        " images, not corrected for the arms."
     )
     return table(*lines, note=note)
 
 
 def starred(row: Measurement) -> str:
-    """Write a change, starred where it is beyond its interval; escaped, since several stand in a cell."""
+    """Write a change, starred where it is beyond its interval; escaped, since several stand in a
+    cell."""
     assert row.change is not None
-    return f"{row.change[0]:+.3f}" + (r"\*" if verdict(row.change, row.better) in ("better", "worse") else "")
+    return f"{row.change[0]:+.3f}" + (
+        r"\*" if verdict(row.change, row.better) in ("better", "worse") else ""
+    )
 
 
 def arms(
@@ -274,7 +355,8 @@ def arms(
     head: str = "{}",
     task: str = "",
 ) -> str:
-    """Write rows of an experiment: a line for each value of some places, a column per metric or value of one."""
+    """Write rows of an experiment: a line for each value of some places, a column per metric or
+    value of one."""
     result = read(name)
     found: dict[tuple[Any, ...], dict[str, Measurement]] = {}
     for row in result.rows:
@@ -290,13 +372,21 @@ def arms(
     return table(*lines, note=f"{note}; from `eval/results/{name}.json`.")
 
 
-STARS = "mean over seeds ± 95 % interval of Student's t; * differs from {} on the same seeds beyond its interval"
+STARS = (
+    "mean over seeds ± 95 % interval of Student's t; * differs from {} on the same seeds beyond its"
+    " interval"
+)
 NOISY = partial(arms, "noisy_captions")
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"window": window, "needs": needs_of_commands},
-    "docs/methods/search.md": {"rivals_real": partial(rivals, ("rivals_real", "celeba professions")), "few": few},
+    "docs/methods/search.md": {
+        "rivals_real": partial(rivals, ("rivals_real", "celeba professions")),
+        "few": few,
+    },
     "docs/methods/groups.md": {
-        "rivals_groups": partial(rivals, ("rivals_real", "celeba age"), ("rivals_miniature", "birds"))
+        "rivals_groups": partial(
+            rivals, ("rivals_real", "celeba age"), ("rivals_miniature", "birds")
+        )
     },
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
@@ -304,33 +394,58 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/evidence.md": {"real": real.measured},
     "eval/README.md": {
         "noisy_captions": partial(
-            NOISY, {"eta": "eta"}, ["zero_shot_accuracy"], "Zero-shot accuracy, " + STARS.format(BASE),
-            column="method", task="noise",
+            NOISY,
+            {"eta": "eta"},
+            ["zero_shot_accuracy"],
+            "Zero-shot accuracy, " + STARS.format(BASE),
+            column="method",
+            task="noise",
         ),
         "noisy_captions_recall": partial(
-            NOISY, {"eta": "eta"}, ["recall@1 text->image"], "Recall@1, " + STARS.format(BASE),
-            column="method", task="noise",
+            NOISY,
+            {"eta": "eta"},
+            ["recall@1 text->image"],
+            "Recall@1, " + STARS.format(BASE),
+            column="method",
+            task="noise",
         ),
         "noisy_captions_lam": partial(
-            NOISY, {"lam": "lam"}, ["zero_shot_accuracy"], "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
-            column="eta", head="eta {}", task="lam",
+            NOISY,
+            {"lam": "lam"},
+            ["zero_shot_accuracy"],
+            "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
+            column="eta",
+            head="eta {}",
+            task="lam",
         ),
         "wrong_pairs": partial(
-            arms, "wrong_pairs", {"eta": "eta", "method": "loss"},
-            ["auroc", "score of right pairs", "score of wrong pairs"], STARS.format(BASE),
+            arms,
+            "wrong_pairs",
+            {"eta": "eta", "method": "loss"},
+            ["auroc", "score of right pairs", "score of wrong pairs"],
+            STARS.format(BASE),
         ),
         "ssa": partial(
-            arms, "ssa", {"method": "arm"},
-            ["accuracy", "robust_accuracy@2/255", "robust_accuracy@8/255", "gap, original", "gap, mixed"],
+            arms,
+            "ssa",
+            {"method": "arm"},
+            [
+                "accuracy",
+                "robust_accuracy@2/255",
+                "robust_accuracy@8/255",
+                "gap, original",
+                "gap, mixed",
+            ],
             STARS.format("none"),
         ),
     },
-}  # fmt: skip
+}
 """Page, from the root of the checkout -> block -> what makes its text."""
 
 
 def render(page: str, root: Path = ROOT) -> str:
-    """Return the text of a page with every block between its markers replaced by the committed figures."""
+    """Return the text of a page with every block between its markers replaced by the committed
+    figures."""
     text = (root / page).read_text(encoding="utf-8")
     for name, made in BLOCKS[page].items():
         begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
@@ -342,8 +457,12 @@ def render(page: str, root: Path = ROOT) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if a page is out of date"
+    )
     check, made = parser.parse_args().check, {ROOT / page: render(page) for page in BLOCKS}
     if check:
         return int(any(path.read_text(encoding="utf-8") != text for path, text in made.items()))

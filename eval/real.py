@@ -1,6 +1,8 @@
-"""Results that people measured on real models: verify what a pull request adds, and make the table of the page.
+"""Results that people measured on real models: verify what a pull request adds, and make the table
+of the page.
 
-python -m eval.real    # verify eval/results/real/*/result.json against manifest.json; exit code 1 where one fails
+python -m eval.real    # verify eval/results/real/*/result.json against manifest.json; exit code 1
+where one fails
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ WANTED = {
     "fairface": ("ViT-B-32", "ViT-L-14"),
     "generation": ("stable-diffusion-v1-5/stable-diffusion-v1-5",),
 }
-"""Suite -> models of the paper's tables (the pipeline is a successor: the paper's has left the hub)."""
+"""Suite -> models of the paper's tables (the pipeline is a successor: the paper's has left the
+hub)."""
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """Yield what is wrong with a contributed folder: digests, versions, numbers of images, figures."""
+    """Yield what is wrong with a contributed folder: digests, versions, numbers of images,
+    figures."""
     try:
         result = Result.read(folder / "result.json")
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -38,7 +42,10 @@ def problems(folder: Path) -> Iterator[str]:
         return
     digest = hashlib.sha256((folder / "result.json").read_bytes()).hexdigest()
     if manifest.get("files", {}).get("result.json") != digest:
-        yield "result.json is not the file that the run left: its SHA-256 differs from that in manifest.json"
+        yield (
+            "result.json is not the file that the run left: its SHA-256 differs from that in"
+            " manifest.json"
+        )
     missing = sorted({"vldebias", "torch"} - set(result.versions))
     if missing:
         yield f"versions: expected those of {', '.join(missing)} among {sorted(result.versions)}"
@@ -61,13 +68,20 @@ def headlines(result: Result) -> Iterator[tuple[Measurement, Measurement]]:
     for task in dict.fromkeys(row.task for row in result.rows):
         rows = [row for row in result.rows if row.task == task and not row.subset]
         metric = next((name for name in HEADLINE if any(row.metric == name for row in rows)), None)
-        of = {row.method: row for row in reversed(rows) if row.metric == metric}  # the first, where lam varies
+        of = {
+            row.method: row for row in reversed(rows) if row.metric == metric
+        }  # the first, where lam varies
         if NONE in of:
-            yield from ((of[NONE], row) for name, row in of.items() if name != NONE and row.change is not None)
+            yield from (
+                (of[NONE], row)
+                for name, row in of.items()
+                if name != NONE and row.change is not None
+            )
 
 
 def measured() -> str:
-    """Return a row for each model, data set and method that somebody measured; a command where nobody did."""
+    """Return a row for each model, data set and method that somebody measured; a command where
+    nobody did."""
     rows, done = [], set()
     for folder in sorted(path.parent for path in REAL.glob("*/result.json")):
         result = Result.read(folder / "result.json")
@@ -75,8 +89,24 @@ def measured() -> str:
         for bare, row in headlines(result):
             n = ", ".join(f"{count:,} {what}" for what, count in row.n.items())
             model = models[row.task]
-            rows.append([model, row.task, f"`{row.method}`", row.metric, span(bare), span(row), n, f"`{folder.name}`"])
-        done |= {(suite, wanted) for suite in WANTED for wanted in WANTED[suite] if _is_of(result, suite, wanted)}
+            rows.append(
+                [
+                    model,
+                    row.task,
+                    f"`{row.method}`",
+                    row.metric,
+                    span(bare),
+                    span(row),
+                    n,
+                    f"`{folder.name}`",
+                ]
+            )
+        done |= {
+            (suite, wanted)
+            for suite in WANTED
+            for wanted in WANTED[suite]
+            if _is_of(result, suite, wanted)
+        }
     for suite, models_wanted in WANTED.items():
         for model in models_wanted:
             if (suite, model) not in done:
@@ -89,13 +119,19 @@ def measured() -> str:
 def _is_of(result: Result, suite: str, model: str) -> bool:
     plain = "".join(filter(str.isalnum, model.lower()))
     return any(
-        suite in one.task and plain in "".join(filter(str.isalnum, one.model.lower())) for one in result.provenance
+        suite in one.task and plain in "".join(filter(str.isalnum, one.model.lower()))
+        for one in result.provenance
     )
 
 
 def main() -> int:
     """Print what is wrong with each contributed folder."""
-    wrong = [(path.name, text) for path in sorted(REAL.iterdir()) if path.is_dir() for text in problems(path)]
+    wrong = [
+        (path.name, text)
+        for path in sorted(REAL.iterdir())
+        if path.is_dir()
+        for text in problems(path)
+    ]
     for name, text in wrong:
         print(f"{name}: {text}")
     return int(bool(wrong))

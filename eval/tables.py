@@ -1,4 +1,5 @@
-"""Committed results: read, printed, and written as Markdown; `python -m eval.readme` has the tables of the pages."""
+"""Committed results: read, printed, and written as Markdown; `python -m eval.readme` has the tables
+of the pages."""
 
 from __future__ import annotations
 
@@ -27,12 +28,18 @@ def read(name: str) -> Result:
 
 def rows_in(result: Result, task: str, subset: str = "") -> dict[tuple[str, str], Measurement]:
     """Return (method, metric) -> the row of one task."""
-    return {(row.method, row.metric): row for row in result.rows if (row.task, row.subset) == (task, subset)}
+    return {
+        (row.method, row.metric): row
+        for row in result.rows
+        if (row.task, row.subset) == (task, subset)
+    }
 
 
 def subset(place: Mapping[str, Any]) -> str:
     """Write the columns of a row beside its method as a text: "eta = 0.4; lam = 0.01"."""
-    return "; ".join(f"{name} = {v if isinstance(v, str) else json.dumps(v)}" for name, v in place.items())
+    return "; ".join(
+        f"{name} = {v if isinstance(v, str) else json.dumps(v)}" for name, v in place.items()
+    )
 
 
 def place_of(row: Measurement) -> dict[str, Any]:
@@ -48,7 +55,8 @@ def place_of(row: Measurement) -> dict[str, Any]:
 
 
 class Rivals:
-    """The rows of one task of `rivals.py` by metric, without its k, and method; `methods` has the best first."""
+    """The rows of one task of `rivals.py` by metric, without its k, and method; `methods` has the
+    best first."""
 
     def __init__(self, result: Result, task: str) -> None:
         (self.about,) = (p for p in result.provenance if p.task == task)
@@ -57,21 +65,27 @@ class Rivals:
         self.main = "max_skew" if ("max_skew", "none") in self.rows else "worst_group"
         self.sign = -1 if self.main == "max_skew" else 1
         there = [method for metric, method in self.rows if metric == self.main]
-        self.methods = sorted(there, key=lambda method: -self.sign * self.rows[self.main, method].value)
+        self.methods = sorted(
+            there, key=lambda method: -self.sign * self.rows[self.main, method].value
+        )
 
     def fact(self, method: str, name: str) -> Any:
         """Return what the result says of a method."""
         return self.about.methods.get(method, {}).get(name)
 
     def kind(self, method: str) -> str:
-        """Return "labels" for a method that was given labels of images, "ours" or "theirs" for others."""
+        """Return "labels" for a method that was given labels of images, "ours" or "theirs" for
+        others."""
         if self.fact(method, "labels") == "given":
             return "labels"
         source = str(self.fact(method, "source"))
-        return "ours" if any(one in source for one in ("None", "this package", "Chuang")) else "theirs"
+        return (
+            "ours" if any(one in source for one in ("None", "this package", "Chuang")) else "theirs"
+        )
 
 
-# ---- Markdown --------------------------------------------------------------------------------------------------------
+# ---- Markdown
+# -------------------------------------------------------------------------------------------------
 
 
 def table(*rows: Sequence[str], note: str = "") -> str:
@@ -83,12 +97,18 @@ def table(*rows: Sequence[str], note: str = "") -> str:
 
 def paragraph(*parts: str) -> str:
     """Write a paragraph, wrapped as the pages are."""
-    return textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
+    return (
+        textwrap.fill(" ".join(parts), 130, break_long_words=False, break_on_hyphens=False) + "\n"
+    )
 
 
 def span(row: Measurement | None, form: str = ".3f") -> str:
     """Write value and interval; nothing where there is no such row."""
-    return "" if row is None else f"{row.value:{form}} [{row.interval[0]:{form}}, {row.interval[1]:{form}}]"
+    return (
+        ""
+        if row is None
+        else f"{row.value:{form}} [{row.interval[0]:{form}}, {row.interval[1]:{form}}]"
+    )
 
 
 def moved(row: Measurement) -> str:
@@ -102,13 +122,18 @@ def half(row: Measurement) -> str:
     return f"{row.value:.3f} ± {row.value - row.interval[0]:.3f}{'*' if beyond else ''}"
 
 
-# ---- the commands of the experiments ---------------------------------------------------------------------------------
+# ---- the commands of the experiments
+# ---------------------------------------------------------------------------------
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Return the options of an experiment that gives a `Result`: --json; it adds its own."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--json", type=Path, help="also write the result here, with many rows as parquet beside it")
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--json", type=Path, help="also write the result here, with many rows as parquet beside it"
+    )
     return made
 
 
@@ -124,20 +149,35 @@ def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | Non
 
 
 def write_records(
-    path: Path, about: str, rows: Sequence[Mapping[str, Any]], method: str, columns: Sequence[str] = (), /, **more: Any
+    path: Path,
+    about: str,
+    rows: Sequence[Mapping[str, Any]],
+    method: str,
+    columns: Sequence[str] = (),
+    /,
+    **more: Any,
 ) -> Path:
-    """Write a result of plain rows: `method` and `columns` say what a row is about, each of its numbers is a figure."""
+    """Write a result of plain rows: `method` and `columns` say what a row is about, each of its
+    numbers is a figure."""
     part = TaskResult(TaskProvenance(task=path.stem, description=about, settings=more))
     for row in rows:
         place = {name: row[name] for name in columns if row.get(name) is not None}
         for name in (one for one in row if one not in (method, *columns)):
-            part.add(Metric(name, name), str(row[method]), float(row[name]), n={"measured": 1}, subset=subset(place))
+            part.add(
+                Metric(name, name),
+                str(row[method]),
+                float(row[name]),
+                n={"measured": 1},
+                subset=subset(place),
+            )
     return Result.of(path.stem, [part], seconds=None).write(path)
 
 
 def show(result: Result) -> None:
     """Print every row with its interval and its change to "none"."""
-    lines = Table("task", "metric", "method", "subset", "value", "change to none", title=result.name)
+    lines = Table(
+        "task", "metric", "method", "subset", "value", "change to none", title=result.name
+    )
     for row in result.rows:
         lines.add_row(row.task, row.metric, row.method, row.subset, span(row), moved(row))
     Console(width=180).print(lines)

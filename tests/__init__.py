@@ -1,1 +1,2 @@
-"""A package, so that `python -m tests.robust.kills` runs; libraries install a `tests` of their own."""
+"""A package, so that `python -m tests.robust.kills` runs; libraries install a `tests` of their
+own."""

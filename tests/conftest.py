@@ -18,32 +18,44 @@ from vldebias.hosts import HOSTS
 from vldebias.methods import METHODS
 from vldebias.metrics import METRICS
 
-gc.set_threshold(20_000, 20, 20)  # what tests leave behind is small, and looking for it took a twentieth of the time
+gc.set_threshold(
+    20_000, 20, 20
+)  # what tests leave behind is small, and looking for it took a twentieth of the time
 torch.set_num_threads(1)
-os.fsync = lambda handle: None  # what tests write need not survive a loss of power, and they write thousands of files
+os.fsync = lambda handle: (
+    None
+)  # what tests write need not survive a loss of power, and they write thousands of files
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
-"""The commands with all their options are built once, not for each call: half of what a short one takes."""
+"""The commands with all their options are built once, not for each call: half of what a short one
+takes."""
 REGISTRIES = (HOSTS, METHODS, METRICS)
 for registry in REGISTRIES:
     len(registry)  # what other packages bring is looked for once, not in every test
 
 # No test is timed: on a busy machine an example that took too long would fail it.
 settings.register_profile(
-    "untimed", settings(), deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "untimed",
+    settings(),
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> None:
-    """What stays from earlier files, imported modules for the most part, is not walked again by each `gc.collect`."""
+    """What stays from earlier files, imported modules for the most part, is not walked again by
+    each `gc.collect`."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.default_generator.manual_seed(0)  # that of every device, unopened, notes each time who asked
+    torch.default_generator.manual_seed(
+        0
+    )  # that of every device, unopened, notes each time who asked
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +68,8 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs leave their charts out, which take longer than the measuring; the tests of runs and pages draw them."""
+    """Runs leave their charts out, which take longer than the measuring; the tests of runs and
+    pages draw them."""
     none = SimpleNamespace(savefig=lambda *_, **__: None)
     monkeypatch.setattr("vldebias.evaluation.report.dots", lambda rows: none)
 

@@ -1,10 +1,18 @@
-"""Prompt sets with fewer concepts: texts are embedded sooner, and what is asked of a method stays the same."""
+"""Prompt sets with fewer concepts: texts are embedded sooner, and what is asked of a method stays
+the same."""
 
 from dataclasses import replace
 
 from vldebias.prompts import PromptSet
 
-_ALONG_CONCEPTS = ("groups", "classes", "class_names", "held_out_groups", "held_out_classes", "held_out_class_names")
+_ALONG_CONCEPTS = (
+    "groups",
+    "classes",
+    "class_names",
+    "held_out_groups",
+    "held_out_classes",
+    "held_out_class_names",
+)
 
 
 def few(prompts: PromptSet, step: int = 5) -> PromptSet:

@@ -9,8 +9,11 @@ import pytest
 from vldebias.errors import InvalidInputError
 
 
-def refused(*rows: tuple[Any, ...], error: type[Exception] = InvalidInputError) -> Callable[[Callable[..., Any]], Any]:
-    """Every row is a test of its own: the test's last arguments, and a regular expression that the error matches."""
+def refused(
+    *rows: tuple[Any, ...], error: type[Exception] = InvalidInputError
+) -> Callable[[Callable[..., Any]], Any]:
+    """Every row is a test of its own: the test's last arguments, and a regular expression that the
+    error matches."""
 
     def table(test: Callable[..., Any]) -> Any:
         told = inspect.signature(test)

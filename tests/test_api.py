@@ -11,13 +11,20 @@ from torch import Tensor
 import vldebias
 from tests.refusals import refused
 from vldebias.edit import Fingerprint
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, SuspectInputWarning, UnsupportedHostError
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    SuspectInputWarning,
+    UnsupportedHostError,
+)
 from vldebias.hosts import Host, custom
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
 DIM = 24
-GENDER = make_prompt_set("g", {"m": ["male"], "f": ["female"]}, ["doctor", "nurse", "cook"], test_concepts=["pilot"])
+GENDER = make_prompt_set(
+    "g", {"m": ["male"], "f": ["female"]}, ["doctor", "nurse", "cook"], test_concepts=["pilot"]
+)
 AGE = make_prompt_set("a", {"o": ["old"], "y": ["young"]}, ["doctor", "nurse"])
 
 
@@ -27,7 +34,9 @@ class Words(Host):
     name = "Words"
     roles: tuple[str, ...] = ("joint",)
 
-    def __init__(self, seed: int = 0, roles: tuple[str, ...] = ("joint",), generative: bool = False) -> None:
+    def __init__(
+        self, seed: int = 0, roles: tuple[str, ...] = ("joint",), generative: bool = False
+    ) -> None:
         self.seed, self.roles, self.generative = seed, roles, generative
         self.exclusive_modules = (self,)
         self.seen: list[str] = []
@@ -39,7 +48,10 @@ class Words(Host):
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         self.seen += prompts
-        rows = [torch.stack([self._word(w + role) for w in p.strip(".").split()]).mean(0) for p in prompts]
+        rows = [
+            torch.stack([self._word(w + role) for w in p.strip(".").split()]).mean(0)
+            for p in prompts
+        ]
         units = torch.nn.functional.normalize(torch.stack(rows), dim=-1)
         return {(role, prompt): row for prompt, row in zip(prompts, units, strict=True)}
 
@@ -74,12 +86,16 @@ def test_a_method_is_fit_on_the_embedded_prompts() -> None:
         ("cali", 50.0, (rows,)),
     ):
         expected = CalibratedProjection(lam=50.0).fit(*given)
-        assert differs(vldebias.fit_projection(host, GENDER, method=method, lam=lam), expected) < 1e-12
+        assert (
+            differs(vldebias.fit_projection(host, GENDER, method=method, lam=lam), expected) < 1e-12
+        )
 
 
 def test_several_sets_are_solved_jointly_in_any_order() -> None:
     host = Words()
-    expected = CalibratedProjection(lam=[7.0, 3.0]).fit([pairs(host, GENDER), pairs(host, AGE)], None)
+    expected = CalibratedProjection(lam=[7.0, 3.0]).fit(
+        [pairs(host, GENDER), pairs(host, AGE)], None
+    )
     found = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=[7.0, 3.0])
     turned = vldebias.fit_projection(host, [AGE, GENDER], method="cali", lam=[3.0, 7.0])
     assert differs(found, expected) < 1e-12
@@ -110,11 +126,16 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
     with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
         assert attachment.stated(["a male cook"]) == [False]
     own = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
-    with pytest.warns(SuspectInputWarning, match="does not say which model"), vldebias.debias(host, own) as attachment:
+    with (
+        pytest.warns(SuspectInputWarning, match="does not say which model"),
+        vldebias.debias(host, own) as attachment,
+    ):
         assert attachment.projections == {"joint": own}
 
 
-def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     vldebias.methods.presets.say_once.cache_clear()
     with vldebias.debias(Words(generative=True), GENDER) as attachment:
         assert attachment.projections["joint"].method == "cali"
@@ -142,7 +163,10 @@ def test_inspect_measures_unseen_pairs() -> None:
 def test_lost_class_signal_is_said_with_its_numbers() -> None:
     same = {"m": "A male doctor.", "f": "A female doctor."}
     set_ = replace(GENDER, classes=tuple(same.values()), class_names=tuple(same))
-    told = r"g: cali keeps \d+% of the distance between the classes and a cosine of .* or use a smaller lam"
+    told = (
+        r"g: cali keeps \d+% of the distance between the classes and a cosine of .* or use a"
+        r" smaller lam"
+    )
     with pytest.warns(vldebias.errors.ClassSignalWarning, match=told):
         vldebias.fit_projection(Words(), set_, method="cali", lam=1e6)
 
@@ -165,7 +189,9 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
     host = Words()
     with vldebias.debias(host, GENDER):
         host.seen.clear()
-        with pytest.raises(AlreadyAttachedError, match=r"\.remove\(\) .* pass a list of prompt sets"):
+        with pytest.raises(
+            AlreadyAttachedError, match=r"\.remove\(\) .* pass a list of prompt sets"
+        ):
             vldebias.debias(host, AGE)
         assert host.seen == []
 

@@ -1,4 +1,5 @@
-"""Checkpoints of the hub that pages, help texts and docstrings name: all of them are in this list."""
+"""Checkpoints of the hub that pages, help texts and docstrings name: all of them are in this
+list."""
 
 import re
 from pathlib import Path
@@ -17,14 +18,21 @@ KNOWN = {  # looked up on the hub on the day that they were added here; nothing 
 }
 FOLDERS = ("run/", "vldebias-train/", "out/", "sd15")  # of one's own machine
 NAMED = re.compile(
-    r"(?:from_pretrained\(|load_host\(|--pipeline[= ]|--model[= ]|pipeline=|model=)\s*[\"'`]?([a-zA-Z][\w-]*/[\w.-]*\w)"
+    r"(?:from_pretrained\(|load_host\(|--pipeline[= ]|--model[="
+    r" ]|pipeline=|model=)\s*[\"'`]?([a-zA-Z][\w-]*/[\w.-]*\w)"
 )
 
 
 def test_every_checkpoint_that_is_named_is_in_the_list() -> None:
     places = [ROOT / place for place in ("README.md", "docs", "vldebias", "apps", "eval")]
-    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*"))]
-    texts = (file.read_text(encoding="utf-8") for file in files if file.suffix in (".md", ".py", ".ipynb", ".yaml"))
+    files = [
+        file for place in places for file in ([place] if place.is_file() else place.rglob("*"))
+    ]
+    texts = (
+        file.read_text(encoding="utf-8")
+        for file in files
+        if file.suffix in (".md", ".py", ".ipynb", ".yaml")
+    )
     found = {name for text in texts for name in NAMED.findall(text) if not name.startswith(FOLDERS)}
     assert "stable-diffusion-v1-5/stable-diffusion-v1-5" in found
     assert found - KNOWN == set()

@@ -67,18 +67,24 @@ def test_round_trip_is_exact(tmp_path: Path, lam: float | list[float]) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_values_that_are_not_finite_are_refused(bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_are_not_finite_are_refused(
+    bad: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When made, when saved, and when loaded from where somebody else wrote them."""
     edit = fitted()
     edit.left[3, 1] = bad
     for use in (lambda: replace(edit, lam=1.0), lambda: edit.save_pretrained(tmp_path)):
-        with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
+        with pytest.raises(
+            InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"
+        ):
             use()
     assert not any(tmp_path.iterdir())
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(Edit, "__post_init__", lambda self: setattr(self, "dim", 12))
         edit.save_pretrained(tmp_path)
-    with pytest.raises(InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"):
+    with pytest.raises(
+        InvalidInputError, match=r"'left' \(12, \d+\) holds 1 NaN or infinite values"
+    ):
         load_edit(tmp_path)
 
 
@@ -114,9 +120,21 @@ def test_the_dtype_of_a_projection_is_float64() -> None:
 
 def test_nothing_in_the_package_unpickles() -> None:
     root = Path(vldebias.__file__).parent
-    banned = ("import pickle", "torch.load(", "allow_pickle=True", "import dill", "import joblib", "pickle_load")
+    banned = (
+        "import pickle",
+        "torch.load(",
+        "allow_pickle=True",
+        "import dill",
+        "import joblib",
+        "pickle_load",
+    )
     texts = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
-    found = [f"{path.relative_to(root)}: {word}" for path, text in texts.items() for word in banned if word in text]
+    found = [
+        f"{path.relative_to(root)}: {word}"
+        for path, text in texts.items()
+        for word in banned
+        if word in text
+    ]
     assert found == ["training/loop.py: torch.load("]  # a run's own state, with weights_only alone
     (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
     assert "weights_only=True" in call
@@ -158,7 +176,8 @@ def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], same
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
-    """A folder that stands in for the hub, with a folder for each repository, and the calls, written down."""
+    """A folder that stands in for the hub, with a folder for each repository, and the calls,
+    written down."""
     root, calls = tmp_path / "hub", list[dict[str, Any]]()
 
     def create(repo_id: str, **options: Any) -> Any:
@@ -174,14 +193,21 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dic
         return str(root / repo_id)
 
     monkeypatch.chdir(tmp_path)
-    for name, function in {"create_repo": create, "upload_folder": upload, "snapshot_download": download}.items():
+    for name, function in {
+        "create_repo": create,
+        "upload_folder": upload,
+        "snapshot_download": download,
+    }.items():
         monkeypatch.setattr(huggingface_hub, name, function)
     return root, calls
 
 
 def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     root, calls = hub
-    assert fitted().push_to_hub("someone/gender", private=True) == "https://hub.example/someone/gender/commit/1"
+    assert (
+        fitted().push_to_hub("someone/gender", private=True)
+        == "https://hub.example/someone/gender/commit/1"
+    )
     loaded = CalibratedProjection.from_pretrained("someone/gender", revision="v1")
     assert torch.equal(loaded.matrix(), fitted().matrix())
     repository = {"repo_id": "someone/gender"}
@@ -190,12 +216,18 @@ def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
     assert {path.name for path in (root / "someone/gender").iterdir()} == FILES
     card = (root / "someone/gender/README.md").read_text()
     assert card.startswith("---\n")
-    assert all(text in card for text in ("library_name: vldebias", "ViT-B-32/openai", "measure before and after"))
+    assert all(
+        text in card
+        for text in ("library_name: vldebias", "ViT-B-32/openai", "measure before and after")
+    )
 
 
 @pytest.mark.usefixtures("hub")
 def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error, told in ((OSError("no access.\n\n(Request ID: 7)"), "no access; "), (OSError(), "OSError: ; ")):
+    for error, told in (
+        (OSError("no access.\n\n(Request ID: 7)"), "no access; "),
+        (OSError(), "OSError: ; "),
+    ):
         monkeypatch.setattr(huggingface_hub, "create_repo", Mock(side_effect=error))
         with pytest.raises(InvalidInputError, match=f"someone/gender: not uploaded: {told}"):
             fitted().push_to_hub("someone/gender")
@@ -206,14 +238,25 @@ def test_edits_by_role_go_together(hub: tuple[Path, list[dict[str, Any]]]) -> No
     vldebias.push_to_hub(edits, "user/both")
     assert "Roles: sequence, pooled." in (hub[0] / "user/both/README.md").read_text()
     back = load_edit("user/both")
-    assert {role: edit.provenance for role, edit in back.items()} == {r: edit.provenance for r, edit in edits.items()}
+    assert {role: edit.provenance for role, edit in back.items()} == {
+        r: edit.provenance for r, edit in edits.items()
+    }
 
 
 def test_offline_and_unknown_repositories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert constants.HF_HUB_OFFLINE, "the tests must never reach the network"
-    for name in ("no-one/nothing", "not a name", "/nowhere/at/all", "./nothing", "a/b/c", "x" * 5000):
-        with pytest.raises(InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"):
+    for name in (
+        "no-one/nothing",
+        "not a name",
+        "/nowhere/at/all",
+        "./nothing",
+        "a/b/c",
+        "x" * 5000,
+    ):
+        with pytest.raises(
+            InvalidInputError, match=f"{name[:200]}: neither a folder nor a repository"
+        ):
             CalibratedProjection.from_pretrained(name)
 
 
@@ -224,7 +267,9 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
         header = file.metadata()
     plain = json.loads(header["config"])
     plain |= {"provenance": plain["provenance"] | change.pop("provenance", {})} | change
-    header["config"] = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))  # as it was, if nothing is changed
+    header["config"] = json.dumps(
+        plain, ensure_ascii=False, separators=(",", ":")
+    )  # as it was, if nothing is changed
     content = load_file(path) | tensors
     if signed:
         header["sha256"] = _digest(header["config"], content)
@@ -243,13 +288,16 @@ def tamper(folder: Path, change: dict[str, Any], tensors: dict[str, Any], *, sig
     ({}, {"left": torch.ones(12, 11).double()}, False, "damaged"),
     ({}, {"left": SAVED.left.reshape(-1, 12)}, False, "damaged"),
 )
-def test_no_projection(folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool) -> None:
+def test_no_projection(
+    folder: Path, change: dict[str, Any], tensors: dict[str, torch.Tensor], signed: bool
+) -> None:
     tamper(folder, change, tensors, signed=signed)
     CalibratedProjection.from_pretrained(folder)
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda _: b"", lambda _: b"\x80\x04K\x01.", lambda _: b"\xff" * 64, lambda whole: whole[:-8]]
+    "damage",
+    [lambda _: b"", lambda _: b"\x80\x04K\x01.", lambda _: b"\xff" * 64, lambda whole: whole[:-8]],
 )
 def test_factors_that_are_no_safetensors(folder: Path, damage: Callable[[bytes], bytes]) -> None:
     path = folder / "projection.safetensors"
@@ -267,7 +315,8 @@ def save_forever(folder: Path, edits: list[CalibratedProjection]) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="children start at once where processes fork")
 def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
-    """120 kills between two projections that save over each other: one of them is there afterwards, whole."""
+    """120 kills between two projections that save over each other: one of them is there afterwards,
+    whole."""
     edits = [fitted(lam).stamped(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
     chance, context = random.Random(0), multiprocessing.get_context("fork")
@@ -291,7 +340,10 @@ def test_a_flipped_bit_never_gives_another_edit(folder: Path) -> None:
     path, saved = folder / "projection.safetensors", fitted()
     data, chance = path.read_bytes(), random.Random(0)
     text = len(data) - 8 * (saved.left.numel() + saved.right.numel())
-    places = [*range(0, text, 2), *(place + chance.randrange(8) for place in range(text, len(data), 8))]
+    places = [
+        *range(0, text, 2),
+        *(place + chance.randrange(8) for place in range(text, len(data), 8)),
+    ]
     refused = 0
     for place in places:
         flipped = bytes([data[place] ^ (1 << chance.randrange(8))])

@@ -1,4 +1,5 @@
-"""Errors say what came, what was expected and what to do; warnings point at the line of the user."""
+"""Errors say what came, what was expected and what to do; warnings point at the line of the
+user."""
 
 import inspect
 import json
@@ -21,11 +22,16 @@ def test_close_names_are_offered() -> None:
     assert [shortened("abcde", most) for most in (5, 4)] == ["abcde", "a..."]
 
 
-def test_a_missing_package_is_told_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_told_with_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "half_there.py").write_text("import no_such_name\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "peft", None)
-    installs = {"peft.no_such": r"peft is .*'vldebias\[lora\]'", "no_such_name": "pip install no_such_name$"}
+    installs = {
+        "peft.no_such": r"peft is .*'vldebias\[lora\]'",
+        "no_such_name": "pip install no_such_name$",
+    }
     for module, told in (installs | {"half_there": "^No module named 'no_such_name'"}).items():
         with pytest.raises(ModuleNotFoundError, match=told):
             need(module)
@@ -47,7 +53,9 @@ def inside(source: str) -> Any:
     return names["f"]
 
 
-def test_a_warning_points_at_the_line_of_the_user_over_frames_of_the_package_and_of_libraries() -> None:
+def test_a_warning_points_at_the_line_of_the_user_over_frames_of_the_package_and_of_libraries() -> (
+    None
+):
     deep = inside("def f(n):\n    return f(n - 1) if n else warn('x')")
     user = lambda: deep(5)  # noqa: E731
     assert place_of_warning(user) == (__file__, inspect.getsourcelines(user)[1])

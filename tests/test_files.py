@@ -21,10 +21,21 @@ from tests.refusals import refused
 from vldebias import files
 from vldebias.errors import InvalidInputError
 from vldebias.evaluation.result import Result
-from vldebias.files import commit, digest, only_writer, packaged, read_json, read_yaml, shielded, write_atomically
+from vldebias.files import (
+    commit,
+    digest,
+    only_writer,
+    packaged,
+    read_json,
+    read_yaml,
+    shielded,
+    write_atomically,
+)
 
 
-def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
     with pytest.raises(InvalidInputError, match="/prompts"):
         packaged("prompts")
@@ -36,7 +47,11 @@ def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(tmp_path: Path, mo
 
 
 def test_text_bytes_and_functions_are_written_whole(tmp_path: Path) -> None:
-    contents: list[Any] = ["ä\n", "ä\n".encode(), lambda path: path.write_text("ä\n", encoding="utf-8")]
+    contents: list[Any] = [
+        "ä\n",
+        "ä\n".encode(),
+        lambda path: path.write_text("ä\n", encoding="utf-8"),
+    ]
     for content in contents:
         path = write_atomically(tmp_path / "new" / "a.txt", content)
         assert digest(path) == hashlib.sha256("ä\n".encode()).hexdigest()
@@ -49,9 +64,14 @@ def fails(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["content", "gone", "fsync", "replace"])
-def test_an_error_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_an_error_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     path = write_atomically(tmp_path / "a.txt", "old")
-    contents: dict[str, Any] = {"content": fails, "gone": lambda new: new.unlink() or fails(tmp_path / "b.txt")}
+    contents: dict[str, Any] = {
+        "content": fails,
+        "gone": lambda new: new.unlink() or fails(tmp_path / "b.txt"),
+    }
     if place not in contents:
         monkeypatch.setattr(os, place, lambda *_: fails(tmp_path / "b.txt"))
     with pytest.raises(OSError, match="No space left"):
@@ -60,7 +80,9 @@ def test_an_error_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert set(os.listdir(tmp_path)) <= {"a.txt", "b.txt"}
 
 
-def test_file_and_folder_are_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_and_folder_are_synced_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
     fsync, replace, close = os.fsync, os.replace, os.close
     monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync") or fsync(handle))
@@ -92,15 +114,23 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, a
 PLAIN |= st.text(st.characters(codec="utf-8", exclude_categories=["C"]))
 
 
-@given(content=st.dictionaries(st.text("abc<= -", min_size=1), st.lists(PLAIN, max_size=3) | PLAIN, max_size=4))
-def test_what_yaml_writes_is_read_as_it_was(tmp_path_factory: pytest.TempPathFactory, content: Any) -> None:
+@given(
+    content=st.dictionaries(
+        st.text("abc<= -", min_size=1), st.lists(PLAIN, max_size=3) | PLAIN, max_size=4
+    )
+)
+def test_what_yaml_writes_is_read_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, content: Any
+) -> None:
     path = tmp_path_factory.getbasetemp() / "x.yaml"
     path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
     assert read_yaml(path) == content
 
 
 def bomb(lines: int) -> str:
-    return "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(lines))
+    return "a0: &a0 [x, x]\n" + "".join(
+        f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(lines)
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +150,9 @@ def bomb(lines: int) -> str:
         (b"a: \xff", r"x\.yaml: .*0xff.*YAML"),
     ],
 )
-def test_yaml_of_strangers_is_refused_in_words(tmp_path: Path, text: str | bytes, message: str) -> None:
+def test_yaml_of_strangers_is_refused_in_words(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
     path = tmp_path / "x.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(InvalidInputError, match=message):
@@ -128,7 +160,11 @@ def test_yaml_of_strangers_is_refused_in_words(tmp_path: Path, text: str | bytes
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    for path, message in ((tmp_path / "none", "none: got no such file"), (tmp_path, "directory"), ("a\0b", "null")):
+    for path, message in (
+        (tmp_path / "none", "none: got no such file"),
+        (tmp_path, "directory"),
+        ("a\0b", "null"),
+    ):
         with pytest.raises(InvalidInputError, match=message):
             read_json(path)
     (tmp_path / "six").write_text("[1, 2]")
@@ -186,10 +222,14 @@ def test_the_first_problem_is_told_with_its_place(content: Any, told: str) -> No
     assert re.fullmatch(told, files.explain(caught.value, known=Part.model_fields))
 
 
-def test_the_commit_says_where_the_tree_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_says_where_the_tree_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*words: str) -> str:
         named = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", *named, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
 
     assert {"python", "torch", "numpy"} <= set(files.versions())
     monkeypatch.setattr(files, "_PACKAGE", tmp_path / "vldebias")
@@ -225,7 +265,9 @@ for i in itertools.count():
 def test_a_kill_leaves_a_whole_file(tmp_path: Path) -> None:
     path = write_atomically(tmp_path / "a.txt", "0" * 200_000)
     for kill in range(25):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as writer:
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE
+        ) as writer:
             assert writer.stdout is not None
             writer.stdout.readline()
             time.sleep(0.013 * (kill % 7))
@@ -235,7 +277,18 @@ def test_a_kill_leaves_a_whole_file(tmp_path: Path) -> None:
 
 
 def test_a_text_that_a_spreadsheet_would_run_gets_an_apostrophe_and_no_other() -> None:
-    for text in ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "'=1", "''@x"):
+    for text in (
+        "=1+1",
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        "\uff1d1+1",
+        "'=1",
+        "''@x",
+    ):
         assert shielded(text) == f"'{text}"
     for text in ("", "'", "'tis so", "a=b", " a", "cali+equalise", "1-2"):
         assert shielded(text) == text
@@ -259,14 +312,18 @@ with only_writer(sys.argv[1]):
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that writes in `tmp_path / "out"` until it gets a line."""
     command = [sys.executable, "-c", HOLDS, str(tmp_path / "out")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
 
 
-def test_a_second_writer_is_refused_and_told_whom_to_wait_for(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+def test_a_second_writer_is_refused_and_told_whom_to_wait_for(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
     expected = rf"process {holder.pid} on .*--out"
     with pytest.raises(InvalidInputError, match=expected), only_writer(tmp_path / "out"):
         pass
@@ -275,7 +332,9 @@ def test_a_second_writer_is_refused_and_told_whom_to_wait_for(tmp_path: Path, ho
         pass
 
 
-def test_what_a_killed_writer_held_is_taken_over(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+def test_what_a_killed_writer_held_is_taken_over(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
     holder.kill()
     holder.wait()
     with only_writer(tmp_path / "out"):
@@ -309,7 +368,9 @@ with only_writer(sys.argv[1]):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "forked\n"
         process.wait()
@@ -318,7 +379,9 @@ with only_writer(sys.argv[1]):
         process.communicate("\n")
 
 
-def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fcntl = pytest.importorskip("fcntl")
 
     def flock(handle: int, how: int) -> None:

@@ -1,4 +1,5 @@
-"""Hosts by name and the hub: asked once where it does not answer, never for code; what cannot be loaded is told."""
+"""Hosts by name and the hub: asked once where it does not answer, never for code; what cannot be
+loaded is told."""
 
 import builtins
 import json
@@ -49,11 +50,15 @@ def test_folders_of_transformers_and_diffusers(folder: Path, tmp_path: Path) -> 
     with vldebias.debias(loaded.host, "gender", tokenizer=loaded.tokenizer) as attachment:
         assert attachment.projections["joint"].model_id == str(folder)
     load_pipeline().save_pretrained(tmp_path)
-    with vldebias.debias(load_host(pipeline=str(tmp_path)).host, "professions-gender", method="cali") as attachment:
+    with vldebias.debias(
+        load_host(pipeline=str(tmp_path)).host, "professions-gender", method="cali"
+    ) as attachment:
         assert list(attachment.projections) == ["sequence"]
 
 
-@pytest.mark.parametrize(("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)])
+@pytest.mark.parametrize(
+    ("option", "dtype"), [("model", torch.bfloat16), ("pipeline", torch.float32)]
+)
 def test_the_miniature(option: str, dtype: torch.dtype) -> None:
     loaded = load_host(**{option: "miniature"}, dtype=str(dtype).removeprefix("torch."))
     assert loaded.name == "miniature"
@@ -61,7 +66,9 @@ def test_the_miniature(option: str, dtype: torch.dtype) -> None:
     assert next(getattr(loaded.host, "unet", loaded.host).parameters()).dtype == dtype
 
 
-def test_what_the_cache_has_is_taken_from_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_cache_has_is_taken_from_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repository = tmp_path / "models--nobody--small"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
@@ -133,17 +140,26 @@ def test_a_folder_without_weights_gives_no_random_ones(folder: Path) -> None:
         load_host(model=f"local-dir:{folder}")
 
 
-PICKLE = r"it holds Python objects beside its tensors \(a pickle\).* convert it .* safetensors\.torch\.save_file"
+PICKLE = (
+    r"it holds Python objects beside its tensors \(a pickle\).* convert it .*"
+    r" safetensors\.torch\.save_file"
+)
 
 
-def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_with_a_pickle_is_refused_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     file = folder / "pytorch_model.bin"
     torch.save(state | {"made by": Path("x")}, file)
     with pytest.raises(InvalidInputError, match=PICKLE):
         load_host(model=str(folder))
-    monkeypatch.setattr(open_clip, "create_model_from_pretrained", lambda name, pretrained: load_state_dict(pretrained))
+    monkeypatch.setattr(
+        open_clip,
+        "create_model_from_pretrained",
+        lambda name, pretrained: load_state_dict(pretrained),
+    )
     with pytest.raises(InvalidInputError, match=PICKLE):
         load_host(model="ViT-B-32", pretrained=str(file))
 
@@ -159,12 +175,16 @@ def test_damaged_weights_and_folders_without_any_are_refused_in_a_sentence(folde
 
 
 @pytest.mark.parametrize("load", [load_host, classifier])
-def test_no_code_of_a_folder_runs(load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_code_of_a_folder_runs(
+    load: Callable[[str], Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")
     theirs = {"auto_map": dict.fromkeys(classes, "theirs.Theirs")}
     own = {"model_type": "theirs", "image_processor_type": "Theirs"}
     for name in ("config.json", "preprocessor_config.json"):
-        (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | theirs | own))
+        (folder / name).write_text(
+            json.dumps(json.loads((folder / name).read_text()) | theirs | own)
+        )
     mark = folder / "ran"
     (folder / "theirs.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Theirs: pass\n")
     asked: list[str] = []

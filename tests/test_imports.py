@@ -1,4 +1,5 @@
-"""Heavy libraries are imported where they are needed, and `import vldebias` costs little more than torch."""
+"""Heavy libraries are imported where they are needed, and `import vldebias` costs little more than
+torch."""
 
 import ast
 import subprocess
@@ -9,13 +10,26 @@ from pathlib import Path
 import vldebias
 
 ROOT = Path(vldebias.__file__).parent
-HEAVY = {"open_clip", "transformers", "diffusers", "datasets", "gradio", "matplotlib", "pandas", "pyarrow", "scipy"}
+HEAVY = {
+    "open_clip",
+    "transformers",
+    "diffusers",
+    "datasets",
+    "gradio",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "scipy",
+}
 ABOVE_API = {"cli", "evaluation", "training"}
-ON_A_HEAVY_BASE = {"autoencoder.py"}  # a subclass needs its base; itself, it is imported in functions
+ON_A_HEAVY_BASE = {
+    "autoencoder.py"
+}  # a subclass needs its base; itself, it is imported in functions
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Libraries that are imported when the module is: not in functions, not for the type checker alone."""
+    """Libraries that are imported when the module is: not in functions, not for the type checker
+    alone."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.partition(".")[0] for name in node.names)
@@ -36,10 +50,17 @@ def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None
 
 def test_importing_the_package_is_cheap() -> None:
     """And a module of it is not, so that this can fail."""
-    loaded = [f"import {name}; print(*(set(sys.modules) - before))" for name in ("vldebias", "vldebias.data.cache")]
+    loaded = [
+        f"import {name}; print(*(set(sys.modules) - before))"
+        for name in ("vldebias", "vldebias.data.cache")
+    ]
     script = "\n".join(["import torch, sys", "before = set(sys.modules)", *loaded])
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    package, store = ({name.split(".")[0] for name in line.split()} for line in done.stdout.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    package, store = (
+        {name.split(".")[0] for name in line.split()} for line in done.stdout.splitlines()
+    )
     assert "vldebias" in package
     expensive = HEAVY | {"accelerate", "PIL", "safetensors", "sklearn", "tokenizers", "torchvision"}
     assert package & expensive == set()
@@ -54,5 +75,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_the_package_runs_as_a_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "vldebias", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "vldebias", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split()[-1] == vldebias.__version__

@@ -1,4 +1,5 @@
-"""The whole way on a GPU: what the CPU tests say of precision, resumption and equal pictures, where one is there."""
+"""The whole way on a GPU: what the CPU tests say of precision, resumption and equal pictures, where
+one is there."""
 
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,18 @@ from vldebias.training.loop import Run
 from vldebias.training.run import train_model
 from vldebias.training.settings import load_settings
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing is tried on one")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA device: nothing is tried on one"
+)
 LOW = [torch.float32, torch.float16, torch.bfloat16]
 PROMPTS = ["a photo of a doctor", "a nurse in a park", "a female doctor"]
 
 
 def pictures(pipe: Any, prompts: list[str], **call: Any) -> Any:
-    noise = [torch.Generator("cuda").manual_seed(i) for i in range(len(prompts) * call.get("num_images_per_prompt", 1))]
+    noise = [
+        torch.Generator("cuda").manual_seed(i)
+        for i in range(len(prompts) * call.get("num_images_per_prompt", 1))
+    ]
     return pipe(prompts, num_inference_steps=2, output_type="pt", generator=noise, **call).images
 
 
@@ -45,7 +51,9 @@ def test_an_edit_of_the_cpu_belongs_to_the_model_on_the_gpu(dtype: torch.dtype) 
         after[:2].double().cpu(), expected, atol=8e-3 if dtype != torch.float32 else 1e-5, rtol=0
     )
     assert torch.equal(texts(there, tokenizer), before), "gone without a trace"
-    fitted = vldebias.fit_projection(there, "professions-gender", method="cali", tokenizer=tokenizer)
+    fitted = vldebias.fit_projection(
+        there, "professions-gender", method="cali", tokenizer=tokenizer
+    )
     assert fitted(before.double().cpu()).sub(edit(before.double().cpu())).norm(dim=-1).max() < 0.05
 
 
@@ -80,7 +88,9 @@ def test_balanced_prompts_are_the_pictures_of_the_rewritten_ones(dtype: torch.dt
     pipe = miniature.load_pipeline().to("cuda", dtype)
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts"):
         balanced = pictures(pipe, PROMPTS, num_images_per_prompt=2)
-    rewritten = vldebias.balance_prompts([one for one in PROMPTS for _ in range(2)], "professions-gender").prompts
+    rewritten = vldebias.balance_prompts(
+        [one for one in PROMPTS for _ in range(2)], "professions-gender"
+    ).prompts
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
 
 
@@ -96,10 +106,14 @@ def test_a_compiled_tower_is_edited() -> None:
         torch.testing.assert_close(compiled, eager, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("loss", [info_nce, lambda *args, **how: rince(*args, q=0.5, **how)], ids=["info_nce", "rince"])
+@pytest.mark.parametrize(
+    "loss", [info_nce, lambda *args, **how: rince(*args, q=0.5, **how)], ids=["info_nce", "rince"]
+)
 def test_losses_in_half_precision_are_those_of_single(loss: Any) -> None:
     torch.manual_seed(0)
-    one, other = (torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2))
+    one, other = (
+        torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2)
+    )
     for dtype in LOW[1:]:
         a, b = one.to(dtype).requires_grad_(), other.to(dtype)
         value = loss(a, b, temperature=0.03)
@@ -107,13 +121,28 @@ def test_losses_in_half_precision_are_those_of_single(loss: Any) -> None:
         exact = one.to(dtype).float().requires_grad_()
         loss(exact, other.to(dtype).float(), temperature=0.03).backward()
         assert torch.isfinite(a.grad).all()
-        assert torch.nn.functional.cosine_similarity(a.grad.float().flatten(), exact.grad.flatten(), dim=0) > 0.999
+        assert (
+            torch.nn.functional.cosine_similarity(
+                a.grad.float().flatten(), exact.grad.flatten(), dim=0
+            )
+            > 0.999
+        )
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
-def test_a_training_goes_on_where_it_stopped(tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    small: dict[str, Any] = {"items": 64, "val_items": 12, "batch_size": 8, "workers": 0, "score_pairs": False}
-    settings = load_settings(**small, steps=6, seed=4, precision=precision, save_every=0, ema=0.9, temperature=0.2)
+def test_a_training_goes_on_where_it_stopped(
+    tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small: dict[str, Any] = {
+        "items": 64,
+        "val_items": 12,
+        "batch_size": 8,
+        "workers": 0,
+        "score_pairs": False,
+    }
+    settings = load_settings(
+        **small, steps=6, seed=4, precision=precision, save_every=0, ema=0.9, temperature=0.2
+    )
     train_model(settings, tmp_path / "whole")
     update, calls = Run.update, iter(range(100))
 
@@ -127,6 +156,8 @@ def test_a_training_goes_on_where_it_stopped(tmp_path: Path, precision: str, mon
         train_model(settings, tmp_path / "killed")
     monkeypatch.undo()
     train_model(settings, tmp_path / "killed")
-    whole, resumed = (load_file(tmp_path / name / "model" / "clip.safetensors") for name in ("whole", "killed"))
+    whole, resumed = (
+        load_file(tmp_path / name / "model" / "clip.safetensors") for name in ("whole", "killed")
+    )
     for name in whole:
         torch.testing.assert_close(resumed[name], whole[name], atol=1e-6, rtol=1e-5)

@@ -20,7 +20,15 @@ from PIL import EpsImagePlugin, Image, ImageCms
 
 import vldebias
 from tests.data.data_parts import as_bytes, picture
-from vldebias.pictures import FORMATS, decode, for_matplotlib, read_png, subplots, why_unreadable, write_png
+from vldebias.pictures import (
+    FORMATS,
+    decode,
+    for_matplotlib,
+    read_png,
+    subplots,
+    why_unreadable,
+    write_png,
+)
 
 
 def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int, ...]:
@@ -48,14 +56,18 @@ def test_every_format_that_is_named_is_read(form: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["e.png", "e.jpg", "e.eps"])
-def test_no_picture_starts_a_program(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_picture_starts_a_program(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pillow takes a file for EPS by its first bytes, and has Ghostscript run what it says."""
     program = tmp_path / "bin" / "gs"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None, raising=False)  # newer Pillows look for it once
+    monkeypatch.setattr(
+        EpsImagePlugin, "gs_binary", None, raising=False
+    )  # newer Pillows look for it once
     content = as_bytes(picture(1), "EPS")
     (tmp_path / named).write_bytes(content)
     with Image.open(tmp_path / named) as opened, contextlib.suppress(OSError):
@@ -72,9 +84,13 @@ def test_no_picture_starts_a_program(named: str, tmp_path: Path, monkeypatch: py
 
 def test_pictures_are_opened_in_one_place() -> None:
     root = Path(vldebias.__file__).parents[1]
-    files = [path for folder in ("vldebias", "apps", "eval") for path in (root / folder).rglob("*.py")]
+    files = [
+        path for folder in ("vldebias", "apps", "eval") for path in (root / folder).rglob("*.py")
+    ]
     opens = re.compile(r"\bImages?\.open\(|PIL\.Image import open")
-    assert [path for path in files if opens.search(path.read_text(encoding="utf-8"))] == [root / "vldebias/pictures.py"]
+    assert [path for path in files if opens.search(path.read_text(encoding="utf-8"))] == [
+        root / "vldebias/pictures.py"
+    ]
 
 
 def test_other_modes() -> None:
@@ -89,7 +105,11 @@ def test_other_modes() -> None:
 
 
 def test_pixels_of_more_than_eight_bits_are_refused() -> None:
-    for image in (Image.new("F", (2, 2)), Image.new("I", (2, 2)), Image.fromarray(np.zeros((2, 2), np.uint16))):
+    for image in (
+        Image.new("F", (2, 2)),
+        Image.new("I", (2, 2)),
+        Image.fromarray(np.zeros((2, 2), np.uint16)),
+    ):
         with pytest.raises(OSError, match="8 bits"):
             decode(as_bytes(image, "TIFF"))
 
@@ -98,12 +118,19 @@ def test_exif_orientation_is_followed_and_a_broken_block_does_no_harm() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=exif)).size == (4, 8)
-    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=b"Exif\0\0garbage garbage")).size == (8, 4)
+    assert decode(as_bytes(picture(0, (8, 4)), "JPEG", exif=b"Exif\0\0garbage garbage")).size == (
+        8,
+        4,
+    )
 
 
 def test_an_animation_shows_its_first_frame() -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
-    assert pixel(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True) == (255, 0, 0)
+    assert pixel(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True) == (
+        255,
+        0,
+        0,
+    )
 
 
 def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
@@ -120,20 +147,32 @@ def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
 def test_few_colours_make_a_small_file_and_many_are_kept(tmp_path: Path) -> None:
     flat = Image.new("RGB", (64, 64), "red")
     flat.paste("blue", (8, 8, 40, 40))
-    files = [write_png(flat, tmp_path / f"{len(how)}.png", {"é": 1}, **how) for how in ({"small": True}, {})]
+    files = [
+        write_png(flat, tmp_path / f"{len(how)}.png", {"é": 1}, **how)
+        for how in ({"small": True}, {})
+    ]
     assert files[0].stat().st_size < files[1].stat().st_size
     for file in files:
         image, about = read_png(file)
         assert (image.tobytes(), about) == (flat.tobytes(), {"é": 1})
     many = picture(2, (80, 80))
-    assert read_png(write_png(many, tmp_path / "many.png", {}, small=True))[0].tobytes() == many.tobytes()
+    assert (
+        read_png(write_png(many, tmp_path / "many.png", {}, small=True))[0].tobytes()
+        == many.tobytes()
+    )
 
 
-def test_plots_need_no_display_and_a_notebook_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plots_need_no_display_and_a_notebook_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[object] = []
     tools = SimpleNamespace(select_figure_formats=lambda *given: shown.append(given))
     for shell, selected in ((None, []), ("a notebook", [("a notebook", {"png"})])):
-        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda s=shell: s, version_info=(9,)))
+        monkeypatch.setitem(
+            sys.modules,
+            "IPython",
+            SimpleNamespace(get_ipython=lambda s=shell: s, version_info=(9,)),
+        )
         monkeypatch.setitem(sys.modules, "IPython.core.pylabtools", tools)
         plot, axes = subplots(1, 1, (2.0, 1.0))
         assert (len(axes), shown) == (1, selected)
@@ -141,9 +180,12 @@ def test_plots_need_no_display_and_a_notebook_shows_them(tmp_path: Path, monkeyp
     assert (image.size, about) == ((240, 120), {"a": 1})
 
 
-def test_why_a_picture_cannot_be_read_is_told_without_places_and_the_systems_errors_are_raised() -> None:
+def test_why_a_picture_cannot_be_read_is_told_without_places() -> None:
     assert why_unreadable(OSError("no picture <a at 0x7f>")) == "OSError: no picture <a>"
-    assert why_unreadable(FileNotFoundError(errno.ENOENT, "No such file", "a")) == "FileNotFoundError: No such file"
+    assert (
+        why_unreadable(FileNotFoundError(errno.ENOENT, "No such file", "a"))
+        == "FileNotFoundError: No such file"
+    )
     with pytest.raises(PermissionError):
         why_unreadable(PermissionError(errno.EACCES, "Permission denied"))
 
@@ -154,7 +196,9 @@ def test_a_text_of_a_plot_is_one_line_without_formulas() -> None:
 
 def bomb(width: int, height: int) -> bytes:
     def chunk(name: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        return (
+            struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
@@ -162,7 +206,9 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_the_header_is_asked_before_pixels_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_header_is_asked_before_pixels_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.png").write_bytes(bomb(13_000, 13_000))
     tracemalloc.start()
     try:

@@ -28,7 +28,12 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
         assert list(progress.track(iter("xyz"), 3, description="c")) == ["x", "y", "z"]
         progress.say(f"a line with [/b] in it{long}")
     text = file.getvalue()
-    for shown in ("drawing [b] (2 of 6 there already): loss [1]", "4/4", "3/3", f"a line with [/b] in it{long}\n"):
+    for shown in (
+        "drawing [b] (2 of 6 there already): loss [1]",
+        "4/4",
+        "3/3",
+        f"a line with [/b] in it{long}\n",
+    ):
         assert shown in text
     assert "already): 1 of 4" not in text
     assert "weights" not in text.splitlines()[-1]

@@ -63,7 +63,9 @@ SIZES = [(6, 1, 2), (6, 100, 2), (64, 5, 3), (512, 31, 2), (768, 80, 10)]
 def test_fit_equals_the_dense_formula(d: int, pairs: int, spurious: int, lam: float) -> None:
     S, A = embeddings(pairs, 2, d), embeddings(spurious, d, seed=1)
     differences = S[:, 0] - S[:, 1]
-    inverse = torch.linalg.inv(torch.eye(d, dtype=torch.float64) + lam / pairs * differences.T @ differences)
+    inverse = torch.linalg.inv(
+        torch.eye(d, dtype=torch.float64) + lam / pairs * differences.T @ differences
+    )
     expected = dense_p0(d, A) @ inverse
     projection = fit(S, A, lam)
     assert (projection.matrix() - expected).abs().max() < 1e-8
@@ -91,7 +93,9 @@ def test_lam_zero_gives_p0(problem: tuple[Tensor, Tensor, float]) -> None:
 
 @laws
 @given(problems())
-def test_cali_is_symmetric_with_eigenvalues_in_zero_one(problem: tuple[Tensor, Tensor, float]) -> None:
+def test_cali_is_symmetric_with_eigenvalues_in_zero_one(
+    problem: tuple[Tensor, Tensor, float],
+) -> None:
     S, _, lam = problem
     P = fit(S, None, max(lam, 1e-3)).matrix()
     assert (P - P.T).abs().max() < 1e-12
@@ -101,16 +105,22 @@ def test_cali_is_symmetric_with_eigenvalues_in_zero_one(problem: tuple[Tensor, T
 
 
 def eq_7_3(P: Tensor, P0: Tensor, pairs: Tensor, lam: float) -> Tensor:
-    return (P - P0).square().sum() + lam / len(pairs) * sum((P @ (a - b)).square().sum() for a, b in pairs)
+    return (P - P0).square().sum() + lam / len(pairs) * sum(
+        (P @ (a - b)).square().sum() for a, b in pairs
+    )
 
 
 def eq_7_4(z: Tensor, z0: Tensor, pairs: Tensor, lam: float) -> Tensor:
-    return (z - z0).square().sum() + lam / len(pairs) * sum((z @ a - z @ b).square() for a, b in pairs)
+    return (z - z0).square().sum() + lam / len(pairs) * sum(
+        (z @ a - z @ b).square() for a, b in pairs
+    )
 
 
 @laws
 @given(problems(), st.integers(0, 1000), st.sampled_from([1e-3, 1e-1, 1.0]))
-def test_no_perturbation_lowers_the_objectives(problem: tuple[Tensor, Tensor, float], seed: int, size: float) -> None:
+def test_no_perturbation_lowers_the_objectives(
+    problem: tuple[Tensor, Tensor, float], seed: int, size: float
+) -> None:
     S, A, lam = problem
     lam = max(lam, 1e-3)
     d = A.shape[1]
@@ -129,29 +139,40 @@ def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
     rows = scatter_of(groups)
     torch.testing.assert_close(rows.T @ rows, scatter(pairs) / len(pairs))
     A = embeddings(2, 16, seed=seed + 99)
-    torch.testing.assert_close(fit_groups(groups, A).matrix(), fit(pairs, A).matrix(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        fit_groups(groups, A).matrix(), fit(pairs, A).matrix(), atol=1e-9, rtol=0
+    )
 
 
 def test_several_attributes_are_solved_jointly() -> None:
     gender, race, A = embeddings(8, 2, 24), embeddings(30, 2, 24, seed=1), embeddings(4, 24, seed=2)
     M = 700.0 / 8 * scatter(gender) + 300.0 / 30 * scatter(race)
     expected = dense_p0(24, A) @ torch.linalg.inv(torch.eye(24, dtype=torch.float64) + M)
-    one, other = fit([gender, race], A, [700.0, 300.0]), fit([race, gender], A.flip(0), [300.0, 700.0])
+    one, other = (
+        fit([gender, race], A, [700.0, 300.0]),
+        fit([race, gender], A.flip(0), [300.0, 700.0]),
+    )
     assert (one.matrix() - expected).abs().max() < 1e-9
     assert (other.matrix() - expected).abs().max() < 1e-9
     assert one.lam == (700.0, 300.0)
     chained = fit(race, A, 300.0).matrix() @ fit(gender, A, 700.0).matrix()
-    assert (chained - expected).abs().max() > 1e-2, "one after the other must be another method, or this test is empty"
+    assert (chained - expected).abs().max() > 1e-2, (
+        "one after the other must be another method, or this test is empty"
+    )
 
 
 @laws
 @given(problems(), st.integers(1, 3))
 def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], times: int) -> None:
     S, A, lam = problem
-    again = torch.cat([A.flip(0), *[2.0 * A] * times, A.sum(0, keepdim=True), torch.zeros_like(A[:1])])
+    again = torch.cat(
+        [A.flip(0), *[2.0 * A] * times, A.sum(0, keepdim=True), torch.zeros_like(A[:1])]
+    )
     projection = fit(S, again, lam)
     assert (projection.matrix() - fit(S, A, lam).matrix()).abs().max() < 1e-8
-    assert (fit(S.flip(1).repeat(times + 1, 1, 1), A, lam).matrix() - fit(S, A, lam).matrix()).abs().max() < 1e-8
+    assert (
+        fit(S.flip(1).repeat(times + 1, 1, 1), A, lam).matrix() - fit(S, A, lam).matrix()
+    ).abs().max() < 1e-8
     assert projection.rank <= len(A) + len(S)
 
 
@@ -161,7 +182,9 @@ def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(l
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
-        assert (fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit).abs().max() < 100 / lam + 1e-12
+        assert (
+            fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit
+        ).abs().max() < 100 / lam + 1e-12
 
 
 def test_a_width_whose_square_would_not_fit() -> None:
@@ -179,7 +202,9 @@ def test_a_width_whose_square_would_not_fit() -> None:
 def test_strength_is_linear(problem: tuple[Tensor, Tensor, float], strength: float) -> None:
     S, A, lam = problem
     z, projection = embeddings(3, A.shape[1], seed=5), fit(S, A, lam)
-    torch.testing.assert_close(projection(z, strength), z + strength * (projection(z) - z), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        projection(z, strength), z + strength * (projection(z) - z), atol=1e-12, rtol=0
+    )
 
 
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, torch.float64: 1e-12}
@@ -211,7 +236,10 @@ def test_half_precision_is_rounded_once_and_autocast_rounds_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_arrays_give_arrays_read_only_and_reversed_ones_too(dtype: type) -> None:
-    S, A, z = (t.numpy().astype(dtype) for t in (embeddings(5, 2, 16), embeddings(2, 16, seed=1), embeddings(3, 16)))
+    S, A, z = (
+        t.numpy().astype(dtype)
+        for t in (embeddings(5, 2, 16), embeddings(2, 16, seed=1), embeddings(3, 16))
+    )
     for array in (S, z):
         array.setflags(write=False)
     projection = fit(S[::-1], A)
@@ -234,8 +262,12 @@ def test_gradients_flow_through_the_projection_only() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("problem", [(S8, A8), (S8, None), (None, A8)], ids=["orth-cali", "cali", "orth"])
-def test_inference_mode_leaves_no_trace(dtype: torch.dtype, problem: tuple[Tensor | None, Tensor | None]) -> None:
+@pytest.mark.parametrize(
+    "problem", [(S8, A8), (S8, None), (None, A8)], ids=["orth-cali", "cali", "orth"]
+)
+def test_inference_mode_leaves_no_trace(
+    dtype: torch.dtype, problem: tuple[Tensor | None, Tensor | None]
+) -> None:
     with torch.inference_mode():
         projection = fit(*problem)
         projection(embeddings(2, 8).to(dtype))
@@ -285,17 +317,26 @@ def test_refused_groups_embeddings_and_strengths() -> None:
 def test_method_rank_and_repr_and_what_is_removed_is_the_trace() -> None:
     for edit in (fit(S8), fit(S8, A8, 10.0), fit_groups([S8[:, 0]])):
         assert edit.removed == pytest.approx(8 - float(edit.matrix().trace()))
-    assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == ["cali", "orth-cali", "orth"]
+    assert [fit(S8).method, fit(S8, A8).method, fit(None, A8).method] == [
+        "cali",
+        "orth-cali",
+        "orth",
+    ]
     assert [fit(S8).rank, fit(S8, A8).rank, fit(None, A8).rank] == [3, 5, 2]
     assert CalibratedProjection.solve([S8[:, 0]]).lam == 1000.0
     nothing = CalibratedProjection.identity(8)
     assert (nothing.spurious_rank, nothing.lam, nothing.get_params()) == (0, 0.0, {"lam": 0.0})
     assert "choice" not in repr(nothing.provenance)
-    assert repr(fit(S8)) == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
+    assert (
+        repr(fit(S8))
+        == "CalibratedProjection(cali, lam=1000.0, rank=3, dim 8, space unknown, model unknown)"
+    )
 
 
 def test_it_has_the_shape_of_an_estimator() -> None:
-    clone = pytest.importorskip("sklearn.base", reason="scikit-learn is not installed with the core alone").clone
+    clone = pytest.importorskip(
+        "sklearn.base", reason="scikit-learn is not installed with the core alone"
+    ).clone
 
     made = CalibratedProjection(lam=7.0)
     assert made.get_params() == {"lam": 7.0}
@@ -307,4 +348,6 @@ def test_it_has_the_shape_of_an_estimator() -> None:
     assert torch.equal(made.transform(S8[:, 0]), made(S8[:, 0]))
     assert torch.equal(made.image(S8[:, 0]), made(S8[:, 0]))
     torch.testing.assert_close(clone(made).fit(S8, A8).matrix(), made.matrix())
-    torch.testing.assert_close(made.fit(S8).matrix(), fit(S8, None, 7.0).matrix())  # nothing is left of the first fit
+    torch.testing.assert_close(
+        made.fit(S8).matrix(), fit(S8, None, 7.0).matrix()
+    )  # nothing is left of the first fit

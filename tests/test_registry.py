@@ -17,13 +17,18 @@ class Letter:
 
 @pytest.fixture
 def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
-    """An entry point that is broken, one that names a class, and one that takes the name of a built-in object."""
+    """An entry point that is broken, one that names a class, and one that takes the name of a
+    built-in object."""
 
     def points(*, group: str) -> list[EntryPoint]:
         asked.append(group)
         return [EntryPoint(name, value, group) for name, value in named.items()]
 
-    named = {"broken": "nowhere:at_all", "class": f"{__name__}:Letter", "taken": f"{__name__}:OTHER_A"}
+    named = {
+        "broken": "nowhere:at_all",
+        "class": f"{__name__}:Letter",
+        "taken": f"{__name__}:OTHER_A",
+    }
     monkeypatch.setattr("importlib.metadata.entry_points", points)
     asked.clear()
     return Registry("letter", "letters", Letter)
@@ -34,7 +39,9 @@ asked: list[str] = []
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
-def test_a_name_is_found_without_entry_points_and_is_never_replaced(letters: Registry[Letter]) -> None:
+def test_a_name_is_found_without_entry_points_and_is_never_replaced(
+    letters: Registry[Letter],
+) -> None:
     assert letters.register(A) is letters.register(A) is letters["a"] is A
     assert "a" in letters
     assert asked == []
@@ -45,8 +52,12 @@ def test_a_name_is_found_without_entry_points_and_is_never_replaced(letters: Reg
             letters.register(wrong)
 
 
-@pytest.mark.parametrize("find", [list, len, lambda all_: "z" in all_, lambda all_: all_["z"], dict])
-def test_entry_points_are_loaded_once_and_broken_ones_told(letters: Registry[Letter], find: Any) -> None:
+@pytest.mark.parametrize(
+    "find", [list, len, lambda all_: "z" in all_, lambda all_: all_["z"], dict]
+)
+def test_entry_points_are_loaded_once_and_broken_ones_told(
+    letters: Registry[Letter], find: Any
+) -> None:
     letters.register(A)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -81,4 +92,6 @@ def test_registries_read_the_entry_points_of_their_kind() -> None:
     from vldebias.metrics.metric import METRICS
 
     kinds = {"method": METHODS, "host": HOSTS, "task": TASKS, "metric": METRICS, "judge": JUDGES}
-    assert {kind: (one.kind, one.group) for kind, one in kinds.items()} == {k: (k, f"vldebias.{k}s") for k in kinds}
+    assert {kind: (one.kind, one.group) for kind, one in kinds.items()} == {
+        k: (k, f"vldebias.{k}s") for k in kinds
+    }

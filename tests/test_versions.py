@@ -1,4 +1,5 @@
-"""The bounds in pyproject.toml are those that CI tries: .ci/lowest.txt holds the lowest version of each."""
+"""The bounds in pyproject.toml are those that CI tries: .ci/lowest.txt holds the lowest version of
+each."""
 
 import re
 import tomllib
@@ -26,11 +27,22 @@ def needed(*extras: str) -> dict[str, str]:
 
 
 def test_the_core_needs_eight_packages_and_all_brings_the_extras_of_users() -> None:
-    expected = {"torch", "numpy", "safetensors", "pydantic", "pyyaml", "typer", "rich", "huggingface-hub"}
+    expected = {
+        "torch",
+        "numpy",
+        "safetensors",
+        "pydantic",
+        "pyyaml",
+        "typer",
+        "rich",
+        "huggingface-hub",
+    }
     assert {plain(one.partition(">=")[0]) for one in PROJECT["dependencies"]} == expected
     assert needed("all") == needed("clip", "diffusers", "eval", "train", "demo")
 
 
 def test_the_extra_that_is_named_brings_the_package() -> None:
     called = {"open_clip": "open-clip-torch", "PIL": "pillow", "sklearn": "scikit-learn"}
-    assert all(called.get(package, plain(package)) in needed(extra) for package, extra in EXTRA_OF.items())
+    assert all(
+        called.get(package, plain(package)) in needed(extra) for package, extra in EXTRA_OF.items()
+    )

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
     from vldebias.prompts.balance import BalancedPrompts, balance_prompts
 
-# Name -> where it lives. Loaded when first asked for, so that the command line starts without torch.
+# Name -> where it lives. Loaded when first asked for, so that the command line starts without
+# torch.
 _HOMES = {
-    **dict.fromkeys(("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"),
+    **dict.fromkeys(
+        ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"
+    ),
     **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
     **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
     **dict.fromkeys(("Reference", "load_edit"), "methods"),
@@ -28,10 +31,25 @@ _HOMES = {
 }
 _HOMES |= {"push_to_hub": "hub", "CalibratedProjection": "projection", "load_host": "hosts.loading"}
 __all__ = ["losses", "methods", "metrics"]
-__all__ += ["debias", "fit_projection", "fit_projections", "fit_shares", "inspect", "load_host", "push_to_hub"]
+__all__ += [
+    "debias",
+    "fit_projection",
+    "fit_projections",
+    "fit_shares",
+    "inspect",
+    "load_host",
+    "push_to_hub",
+]
 __all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]
 __all__ += ["Attachment", "CalibratedProjection", "Reference", "attachment_of", "load_edit"]
-__all__ += ["BalancedPrompts", "PromptSet", "balance_prompts", "list_prompts", "load_prompts", "make_prompt_set"]
+__all__ += [
+    "BalancedPrompts",
+    "PromptSet",
+    "balance_prompts",
+    "list_prompts",
+    "load_prompts",
+    "make_prompt_set",
+]
 
 
 def __getattr__(name: str) -> Any:

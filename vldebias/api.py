@@ -1,4 +1,5 @@
-"""Attach, fit or inspect edits that mitigate the bias which a prompt set describes: `debias` and related functions."""
+"""Attach, fit or inspect edits that mitigate the bias which a prompt set describes: `debias` and
+related functions."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from typing import Any
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, refuse_second, resolve
-from vldebias.methods import Balanced, Diagnostics, Method, Problem, Prompts, RankShares, TargetShares, get_method
+from vldebias.methods import (
+    Balanced,
+    Diagnostics,
+    Method,
+    Problem,
+    Prompts,
+    RankShares,
+    TargetShares,
+    get_method,
+)
 from vldebias.methods.presets import Preset, say_once
 from vldebias.prompts import Balancer, PromptSet, load_prompts
 
@@ -32,29 +42,38 @@ def debias(
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
-        prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a PromptSet, or a list of
-            these, solved jointly; or fitted edits: one, or a mapping from role to edit.
-        method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1), "cali" (Lemma 7.2),
-            "balanced-prompts", "auto" (chosen without labels), "paper" (its presets) and others. None is the default
-            (docs/explanation/the-default.md): of models "difference", and no edit if texts predict no improvement, or
-            with `reference` "cali+equalise"; of pipelines "balanced-prompts", and "cali" for other sets.
-        lam: weight of the prompt pairs, one or one per prompt set, for a named method that has one. None: its default.
+        prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
+            PromptSet, or a list of these, solved jointly; or fitted edits: one, or a mapping from
+            role to edit.
+        method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
+            "cali" (Lemma 7.2), "balanced-prompts", "auto" (chosen without labels), "paper" (its
+            presets) and others. None is the default
+            (docs/explanation/the-default.md): of models "difference", and no edit if texts predict
+            no improvement, or with `reference` "cali+equalise"; of pipelines "balanced-prompts",
+            and "cali" for other sets.
+        lam: weight of the prompt pairs, one or one per prompt set, for a named method that has one.
+            None: its default.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.
-        keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a female doctor").
-        negative: change the negative prompt of a pipeline as well. Default: untouched, as in the paper.
+        keep_stated: leave prompts alone that name an attribute word of the set ("a photo of a
+            female doctor").
+        negative: change the negative prompt of a pipeline as well. Default: untouched, as in the
+            paper.
         tokenizer: the model's tokenizer, where it cannot be found from the model.
-        reference: image features (n, d) of this model, or a `Reference` with settings around them and perhaps labels. A
-            closed form is equalised against the means of their zero-shot groups as well (`vldebias.methods.equalise`).
-        max_loss: the most that a class prompt of the set may lose: 1 - its cosine with itself afterwards, in (0, 1).
-        side: which embeddings of an image-text model the edit changes: "text", "image" or "both". Default: what it is
-            for, texts for all closed forms.
+        reference: image features (n, d) of this model, or a `Reference` with settings around them
+            and perhaps labels. A closed form is equalised against the means of their zero-shot
+            groups as well (`vldebias.methods.equalise`).
+        max_loss: the most that a class prompt of the set may lose: 1 - its cosine with itself
+            afterwards, in (0, 1).
+        side: which embeddings of an image-text model the edit changes: "text", "image" or "both".
+            Default: what it is for, texts for all closed forms.
 
     Raises:
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
 
     Warns:
         AutoDeclinedWarning: texts predict no improvement by the default, so nothing is changed.
-        WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes differences of classes.
+        WideEditWarning, ClassSignalWarning: the edit may change other prompts, or removes
+            differences of classes.
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
@@ -64,44 +83,68 @@ def debias(
     fitted = isinstance(prompts, (Edit, Mapping))
     if isinstance(prompts, (Edit, Mapping)):
         if any(given is not None for given in (method, lam, reference, max_loss)):
-            raise InvalidInputError("got a fitted edit and method, lam, reference or max_loss; leave these out")
+            raise InvalidInputError(
+                "got a fitted edit and method, lam, reference or max_loss; leave these out"
+            )
         edits = dict(prompts) if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
         words = tuple(dict.fromkeys(word for edit in edits.values() for word in edit.stated_words))
-        label = "+".join(dict.fromkeys(edit.provenance.prompts or "projection" for edit in edits.values()))
+        label = "+".join(
+            dict.fromkeys(edit.provenance.prompts or "projection" for edit in edits.values())
+        )
     else:
         problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
-        chosen, label, words = get_method(method, lam=lam, reference=reference), problem.label, problem.stated_words
+        chosen, label, words = (
+            get_method(method, lam=lam, reference=reference),
+            problem.label,
+            problem.stated_words,
+        )
         rewrite = chosen.selected(problem)[0] if isinstance(chosen, Preset) else chosen
         by_default = target.generative and method is None
-        if isinstance(rewrite, Balanced) and max_loss is None and not (by_default and target.edits_images):
+        if (
+            isinstance(rewrite, Balanced)
+            and max_loss is None
+            and not (by_default and target.edits_images)
+        ):
             if negative:
-                raise InvalidInputError(f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out")
+                raise InvalidInputError(
+                    f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out"
+                )
             sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
             balancer = Balancer(sets, shares=rewrite.shares, seed=rewrite.seed, find=rewrite.find)
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if by_default:
-            why = ("the set has no words for values of persons", "the pipeline edits given images")[target.edits_images]
+            why = ("the set has no words for values of persons", "the pipeline edits given images")[
+                target.edits_images
+            ]
             say_once(
-                f'{why}, so its prompts are not balanced: the default here is "cali", which makes prompts say less of '
-                "the attribute and hardly changes who appears"
+                f'{why}, so its prompts are not balanced: the default here is "cali", which makes'
+                " prompts say less of the attribute and hardly changes who appears"
             )
         edits, spaces = {}, dict[str, Edit]()  # roles of one space share their edit
         for role in target.roles:
             space = target.space(role)
             edits[role] = spaces[space] = spaces.get(space) or problem.fit(chosen, role)
-    own, acting = next(((edit.side, edit.method) for edit in edits.values() if edit.side != "text"), ("text", ""))
+    own, acting = next(
+        ((edit.side, edit.method) for edit in edits.values() if edit.side != "text"), ("text", "")
+    )
     if side == "text" and own == "image":
-        raise InvalidInputError(f"method {acting!r} acts on images, so side='text' would change nothing; leave it out")
+        raise InvalidInputError(
+            f"method {acting!r} acts on images, so side='text' would change nothing; leave it out"
+        )
     moved = side is None and own != "text"
     target = target.at(own) if moved else target
     edits = Attachment.placed(target, edits) if fitted or moved else edits
-    if fitted and any(edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()):
+    if fitted and any(
+        edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()
+    ):
         warn(
-            f"{target.name}: the projection does not say which model it was fitted on, so it cannot be checked; fit it "
-            "with vldebias.fit_projection(model, prompts)",
+            f"{target.name}: the projection does not say which model it was fitted on, so it cannot"
+            " be checked; fit it with vldebias.fit_projection(model, prompts)",
             SuspectInputWarning,
         )
-    return Attachment(target, edits, strength=strength, stated_words=words if keep_stated else (), label=label)
+    return Attachment(
+        target, edits, strength=strength, stated_words=words if keep_stated else (), label=label
+    )
 
 
 def fit_projections(
@@ -115,23 +158,30 @@ def fit_projections(
     max_loss: float | None = None,
 ) -> dict[str, Edit]:
     """Return the edits that `debias` would attach, by role, without attaching them."""
-    problem = Problem(resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss)
+    problem = Problem(
+        resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
+    )
     chosen = get_method(method, lam=lam, reference=reference)
     return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
 
 def fit_projection(host: Any, prompts: Prompts, **how: Any) -> Any:
-    """Return the edit of a host with one role; how: as of `fit_projections`, which takes hosts with several roles."""
+    """Return the edit of a host with one role; how: as of `fit_projections`, which takes hosts with
+    several roles."""
     edits = fit_projections(host, prompts, **how)
     if len(edits) > 1:
         raise InvalidInputError(
-            f"the host has the roles {list(edits)}: use fit_projections, and choose one of its edits"
+            f"the host has the roles {list(edits)}: use fit_projections, and choose one of its"
+            " edits"
         )
     return next(iter(edits.values()))
 
 
-def inspect(host: Any, prompts: str | Path | PromptSet, *, tokenizer: Any = None, **how: Any) -> dict[str, Diagnostics]:
-    """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1 and 7.6).
+def inspect(
+    host: Any, prompts: str | Path | PromptSet, *, tokenizer: Any = None, **how: Any
+) -> dict[str, Diagnostics]:
+    """Return diagnostics, by role, of what a method does to the texts of one prompt set (Tables 7.1
+    and 7.6).
 
     how: method, lam, reference and max_loss as of `debias`, which raises the same errors.
     """
@@ -150,15 +200,20 @@ def fit_shares(
     lam: float = 1000.0,
     tokenizer: Any = None,
 ) -> TargetShares:
-    """Fit an edit of queries that gives each group a target share among the first results; call it or attach it.
+    """Fit an edit of queries that gives each group a target share among the first results; call it
+    or attach it.
 
     Args:
         model: an open_clip or transformers image-text model, or a mapping from prompt to embedding.
-        prompts: a prompt set with words for each value of its attribute, or several for combinations, "female/Black".
-        shares, top: see `vldebias.methods.RankShares`. lam: weight of the differences between the groups.
-        reference: unlabelled image features (n, d) of this model, of images like those that will be ranked.
+        prompts: a prompt set with words for each value of its attribute, or several for
+            combinations, "female/Black".
+        shares, top: see `vldebias.methods.RankShares`. lam: weight of the differences between the
+            groups.
+        reference: unlabelled image features (n, d) of this model, of images like those that will be
+            ranked.
 
-    >>> move = fit_shares(model, "gender", {"male": 0.3, "female": 0.7}, reference=x, top=0.05)  # doctest: +SKIP
+    >>> shares = {"male": 0.3, "female": 0.7}
+    >>> move = fit_shares(model, "gender", shares, reference=x, top=0.05)  # doctest: +SKIP
     """
     problem = Problem(resolve(model, tokenizer=tokenizer), prompts, lam=lam, reference=reference)
     edit = problem.fit(RankShares(shares, top=top), problem.host.roles[0])

@@ -1,7 +1,8 @@
-"""Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be checked, saved and loaded.
+"""Define edits of embeddings, which methods fit; an edit declares its tensors, so it can be
+checked, saved and loaded.
 
-A folder holds `projection.safetensors`, whose header has the config of the edit and a digest of config and tensors, and
-a model card. A file is replaced atomically.
+A folder holds `projection.safetensors`, whose header has the config of the edit and a digest of
+config and tensors, and a model card. A file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from vldebias.errors import InvalidInputError
 from vldebias.files import add_tensors, write_atomically
 from vldebias.hub import WEIGHTS, card, find_folder, push_to_hub
 
-_TOLERANCE = 5e-3  # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
+# rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
+_TOLERANCE = 5e-3
 _TOLERANCE_OF_ONE = 1.5e-2  # for a single tensor: rounding reaches it in none of a million
-_TOLERANCE_OF_TEXTS = 4e-2  # bfloat16 moves what an encoder makes of a text by 1 to 2 per cent of its length
+_TOLERANCE_OF_TEXTS = (
+    4e-2  # bfloat16 moves what an encoder makes of a text by 1 to 2 per cent of its length
+)
 
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -37,9 +41,12 @@ _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     """Identify weights by two numbers for each tensor (`vldebias.hosts.base`).
 
-    structure: hash of names and shapes. tensors: of each its length, and its product with a fixed vector.
-    adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights differ.
-    texts: a few numbers of the embeddings of each of three texts; empty if no text could be embedded.
+    structure: hash of names and shapes. tensors: of each its length, and its product with a fixed
+    vector.
+    adapters: norm of all LoRA weights added to them, 0 without; they do not make the weights
+    differ.
+    texts: a few numbers of the embeddings of each of three texts; empty if no text could be
+    embedded.
     """
 
     structure: str
@@ -48,7 +55,8 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     texts: tuple[tuple[float, ...], ...] = ()
 
     def matches(self, other: Fingerprint | None) -> bool:
-        """Return whether both could be of the same weights; True if the other fingerprint is None."""
+        """Return whether both could be of the same weights; True if the other fingerprint is
+        None."""
         if other is None:
             return True
         mine, others = np.array(self.tensors), np.array(other.tensors)
@@ -71,12 +79,14 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
 
 
 class Choice(BaseModel, frozen=True, extra="forbid"):
-    """Hold what "auto" chose for one role and why: `method` and `lam`, "none" if no method is predicted to help.
+    """Hold what "auto" chose for one role and why: `method` and `lam`, "none" if no method is
+    predicted to help.
 
-    candidates: the prediction for each method and lam: "gap", as a share of the gap without an edit (1 is no
-    change), "gaps" by kind of evidence, "change" with its 95 % interval, "loss" of cosine of the neutral texts, and
-    "refused", why it could not be chosen, or "".
-    evidence: kind ("texts", "images") -> its numbers of rows and folds. settings: of the bound and the resamples.
+    candidates: the prediction for each method and lam: "gap", as a share of the gap without an edit
+    (1 is no change), "gaps" by kind of evidence, "change" with its 95 % interval, "loss" of cosine
+    of the neutral texts, and "refused", why it could not be chosen, or "".
+    evidence: kind ("texts", "images") -> its numbers of rows and folds. settings: of the bound and
+    the resamples.
     """
 
     prompts: str
@@ -92,7 +102,8 @@ class Choice(BaseModel, frozen=True, extra="forbid"):
         lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
         for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
             change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
-            values = f"gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}  {c['refused']}".rstrip()
+            values = f"gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}"
+            values = f"{values}  {c['refused']}".rstrip()
             lines.append(f"{c['method']} lam={c['lam']}".ljust(32) + values)
         return "\n".join(lines)
 
@@ -104,11 +115,14 @@ class Provenance:
 
     Attributes:
         method: name of the method, such as "cali+equalise". lam: its weight, or one per prompt set.
-        space: which tensor of which host. model_id: name of the model, such as a hub id or a checkpoint.
+        space: which tensor of which host. model_id: name of the model, such as a hub id or a
+            checkpoint.
         fingerprint, image_fingerprint: of the text encoders, and of the image encoder.
-        prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words: their words.
+        prompts, prompts_hash: names and hashes of the prompt sets, joined by "+". stated_words:
+            their words.
         uses_images: fitted on images as well, so the image encoder is compared.
-        labels: "given" or "zero-shot", where the labels of those images come from; None for a method without labels.
+        labels: "given" or "zero-shot", where the labels of those images come from; None for a
+            method without labels.
         max_loss: the bound on the loss that it satisfies (`debias(max_loss=)`), or None.
         choice: what "auto" chose and why, or None.
     """
@@ -131,9 +145,10 @@ class Provenance:
 class Edit(ABC):
     """Change embeddings by a fitted map without side effects: z + strength (edit(z) - z).
 
-    A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and `__call__`; other
-    fields are saved as settings. A subclass with a separate map for images overrides `side` and `image`; one that
-    averages over rewritten prompts defines `wordings(prompt)` and `combined(z, each, strength)`.
+    A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and
+    `__call__`; other fields are saved as settings. A subclass with a separate map for images
+    overrides `side` and `image`; one that averages over rewritten prompts defines
+    `wordings(prompt)` and `combined(z, each, strength)`.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):
@@ -145,11 +160,13 @@ class Edit(ABC):
     ...         return z + strength * self.by.to(z)
 
     Attributes:
-        provenance: method, weights and prompts that it was fitted with; method, lam, space, model_id, stated_words
-            are read from it.
-        axes: field -> axes of its tensor, as {"left": "d rank"}: a letter has one size, "d" is the width.
+        provenance: method, weights and prompts that it was fitted with; method, lam, space,
+            model_id, stated_words are read from it.
+        axes: field -> axes of its tensor, as {"left": "d rank"}: a letter has one size, "d" is the
+            width.
         dtype: of all its tensors, or None.
-        side: which embeddings of an image-text model it changes by default: "text", "image" or "both".
+        side: which embeddings of an image-text model it changes by default: "text", "image" or
+            "both".
     """
 
     kind: ClassVar[str]
@@ -178,34 +195,50 @@ class Edit(ABC):
         sizes: dict[str, int] = {}
         for name, axes in self.axes.items():
             tensor, expected = getattr(self, name), axes.split()
-            shape, fits = tuple(tensor.shape), tensor.ndim == len(expected) and self.dtype in (None, tensor.dtype)
-            if not fits or any(sizes.setdefault(a, n) != n for a, n in zip(expected, shape, strict=True)):
+            shape, fits = (
+                tuple(tensor.shape),
+                tensor.ndim == len(expected) and self.dtype in (None, tensor.dtype),
+            )
+            if not fits or any(
+                sizes.setdefault(a, n) != n for a, n in zip(expected, shape, strict=True)
+            ):
                 wanted = f"({', '.join(expected)}) of {self.dtype or 'any dtype'}, sizes {sizes}"
-                raise InvalidInputError(f"{name}: expected a tensor {wanted}; got {tensor.dtype} {shape}")
+                raise InvalidInputError(
+                    f"{name}: expected a tensor {wanted}; got {tensor.dtype} {shape}"
+                )
             if bad := int((~tensor.isfinite()).sum()):
                 raise InvalidInputError(
-                    f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or infinite values; "
-                    "expected finite ones; look for rows of zeros or NaN in what it was fitted to"
+                    f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or"
+                    " infinite values; expected finite ones; look for rows of zeros or NaN in what"
+                    " it was fitted to"
                 )
         if "d" in sizes:
             object.__setattr__(self, "dim", sizes["d"])
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`; strength 0 gives `z` itself."""
+        """Return changed embeddings (b, ..., d) in the shape, dtype and device of `z`; strength 0
+        gives `z` itself."""
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (b, d); by default with the same map as texts."""
         return self(x, strength)
 
     def check_input(self, z: Any, strength: float) -> None:
-        """Refuse embeddings of another width or type, and a strength that is not a number in [0, 1]."""
+        """Refuse embeddings of another width or type, and a strength that is not a number in [0,
+        1]."""
         if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
-        if not isinstance(z, Tensor) or z.ndim == 0 or z.shape[-1] != self.dim or not z.is_floating_point():
+        if (
+            not isinstance(z, Tensor)
+            or z.ndim == 0
+            or z.shape[-1] != self.dim
+            or not z.is_floating_point()
+        ):
             came = f"{z.dtype} {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
             raise InvalidInputError(
-                f"expected float embeddings (..., {self.dim}), got {came}; the edit was fitted for {self.where()}"
+                f"expected float embeddings (..., {self.dim}), got {came}; the edit was fitted for"
+                f" {self.where()}"
             )
 
     def settings(self) -> dict[str, Any]:
@@ -220,13 +253,16 @@ class Edit(ABC):
 
     def where(self) -> str:
         """Return its width, space and model as text for messages."""
-        return f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
+        return (
+            f"dim {self.dim}, space {self.space or 'unknown'}, model {self.model_id or 'unknown'}"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.method}, lam={self.lam}, {self.where()})"
 
     def save_pretrained(self, directory: str | Path) -> Path:
-        """Write the tensors with their config, and a model card, into `directory` (made if missing); return it.
+        """Write the tensors with their config, and a model card, into `directory` (made if
+        missing); return it.
 
         An interrupted save leaves the previous content or the new edit, never a mixture.
 
@@ -237,8 +273,12 @@ class Edit(ABC):
 
         self.__post_init__()
         folder = Path(directory)
-        tensors = {name: getattr(self, name).detach().cpu().contiguous().clone() for name in self.axes}
-        config = _Config(kind=self.kind, provenance=self.provenance, settings=self.settings()).model_dump_json()
+        tensors = {
+            name: getattr(self, name).detach().cpu().contiguous().clone() for name in self.axes
+        }
+        config = _Config(
+            kind=self.kind, provenance=self.provenance, settings=self.settings()
+        ).model_dump_json()
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
         write_atomically(folder / "README.md", card(self))
         write_atomically(folder / WEIGHTS, save(tensors, metadata=header))
@@ -248,10 +288,12 @@ class Edit(ABC):
 
     @classmethod
     def from_pretrained(cls, directory_or_repo: str | Path, *, revision: str | None = None) -> Self:
-        """Load an edit that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub repository.
+        """Load an edit that `save_pretrained` or `push_to_hub` wrote, from a folder or a hub
+        repository.
 
         Raises:
-            InvalidInputError: no such folder or repository, damaged files, or an edit of another kind.
+            InvalidInputError: no such folder or repository, damaged files, or an edit of another
+                kind.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -259,10 +301,13 @@ class Edit(ABC):
         try:
             with safe_open(weights, framework="pt") as file:
                 header = file.metadata() or {}
-                # A mapped file is not aligned as torch allocates, which would change products in the last bit.
+                # A mapped file is not aligned as torch allocates, which would change products in
+                # the last bit.
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise InvalidInputError(f"{weights}: missing or unreadable ({error}); save the projection again") from None
+            raise InvalidInputError(
+                f"{weights}: missing or unreadable ({error}); save the projection again"
+            ) from None
         try:
             text = header.get("config", "")
             if header.get("sha256") != _digest(text, tensors):
@@ -276,28 +321,39 @@ class Edit(ABC):
                     "vldebias.load_edit reads every kind that is installed"
                 )
             if tensors.keys() != kind.axes.keys():
-                raise ValueError(f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}")
+                raise ValueError(
+                    f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}"
+                )
             settings = dict(_settings_of(kind).model_validate(config.settings))
             edit: Self = kind(**tensors, **settings, provenance=config.provenance)
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(f"{weights}: {error}; save the edit or download it again") from None
+            raise InvalidInputError(
+                f"{weights}: {error}; save the edit or download it again"
+            ) from None
         return edit
 
 
 class Rowwise(Edit):
-    """Replace each embedding by a function of its unit vector, times its length, computed in float64."""
+    """Replace each embedding by a function of its unit vector, times its length, computed in
+    float64."""
 
     @abstractmethod
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
-        """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they are."""
+        """Return what replaces unit rows (n, d) of texts or of images; None leaves them as they
+        are."""
 
     def __call__(self, z: Tensor, strength: float = 1.0, *, image: bool = False) -> Tensor:
-        """Return changed embeddings (..., d) of texts, or of images, in the shape, dtype and device of `z`."""
+        """Return changed embeddings (..., d) of texts, or of images, in the shape, dtype and device
+        of `z`."""
         self.check_input(z, strength)
         rows = z.detach().cpu().double().reshape(-1, self.dim)
         length = rows.norm(dim=1, keepdim=True)
         turned = None if strength == 0 else self._turned(rows / length.clamp(min=1e-12), image)
-        return z if turned is None else torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
+        return (
+            z
+            if turned is None
+            else torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
+        )
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (..., d)."""

@@ -1,4 +1,5 @@
-"""Define the errors and warnings of vldebias; a message says what came, what was expected and what to do."""
+"""Define the errors and warnings of vldebias; a message says what came, what was expected and what
+to do."""
 
 from __future__ import annotations
 
@@ -17,13 +18,22 @@ _EXTRAS = {
     "clip": "open_clip regex torchvision transformers",
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
-    **{"train": "accelerate", "demo": "gradio", "lora": "peft", "ray": "ray", "track": "tensorboard"},
+    **{
+        "train": "accelerate",
+        "demo": "gradio",
+        "lora": "peft",
+        "ray": "ray",
+        "track": "tensorboard",
+    },
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
 
-# Frames of this package come before the user's line, and so do those of libraries that call it (hooks, threads).
+# Frames of this package come before the user's line, and so do those of libraries that call it
+# (hooks, threads).
 _PACKAGE = str(Path(__file__).resolve().parent)
-_LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
+_LIBRARIES = tuple(
+    {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 
 class VldebiasError(Exception):
@@ -31,7 +41,8 @@ class VldebiasError(Exception):
 
 
 class InvalidInputError(VldebiasError, ValueError):
-    """Report a value of the wrong shape, type or range, a file that cannot be read, or an unknown name."""
+    """Report a value of the wrong shape, type or range, a file that cannot be read, or an unknown
+    name."""
 
 
 class ProjectionMismatchError(VldebiasError, ValueError):
@@ -43,7 +54,8 @@ class UnsupportedHostError(VldebiasError, TypeError):
 
 
 class AlreadyAttachedError(VldebiasError, RuntimeError):
-    """Report a host that already has an attachment; P* P* is not P*, so attaching twice is a different method."""
+    """Report a host that already has an attachment; P* P* is not P*, so attaching twice is a
+    different method."""
 
 
 class MissingPackageError(VldebiasError, ModuleNotFoundError):
@@ -67,7 +79,8 @@ class ReferenceWarning(VldebiasWarning):
 
 
 class SuspectInputWarning(VldebiasWarning):
-    """Warn that labels, features or an edit are valid but probably not what was meant; results are still computed."""
+    """Warn that labels, features or an edit are valid but probably not what was meant; results are
+    still computed."""
 
 
 class TruncatedPromptWarning(VldebiasWarning):
@@ -75,7 +88,8 @@ class TruncatedPromptWarning(VldebiasWarning):
 
 
 class WideEditWarning(VldebiasWarning):
-    """Warn that a projection of a pipeline's text states removes so much that unrelated prompts change as well."""
+    """Warn that a projection of a pipeline's text states removes so much that unrelated prompts
+    change as well."""
 
 
 def shortened(text: str, most: int) -> str:
@@ -84,15 +98,20 @@ def shortened(text: str, most: int) -> str:
 
 
 def need(module: str) -> Any:
-    """Import an optional module; if it is missing, raise MissingPackageError with the command that installs it."""
+    """Import an optional module; if it is missing, raise MissingPackageError with the command that
+    installs it."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != package:  # it is there, and lacks something itself
+        if (error.name or "").partition(".")[
+            0
+        ] != package:  # it is there, and lacks something itself
             raise
         extra = f"'vldebias[{EXTRA_OF[package]}]'" if package in EXTRA_OF else package
-        raise MissingPackageError(f"{package} is not installed: pip install {extra}", name=package) from None
+        raise MissingPackageError(
+            f"{package} is not installed: pip install {extra}", name=package
+        ) from None
 
 
 class Lazily:
@@ -106,7 +125,8 @@ class Lazily:
 
 
 def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose one of them.") -> str:
-    """Return "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else `otherwise`.
+    """Return "did you mean 'x' or 'y'?" for up to three of `names` that are close to `name`, else
+    `otherwise`.
 
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
@@ -116,8 +136,13 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
 
 
 def warn(message: str, category: type[Warning] = VldebiasWarning) -> None:
-    """Issue a warning at the user's line: the innermost frame outside of this package and of installed libraries."""
+    """Issue a warning at the user's line: the innermost frame outside of this package and of
+    installed libraries."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    files = [file for file in files if not file.startswith("<frozen importlib")]  # as `warnings` counts them
-    users = (level for level, file in enumerate(files) if not file.startswith((_PACKAGE, *_LIBRARIES)))
+    files = [
+        file for file in files if not file.startswith("<frozen importlib")
+    ]  # as `warnings` counts them
+    users = (
+        level for level, file in enumerate(files) if not file.startswith((_PACKAGE, *_LIBRARIES))
+    )
     warnings.warn(message, category, stacklevel=next(users, 0) + 2)

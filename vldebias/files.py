@@ -30,24 +30,32 @@ if TYPE_CHECKING:
 LOCK = ".vldebias.lock"  # of a folder that a run writes
 _MAX_YAML = 1_000_000  # bytes of a file that people write
 _MAX_JSON = 50_000_000  # bytes of a file that programs write: results of a large suite have 3 MB
-_FORMULA = "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"  # what a spreadsheet runs, with full-width signs
+_FORMULA = (  # what a spreadsheet runs, with full-width signs
+    "'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+)
 _PACKAGE = Path(__file__).resolve().parent
 
 
 def packaged(kind: str) -> dict[str, Path]:
     """Return the packaged YAML files by name; kind: "prompts" or "suites"."""
     beside = {"prompts": "prompts", "suites": "eval/suites"}[kind]
-    for folder in (_PACKAGE / "_resources" / kind, _PACKAGE.parent / beside):  # in a wheel, in a checkout
-        if files := {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}:
+    for folder in (
+        _PACKAGE / "_resources" / kind,
+        _PACKAGE.parent / beside,
+    ):  # in a wheel, in a checkout
+        if files := {
+            path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)
+        }:
             return files
     raise InvalidInputError(f"got no files *.yaml in {folder}; reinstall vldebias")
 
 
 def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], object]) -> Path:
-    """Write a file atomically and synced: after a crash or on a full disk the old file or the new one is complete.
+    """Write a file atomically and synced: after a crash or on a full disk the old file or the new
+    one is complete.
 
-    content: text (as UTF-8), bytes, or a function that writes to a given path. Missing folders are created; an
-    existing file keeps its mode.
+    content: text (as UTF-8), bytes, or a function that writes to a given path. Missing folders are
+    created; an existing file keeps its mode.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +78,8 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder to disk, so that it survives a power loss; folders are skipped outside of POSIX."""
+    """Flush a file or a folder to disk, so that it survives a power loss; folders are skipped
+    outside of POSIX."""
     if path.is_dir() and os.name != "posix":
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -81,7 +90,8 @@ def sync(path: Path) -> None:
 
 
 def shielded(text: str) -> str:
-    """Return a text that no spreadsheet runs as a formula: "'" is put before a leading =, +, -, @, tab or line break.
+    """Return a text that no spreadsheet runs as a formula: "'" is put before a leading =, +, -, @,
+    tab or line break.
 
     "=1+1" -> "'=1+1"; `unshielded` gives every text back. Source: OWASP, "CSV Injection".
     """
@@ -100,7 +110,8 @@ def digest(path: str | Path) -> str:
 
 
 def add_tensors(state: Any, tensors: Iterable[tuple[str, Any]]) -> None:
-    """Update a hashlib object with names, types, shapes and contents of tensors; memory-mapped ones are not copied."""
+    """Update a hashlib object with names, types, shapes and contents of tensors; memory-mapped ones
+    are not copied."""
     import torch
 
     for name, tensor in tensors:
@@ -113,9 +124,11 @@ _held: dict[Path, int] = {}  # folder -> thread of this process that writes it
 
 @contextlib.contextmanager
 def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iterator[None]:
-    """Lock a folder for writing against other processes and other threads; a thread may enter again.
+    """Lock a folder for writing against other processes and other threads; a thread may enter
+    again.
 
-    The lock is a POSIX record lock: it ends with the process that holds it and is not inherited by forks.
+    The lock is a POSIX record lock: it ends with the process that holds it and is not inherited by
+    forks.
     say: called with a message if the file system has no locks.
 
     Raises:
@@ -128,7 +141,10 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         return
     folder.mkdir(parents=True, exist_ok=True)
     path, me = folder / LOCK, f"process {os.getpid()} on {socket.gethostname()}"
-    expected = "expected one run at a time. Wait until it has ended, stop it, or choose another folder (--out)."
+    expected = (
+        "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
+        " (--out)."
+    )
     if folder in _held:  # to open and close the file once more would end the lock
         raise InvalidInputError(f"{folder}: {me} writes there; {expected}")
     with path.open("a+") as file:
@@ -140,7 +156,10 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
             who = path.read_text(errors="replace").strip() or "another process"
             raise InvalidInputError(f"{folder}: {who:.300} writes there; {expected}") from None
         except (ImportError, OSError) as error:
-            say(f"{folder}: cannot be locked ({error}); do not start a second run there before this one has ended")
+            say(
+                f"{folder}: cannot be locked ({error}); do not start a second run there before this"
+                " one has ended"
+            )
         file.truncate(0)
         print(me, file=file, flush=True)
         _held[folder] = thread
@@ -154,20 +173,26 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
     """Return the mapping in an untrusted YAML file; aliases and repeated keys are refused.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is no mapping in YAML; the message names the line.
+        InvalidInputError: the file cannot be read, is too large, or is no mapping in YAML; the
+            message names the line.
     """
     text = read_bytes(path, max_bytes=_MAX_YAML)
     try:
         content = yaml.load(text.decode("utf-8-sig"), _Yaml)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{path}: got {' '.join(str(error).split()):.300}; expected YAML in UTF-8") from None
+        raise InvalidInputError(
+            f"{path}: got {' '.join(str(error).split()):.300}; expected YAML in UTF-8"
+        ) from None
     if not isinstance(content, dict):
-        raise InvalidInputError(f"{path}: got {content!r:.60}; expected a mapping of keys to values, 'key: value'")
+        raise InvalidInputError(
+            f"{path}: got {content!r:.60}; expected a mapping of keys to values, 'key: value'"
+        )
     return content
 
 
 class _Yaml(yaml.SafeLoader):
-    """Load YAML like the safe loader; refuse aliases, with which a few lines stand for gigabytes, and repeated keys."""
+    """Load YAML like the safe loader; refuse aliases, with which a few lines stand for gigabytes,
+    and repeated keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
@@ -175,9 +200,15 @@ class _Yaml(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
         node: Any = super().compose_node(parent, index)
-        counts = Counter(str(key.value) for key, _ in node.value) if isinstance(node, yaml.MappingNode) else {}
+        counts = (
+            Counter(str(key.value) for key, _ in node.value)
+            if isinstance(node, yaml.MappingNode)
+            else {}
+        )
         if repeated := [key for key, times in counts.items() if times > 1]:
-            raise yaml.YAMLError(f"the key {repeated[0]!r} twice in the mapping of line {line}; merge the two")
+            raise yaml.YAMLError(
+                f"the key {repeated[0]!r} twice in the mapping of line {line}; merge the two"
+            )
         return node
 
 
@@ -185,7 +216,8 @@ def read_json(path: str | Path) -> Any:
     """Return the content of an untrusted JSON file; numbers that are not finite are refused.
 
     Raises:
-        InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names file and place.
+        InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
+            file and place.
     """
     text = read_bytes(path)
     try:
@@ -201,15 +233,26 @@ def _finite(text: str) -> float:
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
-    """Return the content of an untrusted file; raise InvalidInputError if it is unreadable or has over `max_bytes`."""
+    """Return the content of an untrusted file; raise InvalidInputError if it is unreadable or has
+    over `max_bytes`."""
     try:
         with open(path, "rb") as file:
-            data = file.read(max_bytes + 1) if os.fstat(file.fileno()).st_size <= max_bytes else None
+            data = (
+                file.read(max_bytes + 1) if os.fstat(file.fileno()).st_size <= max_bytes else None
+            )
     except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
-        problem = "no such file" if isinstance(reason, FileNotFoundError) else f"{type(reason).__name__} ({reason})"
-        raise InvalidInputError(f"{path}: got {problem}; expected a file that can be read; check the path") from None
+        problem = (
+            "no such file"
+            if isinstance(reason, FileNotFoundError)
+            else f"{type(reason).__name__} ({reason})"
+        )
+        raise InvalidInputError(
+            f"{path}: got {problem}; expected a file that can be read; check the path"
+        ) from None
     if data is None or len(data) > max_bytes:
-        raise InvalidInputError(f"{path}: got more than {max_bytes:,} bytes; expected a shorter file; split it")
+        raise InvalidInputError(
+            f"{path}: got more than {max_bytes:,} bytes; expected a shorter file; split it"
+        )
     return data
 
 
@@ -224,16 +267,26 @@ _EXPECTED = {
 def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
     """Return the first problem that pydantic found in words: where, what was expected, what came.
 
-    place: where the content stands; known: the keys that there are, of which one that is close to a wrong one is named.
+    place: where the content stands; known: the keys that there are, of which one that is close to a
+    wrong one is named.
     """
     first = error.errors()[0]
-    where = ".".join(filter(None, [place, *(str(one) for one in first["loc"] if not str(one).startswith("function-"))]))
+    where = ".".join(
+        filter(
+            None,
+            [place, *(str(one) for one in first["loc"] if not str(one).startswith("function-"))],
+        )
+    )
     if isinstance(inside := first.get("ctx", {}).get("error"), type(error)):
         return explain(inside, where, known)
     said = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
     if first["type"] == "extra_forbidden":
         said += f"; {did_you_mean(first['loc'][-1], known, 'take it out')}"
-    came = "" if isinstance(first["input"], Mapping) else f"; got {shortened(repr(first['input']), 80)}"
+    came = (
+        ""
+        if isinstance(first["input"], Mapping)
+        else f"; got {shortened(repr(first['input']), 80)}"
+    )
     return f"{where}: {said}{came}" if where else said
 
 
@@ -247,14 +300,19 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout this package runs from, "-dirty" where tracked files differ; None for a wheel.
+    """Return the commit of the checkout this package runs from, "-dirty" where tracked files
+    differ; None for a wheel.
 
     Files in eval/results are ignored, because earlier results do not change what is measured.
     """
-    run = partial(subprocess.check_output, cwd=_PACKAGE.parent, text=True, stderr=subprocess.DEVNULL)
+    run = partial(
+        subprocess.check_output, cwd=_PACKAGE.parent, text=True, stderr=subprocess.DEVNULL
+    )
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no commit
         if (_PACKAGE.parent / ".git").exists():
             named = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
-            changed = run(["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"])
+            changed = run(
+                ["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"]
+            )
             return f"{named}-dirty" if changed else named
     return None

@@ -1,6 +1,8 @@
-"""Access the Hugging Face hub: check once whether it answers, describe errors, upload and download edits.
+"""Access the Hugging Face hub: check once whether it answers, describe errors, upload and download
+edits.
 
-Without a network huggingface_hub tries every file six times, with pauses of 23 seconds, and prints each attempt.
+Without a network huggingface_hub tries every file six times, with pauses of 23 seconds, and prints
+each attempt.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ WEIGHTS = "projection.safetensors"
 _PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
 
 NO_CODE: dict[str, Any] = {"trust_remote_code": False}
-"""For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's code at a "y"."""
+"""For every `from_pretrained`: left out, transformers asks on the terminal, and runs a folder's
+code at a "y"."""
 
 
 @contextmanager
 def asked_once(name: str | Path | None = None) -> Iterator[str]:
-    """Check whether the hub answers and yield the reason if not, else ""; without it libraries only read their caches.
+    """Check whether the hub answers and yield the reason if not, else ""; without it libraries only
+    read their caches.
 
     name: what is loaded; for a local file or folder the check is skipped.
     """
@@ -61,8 +65,9 @@ def reason(error: BaseException) -> str:
     """Return in one line why something could not be loaded, from any exception of a library."""
     if type(error).__name__ == "UnpicklingError":  # torch, which advises to run the code
         return (
-            "it holds Python objects beside its tensors (a pickle), which can run code where they are loaded; convert "
-            "it where you trust it: safetensors.torch.save_file(state_dict, 'model.safetensors')"
+            "it holds Python objects beside its tensors (a pickle), which can run code where they"
+            " are loaded; convert it where you trust it: safetensors.torch.save_file(state_dict,"
+            " 'model.safetensors')"
         )
     first = str(error).strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
@@ -81,16 +86,22 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
 
     try:
         with asked_once():
-            return Path(snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"]))
+            return Path(
+                snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"])
+            )
     except (OSError, ValueError) as error:  # every error of the hub is one of the two
         raise InvalidInputError(
-            f"{str(name)[:200]}: neither a folder nor a repository that can be read ({reason(error)}); expected "
-            "a folder written by save_pretrained or the name of a hub repository"
+            f"{str(name)[:200]}: neither a folder nor a repository that can be read"
+            f" ({reason(error)}); expected a folder written by save_pretrained or the name of a hub"
+            " repository"
         ) from error
 
 
-def push_to_hub(edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None) -> str:
-    """Upload a fitted edit, or edits by role, and a model card, without model weights; return the URL of the commit.
+def push_to_hub(
+    edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool | None = None
+) -> str:
+    """Upload a fitted edit, or edits by role, and a model card, without model weights; return the
+    URL of the commit.
 
     Raises:
         InvalidInputError: the hub cannot be reached or denies write access.
@@ -101,20 +112,27 @@ def push_to_hub(edits: Edit | Mapping[str, Edit], repo_id: str, *, private: bool
     with tempfile.TemporaryDirectory() as made:
         for role, edit in given.items():
             edit.save_pretrained(Path(made) / role)
-        Path(made, "README.md").write_text(card(edit, [role for role in given if role]), encoding="utf-8")
+        Path(made, "README.md").write_text(
+            card(edit, [role for role in given if role]), encoding="utf-8"
+        )
         try:
             repo = huggingface_hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
             message = f"Upload an edit (vldebias {__version__})"
-            return str(huggingface_hub.upload_folder(repo_id=repo, folder_path=made, commit_message=message))
+            return str(
+                huggingface_hub.upload_folder(
+                    repo_id=repo, folder_path=made, commit_message=message
+                )
+            )
         except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
             raise InvalidInputError(
-                f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a token with write "
-                "access (`hf auth login`, or HF_TOKEN)"
+                f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a"
+                " token with write access (`hf auth login`, or HF_TOKEN)"
             ) from error
 
 
 def card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Return the text of the model card: which model the edit was fitted on, and how to attach it."""
+    """Return the text of the model card: which model the edit was fitted on, and how to attach
+    it."""
     origin = edit.provenance
     return f"""---
 library_name: vldebias
@@ -124,12 +142,14 @@ tags:
 ---
 # {origin.prompts or "An edit"} for {origin.model_id or "a model without a name"}
 
-An edit of text embeddings ({origin.method}) that mitigates what its prompt set describes, made with vldebias
+An edit of text embeddings ({origin.method}) that mitigates what its prompt set describes, made
+with vldebias
 {__version__}. It mitigates and does not remove bias: measure before and after on your own data.
 
     import vldebias
     attachment = vldebias.debias(model, vldebias.load_edit("this repository or folder"))
 
-It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}. Prompt set:
+It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}.
+Prompt set:
 `{origin.prompts}` (hash `{origin.prompts_hash}`). The header of `{WEIGHTS}` has the rest.
 """

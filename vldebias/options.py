@@ -1,4 +1,5 @@
-"""Define the inputs of a suite once: the fields of `Options` in Python are the flags of `vldebias eval`."""
+"""Define the inputs of a suite once: the fields of `Options` in Python are the flags of
+`vldebias eval`."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import typer
 
 
 def flag(panel: str, value: str | None, text: str, *name: str, least: int | None = None) -> Any:
-    """Return the flag of a field, in a panel of the help; a text that ends with * means that it may be repeated.
+    """Return the flag of a field, in a panel of the help; a text that ends with * means that it may
+    be repeated.
 
     value: its placeholder, None for a switch. name: of the flag, if not that of the field.
     """
@@ -25,28 +27,74 @@ class Options:
     """
 
     out: Annotated[Path, flag("Run", "DIR", "For results. Default: vldebias-SUITE.")]
-    device: Annotated[str, flag("Run", "NAME", "auto (the default: cuda if there is one), cpu, cuda:1, mps.")] = "cpu"
+    device: Annotated[
+        str, flag("Run", "NAME", "auto (the default: cuda if there is one), cpu, cuda:1, mps.")
+    ] = "cpu"
     dtype: Annotated[str | None, flag("Run", "NAME", "float32, float16 or bfloat16.")] = None
-    fresh: Annotated[bool, flag("Run", None, "Measure again, or reuse what is done.", "--fresh/--resume")] = False
-    resamples: Annotated[int | None, flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)] = None
-    model: Annotated[str | None, flag("Model", "NAME", "open_clip or transformers, or 'miniature'.")] = None
-    pretrained: Annotated[str | None, flag("Model", "TAG", "open_clip tag or checkpoint file.")] = None
-    pipeline: Annotated[str | None, flag("Model", "NAME", "diffusers id or folder, or 'miniature'.")] = None
-    methods: Annotated[tuple[str, ...] | None, flag("Methods", "NAMES", "In place of the suite's: cali,auto.")] = None
-    projections: Annotated[tuple[Path, ...], flag("Methods", "DIR", "A saved edit to measure. *", "--projection")] = ()
-    reference: Annotated[Path | None, flag("Methods", "FILE", "Image features (with label.COLUMN) for methods.")] = None
-    lam: Annotated[float | None, flag("Methods", "X", "Lambda instead of the suite's.", least=0)] = None
-    data_root: Annotated[str | Path | None, flag("Images", "DIR", "Folder or manifest of the data set.")] = None
-    limit: Annotated[int | None, flag("Images", "N", "At most so many of each split, at random.", least=1)] = None
-    embeddings: Annotated[Path | None, flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")] = None
-    table: Annotated[Path | None, flag("Images", "FILE", "Labels of .npy shards, or 'meta/*.parquet'.")] = None
-    texts: Annotated[Path | None, flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")] = None
-    unknown: Annotated[tuple[str, ...], flag("Images", "VALUE", "A label that means unknown, such as -1. *")] = ()
-    cache: Annotated[Path | None, flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")] = None
-    images: Annotated[int | None, flag("Generated images", "N", "Images of each prompt and seed.", least=1)] = None
-    seeds: Annotated[tuple[int, ...] | None, flag("Generated images", "N", "Seed. *", "--seed")] = None
+    fresh: Annotated[
+        bool, flag("Run", None, "Measure again, or reuse what is done.", "--fresh/--resume")
+    ] = False
+    resamples: Annotated[
+        int | None, flag("Run", "N", "Bootstrap resamples. Default: 2000.", least=1)
+    ] = None
+    model: Annotated[
+        str | None, flag("Model", "NAME", "open_clip or transformers, or 'miniature'.")
+    ] = None
+    pretrained: Annotated[str | None, flag("Model", "TAG", "open_clip tag or checkpoint file.")] = (
+        None
+    )
+    pipeline: Annotated[
+        str | None, flag("Model", "NAME", "diffusers id or folder, or 'miniature'.")
+    ] = None
+    methods: Annotated[
+        tuple[str, ...] | None, flag("Methods", "NAMES", "In place of the suite's: cali,auto.")
+    ] = None
+    projections: Annotated[
+        tuple[Path, ...], flag("Methods", "DIR", "A saved edit to measure. *", "--projection")
+    ] = ()
+    reference: Annotated[
+        Path | None, flag("Methods", "FILE", "Image features (with label.COLUMN) for methods.")
+    ] = None
+    lam: Annotated[
+        float | None, flag("Methods", "X", "Lambda instead of the suite's.", least=0)
+    ] = None
+    data_root: Annotated[
+        str | Path | None, flag("Images", "DIR", "Folder or manifest of the data set.")
+    ] = None
+    limit: Annotated[
+        int | None, flag("Images", "N", "At most so many of each split, at random.", least=1)
+    ] = None
+    embeddings: Annotated[
+        Path | None, flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")
+    ] = None
+    table: Annotated[
+        Path | None, flag("Images", "FILE", "Labels of .npy shards, or 'meta/*.parquet'.")
+    ] = None
+    texts: Annotated[
+        Path | None, flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")
+    ] = None
+    unknown: Annotated[
+        tuple[str, ...], flag("Images", "VALUE", "A label that means unknown, such as -1. *")
+    ] = ()
+    cache: Annotated[
+        Path | None, flag("Images", "DIR", "Embedding cache. Default: ~/.cache/vldebias.")
+    ] = None
+    images: Annotated[
+        int | None, flag("Generated images", "N", "Images of each prompt and seed.", least=1)
+    ] = None
+    seeds: Annotated[tuple[int, ...] | None, flag("Generated images", "N", "Seed. *", "--seed")] = (
+        None
+    )
     steps: Annotated[int | None, flag("Generated images", "N", "Denoising steps.", least=1)] = None
-    prompts_file: Annotated[Path | None, flag("Generated images", "FILE", "Prompts of your own, one a line.")] = None
-    judge: Annotated[str | None, flag("Generated images", "NAME", "Model that reads them, named as --model.")] = None
-    labels: Annotated[tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator. *")] = ()
-    drawn: Annotated[Path | None, flag("Generated images", "DIR", "Folder of the images that were labelled.")] = None
+    prompts_file: Annotated[
+        Path | None, flag("Generated images", "FILE", "Prompts of your own, one a line.")
+    ] = None
+    judge: Annotated[
+        str | None, flag("Generated images", "NAME", "Model that reads them, named as --model.")
+    ] = None
+    labels: Annotated[
+        tuple[Path, ...], flag("Generated images", "FILE", "Answers of an annotator. *")
+    ] = ()
+    drawn: Annotated[
+        Path | None, flag("Generated images", "DIR", "Folder of the images that were labelled.")
+    ] = None

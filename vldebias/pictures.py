@@ -20,22 +20,41 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 INK = "#1f2933"
-# Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the program gs.
+# Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the
+# program gs.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
-ENDINGS = (".avif", ".bmp", ".gif", ".ico", ".jpeg", ".jpg", ".jp2", ".png", ".ppm", ".tga", ".tif", ".tiff", ".webp")
+ENDINGS = (
+    ".avif",
+    ".bmp",
+    ".gif",
+    ".ico",
+    ".jpeg",
+    ".jpg",
+    ".jp2",
+    ".png",
+    ".ppm",
+    ".tga",
+    ".tif",
+    ".tiff",
+    ".webp",
+)
 
 
 def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS) -> Image:
     """Open an image in one of the named formats, for a with-statement; pixels are not decoded.
 
     Raises:
-        OSError: no such file, another format, or more pixels than Pillow's MAX_IMAGE_PIXELS (89 million) by what the
-            header says: a few kilobytes can stand for gigabytes.
+        OSError: no such file, another format, or more pixels than Pillow's MAX_IMAGE_PIXELS (89
+            million) by what the header says: a few kilobytes can stand for gigabytes.
     """
     Images = need("PIL.Image")
     Images.init()
-    there = [name for name in formats if name in Images.OPEN]  # an older Pillow refuses names that it lacks
-    image: Image = Images.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=there)
+    there = [
+        name for name in formats if name in Images.OPEN
+    ]  # an older Pillow refuses names that it lacks
+    image: Image = Images.open(
+        io.BytesIO(source) if isinstance(source, bytes) else source, formats=there
+    )
     pixels, most = image.width * image.height, Images.MAX_IMAGE_PIXELS
     if most is not None and pixels > most:
         image.close()
@@ -46,10 +65,12 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
 def decode(source: Path | bytes) -> Image:
     """Return the RGB image in a file or bytes in one of `FORMATS`, rotated by its EXIF orientation.
 
-    Transparent pixels become white; an animation gives its first frame; a broken EXIF block is read as no orientation.
+    Transparent pixels become white; an animation gives its first frame; a broken EXIF block is read
+    as no orientation.
 
     Raises:
-        OSError: missing, truncated, not a picture, pixels of more than 8 bits, or too many of them (`open_image`).
+        OSError: missing, truncated, not a picture, pixels of more than 8 bits, or too many of them
+            (`open_image`).
     """
     Images = need("PIL.Image")
     try:
@@ -58,13 +79,17 @@ def decode(source: Path | bytes) -> Image:
             with suppress(Exception):  # whatever a broken EXIF block makes the parser raise
                 image = need("PIL.ImageOps").exif_transpose(image)
             if image.mode.startswith(("F", "I")):  # which Pillow would clip to white
-                raise OSError(f"got pixels of mode {image.mode}; expected 8 bits a channel; convert the file")
+                raise OSError(
+                    f"got pixels of mode {image.mode}; expected 8 bits a channel; convert the file"
+                )
             if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
                 image = image.convert("RGBA")
                 image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
             return image.convert("RGB")
     except Images.UnidentifiedImageError as error:
-        raise OSError(f"not a picture in one of the formats {', '.join(FORMATS)}; convert it") from error
+        raise OSError(
+            f"not a picture in one of the formats {', '.join(FORMATS)}; convert it"
+        ) from error
     except OSError:
         raise
     except Exception as error:  # on broken bytes decoders raise whatever they stumble over
@@ -72,14 +97,17 @@ def decode(source: Path | bytes) -> Image:
 
 
 def why_unreadable(error: OSError) -> str:
-    """Return why an image cannot be read; errors of the system, such as missing permissions, are raised again."""
+    """Return why an image cannot be read; errors of the system, such as missing permissions, are
+    raised again."""
     if error.errno not in (None, errno.ENOENT):  # no permission, drive gone, no file handles
         raise error
     # Without paths and addresses, which differ between two runs that are otherwise the same.
     return f"{type(error).__name__}: {error.strerror or re.sub(r' at 0x[0-9a-f]+', '', str(error))}"
 
 
-def write_png(picture: Image | Plot, path: Path, about: Mapping[str, Any], *, small: bool = False) -> Path:
+def write_png(
+    picture: Image | Plot, path: Path, about: Mapping[str, Any], *, small: bool = False
+) -> Path:
     """Write an image or a plot as PNG atomically, with `about` as JSON in its metadata.
 
     small: optimised, and with a palette of 256 colours if the picture has few.
@@ -91,12 +119,17 @@ def write_png(picture: Image | Plot, path: Path, about: Mapping[str, Any], *, sm
     if small and image.getcolors(4096) is not None:
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
-    info.add_itxt("vldebias", json.dumps(about))  # in ASCII: names of files may hold bytes that are no text
-    return write_atomically(path, lambda to: image.save(to, format="png", pnginfo=info, optimize=small))
+    info.add_itxt(
+        "vldebias", json.dumps(about)
+    )  # in ASCII: names of files may hold bytes that are no text
+    return write_atomically(
+        path, lambda to: image.save(to, format="png", pnginfo=info, optimize=small)
+    )
 
 
 def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]:
-    """Return the RGB image of a file and the metadata that `write_png` wrote; pixels=False reads the header only.
+    """Return the RGB image of a file and the metadata that `write_png` wrote; pixels=False reads
+    the header only.
 
     Raises:
         OSError: the file is missing, cut off or damaged.
@@ -104,13 +137,21 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
     try:
         with open_image(path, ("PNG",)) as image:
             about = json.loads(image.info.get("vldebias") or "{}")
-            return image.convert("RGB") if pixels else image, about if isinstance(about, dict) else {}
-    except (OSError, SyntaxError, ValueError, EOFError) as error:  # what Pillow and json raise for damaged chunks
+            return image.convert("RGB") if pixels else image, about if isinstance(
+                about, dict
+            ) else {}
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+    ) as error:  # what Pillow and json raise for damaged chunks
         raise OSError(f"{path}: {error}") from error
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:
-    """Make subplots without pyplot, so without global state or display; a notebook shows the returned figure."""
+    """Make subplots without pyplot, so without global state or display; a notebook shows the
+    returned figure."""
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None:
@@ -119,6 +160,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
 
 
 def for_matplotlib(text: str) -> str:
-    """Return a text for a plot in one line, without invisible characters and with dollar signs escaped."""
+    """Return a text for a plot in one line, without invisible characters and with dollar signs
+    escaped."""
     shown = "".join(one for one in text if one.isprintable() or one.isspace())
     return " ".join(shown.split()).replace("$", r"\$")

@@ -14,7 +14,8 @@ _LINE_EVERY = 60.0  # seconds between two lines of one bar in a log, where no ba
 
 
 class Progress(progress.Progress):
-    """Show bars with the time left on a rich console, on stderr by default, or nothing on a quiet one.
+    """Show bars with the time left on a rich console, on stderr by default, or nothing on a quiet
+    one.
 
     It may be entered again while it runs.
     """
@@ -22,10 +23,19 @@ class Progress(progress.Progress):
     def __init__(self, console: Console | None = None) -> None:
         # Names come from users: brackets in them are no markup.
         columns = [progress.TextColumn("{task.description}", markup=False), progress.BarColumn()]
-        columns += [progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TimeRemainingColumn()]
-        # Bars that move in a notebook need ipywidgets; without them a line a minute is all that stays readable.
-        console = console or Console(stderr=True, force_jupyter=None if find_spec("ipywidgets") else False)
-        super().__init__(*columns, console=console, speed_estimate_period=120, disable=console.quiet)
+        columns += [
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+        ]
+        # Bars that move in a notebook need ipywidgets; without them a line a minute is all that
+        # stays readable.
+        console = console or Console(
+            stderr=True, force_jupyter=None if find_spec("ipywidgets") else False
+        )
+        super().__init__(
+            *columns, console=console, speed_estimate_period=120, disable=console.quiet
+        )
         self._entered = 0
 
     def __enter__(self) -> Progress:
@@ -46,15 +56,21 @@ class Progress(progress.Progress):
     def bar(
         self, title: str, total: int | None = None, *, done: int = 0, there: int = 0
     ) -> Iterator[Callable[..., None]]:
-        """Show a bar for `total` steps, `done` of which are already done; None: unknown, and it is removed at the end.
+        """Show a bar for `total` steps, `done` of which are already done; None: unknown, and it is
+        removed at the end.
 
-        It yields `advance(count=1, note=None)`, which shows that `count` more steps are done, and a note next to the
-        title such as the loss.
+        It yields `advance(count=1, note=None)`, which shows that `count` more steps are done, and a
+        note next to the title such as the loss.
 
-        there: further steps that an earlier run has done. They are shown, and do not count for the time left.
+        there: further steps that an earlier run has done. They are shown, and do not count for the
+        time left.
         """
         title = f"{title} ({there} of {there + (total or 0)} there already)" if there else title
-        task, written, text = self.add_task(title, total=total, completed=done), time.monotonic(), title
+        task, written, text = (
+            self.add_task(title, total=total, completed=done),
+            time.monotonic(),
+            title,
+        )
 
         def advance(count: int = 1, note: str | None = None) -> None:
             nonlocal done, written, text

@@ -1,13 +1,14 @@
 """Compute the calibrated projection in closed form, in low rank throughout.
 
-Source: Chuang et al., "Debiasing Vision-Language Models via Biased Prompts" (2023); chapter 7 of the thesis.
-With the m spurious prompts as columns of A and the rows X of the prompt pairs S, sqrt(lam/|S|) (z_i - z_j),
+Source: Chuang et al., "Debiasing Vision-Language Models via Biased Prompts" (2023); chapter 7 of
+the thesis. With the m spurious prompts as columns of A and the rows X of the prompt pairs S,
+sqrt(lam/|S|) (z_i - z_j),
 
     P0 = I - A (A^T A)^+ A^T
-    P* = P0 (I + X^T X)^-1                                                                    (Lemma 7.1)
+    P* = P0 (I + X^T X)^-1  (Lemma 7.1)
 
-The SVD of A gives P0 = I - Q Q^T. With C C^T = I + X X^T (Cholesky) and W = X^T C^-T, Woodbury's identity turns the
-inverse into I - W W^T. Hence P* = I - L R^T with
+The SVD of A gives P0 = I - Q Q^T. With C C^T = I + X X^T (Cholesky) and W = X^T C^-T, Woodbury's
+identity turns the inverse into I - W W^T. Hence P* = I - L R^T with
 
     L = [Q, (I - Q Q^T) W]      R = [Q, W]
 
@@ -38,24 +39,29 @@ _ROUNDED = 1e-8  # how much of the 1 in I + X X^T may be lost to rounding
 
 
 class NothingToRemoveError(InvalidInputError):
-    """Report that prompts are missing or have equal embeddings, so the projection would be the identity."""
+    """Report that prompts are missing or have equal embeddings, so the projection would be the
+    identity."""
 
 
 def scatter_of(groups: Sequence[Tensor]) -> Tensor:
-    """Return the scatter, as rows X (n, d), of groups (n_g, d) float64 in which every two rows are a pair.
+    """Return the scatter, as rows X (n, d), of groups (n_g, d) float64 in which every two rows are
+    a pair.
 
-    A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group of n rows
+    A scatter is rows X (n, d) float64 with X^T X = 1/|S| sum_S (z_i - z_j)(z_i - z_j)^T. In a group
+    of n rows
 
         sum_{i<j} (z_i - z_j)(z_i - z_j)^T = n sum_i (z_i - mean)(z_i - mean)^T,
 
-    and the centred rows are n - 1 orthonormal contrasts (Helmert's): (mean of the first k rows - the next)
-    sqrt(k/(k+1)). So this is linear instead of quadratic in n.
+    and the centred rows are n - 1 orthonormal contrasts (Helmert's): (mean of the first k rows -
+    the next) sqrt(k/(k+1)). So this is linear instead of quadratic in n.
 
     Raises:
         InvalidInputError: no group, or a group of one row.
     """
     if not groups or min(map(len, groups)) < 2:
-        raise InvalidInputError(f"groups: expected two or more rows in each, got {[len(one) for one in groups]}")
+        raise InvalidInputError(
+            f"groups: expected two or more rows in each, got {[len(one) for one in groups]}"
+        )
     rows = []
     for group in groups:
         k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
@@ -65,7 +71,8 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
 
 
 def span_of(rows: Tensor) -> Tensor:
-    """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones included."""
+    """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones
+    included."""
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
     keep = sigma > max(rows.shape) * _EPS * sigma[:1]
     return vh[keep].T.contiguous()
@@ -75,11 +82,12 @@ def span_of(rows: Tensor) -> Tensor:
 class CalibratedProjection(Edit):
     """Fit P* = I - left @ right.T in closed form and apply it to embeddings as two thin products.
 
-    It follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`; calling it is
-    `transform` with a strength. Shape (..., d), dtype and device of the argument are kept.
+    It follows scikit-learn: `CalibratedProjection(lam=1000.0).fit(pairs, spurious).transform(z)`;
+    calling it is `transform` with a strength. Shape (..., d), dtype and device of the argument are
+    kept.
 
-    Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric with
-    eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
+    Laws (tested): A^T P* z = 0; P* (I + lam M) = P0; lam = 0 gives P0; without A, P* is symmetric
+    with eigenvalues in (0, 1]. P* P* is not P*: applying it twice is another method.
 
     Attributes:
         left, right: (d, rank) float64; rank 0 is the identity.
@@ -101,16 +109,27 @@ class CalibratedProjection(Edit):
     spurious_rank: int
 
     def __init__(
-        self, lam: Weights = 1000.0, left: Any = None, right: Any = None, provenance: Any = None, spurious_rank: int = 0
+        self,
+        lam: Weights = 1000.0,
+        left: Any = None,
+        right: Any = None,
+        provenance: Any = None,
+        spurious_rank: int = 0,
     ) -> None:
-        """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal projection.
+        """Set the weight of the pairs: one value, or one per attribute. 0 gives the orthogonal
+        projection.
 
         With the other arguments it is the projection that has these factors, without a fit.
         """
         self._given = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
         if provenance is not None:
-            self.left, self.right, self.provenance, self.spurious_rank = left, right, provenance, spurious_rank
+            self.left, self.right, self.provenance, self.spurious_rank = (
+                left,
+                right,
+                provenance,
+                spurious_rank,
+            )
             self.__post_init__()
 
     @classmethod
@@ -120,10 +139,12 @@ class CalibratedProjection(Edit):
         return cls(0.0, nothing, nothing, Provenance(method))
 
     def fit(self, pairs: Array | Sequence[Array] | None, spurious: Array | None = None) -> Self:
-        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the CPU; return self.
+        """Solve eq. 7.3 (with `spurious`) or eq. 7.4 (without) in closed form, in float64 on the
+        CPU; return self.
 
-        pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in the paper; a list of such
-        arrays solves several attributes jointly; None leaves only the orthogonal projection.
+        pairs: (n, 2, d) embeddings of prompts that should mean the same, L2-normalised as in the
+        paper; a list of such arrays solves several attributes jointly; None leaves only the
+        orthogonal projection.
         spurious: (m, d) embeddings of the prompts to project out, the union over attributes.
 
         Raises:
@@ -133,7 +154,9 @@ class CalibratedProjection(Edit):
         read = [_float64(one, "pairs", "(n, 2, d)") for one in several]
         scatters = [(one[:, 0] - one[:, 1]) / math.sqrt(len(one)) for one in read]
         removed = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
-        self.__dict__ = vars(self.solve(scatters, removed, self._given))  # nothing is left of an earlier fit
+        self.__dict__ = vars(
+            self.solve(scatters, removed, self._given)
+        )  # nothing is left of an earlier fit
         return self
 
     def transform(self, z: Any) -> Any:
@@ -145,11 +168,14 @@ class CalibratedProjection(Edit):
         return {"lam": self._given}
 
     @classmethod
-    @torch.inference_mode(False)  # a projection fitted inside inference mode must serve calls with gradients
+    @torch.inference_mode(
+        False
+    )  # a projection fitted inside inference mode must serve calls with gradients
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
     ) -> CalibratedProjection:
-        """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k M_k per scatter.
+        """Return the joint solution over attributes: P0 of all `spurious`, one term lam_k M_k per
+        scatter.
 
         scatters: rows X (n, d) with X^T X = M, see `scatter_of`. spurious: (m, d). All are float64.
 
@@ -159,23 +185,35 @@ class CalibratedProjection(Edit):
         lams = lam if isinstance(lam, (list, tuple)) else [lam] * len(scatters)
         fits = all(isinstance(x, (int, float, np.number)) and 0 <= x < math.inf for x in lams)
         if not fits or len(lams) != len(scatters):
-            expected = f"expected finite numbers >= 0, one value or one per attribute ({len(scatters)})"
+            expected = (
+                f"expected finite numbers >= 0, one value or one per attribute ({len(scatters)})"
+            )
             raise InvalidInputError(f"lam: {expected}, got {lam!r}")
         given = [*scatters] if spurious is None else [*scatters, spurious]
-        widths, bad = {rows.shape[1] for rows in given}, sum(int((~rows.isfinite()).sum()) for rows in given)
+        widths, bad = (
+            {rows.shape[1] for rows in given},
+            sum(int((~rows.isfinite()).sum()) for rows in given),
+        )
         if len(widths) > 1 or bad:
             said = f"got widths {sorted(widths)}, and {bad} values are NaN or infinite"
-            raise InvalidInputError(f"pairs and spurious: expected finite embeddings of one model; {said}")
-        rows = [one * math.sqrt(x) for one, x in zip(scatters, lams, strict=True) if x > 0 and one.any()]
+            raise InvalidInputError(
+                f"pairs and spurious: expected finite embeddings of one model; {said}"
+            )
+        rows = [
+            one * math.sqrt(x) for one, x in zip(scatters, lams, strict=True) if x > 0 and one.any()
+        ]
         basis = span_of(spurious) if spurious is not None and spurious.any() else None
         if basis is None and not rows:
             raise NothingToRemoveError(
-                "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2, d) whose embeddings "
-                "differ and lam above 0"
+                "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
+                " d) whose embeddings differ and lam above 0"
             )
         left = right = _root(torch.cat(rows or [given[0][:0]]))
         if basis is not None:
-            left, right = torch.cat([basis, left - basis @ (basis.T @ left)], 1), torch.cat([basis, right], 1)
+            left, right = (
+                torch.cat([basis, left - basis @ (basis.T @ left)], 1),
+                torch.cat([basis, right], 1),
+            )
         if left.shape[1] >= len(left):
             left, right = left @ right.T, torch.eye(len(left), dtype=left.dtype)
         method = "orth" if not rows else "cali" if basis is None else "orth-cali"
@@ -185,12 +223,14 @@ class CalibratedProjection(Edit):
 
     @property
     def rank(self) -> int:
-        """Return the number of columns of the factors: at most m + |S|, at least the rank of P* - I."""
+        """Return the number of columns of the factors: at most m + |S|, at least the rank of P* -
+        I."""
         return self.left.shape[1]
 
     @property
     def removed(self) -> float:
-        """Return the number of directions that it removes, the trace of I - P*; shrunk directions count in part."""
+        """Return the number of directions that it removes, the trace of I - P*; shrunk directions
+        count in part."""
         return float((self.left * self.right).sum())
 
     def matrix(self) -> Tensor:
@@ -198,12 +238,16 @@ class CalibratedProjection(Edit):
         return torch.eye(self.dim, dtype=torch.float64) - self.left @ self.right.T
 
     def __call__(self, z: Any, strength: float = 1.0) -> Any:
-        """Return z + strength (P* z - z) for embeddings (..., d), in the shape, dtype and device of `z`.
+        """Return z + strength (P* z - z) for embeddings (..., d), in the shape, dtype and device of
+        `z`.
 
-        strength: in [0, 1]; 0 returns `z` itself. Half precision is computed in float32 and rounded once.
+        strength: in [0, 1]; 0 returns `z` itself. Half precision is computed in float32 and rounded
+        once.
         """
         if "left" not in vars(self):
-            raise InvalidInputError("this projection is not fitted; call .fit(pairs, spurious) first")
+            raise InvalidInputError(
+                "this projection is not fitted; call .fit(pairs, spurious) first"
+            )
         if isinstance(z, np.ndarray):
             return z if strength == 0 else self(torch.from_numpy(z.copy()), strength).numpy()
         self.check_input(z, strength)
@@ -215,7 +259,8 @@ class CalibratedProjection(Edit):
             with torch.inference_mode(False):  # kept for later calls, which may need gradients of z
                 self._cast[key] = (self.left.to(*key), self.right.to(*key))
         left, right = self._cast[key]
-        # Autocast would round the two products to half precision; devices that have none (meta) need no guard.
+        # Autocast would round the two products to half precision; devices that have none (meta)
+        # need no guard.
         available = torch.amp.is_autocast_available(z.device.type)
         with torch.autocast(z.device.type, enabled=False) if available else nullcontext():
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
@@ -226,10 +271,13 @@ class CalibratedProjection(Edit):
         if not self.rank:
             choice = self.provenance.choice
             return f"no edit ({self.method}{f': {choice.reason}' if choice else ''})"
-        return f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
+        return (
+            f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
+        )
 
     def at_multiple(self, t: float) -> CalibratedProjection:
-        """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every lam times t."""
+        """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every
+        lam times t."""
         c, along = self._shrunk
         root = along * (t * c / ((1 - c).clamp(min=_EPS) + t * c)).sqrt()
         lam = tuple(t * x for x in self.lam) if isinstance(self.lam, tuple) else t * self.lam
@@ -237,25 +285,31 @@ class CalibratedProjection(Edit):
 
     @cached_property
     def _shrunk(self) -> tuple[Tensor, Tensor]:
-        """Return the eigenvalues (r,) of I - P* above 0, and their eigenvectors as columns (d, r)."""
+        """Return the eigenvalues (r,) of I - P* above 0, and their eigenvectors as columns (d,
+        r)."""
         c, vectors = torch.linalg.eigh(self.right.T @ self.left)
         return c.clamp(min=0), normalize(self.left @ vectors, dim=0)
 
 
 def _float64(values: Any, name: str, shape: str) -> Tensor:
-    """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape` names."""
+    """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape`
+    names."""
     # A copy of an ndarray, since torch cannot view read-only arrays or negative strides.
     tensor = torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else values
     fits = isinstance(tensor, Tensor) and tensor.numel() and tensor.ndim == shape.count(",") + 1
     if not fits or (tensor.ndim == 3 and tensor.shape[1] != 2):
         came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(values).__name__
-        raise InvalidInputError(f"{name}: expected a non-empty tensor or ndarray {shape}, got {came}")
+        raise InvalidInputError(
+            f"{name}: expected a non-empty tensor or ndarray {shape}, got {came}"
+        )
     return tensor.detach().to("cpu", torch.float64)
 
 
 def _root(rows: Tensor) -> Tensor:
     """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d)."""
-    if float(rows.square().sum()) * _EPS > _ROUNDED:  # beside so much the 1 of I is rounded away; c has it in full
+    if (
+        float(rows.square().sum()) * _EPS > _ROUNDED
+    ):  # beside so much the 1 of I is rounded away; c has it in full
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]
         return vh[keep].T * (sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma)))
@@ -263,4 +317,6 @@ def _root(rows: Tensor) -> Tensor:
         rows = torch.linalg.qr(rows, mode="r").R  # the same X^T X
     gram = rows @ rows.T
     gram.diagonal().add_(1.0)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky(gram), rows, upper=False).T.contiguous()
+    return torch.linalg.solve_triangular(
+        torch.linalg.cholesky(gram), rows, upper=False
+    ).T.contiguous()

@@ -1,4 +1,5 @@
-"""The models behind the page: loaded once, used by one visitor at a time, and never left with an edit."""
+"""The models behind the page: loaded once, used by one visitor at a time, and never left with an
+edit."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ class Engine:
 
     Args:
         pipeline: a diffusers id or folder, or "miniature".
-        model, pretrained: an image-text model, as `vldebias.load_host` takes it. It searches and classifies, and reads
-            what a pipeline other than the miniature generates.
-        embeddings: a file of image embeddings with labels to search; by default the pictures of the miniature.
+        model, pretrained: an image-text model, as `vldebias.load_host` takes it. It searches and
+            classifies, and reads what a pipeline other than the miniature generates.
+        embeddings: a file of image embeddings with labels to search; by default the pictures of the
+            miniature.
         images: the folder in which the ids of the embeddings are paths of pictures.
         device, dtype: where the models are held.
 
@@ -45,12 +47,16 @@ class Engine:
     ) -> None:
         if pipeline != MINIATURE and model is None:
             raise InvalidInputError(
-                f"--pipeline {pipeline} needs a model that reads its images: add --model, an open_clip architecture "
-                "(with --pretrained) or a transformers id or folder, such as --model ViT-B-32 --pretrained openai"
+                f"--pipeline {pipeline} needs a model that reads its images: add --model, an"
+                " open_clip architecture (with --pretrained) or a transformers id or folder, such"
+                " as --model ViT-B-32 --pretrained openai"
             )
         if pretrained is not None and model is None:
             raise InvalidInputError("--pretrained names open_clip weights and goes with --model")
-        for option, path, is_right in (("embeddings", embeddings, Path.is_file), ("images", images, Path.is_dir)):
+        for option, path, is_right in (
+            ("embeddings", embeddings, Path.is_file),
+            ("images", images, Path.is_dir),
+        ):
             if path is not None and not is_right(path):
                 raise InvalidInputError(f"--{option} {path}: no such {option} file or folder")
         self.pipeline_name, self.model_name = pipeline, model or MINIATURE
@@ -61,7 +67,8 @@ class Engine:
         self._loaded: dict[str, Any] = {}
 
     def once(self, name: str, load: Callable[[], Made]) -> Made:
-        """Return what `load` gives, loaded once; visitors who ask at the same time wait for the first."""
+        """Return what `load` gives, loaded once; visitors who ask at the same time wait for the
+        first."""
         with self.lock:
             if name not in self._loaded:
                 self._loaded[name] = load()
@@ -87,7 +94,8 @@ class Engine:
                 self._kept.popitem(last=False)
 
     def warm(self) -> threading.Thread:
-        """Load models and pictures in a thread of its own, so that the first click does not wait for them."""
+        """Load models and pictures in a thread of its own, so that the first click does not wait
+        for them."""
 
         def load() -> None:
             from .search import birds, portraits
@@ -104,7 +112,9 @@ class Engine:
         """Return the pipeline."""
 
         def load() -> Any:
-            pipe = vldebias.load_host(pipeline=self.pipeline_name, device=self.device, dtype=self.dtype).host
+            pipe = vldebias.load_host(
+                pipeline=self.pipeline_name, device=self.device, dtype=self.dtype
+            ).host
             pipe.set_progress_bar_config(disable=True)
             return pipe
 
@@ -114,12 +124,16 @@ class Engine:
         """Return the image-text model with its tokenizer and preprocessing."""
         return self.once(
             "model",
-            lambda: vldebias.load_host(self.model_name, self.pretrained, device=self.device, dtype=self.dtype),
+            lambda: vldebias.load_host(
+                self.model_name, self.pretrained, device=self.device, dtype=self.dtype
+            ),
         )
 
     def edits(self, host: Any, prompts: str, method: str) -> dict[str, Any]:
         """Return the edits of a method by role, fitted once; {} if the default abstains."""
-        tokenizer = {} if host is self._loaded.get("pipeline") else {"tokenizer": self.clip().tokenizer}
+        tokenizer = (
+            {} if host is self._loaded.get("pipeline") else {"tokenizer": self.clip().tokenizer}
+        )
 
         def fit() -> dict[str, Any]:
             with vldebias.debias(host, prompts, method=method, **tokenizer) as attachment:

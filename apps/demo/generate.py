@@ -23,7 +23,10 @@ PLAIN, BALANCED, PROJECTED = "original", "balanced prompts", "projection (cali)"
 SURE = 0.8  # an answer of the judge with less probability counts as unknown
 ALPHA, LEAST = 0.05, 12  # level of the test; pairs without which there is none
 LOST = 0.75  # of the recognised subjects: when fewer are left, the line turns red
-AT_ONCE = {True: 8, False: 1}  # images of a call, by whether the miniature generates: of others nobody knows the memory
+AT_ONCE = {
+    True: 8,
+    False: 1,
+}  # images of a call, by whether the miniature generates: of others nobody knows the memory
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 WHY = {
@@ -38,8 +41,9 @@ PLURALS = {"female": "women", "male": "men"}
 class Row:
     """The images of one method, and the values that the judge reads.
 
-    codes: number of the value that each shows, -1 for unknown. recognised: whether each shows the subject, or a person
-    where the judge does not know the subject. dealt: the value that was written into each prompt, None where none was.
+    codes: number of the value that each shows, -1 for unknown. recognised: whether each shows the
+    subject, or a person where the judge does not know the subject. dealt: the value that was
+    written into each prompt, None where none was.
     """
 
     name: str
@@ -85,7 +89,8 @@ class Result:
             if row.name == BALANCED and self.reason:
                 continue
             moved = (
-                f"{self._shown(plain, first)} of {self.request.number} → {row.count(first)} of {self.request.number}"
+                f"{self._shown(plain, first)} of {self.request.number} → {row.count(first)} of"
+                f" {self.request.number}"
             )
             seen = f"recognised {sum(plain.recognised)} → {sum(row.recognised)}"
             lost = sum(row.recognised) < LOST * sum(plain.recognised)
@@ -100,11 +105,15 @@ class Result:
 
     def _dealt(self, row: Row) -> str:
         dealt = [str(sum(one == value for one in row.dealt)) for value in self.values]
-        return f"dealt {' / '.join(dealt)}, seen {' / '.join(str(row.count(i)) for i in range(len(self.values)))}"
+        return (
+            f"dealt {' / '.join(dealt)}, seen"
+            f" {' / '.join(str(row.count(i)) for i in range(len(self.values)))}"
+        )
 
 
 def _tested(before: Row, after: Row, code: int) -> str:
-    """Return the verdict of the exact test over pairs of the same noise that lost or gained a value."""
+    """Return the verdict of the exact test over pairs of the same noise that lost or gained a
+    value."""
     from scipy.stats import binomtest
 
     pairs = [(a, b) for a, b in zip(before.codes, after.codes, strict=True) if a >= 0 and b >= 0]
@@ -154,9 +163,13 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
         stop.set()  # not joined: whoever closes this must not wait for the step that is under way
 
 
-def _generate(engine: Engine, request: Request, stop: threading.Event, say: Callable[[Result], None]) -> None:
+def _generate(
+    engine: Engine, request: Request, stop: threading.Event, say: Callable[[Result], None]
+) -> None:
     name, n = ATTRIBUTES[request.attribute], request.number
-    balanced = Balancer(name, seed=request.seed, strength=request.strength).next([request.prompt] * n)
+    balanced = Balancer(name, seed=request.seed, strength=request.strength).next(
+        [request.prompt] * n
+    )
     reason = next((str(why) for why in balanced.reasons if why not in (None, "strength")), "")
     read = engine.once(f"judge {name}", lambda: Reader.of(engine, request.attribute))
     plans: list[tuple[str, str | None, list[str]]] = [(PLAIN, None, [request.prompt] * n)]
@@ -175,7 +188,9 @@ def _generate(engine: Engine, request: Request, stop: threading.Event, say: Call
             if at == 1 and texts == [request.prompt] * len(places):
                 images = list(rows[0].images[start:])  # the same noise and prompts: the same images
             else:
-                images = _images(engine, request, method, texts, [request.seed + place for place in places], stop)
+                images = _images(
+                    engine, request, method, texts, [request.seed + place for place in places], stop
+                )
             codes, recognised = read(images, request.prompt)
             new: dict[str, Any] = {"images": images, "codes": codes, "recognised": recognised}
             new = {name: (*getattr(rows[at], name), *of) for name, of in new.items()}
@@ -203,18 +218,24 @@ def _images(
         engine.generating(ATTRIBUTES[request.attribute], method, request.strength) as pipe,
         torch.inference_mode(),
     ):
-        options: dict[str, Any] = {"num_inference_steps": request.steps, "guidance_scale": request.guidance}
+        options: dict[str, Any] = {
+            "num_inference_steps": request.steps,
+            "guidance_scale": request.guidance,
+        }
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
         noise = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-        return [image.convert("RGB") for image in pipe(list(prompts), generator=noise, **options).images]
+        return [
+            image.convert("RGB") for image in pipe(list(prompts), generator=noise, **options).images
+        ]
 
 
 @dataclass(frozen=True)
 class Reader:
     """Reads the attribute and the subject of images with a judge.
 
-    asked: what the judge calls the attribute. values: of the attribute, in the order of the prompt set.
+    asked: what the judge calls the attribute. values: of the attribute, in the order of the prompt
+    set.
     """
 
     judge: Any
@@ -223,7 +244,8 @@ class Reader:
 
     @classmethod
     def of(cls, engine: Engine, attribute: str) -> Reader:
-        """Return the classifier of the miniature where it knows the attribute, else the image-text model."""
+        """Return the classifier of the miniature where it knows the attribute, else the image-text
+        model."""
         from vldebias.evaluation.judges import ClipJudge, MiniatureJudge
 
         prompts = load_prompts(ATTRIBUTES[attribute])
@@ -232,12 +254,16 @@ class Reader:
             own, name = MiniatureJudge().ready(), MINIATURE_NAMES[attribute]
             return cls(own, name, own.names[name])
         said = prompts.attributes.items()
-        asked = {value: tuple(fill("a photo of a {value} person", value=one) for one in words) for value, words in said}
+        asked = {
+            value: tuple(fill("a photo of a {value} person", value=one) for one in words)
+            for value, words in said
+        }
         judge = ClipJudge(prompts={prompts.name: asked}, reject=NO_PERSON).on(engine.clip())
         return cls(judge, prompts.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
-        """Return the value of each image, -1 for unknown, and whether each shows the subject or a person."""
+        """Return the value of each image, -1 for unknown, and whether each shows the subject or a
+        person."""
         said = self.judge.predict(images)
         chances = np.asarray(said[self.asked])
         codes = np.where(chances.max(axis=1) >= SURE, chances.argmax(axis=1), -1)
@@ -246,7 +272,9 @@ class Reader:
         subject = max((one for one in subjects if f" {one} " in words), key=len, default="")
         if subject:
             read = np.asarray(said["profession"])
-            recognised = (read.argmax(axis=1) == subjects.index(subject)) & (read.max(axis=1) >= SURE)
+            recognised = (read.argmax(axis=1) == subjects.index(subject)) & (
+                read.max(axis=1) >= SURE
+            )
         else:  # a person is there where the values together outweigh "none of them"
             recognised = chances.sum(axis=1) >= 0.5
         return codes.tolist(), recognised.tolist()

@@ -29,14 +29,27 @@ from .request import ATTRIBUTES, NUMBERS, Request
 HERE = Path(__file__).parent
 OPENING = HERE / "opening.json"
 PROMPT = "A photo of an editor."
-STEPS, GUIDANCE = {True: 20, False: 30}, {True: 3.0, False: 7.5}  # by whether the miniature generates
+STEPS, GUIDANCE = (
+    {True: 20, False: 30},
+    {True: 3.0, False: 7.5},
+)  # by whether the miniature generates
 ROWS = (PLAIN, BALANCED, PROJECTED)
-TRY = (PROMPT, "A photo of a smiling pharmacist in a shop.", "A photo of a female editor.", "A photo of a bird.")
-QUERIES = ("A photo of a doctor.", "A photo of a manager.", "A photo of an interpreter.", "A photo of a nurse.")
+TRY = (
+    PROMPT,
+    "A photo of a smiling pharmacist in a shop.",
+    "A photo of a female editor.",
+    "A photo of a bird.",
+)
+QUERIES = (
+    "A photo of a doctor.",
+    "A photo of a manager.",
+    "A photo of an interpreter.",
+    "A photo of a nurse.",
+)
 TOY = "A toy world of cartoons: its figures say nothing about another model. "
 HEAD = """<h1>What does a model generate when you do not say who?</h1>
-<p>{toy}Images in the same place start from the same noise. Balanced prompts name a value for each image; the projection
-changes the text embedding alone. Neither makes a model fair.</p>"""
+<p>{toy}Images in the same place start from the same noise. Balanced prompts name a value for each image;
+the projection changes the text embedding alone. Neither makes a model fair.</p>"""
 DIM = "() => document.getElementById('{}')?.classList.add('stale')"
 CLEAR = "() => document.getElementById('{}')?.classList.remove('stale')"
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -63,7 +76,9 @@ def said(function: Callable[..., Any]) -> Callable[..., Any]:
 def build_demo(engine: Engine) -> gr.Blocks:
     """Return the page. It loads no model; what it opens with was generated before."""
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(600, 3600)) as demo:
-        gr.HTML(HEAD.format(toy=TOY if engine.pipeline_name == MINIATURE else ""), elem_classes="head")
+        gr.HTML(
+            HEAD.format(toy=TOY if engine.pipeline_name == MINIATURE else ""), elem_classes="head"
+        )
         with gr.Tabs():
             with gr.Tab("Generate", id="generate"):
                 _generate_tab(engine)
@@ -73,10 +88,12 @@ def build_demo(engine: Engine) -> gr.Blocks:
 
 
 def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
-    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, as of `serve`.
+    """Serve the page of `Engine(**options)` until it is stopped; `where`: port and public, as of
+    `serve`.
 
     Raises:
-        InvalidInputError: options that do not go together, a port that is taken, no password for a public page.
+        InvalidInputError: options that do not go together, a port that is taken, no password for a
+            public page.
     """
     credentials(public=where.get("public", False))  # refused before anything is built
     engine = Engine(**options)
@@ -84,12 +101,15 @@ def serve_demo(options: Mapping[str, Any], **where: Any) -> None:
     serve(
         build_demo(engine),
         css=style(),
-        say=lambda address: err.print(f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False),
+        say=lambda address: err.print(
+            f"vldebias demo: {address} (Ctrl-C ends it)", highlight=False
+        ),
         **where,
     )
 
 
-# ---- generate --------------------------------------------------------------------------------------------------
+# ---- generate
+# --------------------------------------------------------------------------------------------------
 
 
 def opening() -> Result:
@@ -102,7 +122,9 @@ def opening() -> Result:
             Row(
                 row["name"],
                 tuple(
-                    sheet.crop((i * side, at * side, (i + 1) * side, (at + 1) * side)).convert("RGB")
+                    sheet.crop((i * side, at * side, (i + 1) * side, (at + 1) * side)).convert(
+                        "RGB"
+                    )
                     for i in range(request.number)
                 ),
                 tuple(row["codes"]),
@@ -118,14 +140,22 @@ def _generate_tab(engine: Engine) -> None:
     small = engine.pipeline_name == MINIATURE
     first = opening() if small else None
     if first is not None:
-        engine.keep(("rows", first.request), first)  # the first click shows what the page opened with
+        engine.keep(
+            ("rows", first.request), first
+        )  # the first click shows what the page opened with
     with gr.Row(elem_id="ask"):
-        prompt = gr.Textbox(PROMPT, label="Prompt", elem_id="prompt", max_lines=3, scale=6, min_width=220)
-        attribute = gr.Dropdown(list(ATTRIBUTES), label="Attribute", elem_id="attribute", min_width=120)
+        prompt = gr.Textbox(
+            PROMPT, label="Prompt", elem_id="prompt", max_lines=3, scale=6, min_width=220
+        )
+        attribute = gr.Dropdown(
+            list(ATTRIBUTES), label="Attribute", elem_id="attribute", min_width=120
+        )
         go = gr.Button("Generate", variant="primary", elem_id="generate-button", min_width=110)
         halt = gr.Button("Stop", elem_id="stop", min_width=70)
     with gr.Row(elem_id="more"):
-        projection = gr.Checkbox(False, label="Add the projection as a third row", elem_id="projection")
+        projection = gr.Checkbox(
+            False, label="Add the projection as a third row", elem_id="projection"
+        )
         strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", elem_id="strength")
     with gr.Accordion("Settings", open=False, elem_id="settings"), gr.Row():
         number = gr.Dropdown(list(NUMBERS), value=NUMBERS[-1], label="Images of a row")
@@ -156,7 +186,9 @@ def _generate_tab(engine: Engine) -> None:
         tried = [gr.Button(one, size="sm", min_width=120) for one in TRY]
     usual = Request(PROMPT, steps=STEPS[small], guidance=GUIDANCE[small])
     with gr.Accordion("The same in Python", open=False):
-        code = gr.Code(usual.code(engine.pipeline_name), language="python", elem_id="code", interactive=False)
+        code = gr.Code(
+            usual.code(engine.pipeline_name), language="python", elem_id="code", interactive=False
+        )
 
     outputs = [status, verdict, *galleries]
 
@@ -169,10 +201,17 @@ def _generate_tab(engine: Engine) -> None:
             yield [
                 _status(now),
                 _verdict(now),
-                *(gr.update(value=_images(now, at), visible=at < len(now.rows)) for at in range(len(ROWS))),
+                *(
+                    gr.update(value=_images(now, at), visible=at < len(now.rows))
+                    for at in range(len(ROWS))
+                ),
             ]
 
-    running: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "pipeline", "trigger_mode": "once"}
+    running: dict[str, Any] = {
+        "concurrency_limit": 1,
+        "concurrency_id": "pipeline",
+        "trigger_mode": "once",
+    }
     running["show_progress"] = "hidden"
     works = [go.click(run, form, outputs, api_name="generate", **running)]
     works.append(prompt.submit(run, form, outputs, api_visibility="private", **running))
@@ -196,7 +235,10 @@ def _generate_tab(engine: Engine) -> None:
 
 def _status(now: Result | None) -> str:
     if now is None:
-        return "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
+        return (
+            "Press Generate: one row as the model is, one with balanced prompts, from the same"
+            " noise."
+        )
     done, asked = sum(len(row.images) for row in now.rows), now.request.number * len(now.rows)
     return f"{asked} images." if now.whole else f"{done} of {asked} images …"
 
@@ -204,8 +246,14 @@ def _status(now: Result | None) -> str:
 def _verdict(now: Result | None) -> str:
     if now is None or not now.whole:
         return ""
-    lines = [f'<p class="{"warning" if red else "line"}">{escape(text)}</p>' for text, red in now.sentences()]
-    return f'<div role="status"><p class="about">“{escape(now.request.prompt)}”</p>{"".join(lines)}</div>'
+    lines = [
+        f'<p class="{"warning" if red else "line"}">{escape(text)}</p>'
+        for text, red in now.sentences()
+    ]
+    return (
+        '<div role="status"><p'
+        f' class="about">“{escape(now.request.prompt)}”</p>{"".join(lines)}</div>'
+    )
 
 
 def _images(now: Result | None, at: int) -> list[tuple[Image.Image, str]] | None:
@@ -214,15 +262,22 @@ def _images(now: Result | None, at: int) -> list[tuple[Image.Image, str]] | None
     return [(image, f"seed {now.request.seed + i}") for i, image in enumerate(now.rows[at].images)]
 
 
-# ---- search and classify ---------------------------------------------------------------------------------------
+# ---- search and classify
+# ---------------------------------------------------------------------------------------
 
 
 def _search_tab(engine: Engine) -> None:
     gr.Markdown("## One query, two rows")
     with gr.Row(elem_classes="ask"):
-        query = gr.Textbox(QUERIES[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=220)
+        query = gr.Textbox(
+            QUERIES[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=220
+        )
         column = gr.Dropdown(
-            ["gender", "age"], label="Groups", elem_id="groups", min_width=110, allow_custom_value=True
+            ["gender", "age"],
+            label="Groups",
+            elem_id="groups",
+            min_width=110,
+            allow_custom_value=True,
         )
         method = gr.Dropdown(list(search.METHODS), label="Method", elem_id="method", min_width=110)
         strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", min_width=140)
@@ -233,23 +288,42 @@ def _search_tab(engine: Engine) -> None:
         told = gr.HTML(elem_id="search-verdict")
         rows = [
             gr.Gallery(
-                label=label, columns=12, object_fit="contain", format="png", interactive=False, visible=False,
-                buttons=["fullscreen"], elem_id=f"search-{at}", elem_classes=["images", "pixels"],
+                label=label,
+                columns=12,
+                object_fit="contain",
+                format="png",
+                interactive=False,
+                visible=False,
+                buttons=["fullscreen"],
+                elem_id=f"search-{at}",
+                elem_classes=["images", "pixels"],
             )
             for at, label in enumerate(("Original", "Mitigated"))
-        ]  # fmt: skip
+        ]
     gr.Markdown("## Land birds and water birds: the worst of four groups")
-    gr.Markdown("The model takes land behind a bird for a land bird. Each method is fitted to texts alone.")
+    gr.Markdown(
+        "The model takes land behind a bird for a land bird. Each method is fitted to texts alone."
+    )
     check = gr.Button("Classify", variant="primary", elem_id="classify-button", min_width=100)
     with gr.Column(elem_id="classified"):
         worst = gr.HTML(elem_id="classify-verdict")
         groups = gr.Dataframe(
-            headers=["group", "pictures", "before", "after"], interactive=False, visible=False, elem_id="accuracy"
+            headers=["group", "pictures", "before", "after"],
+            interactive=False,
+            visible=False,
+            elem_id="accuracy",
         )
         mended = gr.Gallery(
-            label="Put right", columns=8, object_fit="contain", format="png", interactive=False, visible=False,
-            buttons=["fullscreen"], elem_id="mended", elem_classes=["images", "pixels"],
-        )  # fmt: skip
+            label="Put right",
+            columns=8,
+            object_fit="contain",
+            format="png",
+            interactive=False,
+            visible=False,
+            buttons=["fullscreen"],
+            elem_id="mended",
+            elem_classes=["images", "pixels"],
+        )
 
     @said
     def run(query: str, column: str, method: str, strength: float) -> Iterator[list[Any]]:
@@ -262,20 +336,28 @@ def _search_tab(engine: Engine) -> None:
         table = [[one.name, one.n, _share(one.before), _share(one.after)] for one in found]
         pictures = [gallery.picture(engine, row) for row in rows]
         least = [min(getattr(one, side)[0] for one in found) for side in ("before", "after")]
-        line = f"Worst group: {least[0]:.0%} → {least[1]:.0%} of {sum(one.n for one in found):,} pictures in all."
+        line = (
+            f"Worst group: {least[0]:.0%} → {least[1]:.0%} of {sum(one.n for one in found):,}"
+            " pictures in all."
+        )
         yield [
             f'<p class="line">{line}</p>',
             gr.update(value=table, visible=True),
             gr.update(value=[one for one in pictures if one is not None], visible=bool(pictures)),
         ]
 
-    form, one = [query, column, method, strength], {"concurrency_id": "model", "concurrency_limit": 1}
+    form, one = (
+        [query, column, method, strength],
+        {"concurrency_id": "model", "concurrency_limit": 1},
+    )
     works = [go.click(run, form, [told, *rows], api_name="search", **one)]
     works.append(query.submit(run, form, [told, *rows], api_visibility="private", **one))
     for button, text in zip(tried, QUERIES, strict=True):
         filled = button.click(lambda text=text: text, None, [query], **QUIET)
         works.append(filled.then(run, form, [told, *rows], api_visibility="private", **one))
-    checked = check.click(classified, [method, strength], [worst, groups, mended], api_name="classify", **one)
+    checked = check.click(
+        classified, [method, strength], [worst, groups, mended], api_name="classify", **one
+    )
     for part in form:
         part.change(None, None, None, js=DIM.format("results"), api_visibility="private")
     for part in (method, strength):
@@ -290,7 +372,10 @@ def _share(value: tuple[float, float, float]) -> str:
 
 
 def _skews(before: search.Found, after: search.Found) -> str:
-    shares = ", ".join(f"{escape(name)} {before.shares[name]:.0%} → {after.shares[name]:.0%}" for name in before.shares)
+    shares = ", ".join(
+        f"{escape(name)} {before.shares[name]:.0%} → {after.shares[name]:.0%}"
+        for name in before.shares
+    )
     skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
     return f'<p class="line">Of the first {before.top}: {shares}. {skews}; 0 is even.</p>'
 

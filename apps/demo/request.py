@@ -8,7 +8,12 @@ from math import isfinite
 
 from vldebias.errors import InvalidInputError
 
-ATTRIBUTES = {"gender": "professions-gender", "race": "professions-race", "skin tone": "skin-tone", "age": "age"}
+ATTRIBUTES = {
+    "gender": "professions-gender",
+    "race": "professions-race",
+    "skin tone": "skin-tone",
+    "age": "age",
+}
 """What the page calls an attribute -> its prompt set."""
 NUMBERS = (12, 16)  # images of a row: with fewer than 12 no change can be told from chance
 LONGEST = 300  # characters of a prompt, more than any CLIP reads
@@ -24,12 +29,18 @@ def check_text(text: object, name: str) -> str:
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
-    whole = text.encode("utf-8", "replace").decode()  # half a surrogate pair cannot be written anywhere
+    whole = text.encode(
+        "utf-8", "replace"
+    ).decode()  # half a surrogate pair cannot be written anywhere
     line = " ".join(_CONTROL.sub(" ", whole).split())
     if not line:
-        raise InvalidInputError(f"{name}: it is empty; write a few words, such as 'A photo of a doctor.'")
+        raise InvalidInputError(
+            f"{name}: it is empty; write a few words, such as 'A photo of a doctor.'"
+        )
     if len(line) > LONGEST:
-        raise InvalidInputError(f"{name}: {len(line):,} characters; the most is {LONGEST}, so make it shorter")
+        raise InvalidInputError(
+            f"{name}: {len(line):,} characters; the most is {LONGEST}, so make it shorter"
+        )
     return line
 
 
@@ -40,9 +51,13 @@ def check_number(value: object, low: float, high: float, name: str) -> float:
         InvalidInputError: it is no number, or outside of the range.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise InvalidInputError(f"{name}: expected a number from {low:g} to {high:g}, got {value!r:.40}")
+        raise InvalidInputError(
+            f"{name}: expected a number from {low:g} to {high:g}, got {value!r:.40}"
+        )
     if not low <= value <= high:
-        raise InvalidInputError(f"{name}: expected a number from {low:g} to {high:g}, got {value:g}")
+        raise InvalidInputError(
+            f"{name}: expected a number from {low:g} to {high:g}, got {value:g}"
+        )
     return float(value)
 
 
@@ -61,7 +76,8 @@ def check_choice(value: object, choices: tuple[str, ...], name: str) -> str:
 class Request:
     """Images of one prompt: image i of each row starts from the noise of seed + i.
 
-    attribute: a key of ATTRIBUTES. strength: share of the images that are given a value, and share of the projection.
+    attribute: a key of ATTRIBUTES. strength: share of the images that are given a value, and share
+    of the projection.
     projection: whether a third row shows the projection of the paper.
     """
 
@@ -92,7 +108,9 @@ class Request:
             InvalidInputError: a value that is not on offer; the message names it.
         """
         if number not in NUMBERS:
-            raise InvalidInputError(f"images: expected {' or '.join(map(str, NUMBERS))}, got {number!r:.40}")
+            raise InvalidInputError(
+                f"images: expected {' or '.join(map(str, NUMBERS))}, got {number!r:.40}"
+            )
         return cls(
             check_text(prompt, "prompt"),
             check_choice(attribute, tuple(ATTRIBUTES), "attribute"),
@@ -109,7 +127,10 @@ class Request:
         load = (
             "from vldebias import miniature\n\npipe = miniature.load_pipeline()"
             if pipeline == "miniature"
-            else f"from diffusers import DiffusionPipeline\n\npipe = DiffusionPipeline.from_pretrained({pipeline!r})"
+            else (
+                "from diffusers import DiffusionPipeline\n\npipe ="
+                f" DiffusionPipeline.from_pretrained({pipeline!r})"
+            )
         )
         name = ATTRIBUTES[self.attribute]
         strength = f", strength={self.strength:g}" if self.strength < 1 else ""
@@ -117,12 +138,19 @@ class Request:
             "import torch",
             "import vldebias",
             load,
-            f"noise = [torch.Generator().manual_seed({self.seed} + i) for i in range({self.number})]",
+            (
+                f"noise = [torch.Generator().manual_seed({self.seed} + i) for i in"
+                f" range({self.number})]"
+            ),
             f"prompts = [{self.prompt!r}] * {self.number}",
             f'with vldebias.debias(pipe, "{name}", method="balanced-prompts"{strength}):',
-            f"    images = pipe(prompts, generator=noise, num_inference_steps={self.steps}, "
-            f"guidance_scale={self.guidance:g}).images",
+            (
+                f"    images = pipe(prompts, generator=noise, num_inference_steps={self.steps}, "
+                f"guidance_scale={self.guidance:g}).images"
+            ),
         ]
         if self.projection:
-            lines.append(f'# the third row: vldebias.debias(pipe, "{name}", method="cali"{strength})')
+            lines.append(
+                f'# the third row: vldebias.debias(pipe, "{name}", method="cali"{strength})'
+            )
         return "\n".join(lines)

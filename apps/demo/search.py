@@ -54,7 +54,8 @@ class Gallery:
 
 
 def portraits(engine: Engine) -> Gallery:
-    """Return the pictures that are searched: those of the embeddings file, else the portraits of the miniature.
+    """Return the pictures that are searched: those of the embeddings file, else the portraits of
+    the miniature.
 
     Raises:
         InvalidInputError: a file that cannot be read, or has no labels.
@@ -65,7 +66,9 @@ def portraits(engine: Engine) -> Gallery:
             return _world(engine, "portraits")
         read, _ = load_embeddings(engine.embeddings)
         if not read.labels:
-            raise InvalidInputError(f"{engine.embeddings}: has no labels, so no shares can be counted")
+            raise InvalidInputError(
+                f"{engine.embeddings}: has no labels, so no shares can be counted"
+            )
         features = normalize(torch.as_tensor(np.asarray(read.features), dtype=torch.float32), dim=1)
         return Gallery(features, _texts(read.labels), paths=tuple(read.ids))
 
@@ -96,18 +99,27 @@ def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
     }
 
 
-def _embed(engine: Engine, texts: Sequence[str], prompts: str, method: str | None, strength: float) -> Tensor:
+def _embed(
+    engine: Engine, texts: Sequence[str], prompts: str, method: str | None, strength: float
+) -> Tensor:
     """Return normalised text features (n, d), as the model gives them with a method attached."""
     loaded = engine.clip()
     with engine.lock:
         host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
-        edit = None if method is None else next(iter(engine.edits(loaded.host, prompts, method).values()), None)
-        return normalize(host.under(list(texts), host.roles[0], edit, strength=strength).float(), dim=1)
+        edit = (
+            None
+            if method is None
+            else next(iter(engine.edits(loaded.host, prompts, method).values()), None)
+        )
+        return normalize(
+            host.under(list(texts), host.roles[0], edit, strength=strength).float(), dim=1
+        )
 
 
 @dataclass(frozen=True)
 class Found:
-    """Results of one query: rows of the gallery, shares of each group among the first `top`, and MaxSkew."""
+    """Results of one query: rows of the gallery, shares of each group among the first `top`, and
+    MaxSkew."""
 
     rows: tuple[int, ...]
     shares: dict[str, float]
@@ -132,7 +144,9 @@ def search(
     top = min(TOP, int(known.sum()))
     found = []
     for one in (None, chosen):
-        scores = (gallery.features @ _embed(engine, [text], prompts_of(name), one, strength)[0]).numpy()
+        scores = (
+            gallery.features @ _embed(engine, [text], prompts_of(name), one, strength)[0]
+        ).numpy()
         order = np.argsort(-scores, kind="stable")
         first = groups[order[known[order]][:top]]
         skew = float(max_skew(scores[known].astype(float), codes, k=top))
@@ -162,8 +176,11 @@ class Group:
     after: tuple[float, float, float]
 
 
-def classify(engine: Engine, method: object, strength: float = 1.0) -> tuple[list[Group], list[int], Gallery]:
-    """Return the accuracy of four groups of birds, worst first, and pictures that the method puts right.
+def classify(
+    engine: Engine, method: object, strength: float = 1.0
+) -> tuple[list[Group], list[int], Gallery]:
+    """Return the accuracy of four groups of birds, worst first, and pictures that the method puts
+    right.
 
     Raises:
         InvalidInputError: an unknown method.

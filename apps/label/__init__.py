@@ -1,4 +1,5 @@
-"""`vldebias label`: people label generated images, blinded and shuffled (sections 7.6.3 and A.4.3 of the thesis)."""
+"""`vldebias label`: people label generated images, blinded and shuffled (sections 7.6.3 and A.4.3
+of the thesis)."""
 
 from __future__ import annotations
 
@@ -23,9 +24,11 @@ def open_study(
     sample: str = "judge",
     seed: int = 0,
 ) -> Labelling:
-    """Return the study of `vldebias label`; `file` is by default answers.jsonl in the folder of the images.
+    """Return the study of `vldebias label`; `file` is by default answers.jsonl in the folder of the
+    images.
 
-    most: questions for each annotator; None: about every image. sample: "judge" or "turn", see `sampled`.
+    most: questions for each annotator; None: about every image. sample: "judge" or "turn", see
+    `sampled`.
 
     Raises:
         InvalidInputError: no images, no questions, or answers that were given to other questions.
@@ -34,5 +37,7 @@ def open_study(
     questions = questions_of(attributes, choices, images.prompt_set)
     log = AnnotationLog(file or images.root / "answers.jsonl")
     room = None if most is None else max(1, most // len(questions))
-    chosen = sampled(images, questions[0], log, room, way=sample, seed=seed) or ImageFolder.open(folder, most=room)
+    chosen = sampled(images, questions[0], log, room, way=sample, seed=seed) or ImageFolder.open(
+        folder, most=room
+    )
     return Labelling(chosen, questions, log, annotators=annotators, seed=seed)

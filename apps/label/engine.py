@@ -1,4 +1,5 @@
-"""The labelling study without a page: what each annotator is shown next, and where the answers go."""
+"""The labelling study without a page: what each annotator is shown next, and where the answers
+go."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ PACE = 5  # answers of a visit from which the minutes that are left are told
 
 @dataclass(frozen=True)
 class Place:
-    """The position of an annotator. step: number of the question in their own order; None when all are answered.
+    """The position of an annotator. step: number of the question in their own order; None when all
+    are answered.
 
     since: when the question was shown, of a clock that only counts seconds.
     """
@@ -41,11 +43,14 @@ class View:
     Attributes:
         step: as of the place; None when there is nothing left to answer.
         picture: PNG; None where there is nothing to show: at the end, or where the file is broken.
-        image, images: which image this is in the annotator's order, from 1 on, and how many there are.
+        image, images: which image this is in the annotator's order, from 1 on, and how many there
+            are.
         done: images that are answered in full.
-        question: None at the end. given: what this annotator said before. asked: which question it is and of how many.
+        question: None at the end. given: what this annotator said before. asked: which question it
+            is and of how many.
         minutes: that are left at this annotator's pace; None where it is not known yet.
-        can_go_back, can_go_on: whether there is an answer before this one, and one here that may stay.
+        can_go_back, can_go_on: whether there is an answer before this one, and one here that may
+            stay.
     """
 
     annotator: str
@@ -65,8 +70,9 @@ class View:
 class Labelling:
     """Images, questions and answers of one study; several annotators may use it at the same time.
 
-    Every annotator sees the same 20 images first, and each part in an order of their own, made from the seed and the
-    name alone: it stays when the server is restarted, and images that are generated later do not move the others.
+    Every annotator sees the same 20 images first, and each part in an order of their own, made from
+    the seed and the name alone: it stays when the server is restarted, and images that are
+    generated later do not move the others.
     """
 
     def __init__(
@@ -81,8 +87,8 @@ class Labelling:
         """Read the answers that there are. annotators: the only names that may answer; none: any.
 
         Raises:
-            InvalidInputError: an annotator's name that cannot be used; a log that cannot be read, or whose answers are
-                not among the choices.
+            InvalidInputError: an annotator's name that cannot be used; a log that cannot be read,
+                or whose answers are not among the choices.
         """
         self.folder, self.questions, self.log, self.seed = folder, tuple(questions), log, seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
@@ -95,7 +101,8 @@ class Labelling:
         self._reweigh()
 
     def start(self, name: str) -> Place:
-        """Return the place where this annotator continues: the first question without an answer in the file.
+        """Return the place where this annotator continues: the first question without an answer in
+        the file.
 
         Raises:
             InvalidInputError: a name that cannot be used.
@@ -110,8 +117,8 @@ class Labelling:
         "no person" is about the image, so it answers all of its questions.
 
         Args:
-            shown: the step that was on the screen; where it is another one the answer is to a picture that is gone
-                (a key pressed twice), and nothing is written.
+            shown: the step that was on the screen; where it is another one the answer is to a
+                picture that is gone (a key pressed twice), and nothing is written.
 
         Raises:
             InvalidInputError: no choice of that number.
@@ -121,9 +128,15 @@ class Labelling:
             return place
         record, question = self._asked(place.annotator, place.step)
         if not 0 <= choice < len(question.choices):
-            raise InvalidInputError(f"choice: expected 0 to {len(question.choices) - 1}, got {choice}")
+            raise InvalidInputError(
+                f"choice: expected 0 to {len(question.choices) - 1}, got {choice}"
+            )
         value = question.choices[choice]
-        about = [one.attribute for one in self.questions] if value == NO_PERSON else [question.attribute]
+        about = (
+            [one.attribute for one in self.questions]
+            if value == NO_PERSON
+            else [question.attribute]
+        )
         seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
         self._seconds[place.annotator].append(seconds)
         how = {"seconds": round(seconds, 3), "weight": self.folder.weights.get(record.path)}
@@ -145,13 +158,29 @@ class Labelling:
         following = place.step + 1
         while following < self._steps and self._first_of(place.annotator, following) != following:
             following += 1
-        return self._at(place.annotator, following if following < self._steps else self._next_open(place.annotator, 0))
+        return self._at(
+            place.annotator,
+            following if following < self._steps else self._next_open(place.annotator, 0),
+        )
 
     def view(self, place: Place) -> View:
         """Return what to show; nothing in it says which variant, prompt or file it is."""
         images, done = len(self.folder.records), self._done(place.annotator)
         if place.step is None:
-            return View(place.annotator, None, None, images, images, done, None, None, (0, 0), None, True, False)
+            return View(
+                place.annotator,
+                None,
+                None,
+                images,
+                images,
+                done,
+                None,
+                None,
+                (0, 0),
+                None,
+                True,
+                False,
+            )
         record, question = self._asked(place.annotator, place.step)
         return View(
             annotator=place.annotator,
@@ -175,7 +204,10 @@ class Labelling:
     def progress(self) -> dict[str, int]:
         """Return how many images each annotator has answered in full, of those to label."""
         self._read()
-        return {name: self._done(name) for name in sorted({one for one, _, _ in self._said} | {*self.annotators})}
+        return {
+            name: self._done(name)
+            for name in sorted({one for one, _, _ in self._said} | {*self.annotators})
+        }
 
     def _picture(self, record: PlannedImage) -> bytes | None:
         try:
@@ -199,11 +231,18 @@ class Labelling:
     @cached_property
     def _first(self) -> frozenset[str]:
         """Return the images that every annotator sees first."""
-        return frozenset(sorted((one.path for one in self.folder.records), key=lambda p: _hash(self.seed, p))[:SHARED])
+        return frozenset(
+            sorted((one.path for one in self.folder.records), key=lambda p: _hash(self.seed, p))[
+                :SHARED
+            ]
+        )
 
     def examples(self) -> list[bytes]:
-        """Return two pictures of the study, if possible none of those that are asked about first."""
-        paths = [one for one in self.folder.records if one.path not in self._first] or list(self.folder.records)
+        """Return two pictures of the study, if possible none of those that are asked about
+        first."""
+        paths = [one for one in self.folder.records if one.path not in self._first] or list(
+            self.folder.records
+        )
         shown = sorted(paths, key=lambda one: _hash(self.seed, one.path))[:2]
         return [picture for picture in map(self._picture, shown) if picture is not None]
 
@@ -223,21 +262,27 @@ class Labelling:
         return self._order(annotator)[image], self.questions[question]
 
     def _answers(self, annotator: str, image: str) -> list[str | None]:
-        return [self._said.get((annotator, image, question.attribute)) for question in self.questions]
+        return [
+            self._said.get((annotator, image, question.attribute)) for question in self.questions
+        ]
 
     def _is_open(self, annotator: str, step: int) -> bool:
-        """Tell whether a question has no answer, or a "no person" that another answer about the image contradicts."""
+        """Tell whether a question has no answer, or a "no person" that another answer about the
+        image contradicts."""
         record, question = self._asked(annotator, step)
         answers = self._answers(annotator, record.path)
         own = answers[self.questions.index(question)]
-        return own is None or (own == NO_PERSON and any(one not in (None, NO_PERSON) for one in answers))
+        return own is None or (
+            own == NO_PERSON and any(one not in (None, NO_PERSON) for one in answers)
+        )
 
     def _next_open(self, annotator: str, start: int) -> int | None:
         order = [*range(start, self._steps), *range(start)]
         return next((step for step in order if self._is_open(annotator, step)), None)
 
     def _first_of(self, annotator: str, step: int) -> int:
-        """Return the first question of the image if "no person" answered them all, else the question itself."""
+        """Return the first question of the image if "no person" answered them all, else the
+        question itself."""
         record, _ = self._asked(annotator, step)
         if set(self._answers(annotator, record.path)) == {NO_PERSON}:
             return step - step % len(self.questions)
@@ -259,17 +304,26 @@ class Labelling:
         """Append answers again whose weights changed when the sample was made larger."""
         for answer in self.log.answers().values():
             weight = self.folder.weights.get(answer.image, answer.weight)
-            if weight is not None and answer.weight is not None and abs(weight - answer.weight) > 1e-9 * weight:
+            if (
+                weight is not None
+                and answer.weight is not None
+                and abs(weight - answer.weight) > 1e-9 * weight
+            ):
                 key = answer.image, answer.annotator, answer.attribute, answer.value
                 self.log.append(*key, seconds=answer.seconds, weight=weight)
 
     def _refuse_other_choices(self) -> None:
         for question in self.questions:
-            values = {value for (_, _, attribute), value in self._said.items() if attribute == question.attribute}
+            values = {
+                value
+                for (_, _, attribute), value in self._said.items()
+                if attribute == question.attribute
+            }
             if strange := sorted(values - {*question.choices}):
                 raise InvalidInputError(
-                    f"{self.log.path}: holds {strange[0]!r} about {question.attribute}; expected one of "
-                    f"{', '.join(question.choices)}. Repeat its --choices, or choose another --out"
+                    f"{self.log.path}: holds {strange[0]!r} about {question.attribute}; expected"
+                    f" one of {', '.join(question.choices)}. Repeat its --choices, or choose"
+                    " another --out"
                 )
 
 

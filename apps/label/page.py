@@ -1,4 +1,5 @@
-"""The page on which people label: a name, then one image at a time with its choices, by mouse or by key."""
+"""The page on which people label: a name, then one image at a time with its choices, by mouse or by
+key."""
 
 from __future__ import annotations
 
@@ -31,16 +32,23 @@ def _templates() -> jinja2.Environment:
 
 
 STYLE = Path(__file__).with_name("style.css")
-HTML: Any = _templates().get_template("view.html").module  # its macros by name; what is filled in is escaped
+HTML: Any = (
+    _templates().get_template("view.html").module
+)  # its macros by name; what is filled in is escaped
 SMALL = 128  # pixels: smoothed up tenfold a smaller image would be a blur
-LOST = "The page lost its place, as when the server is restarted. Start again with your name: you go on where you were."
+LOST = (
+    "The page lost its place, as when the server is restarted. Start again with your name: you go"
+    " on where you were."
+)
 
-# Keys work wherever the focus is, except while something is being typed; a key that is held counts once.
+# Keys work wherever the focus is, except while something is being typed; a key that is held counts
+# once.
 HEAD = """
 <script>
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  if (event.target.closest && event.target.closest("input, textarea, select, [contenteditable]")) return;
+  const typing = "input, textarea, select, [contenteditable]";
+  if (event.target.closest && event.target.closest(typing)) return;
   const choice = "%s".indexOf(event.key);
   const names = { ArrowLeft: "back", Backspace: "back", ArrowRight: "forward" };
   const name = event.key.length === 1 && choice >= 0 ? `choice-${choice}` : names[event.key];
@@ -61,25 +69,35 @@ def build_demo(engine: Labelling) -> gr.Blocks:
 
 
 class Page:
-    """The components of the page and their events. The place is kept in the session of a visitor."""
+    """The components of the page and their events. The place is kept in the session of a
+    visitor."""
 
     def __init__(self, engine: Labelling) -> None:
         self.engine = engine
         self.place = gr.State(None)
-        self.shown = gr.Textbox(visible=False)  # the step on the visitor's screen, told with every answer
+        self.shown = gr.Textbox(
+            visible=False
+        )  # the step on the visitor's screen, told with every answer
         with gr.Column() as self.entry:
             examples = [base64.b64encode(one).decode() for one in engine.examples()]
-            _html(HTML.intro(len(engine.folder.records), engine.questions, examples), elem_classes="intro")
+            _html(
+                HTML.intro(len(engine.folder.records), engine.questions, examples),
+                elem_classes="intro",
+            )
             self.name = self._name_field()
             self.entry_note = _html(elem_id="entry-note")
             self.begin = gr.Button("Start", variant="primary", elem_id="start")
         with gr.Column(visible=False) as self.work:
             self.where = _html(elem_id="where")
             self.picture = _html(elem_id="picture")
-            self.question = _html(elem_id="question", js_on_load="element.setAttribute('aria-live', 'polite')")
+            self.question = _html(
+                elem_id="question", js_on_load="element.setAttribute('aria-live', 'polite')"
+            )
             with gr.Row(elem_id="choices"):
                 count = max(len(question.choices) for question in engine.questions)
-                self.choices = [gr.Button("", elem_id=f"choice-{i}", min_width=100) for i in range(count)]
+                self.choices = [
+                    gr.Button("", elem_id=f"choice-{i}", min_width=100) for i in range(count)
+                ]
             self.note = _html(elem_id="note")
         with gr.Column(visible=False) as self.thanks:
             self.end = _html(elem_id="thanks")
@@ -93,7 +111,9 @@ class Page:
     def _name_field(self) -> Any:
         if self.engine.annotators:
             first = self.engine.annotators[0] if len(self.engine.annotators) == 1 else None
-            return gr.Radio(list(self.engine.annotators), value=first, label="Your name", elem_id="name")
+            return gr.Radio(
+                list(self.engine.annotators), value=first, label="Your name", elem_id="name"
+            )
         return gr.Textbox(label="Your name", elem_id="name", autofocus=True, max_lines=1)
 
     def _connect(self) -> None:
@@ -101,10 +121,12 @@ class Page:
             "outputs": self._outputs,
             "show_progress": "hidden",
             "api_visibility": "private",
-            # One after the other: a key that was pressed twice finds the step that the first press moved on to.
+            # One after the other: a key that was pressed twice finds the step that the first press
+            # moved on to.
             "concurrency_limit": 1,
             "concurrency_id": "page",
-            "trigger_mode": "multiple",  # "once" would wait for ever for an answer of a server that was killed
+            # "once" would wait for ever for an answer of a server that was killed
+            "trigger_mode": "multiple",
         }
         self.begin.click(self._start, [self.name], **settings)
         if not self.engine.annotators:
@@ -127,7 +149,10 @@ class Page:
             try:
                 return self._show(self.engine.answer(place, choice, _step(shown)))
             except (InvalidInputError, OSError) as error:
-                return self._show(place, f"Not saved: {error}. Tell whoever runs the study, and then choose again.")
+                return self._show(
+                    place,
+                    f"Not saved: {error}. Tell whoever runs the study, and then choose again.",
+                )
 
         return press
 
@@ -147,14 +172,26 @@ class Page:
         """Return the first screen again, with what was wrong."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
         texts = [HTML.said(said), "", "", "", "", ""]
-        return [None, "", *screens, *map(str, texts), gr.skip(), gr.skip(), *[gr.skip() for _ in self.choices]]
+        return [
+            None,
+            "",
+            *screens,
+            *map(str, texts),
+            gr.skip(),
+            gr.skip(),
+            *[gr.skip() for _ in self.choices],
+        ]
 
     def _show(self, place: Place, said: str = "") -> list[Any]:
         view = self.engine.view(place)
-        screens = [gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)]
+        screens = [
+            gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)
+        ]
         png = view.picture
         data = base64.b64encode(png).decode() if png else None
-        small = png is not None and int.from_bytes(png[16:20], "big") < SMALL  # the width, in the first chunk
+        small = (
+            png is not None and int.from_bytes(png[16:20], "big") < SMALL
+        )  # the width, in the first chunk
         shown = HTML.where(view), HTML.picture(view, data, small), HTML.question(view)
         texts = ["", *shown, HTML.said(said), HTML.thanks(view, self.engine.next_command())]
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
@@ -185,10 +222,12 @@ def _html(value: str = "", **settings: Any) -> gr.HTML:
 
 
 def serve_study(engine: Labelling, **where: Any) -> None:
-    """Print how much there is to label, and serve the page until it is stopped; `where`: port and public.
+    """Print how much there is to label, and serve the page until it is stopped; `where`: port and
+    public.
 
     Raises:
-        OSError: the answers cannot be written, which is found out before anyone has answered anything.
+        OSError: the answers cannot be written, which is found out before anyone has answered
+            anything.
     """
     folder = engine.folder
     engine.log.path.parent.mkdir(parents=True, exist_ok=True)
@@ -196,17 +235,20 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         pass
     variants, prompts = ({getattr(r, key) for r in folder.records} for key in ("variant", "prompt"))
     lines = [
-        f"{len(folder.records)} images ({len(prompts)} prompts, {len(variants)} variants) in {folder.root}; "
-        f"answers are kept in {engine.log.path}"
+        f"{len(folder.records)} images ({len(prompts)} prompts, {len(variants)} variants) in"
+        f" {folder.root}; answers are kept in {engine.log.path}"
     ]
     if folder.weights:
         lines.append(
-            f"sampled from {folder.strata} strata of the answers of {folder.judge}, more where it is unsure; answers "
-            "keep their weights"
+            f"sampled from {folder.strata} strata of the answers of {folder.judge}, more where it"
+            " is unsure; answers keep their weights"
         )
     if folder.missing:
         lines.append(f"{folder.missing} more images of the plan are not generated yet")
-    lines += [f"{name}: {done} of {len(folder.records)} images done" for name, done in engine.progress().items()]
+    lines += [
+        f"{name}: {done} of {len(folder.records)} images done"
+        for name, done in engine.progress().items()
+    ]
     err.print("\n".join(lines), markup=False, highlight=False)
     serve(
         build_demo(engine),

@@ -1,10 +1,12 @@
-"""What an attachment costs on models of the size that people use, on a GPU: seconds and memory of a call.
+"""What an attachment costs on models of the size that people use, on a GPU: seconds and memory of a
+call.
 
 python -m eval.benchmarks.full_size --json eval/results/bench_full_size.json
 
-Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts), in half precision, made from
-configs with random weights: how long a call takes does not depend on what they are. Medians over calls in turn, after
-one that is not counted; "none" is measured twice, and the difference of the two is the noise.
+Stable Diffusion 1.5 (four images of 512 x 512 in 20 steps) and CLIP ViT-L/14 (256 texts), in half
+precision, made from configs with random weights: how long a call takes does not depend on what they
+are. Medians over calls in turn, after one that is not counted; "none" is measured twice, and the
+difference of the two is the noise.
 """
 
 from __future__ import annotations
@@ -32,18 +34,31 @@ STATES = ("none", "cali", "balanced-prompts", "none again")
 
 
 def stable_diffusion() -> StableDiffusionPipeline:
-    """Return a pipeline of the architecture of Stable Diffusion 1.5, with the words of the miniature."""
+    """Return a pipeline of the architecture of Stable Diffusion 1.5, with the words of the
+    miniature."""
     tokenizer = load_text_tower()[1]
-    sizes = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    sizes = {
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+    }
     ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
     text = CLIPTextModel(CLIPTextConfig(vocab_size=len(tokenizer), **sizes, **ids))
-    coder = {"down_block_types": ["DownEncoderBlock2D"] * 4, "up_block_types": ["UpDecoderBlock2D"] * 4}
+    coder = {
+        "down_block_types": ["DownEncoderBlock2D"] * 4,
+        "up_block_types": ["UpDecoderBlock2D"] * 4,
+    }
     pipe = StableDiffusionPipeline(
-        vae=AutoencoderKL(block_out_channels=(128, 256, 512, 512), layers_per_block=2, sample_size=512, **coder),
+        vae=AutoencoderKL(
+            block_out_channels=(128, 256, 512, 512), layers_per_block=2, sample_size=512, **coder
+        ),
         text_encoder=text,
         tokenizer=tokenizer,
         unet=UNet2DConditionModel(sample_size=64, cross_attention_dim=768),
-        scheduler=PNDMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, skip_prk_steps=True),
+        scheduler=PNDMScheduler(
+            beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, skip_prk_steps=True
+        ),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -64,7 +79,9 @@ def seconds_of(call: Callable[[], object]) -> float:
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument("--repetitions", type=int, default=9, help="timed calls of each (%(default)s)")
+    parser.add_argument(
+        "--repetitions", type=int, default=9, help="timed calls of each (%(default)s)"
+    )
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     torch.manual_seed(0)
@@ -74,7 +91,9 @@ def main() -> None:
     ids = tokenizer([PROMPT] * 256).cuda()
 
     def draw() -> object:
-        return pipe(PROMPT, num_images_per_prompt=4, num_inference_steps=20, output_type="pt").images
+        return pipe(
+            PROMPT, num_images_per_prompt=4, num_inference_steps=20, output_type="pt"
+        ).images
 
     def encode() -> object:
         with torch.no_grad():
@@ -82,7 +101,13 @@ def main() -> None:
 
     subjects: list[tuple[str, Any, Callable[[], object], tuple[str, ...], dict[str, Any]]] = [
         ("Stable Diffusion 1.5, 4 images", pipe, draw, STATES, {}),
-        ("CLIP ViT-L/14, 256 texts", clip, encode, ("none", "cali", "none again"), {"tokenizer": tokenizer}),
+        (
+            "CLIP ViT-L/14, 256 texts",
+            clip,
+            encode,
+            ("none", "cali", "none again"),
+            {"tokenizer": tokenizer},
+        ),
     ]
     for what, model, call, states, how in subjects:
         times: dict[str, list[float]] = {state: [] for state in states}
@@ -102,12 +127,24 @@ def main() -> None:
         for state in states:
             median = statistics.median(times[state])
             low, high = (sorted(times[state])[place] for place in (1, -2))
-            row = {"what": what, "state": state, "seconds": median, "low": low, "high": high, "ratio": median / base}
+            row = {
+                "what": what,
+                "state": state,
+                "seconds": median,
+                "low": low,
+                "high": high,
+                "ratio": median / base,
+            }
             rows.append(row | {"peak_mib": peaks[state], "attach_seconds": attaching[state]})
             print(*rows[-1].values(), sep="\t", flush=True)
     if given.json:
-        about = "Seconds of a call with and without an attachment, random weights of full size, half precision"
-        write_records(given.json, about, rows, "what", ("state",), device=torch.cuda.get_device_name())
+        about = (
+            "Seconds of a call with and without an attachment, random weights of full size, half"
+            " precision"
+        )
+        write_records(
+            given.json, about, rows, "what", ("state",), device=torch.cuda.get_device_name()
+        )
 
 
 if __name__ == "__main__":

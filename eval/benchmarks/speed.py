@@ -4,9 +4,10 @@ python -m eval.benchmarks.speed                    # print the table
 python -m eval.benchmarks.speed --json FILE        # and write it
 python -m eval.benchmarks.speed --only losses,fit  # some of its parts
 
-Processor times on one thread, medians of calls in turn after one of each that is not counted; peak memory in MB above
-what a process held before, from /proc where there is one. They hold for one machine; the ratio of two times from one
-run is what carries over: above 1, ours is so many times faster. `difference` is that of the two results.
+Processor times on one thread, medians of calls in turn after one of each that is not counted; peak
+memory in MB above what a process held before, from /proc where there is one. They hold for one
+machine; the ratio of two times from one run is what carries over: above 1, ours is so many times
+faster. `difference` is that of the two results.
 """
 
 from __future__ import annotations
@@ -46,10 +47,18 @@ Call = Callable[[], Any]
 
 
 def compared(what: str, size: str, ours: Call, plain: Call, repetitions: int, **more: Any) -> Row:
-    """Return what was timed at which size, both times, plain / ours, peaks, and whatever else belongs to it."""
+    """Return what was timed at which size, both times, plain / ours, peaks, and whatever else
+    belongs to it."""
     seconds = medians({"ours": ours, "plain": plain}, repetitions)
     peaks = {"peak MB, ours": peak(ours), "peak MB, plain": peak(plain)} if PEAK.exists() else {}
-    return {"what": what, "size": size, **seconds, "ratio": seconds["plain"] / seconds["ours"], **peaks, **more}
+    return {
+        "what": what,
+        "size": size,
+        **seconds,
+        "ratio": seconds["plain"] / seconds["ours"],
+        **peaks,
+        **more,
+    }
 
 
 def medians(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
@@ -86,7 +95,8 @@ def unit(*shape: int, seed: int = 0) -> Tensor:
 
 
 def of_losses(batches: Iterable[int] = (1024, 4096), repetitions: int = 3) -> Iterator[Row]:
-    """Compare losses, whole and in blocks, with open_clip's: a step is value and gradient for both features."""
+    """Compare losses, whole and in blocks, with open_clip's: a step is value and gradient for both
+    features."""
     from open_clip.loss import ClipLoss, SigLipLoss
 
     pairs = {
@@ -108,7 +118,9 @@ def step(loss: Callable[[Tensor, Tensor], Tensor], batch: int) -> tuple[float, f
     x, y = unit(2, batch, DIM).float().requires_grad_()
     value = loss(x, y)
     gradients = torch.autograd.grad(value, (x, y))
-    return value.item(), float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())
+    return value.item(), float(
+        torch.stack([gradient.double().norm() for gradient in gradients]).norm()
+    )
 
 
 def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int = 5) -> Row:
@@ -126,11 +138,14 @@ def fit(d: int = 768, n_pairs: int = 80, n_spurious: int = 8, repetitions: int =
 
     difference = float((thin().matrix() - dense()).abs().max())
     size = f"d {d}, pairs {n_pairs}, spurious {n_spurious}"
-    return compared("fit: thin / dense inverse", size, thin, dense, repetitions, difference=difference)
+    return compared(
+        "fit: thin / dense inverse", size, thin, dense, repetitions, difference=difference
+    )
 
 
 def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int = 2) -> Row:
-    """Find the exact first k of n images for each query; difference: share of ranks that float32 gets otherwise."""
+    """Find the exact first k of n images for each query; difference: share of ranks that float32
+    gets otherwise."""
     items, texts = unit(n, DIM).float(), unit(queries, DIM, seed=1).float()
 
     def plain() -> np.ndarray:
@@ -146,25 +161,37 @@ def ranks(n: int = 400_000, queries: int = 50, k: int = 1000, repetitions: int =
     return compared(what, size, ours, plain, repetitions, difference=difference)
 
 
-def intervals(n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1) -> Row:
-    """Measure skew of four methods' queries on resampled galleries; difference: of mean NDKL, in standard errors."""
+def intervals(
+    n: int = 1_000_000, queries: int = 50, resamples: int = 40, repetitions: int = 1
+) -> Row:
+    """Measure skew of four methods' queries on resampled galleries; difference: of mean NDKL, in
+    standard errors."""
     rng, k = np.random.default_rng(0), min(1000, n // 20)
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], resamples=resamples)
-    ranked = {m: np.stack([rng.permutation(n)[: reach(k, n)] for _ in range(queries)]) for m in ("none", *"abc")}
+    ranked = {
+        m: np.stack([rng.permutation(n)[: reach(k, n)] for _ in range(queries)])
+        for m in ("none", *"abc")
+    }
 
     def plain() -> np.ndarray:
         """A weight for each image of each resample, as the bootstrap is written."""
         orders, found = [order for rows in ranked.values() for order in rows], []
         for weights in resampled_weights(n, resamples, 0, n):
             tops = (gallery.codes[order[resampled_places(order, weights, k)]] for order in orders)
-            found.append(np.stack([gallery.measure(groups, gallery.prior)[f"ndkl@{k}"] for groups in tops]))
+            found.append(
+                np.stack([gallery.measure(groups, gallery.prior)[f"ndkl@{k}"] for groups in tops])
+            )
         return np.concatenate(found, axis=1)
 
     ours = partial(gallery.skews, ranked)
     one, other = np.concatenate([of[f"ndkl@{k}"][:, 1:] for of in ours().values()]), plain()
-    apart = float(abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5))
+    apart = float(
+        abs(one.mean() - other.mean()) / (other.mean(axis=0).std() * (2 / resamples) ** 0.5)
+    )
     size = f"{n:,} rows, 4 methods, {queries} queries, k {k}, {resamples} resamples"
-    return compared("skew intervals / a weight for each image", size, ours, plain, repetitions, difference=apart)
+    return compared(
+        "skew intervals / a weight for each image", size, ours, plain, repetitions, difference=apart
+    )
 
 
 def embeddings(n: int, seed: int) -> Embeddings:
@@ -173,7 +200,8 @@ def embeddings(n: int, seed: int) -> Embeddings:
 
 
 def reference(n: int = 100_000, repetitions: int = 3) -> Row:
-    """Compare n rows of reference, a tenth of them measured too, with a set of bytes; difference: of rows left."""
+    """Compare n rows of reference, a tenth of them measured too, with a set of bytes; difference:
+    of rows left."""
     measured, other = embeddings(n, 1), embeddings(n, 2)
     other.features[: n // 10] = measured.features[: n // 10]
 
@@ -200,9 +228,13 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="also write the rows here")
-    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas (default: %(default)s)")
+    parser.add_argument(
+        "--only", default=",".join(PARTS), help="parts, with commas (default: %(default)s)"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -218,7 +250,14 @@ def main() -> None:
     Console(width=150).print(table)
     if given.json:
         settings = {"threads": torch.get_num_threads(), "machine": platform.machine()}
-        write_records(given.json, "Median processor times; ratio: plain / ours", rows, "what", ("size",), **settings)
+        write_records(
+            given.json,
+            "Median processor times; ratio: plain / ours",
+            rows,
+            "what",
+            ("size",),
+            **settings,
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Shares predicted from texts alone beside those that were generated and found: how well, on what, and where not.
+"""Shares predicted from texts alone beside those that were generated and found: how well, on what,
+and where not.
 
 python -m eval.experiments.audit_texts --json eval/results/audit_texts.json
 
-Every prediction is out of sample: each concept is left out of its line, and coverage is that of lines fitted on two
-thirds of the concepts, over 200 random splits.
+Every prediction is out of sample: each concept is left out of its line, and coverage is that of
+lines fitted on two thirds of the concepts, over 200 random splits.
 
-published    Share of men in what Stable Diffusion 1.5 generated (Fair Diffusion's counts) from CLIP ViT-B/32's texts.
-retrieval    Share of men among the first 100 of CelebA pools with as many men as women.
-miniature    Share of men in what the embedded pipeline generated (eval/results/miniature.json), from its own texts and
+published    Share of men in what Stable Diffusion 1.5 generated (Fair Diffusion's counts) from CLIP
+ViT-B/32's texts. retrieval    Share of men among the first 100 of CelebA pools with as many men as
+women. miniature    Share of men in what the embedded pipeline generated
+(eval/results/miniature.json), from its own texts and
              from the texts of the embedded CLIP.
 """
 
@@ -55,27 +57,57 @@ def add_line(out: TaskResult, line: ShareLine, subset: str = "") -> None:
         inside = (y[held] >= low - 1e-9) & (y[held] <= high + 1e-9)
         found.append((inside.mean(), (high - low).mean()))
     covered, width = np.array(found).T
-    out.add("interval_coverage", NONE, covered.mean(), percentile_interval(covered), n=n, subset=subset)
+    out.add(
+        "interval_coverage", NONE, covered.mean(), percentile_interval(covered), n=n, subset=subset
+    )
     out.add(WIDTH, NONE, width.mean(), n=n, subset=subset)
-    chances = np.array([ShareLine(*np.delete([x, y], i, axis=1)).chance(x[[i]], 0.5)[0] for i in range(len(x))])
+    chances = np.array(
+        [ShareLine(*np.delete([x, y], i, axis=1)).chance(x[[i]], 0.5)[0] for i in range(len(x))]
+    )
     said = np.maximum(chances, 1 - chances) >= SURE
     if said.any():
         hits, times = int(((chances > 0.5) == (y > 0.5))[said].sum()), int(said.sum())
-        out.add(SAID_RIGHT, NONE, hits / times, wilson_interval(hits, times), n={"said": times}, subset=subset)
+        out.add(
+            SAID_RIGHT,
+            NONE,
+            hits / times,
+            wilson_interval(hits, times),
+            n={"said": times},
+            subset=subset,
+        )
 
 
 def published(gallery: Gallery) -> TaskResult:
     """Measure lines of B/32's texts and what Stable Diffusion 1.5 generated."""
-    host, asked = gallery.texts, {query.removeprefix("A photo of "): query for query in gallery.queries}
-    table = read_shares(None, gallery.prompts).rename(asked).loc[lambda one: one.index.isin(gallery.queries)]
+    host, asked = (
+        gallery.texts,
+        {query.removeprefix("A photo of "): query for query in gallery.queries},
+    )
+    table = (
+        read_shares(None, gallery.prompts)
+        .rename(asked)
+        .loc[lambda one: one.index.isin(gallery.queries)]
+    )
     rows = host.embed(list(table.index), host.roles[0])
-    along = directions(host, gallery.prompts, [text for group in gallery.prompts.groups for text in group])
+    along = directions(
+        host, gallery.prompts, [text for group in gallery.prompts.groups for text in group]
+    )
     line = ShareLine((rows @ along[0]).numpy(), table.to_numpy()[:, 0])
     model, split = str(host.model_id), "Fair Diffusion's counts, Stable Diffusion 1.5"
-    out = about("published", "Occupations that are in both files, 250 images of each.", model, split, len(line.x))
+    out = about(
+        "published",
+        "Occupations that are in both files, 250 images of each.",
+        model,
+        split,
+        len(line.x),
+    )
     add_line(out, line, "texts of men less texts of women")
-    direction = normalize(gallery.rows[gallery.gender == 0].mean(0) - gallery.rows[gallery.gender == 1].mean(0), dim=0)
-    add_line(out, ShareLine((rows @ direction).numpy(), line.y), "images of men less images of women")
+    direction = normalize(
+        gallery.rows[gallery.gender == 0].mean(0) - gallery.rows[gallery.gender == 1].mean(0), dim=0
+    )
+    add_line(
+        out, ShareLine((rows @ direction).numpy(), line.y), "images of men less images of women"
+    )
     return out
 
 
@@ -84,11 +116,16 @@ def retrieval(gallery: Gallery) -> TaskResult:
     host, role = gallery.texts, gallery.texts.roles[0]
     rows = host.under(gallery.queries, role, None)
     scores = (rows @ gallery.rows.T).numpy()
-    first = [pool[np.argsort(-scores[:, pool], axis=1, kind="stable")[:, :FIRST]] for pool in gallery.pools(range(10))]
+    first = [
+        pool[np.argsort(-scores[:, pool], axis=1, kind="stable")[:, :FIRST]]
+        for pool in gallery.pools(range(10))
+    ]
     men = [(gallery.gender[one] == 0).mean(1) for one in first]
     line = ShareLine((rows @ directions(host, gallery.prompts)[0]).numpy(), np.mean(men, axis=0))
     split = f"CelebA, 10 pools of 402 men and 402 women, first {FIRST}"
-    out = about("retrieval", "Share of men among the first images.", str(host.model_id), split, len(line.x))
+    out = about(
+        "retrieval", "Share of men among the first images.", str(host.model_id), split, len(line.x)
+    )
     add_line(out, line)
     return out
 
@@ -105,7 +142,9 @@ def embedded() -> TaskResult:
     hosts["texts of the embedded CLIP"] = resolve(model, tokenizer=tokenizer)
     wanted = ("generation gender", "share", NONE)
     rows = [row for row in read("miniature").rows if (row.task, row.metric, row.method) == wanted]
-    shares = {row.subset.partition(":")[0]: row.value for row in rows}  # of men among all images of a concept
+    shares = {
+        row.subset.partition(":")[0]: row.value for row in rows
+    }  # of men among all images of a concept
     split = "eval/results/miniature.json, 12 images of each profession"
     out = about("miniature", "Share of men in what was generated.", "miniature", split, len(shares))
     texts = [form[one] for one in shares]

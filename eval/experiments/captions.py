@@ -1,10 +1,11 @@
 """Small CLIPs that learn from captions of which some are wrong: the work of four experiments.
 
-A model learns from renders of birds, whose captions name the species ("a photo of a robin."): 48 texts, which are the
-classes of zero-shot accuracy too; in retrieval each text is asked once. It learns from scratch, or the two projections
-of the shipped model go on alone ("heads"). Pairs are wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a
-caption taken from all), class (the species taken for the next one with half the share), crop (a fifth of the image's
-sides is left).
+A model learns from renders of birds, whose captions name the species ("a photo of a robin."): 48
+texts, which are the classes of zero-shot accuracy too; in retrieval each text is asked once. It
+learns from scratch, or the two projections of the shipped model go on alone ("heads"). Pairs are
+wrong in three ways (tables A.1 and A.2 of the thesis): mixture (a caption taken from all), class
+(the species taken for the next one with half the share), crop (a fifth of the image's sides is
+left).
 """
 
 from __future__ import annotations
@@ -51,12 +52,26 @@ SCORES = (METRIC, "recall@1 text->image", "recall@5 text->image")
 PATCH = 0.2  # of each side, what crop noise keeps
 ARCHITECTURE: dict[str, Any] = {
     "embed_dim": 64,
-    "vision_cfg": {"image_size": SIZE, "patch_size": 16, "width": 64, "layers": 2, "head_width": 32, "mlp_ratio": 2.0},
-    "text_cfg": {"context_length": CONTEXT_LENGTH, "width": 64, "heads": 2, "layers": 1, "mlp_ratio": 2.0},
+    "vision_cfg": {
+        "image_size": SIZE,
+        "patch_size": 16,
+        "width": 64,
+        "layers": 2,
+        "head_width": 32,
+        "mlp_ratio": 2.0,
+    },
+    "text_cfg": {
+        "context_length": CONTEXT_LENGTH,
+        "width": 64,
+        "heads": 2,
+        "layers": 1,
+        "mlp_ratio": 2.0,
+    },
 }
 
 
-# ---- data --------------------------------------------------------------------------------------------------------
+# ---- data
+# -------------------------------------------------------------------------------------------------
 
 
 def pixels(world: Birds) -> Tensor:
@@ -69,17 +84,21 @@ def captions(species: NDArray[np.int64] | Tensor) -> list[str]:
     return [TEXTS[code] for code in species.tolist()]
 
 
-def class_noise(labels: NDArray[np.int64], eta: float, classes: int, seed: int) -> NDArray[np.int64]:
-    """Return labels (n,) of which each is taken for the next class with probability eta / 2 (thesis section 5.3.1)."""
+def class_noise(
+    labels: NDArray[np.int64], eta: float, classes: int, seed: int
+) -> NDArray[np.int64]:
+    """Return labels (n,) of which each is taken for the next class with probability eta / 2 (thesis
+    section 5.3.1)."""
     flipped = numpy_generator("class noise", seed).random(len(labels)) < eta / 2
     return np.where(flipped, (labels + 1) % classes, labels)
 
 
 def crop_noise(images: Tensor, eta: float, generator: torch.Generator) -> Tensor:
-    """Return images (b, 3, h, w) of which each is cropped to a fifth of its sides, and enlarged, with probability eta.
+    """Return images (b, 3, h, w) of which each is cropped to a fifth of its sides, and enlarged,
+    with probability eta.
 
-    The source (thesis section 5.3.1) says "1/5 of their original size", which is read as that of the sides: a patch of
-    a fifth of the area still shows most objects.
+    The source (thesis section 5.3.1) says "1/5 of their original size", which is read as that of
+    the sides: a patch of a fifth of the area still shows most objects.
     """
     b, _, h, w = images.shape
     draws = torch.rand(b, 3, generator=generator)
@@ -91,7 +110,9 @@ def crop_noise(images: Tensor, eta: float, generator: torch.Generator) -> Tensor
     y = first[:, :1].clamp(max=h - height) + torch.arange(height)
     x = first[:, 1:].clamp(max=w - width) + torch.arange(width)
     patches = images[chosen[:, None, None], :, y[:, :, None], x[:, None, :]].permute(0, 3, 1, 2)
-    return images.index_copy(0, chosen, F.interpolate(patches, (h, w), mode="bilinear", align_corners=False))
+    return images.index_copy(
+        0, chosen, F.interpolate(patches, (h, w), mode="bilinear", align_corners=False)
+    )
 
 
 @lru_cache(maxsize=6)
@@ -111,7 +132,8 @@ def learned_from(noise: str, share: float, seed: int) -> tuple[Tensor, list[str]
     return images, captions(species)
 
 
-# ---- models and trainings ------------------------------------------------------------------------------------------
+# ---- models and trainings
+# ------------------------------------------------------------------------------------------
 
 
 def fresh() -> Towers:
@@ -128,7 +150,8 @@ def fresh() -> Towers:
 
 
 class Heads(nn.Module):
-    """The projections of the shipped model over features of its frozen towers, which are computed once.
+    """The projections of the shipped model over features of its frozen towers, which are computed
+    once.
 
     It stands where towers do: an image is its feature (w, 1, 1), a text the number of its row.
     """
@@ -136,7 +159,9 @@ class Heads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         whole, *_ = load_clip()
-        self.project_image, self.project_text = (_linear(w) for w in (whole.visual.proj, whole.text_projection))
+        self.project_image, self.project_text = (
+            _linear(w) for w in (whole.visual.proj, whole.text_projection)
+        )
         self.frozen_texts = frozen(None)
 
     @property
@@ -164,7 +189,8 @@ def _linear(weight: Tensor) -> nn.Linear:
 
 @torch.no_grad()
 def frozen(images: Tensor | None) -> Tensor:
-    """Return what the shipped towers give before their projections: of images (n, w, 1, 1), or of the texts (48, w)."""
+    """Return what the shipped towers give before their projections: of images (n, w, 1, 1), or of
+    the texts (48, w)."""
     model, _, tokenizer = load_clip()
     model.eval()
     if images is None:
@@ -181,9 +207,15 @@ def learner(start: str, seed: int) -> Any:
 
 
 def train(
-    found: Any, images: Tensor, texts: Sequence[str], loss: Mapping[str, Any], watch: Any = None, **loop: Any
+    found: Any,
+    images: Tensor,
+    texts: Sequence[str],
+    loss: Mapping[str, Any],
+    watch: Any = None,
+    **loop: Any,
 ) -> Any:
-    """Return the model after training on images with their captions; `loss` are settings of LossSettings."""
+    """Return the model after training on images with their captions; `loss` are settings of
+    LossSettings."""
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
     batches = TensorBatches(images, texts, tokenize=found.tokenize, **sampling)
@@ -193,22 +225,27 @@ def train(
 
 
 def from_scratch(cell: Cell, world: Birds, texts: Sequence[str]) -> Any:
-    """Return a fresh model after training; the loss has the settings of the arm, and those that the cell has."""
+    """Return a fresh model after training; the loss has the settings of the arm, and those that the
+    cell has."""
     loop = {"steps": cell["steps"], "batch_size": BATCH, "lr": 1e-3, "seed": cell["seed"]}
     return train(learner("scratch", cell["seed"]), pixels(world), texts, loss_of(cell), **loop)
 
 
 def loss_of(cell: Cell) -> dict[str, Any]:
     """Return settings of LossSettings: those of the arm, and what the cell has of them."""
-    own = {name: cell[name] for name in LossSettings.model_fields if name in cell and name != "loss"}
+    own = {
+        name: cell[name] for name in LossSettings.model_fields if name in cell and name != "loss"
+    }
     return {"temperature": T, **cell["settings"], **own}
 
 
-# ---- noisy_captions and wrong_pairs ----------------------------------------------------------------------------------
+# ---- noisy_captions and wrong_pairs
+# ----------------------------------------------------------------------------------
 
 
 def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
-    """Return the renders of a seed, and the species that each caption names: a share eta is drawn from all."""
+    """Return the renders of a seed, and the species that each caption names: a share eta is drawn
+    from all."""
     world = birds.sample(IMAGES, seed=1000 + seed)
     return world, world.species.numpy()[Pairs.noise(IMAGES, eta, seed)]
 
@@ -217,26 +254,34 @@ def noisy(seed: int, eta: float) -> tuple[Birds, NDArray[np.int64]]:
 def held_out() -> Monitor:
     """Return scores of renders that are the same for all seeds."""
     world = birds.sample(HELD_OUT, seed=HELD_OUT_SEED)
-    return Monitor(pixels(world), captions=captions(world.species), labels=world.species, class_texts=TEXTS)
+    return Monitor(
+        pixels(world), captions=captions(world.species), labels=world.species, class_texts=TEXTS
+    )
 
 
 def noisy_captions(cell: Cell) -> dict[str, float]:
     """Score one training on clean renders; "wrong" is the share of the captions that differ."""
     world, named = noisy(cell["seed"], cell["eta"])
     found = held_out()(from_scratch(cell, world, captions(named)))
-    return {name: found[name] for name in SCORES} | {"wrong": float(np.mean(named != world.species.numpy()))}
+    return {name: found[name] for name in SCORES} | {
+        "wrong": float(np.mean(named != world.species.numpy()))
+    }
 
 
 def scores(cell: Cell) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return (n,) the cosine of each image with the caption that it was given after training, and which are wrong."""
+    """Return (n,) the cosine of each image with the caption that it was given after training, and
+    which are wrong."""
     world, named = noisy(cell["seed"], cell["eta"])
     found = from_scratch(cell, world, captions(named))
     texts = text_features(found, TEXTS, 64)[torch.from_numpy(named)]
-    return (image_features(found, pixels(world)) * texts).sum(dim=1).numpy(), named != world.species.numpy()
+    return (image_features(found, pixels(world)) * texts).sum(
+        dim=1
+    ).numpy(), named != world.species.numpy()
 
 
 def wrong_pairs(cell: Cell) -> dict[str, float]:
-    """Measure how well the scores of one training tell wrong pairs from right ones, and how high they are."""
+    """Measure how well the scores of one training tell wrong pairs from right ones, and how high
+    they are."""
     found, wrong = scores(cell)
     return {
         "auroc": auroc(found, wrong, resamples=2).value,
@@ -246,7 +291,8 @@ def wrong_pairs(cell: Cell) -> dict[str, float]:
 
 
 def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
-    """Draw densities of the scores of right and wrong pairs, from a training of each loss on one seed."""
+    """Draw densities of the scores of right and wrong pairs, from a training of each loss on one
+    seed."""
     (told,) = result.provenance
     figure, axes = subplots(1, len(told.methods), (1 + 3.6 * len(told.methods), 3.1))
     for axis, (loss, settings) in zip(axes, told.methods.items(), strict=True):
@@ -255,27 +301,50 @@ def draw_scores(result: Result, path: Path, eta: float = 0.6) -> None:
         edges = np.histogram_bin_edges(found, bins=40)
         for name, rows in (("right", ~wrong), ("wrong", wrong)):
             axis.hist(found[rows], bins=edges, density=True, alpha=0.6, label=name)
-        axis.set(title=f"{loss}, eta {eta:g}: AUROC {auroc(found, wrong, resamples=2).value:.3f}", xlabel="cosine")
+        axis.set(
+            title=f"{loss}, eta {eta:g}: AUROC {auroc(found, wrong, resamples=2).value:.3f}",
+            xlabel="cosine",
+        )
     axes[0].legend()
-    write_png(figure, path.with_name("wrong_pairs_scores.png"), {"kind": "scores of pairs", "eta": eta}, small=True)
+    write_png(
+        figure,
+        path.with_name("wrong_pairs_scores.png"),
+        {"kind": "scores of pairs", "eta": eta},
+        small=True,
+    )
 
 
 def draw_curves(result: Result, path: Path) -> None:
-    """Draw accuracy over the share of wrong captions, a line for each loss, and over lam, a line for each share."""
+    """Draw accuracy over the share of wrong captions, a line for each loss, and over lam, a line
+    for each share."""
     figure, axes = subplots(1, 2, (10, 4))
-    for axis, (task, x, line) in zip(axes, (("noise", "eta", "method"), ("lam", "lam", "eta")), strict=True):
-        rows = [(place_of(row), row) for row in result.rows if (row.metric, row.task) == (METRIC, task)]
+    for axis, (task, x, line) in zip(
+        axes, (("noise", "eta", "method"), ("lam", "lam", "eta")), strict=True
+    ):
+        rows = [
+            (place_of(row), row) for row in result.rows if (row.metric, row.task) == (METRIC, task)
+        ]
         for name in dict.fromkeys(place[line] for place, _ in rows):
-            own = [(place[x], row.value, *row.interval) for place, row in rows if place[line] == name]
+            own = [
+                (place[x], row.value, *row.interval) for place, row in rows if place[line] == name
+            ]
             at, values, low, high = zip(*own, strict=True)
-            axis.plot(at, values, marker="o", ms=4, label=name if task == "noise" else f"eta {name}")
+            axis.plot(
+                at, values, marker="o", ms=4, label=name if task == "noise" else f"eta {name}"
+            )
             axis.fill_between(at, low, high, alpha=0.15)
-        axis.set(xlabel=x, ylabel="zero-shot accuracy", ylim=(0, 1.02), xscale="log" if x == "lam" else "linear")
+        axis.set(
+            xlabel=x,
+            ylabel="zero-shot accuracy",
+            ylim=(0, 1.02),
+            xscale="log" if x == "lam" else "linear",
+        )
         axis.legend(fontsize=8)
     write_png(figure, path, {"from": f"{path.stem}.json"}, small=True)
 
 
-# ---- which_loss ------------------------------------------------------------------------------------------------------
+# ---- which_loss
+# -------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4)
@@ -302,8 +371,9 @@ class Watch:
 
 
 def which_loss(cell: Cell) -> dict[str, Any]:
-    """Score one arm on held-out renders; of InfoNCE also a second training without the pairs of the lowest early scores
-    ("filtered"); of a model that knew something also the mean of its weights and those that it began with ("WiSE-FT").
+    """Score one arm on held-out renders; of InfoNCE also a second training without the pairs of the
+    lowest early scores ("filtered"); of a model that knew something also the mean of its weights
+    and those that it began with ("WiSE-FT").
     """
     start, seed, arm = cell["start"], cell["seed"], cell["arm"]
     if arm == "not trained":
@@ -317,12 +387,16 @@ def which_loss(cell: Cell) -> dict[str, Any]:
     figures, end = worth(start, found), copy.deepcopy(found.model.state_dict())
     if arm in cell["mixed"]:
         begun = learner(start, seed).model.state_dict()
-        found.model.load_state_dict({name: torch.lerp(begun[name].float(), end[name].float(), 0.5) for name in end})
+        found.model.load_state_dict(
+            {name: torch.lerp(begun[name].float(), end[name].float(), 0.5) for name in end}
+        )
         figures |= {f"{arm}, WiSE-FT: {name}": value for name, value in worth(start, found).items()}
     if arm == "InfoNCE":
         found.model.load_state_dict(watch.early)
         again = filtered(cell, found, images, texts)
-        figures |= {f"InfoNCE, filtered: {name}": value for name, value in worth(start, again).items()}
+        figures |= {
+            f"InfoNCE, filtered: {name}": value for name, value in worth(start, again).items()
+        }
     return figures
 
 
@@ -332,16 +406,20 @@ def watched(cell: Cell, images: Tensor, texts: Sequence[str]) -> tuple[Any, Watc
     loop = {"steps": steps, "batch_size": FEWER_BATCH, "lr": cell["lr"], "seed": cell["seed"]}
     loss = {**cell["settings"], "temperature": cell["temperature"]}
     found = learner(cell["start"], cell["seed"])
-    return train(found, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)), watch
+    return (
+        train(found, images, texts, loss, watch, **loop, eval_every=max(1, steps // LOOKS)),
+        watch,
+    )
 
 
 def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> Any:
-    """Return a model that learned from the pairs whose early scores are highest: the share that validates best."""
+    """Return a model that learned from the pairs whose early scores are highest: the share that
+    validates best."""
     codes = torch.tensor([TEXTS.index(text) for text in texts])
     features = torch.cat([image_features(early, part) for part in images.split(500)])
-    order = softmax_scores(features, text_features(early, TEXTS, 64), codes, cell["temperature"]).argsort(
-        descending=True
-    )
+    order = softmax_scores(
+        features, text_features(early, TEXTS, 64), codes, cell["temperature"]
+    ).argsort(descending=True)
     runs = []
     for share in cell["kept"]:
         kept = order[: round(share * len(order))].sort().values
@@ -351,11 +429,13 @@ def filtered(cell: Cell, early: Any, images: Tensor, texts: Sequence[str]) -> An
 
 
 def softmax_scores(images: Tensor, texts: Tensor, codes: Tensor, t: float) -> Tensor:
-    """Return how surely image and caption pick each other: (n,) at most 0, low where they do not fit.
+    """Return how surely image and caption pick each other: (n,) at most 0, low where they do not
+    fit.
 
         (log softmax_j(<x_i, v_j> / t) + log softmax_i(<x_i, v_j> / t)) / 2  at j = codes[i]
 
-    images: (n, d) and texts: (m, d) of norm 1, each different caption once. codes: (n,) the caption of each image.
+    images: (n, d) and texts: (m, d) of norm 1, each different caption once. codes: (n,) the caption
+    of each image.
     """
     logits = images @ texts.T / t
     own = logits.gather(1, codes[:, None])[:, 0]

@@ -1,12 +1,15 @@
-"""How often do the 95 % intervals of group accuracies cover the truth? Simulated, on data whose truth is known.
+"""How often do the 95 % intervals of group accuracies cover the truth? Simulated, on data whose
+truth is known.
 
-python -m eval.experiments.coverage --json eval/results/coverage.json   # all settings, a minute or two
-python -m eval.experiments.coverage --sets 300                          # fewer data sets, to have a look
+python -m eval.experiments.coverage --json eval/results/coverage.json   # all settings, a minute or
+two python -m eval.experiments.coverage --sets 300                          # fewer data sets, to
+have a look
 
-A data set is n images whose groups are drawn too; each image is right without a method and with it with the
-probabilities of its group. The truth of the worst group is the lowest accuracy over the groups, that of the gap the
-average minus it. Intervals that a setting expects to cover must do so for 92-98 % of the data sets. The others show
-where, and by how much, a percentile bootstrap of a minimum fails: ties, tiny groups, accuracies near 0 or 1.
+A data set is n images whose groups are drawn too; each image is right without a method and with it
+with the probabilities of its group. The truth of the worst group is the lowest accuracy over the
+groups, that of the gap the average minus it. Intervals that a setting expects to cover must do so
+for 92-98 % of the data sets. The others show where, and by how much, a percentile bootstrap of a
+minimum fails: ties, tiny groups, accuracies near 0 or 1.
 """
 
 from __future__ import annotations
@@ -36,10 +39,12 @@ ROUNDING = 1e-9  # 0.7 - 0.6 is not quite 0.1, and must not decide at a bound
 class Setting:
     """n images in groups.
 
-    share, before, after: of each group, its share of the images and its accuracies without and with the method.
+    share, before, after: of each group, its share of the images and its accuracies without and with
+    the method.
     expected: the intervals that theory says cover.
     weights: of the groups in `average_reweighted`; the shares where there are none.
-    together: how much the same images are right without and with it; 0 is independent, 1 as much as can be.
+    together: how much the same images are right without and with it; 0 is independent, 1 as much as
+    can be.
     """
 
     name: str
@@ -63,13 +68,17 @@ class Setting:
         }
         found = {name: after for name, (_, after) in both.items()}
         found[REWEIGHTED] = float(np.average(self.after, weights=self.weights or self.share))
-        return found | {f"change of {name}": after - before for name, (before, after) in both.items()}
+        return found | {
+            f"change of {name}": after - before for name, (before, after) in both.items()
+        }
 
     def cells(self) -> np.ndarray:
         """Probability (g, 2, 2) of every (group, right without, right with)."""
         a, b = np.array(self.before), np.array(self.after)
         both = self.together * np.minimum(a, b) + (1 - self.together) * a * b
-        table = np.stack([np.stack([1 - a - b + both, b - both], -1), np.stack([a - both, both], -1)], 1)
+        table = np.stack(
+            [np.stack([1 - a - b + both, b - both], -1), np.stack([a - both, both], -1)], 1
+        )
         return table * (np.array(self.share) / np.sum(self.share))[:, None, None]
 
     def draw(self, sets: int, seed: int) -> Iterator[np.ndarray]:
@@ -83,38 +92,92 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("one worst group, sizes of Waterbirds", 5794, (2255, 2255, 642, 642),
-            (0.9, 0.75, 0.39, 0.85), (0.85, 0.8, 0.7, 0.8)),
-    Setting("one small worst group, sizes of CelebA", 19962, (9767, 7535, 2480, 180),
-            (0.85, 0.83, 0.9, 0.73), (0.86, 0.88, 0.9, 0.77)),
-    Setting("one worst group of 60 images", 400, (110, 110, 120, 60), (0.9, 0.85, 0.9, 0.4), (0.9, 0.85, 0.85, 0.6)),
-    Setting("another worst group with the method", 4000, (1,) * 4, (0.8, 0.85, 0.3, 0.8), (0.6, 0.8, 0.75, 0.8)),
-    Setting("one group", 500, (1,), (0.6,), (0.7,), ("worst_group", "change of worst_group", *AVERAGE)),
+    Setting(
+        "one worst group, sizes of Waterbirds",
+        5794,
+        (2255, 2255, 642, 642),
+        (0.9, 0.75, 0.39, 0.85),
+        (0.85, 0.8, 0.7, 0.8),
+    ),
+    Setting(
+        "one small worst group, sizes of CelebA",
+        19962,
+        (9767, 7535, 2480, 180),
+        (0.85, 0.83, 0.9, 0.73),
+        (0.86, 0.88, 0.9, 0.77),
+    ),
+    Setting(
+        "one worst group of 60 images",
+        400,
+        (110, 110, 120, 60),
+        (0.9, 0.85, 0.9, 0.4),
+        (0.9, 0.85, 0.85, 0.6),
+    ),
+    Setting(
+        "another worst group with the method",
+        4000,
+        (1,) * 4,
+        (0.8, 0.85, 0.3, 0.8),
+        (0.6, 0.8, 0.75, 0.8),
+    ),
+    Setting(
+        "one group", 500, (1,), (0.6,), (0.7,), ("worst_group", "change of worst_group", *AVERAGE)
+    ),
     Setting("two groups tied", 1000, (1, 1), (0.6,) * 2, (0.7,) * 2, AVERAGE),
     Setting("four groups tied", 800, (1,) * 4, (0.6,) * 4, (0.7,) * 4, AVERAGE),
     Setting("fourteen groups tied", 1400, (1,) * 14, (0.6,) * 14, (0.7,) * 14, AVERAGE),
     Setting("two groups 0.03 apart", 1000, (1, 1), (0.6, 0.63), (0.7, 0.73), AVERAGE),
-    Setting("a worst group of 10 images", 400, (130, 130, 130, 10),
-            (0.9, 0.85, 0.9, 0.4), (0.9, 0.85, 0.9, 0.6), AVERAGE),
-    Setting("worst accuracy 0.04, of 50 images", 500, (150, 150, 150, 50),
-            (0.9, 0.85, 0.9, 0.02), (0.9, 0.85, 0.9, 0.04), AVERAGE),
-    Setting("worst accuracy 0.005, of 100 images", 500, (150, 150, 100, 100),
-            (0.9, 0.85, 0.9, 0.005), (0.9, 0.85, 0.9, 0.005), AVERAGE),
-    Setting("weights on groups near 1", 4000, (1,) * 4, (0.9, 0.3, 0.3, 0.9), (0.9985, 0.3, 0.3, 0.9985),
-            ("average", "change of average"), weights=(48, 2, 2, 48)),
+    Setting(
+        "a worst group of 10 images",
+        400,
+        (130, 130, 130, 10),
+        (0.9, 0.85, 0.9, 0.4),
+        (0.9, 0.85, 0.9, 0.6),
+        AVERAGE,
+    ),
+    Setting(
+        "worst accuracy 0.04, of 50 images",
+        500,
+        (150, 150, 150, 50),
+        (0.9, 0.85, 0.9, 0.02),
+        (0.9, 0.85, 0.9, 0.04),
+        AVERAGE,
+    ),
+    Setting(
+        "worst accuracy 0.005, of 100 images",
+        500,
+        (150, 150, 100, 100),
+        (0.9, 0.85, 0.9, 0.005),
+        (0.9, 0.85, 0.9, 0.005),
+        AVERAGE,
+    ),
+    Setting(
+        "weights on groups near 1",
+        4000,
+        (1,) * 4,
+        (0.9, 0.3, 0.3, 0.9),
+        (0.9985, 0.3, 0.3, 0.9985),
+        ("average", "change of average"),
+        weights=(48, 2, 2, 48),
+    ),
     Setting("all groups near 1", 800, (1,) * 4, (0.99,) * 4, (0.995,) * 4, ()),
-)  # fmt: skip
+)
 
 
 def intervals(
     cells: np.ndarray, weights: np.ndarray, hardest: int, resamples: int, seed: int
 ) -> dict[str, tuple[float, float, float]]:
-    """(value, low, high) of everything for one data set; the last ones compare with and without Wilson's."""
+    """(value, low, high) of everything for one data set; the last ones compare with and without
+    Wilson's."""
     alone, found = cells[hardest : hardest + 1], dict[str, tuple[float, float, float]]()
-    drawn, drawn_alone = (np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone))
+    drawn, drawn_alone = (
+        np.concatenate([*resampled_counts(one, resamples, seed)]) for one in (cells, alone)
+    )
     for name, of in {**STATISTICS, REWEIGHTED: Reweighted(weights)}.items():
         value, ends, change = interval_of(of, cells, drawn)
-        found |= {name: (value, *ends)} | ({f"change of {name}": change} if name in STATISTICS else {})
+        found |= {name: (value, *ends)} | (
+            {f"change of {name}": change} if name in STATISTICS else {}
+        )
         if name in (REWEIGHTED, "worst_group"):
             found[f"{name}, percentile alone"] = (value, *_percentile(of, drawn))
     hits, size = int(alone[0, :, 1].sum()), int(alone.sum())
@@ -127,7 +190,9 @@ def _percentile(of: Statistic, drawn: np.ndarray) -> tuple[float, float]:
     return percentile_interval(of(drawn[..., 1].sum(-1), drawn.sum((-1, -2))))
 
 
-def simulate(setting: Setting, sets: int, resamples: int, seed: int = 0) -> dict[str, dict[str, float]]:
+def simulate(
+    setting: Setting, sets: int, resamples: int, seed: int = 0
+) -> dict[str, dict[str, float]]:
     """Coverage, bias and mean width of every interval over `sets` data sets."""
     truth, weights = setting.truth(), np.array(setting.weights or setting.share, dtype=float)
     hardest = int(np.argmin(setting.after))
@@ -188,7 +253,9 @@ def measure(sets: int, resamples: int, seed: int) -> Iterator[TaskResult]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--sets", type=int, default=1000, help="data sets per setting")
-    options.add_argument("--resamples", type=int, default=600, help="bootstrap resamples per data set")
+    options.add_argument(
+        "--resamples", type=int, default=600, help="bootstrap resamples per data set"
+    )
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     run("coverage", lambda: measure(given.sets, given.resamples, given.seed), given.json)

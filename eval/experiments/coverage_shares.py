@@ -1,13 +1,17 @@
-"""How often do the 95 % intervals of shares, parity gaps and MaxSkew hold the truth, by a judge alone and corrected?
+"""How often do the 95 % intervals of shares, parity gaps and MaxSkew hold the truth, by a judge
+alone and corrected?
 
-python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json   # about four minutes of one core
-python -m eval.experiments.coverage_shares --sets 100                                 # a quick look
+python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json   # about four
+minutes of one core python -m eval.experiments.coverage_shares --sets 100
+# a quick look
 
-Simulated. "counted": n images whose value everybody sees, as a judge that is always right would count them, four times
-as many data sets. "corrected": 1,000 images, a judge that errs and calls every third one of the second value the first,
-and people who labelled n images chosen at random; 3 % of the images show no value. Coverage of shares is that of the
-value that is covered least. "gallery": MaxSkew of the first fifth of n images, mean over 8 queries that lean to groups
-at random; the groups have the shares of the task, and the truth is the mean over 2,000 galleries of that size.
+Simulated. "counted": n images whose value everybody sees, as a judge that is always right would
+count them, four times as many data sets. "corrected": 1,000 images, a judge that errs and calls
+every third one of the second value the first, and people who labelled n images chosen at random; 3
+% of the images show no value. Coverage of shares is that of the value that is covered least.
+"gallery": MaxSkew of the first fifth of n images, mean over 8 queries that lean to groups at
+random; the groups have the shares of the task, and the truth is the mean over 2,000 galleries of
+that size.
 """
 
 from __future__ import annotations
@@ -34,17 +38,24 @@ TRUTH = {
 }
 LABELS, IMAGES, UNKNOWN, RIGHT = (30, 100, 300), 1000, 0.03, 0.8
 GALLERIES, QUERIES, LEAN, TRUTHS = (100, 400), 8, 0.3, 2000
-COVERAGE = Metric("coverage", "share of data sets whose interval holds the truth", "fact", "neither", (0.0, 1.0))
+COVERAGE = Metric(
+    "coverage", "share of data sets whose interval holds the truth", "fact", "neither", (0.0, 1.0)
+)
 WIDTH = Metric("width", "mean width of the intervals", "fact", "neither")
 GAP, SKEW = "parity gap", "MaxSkew"
 Bounds = tuple[float, float]
-Found = dict[str, Bounds]  # the interval of the share of each value, of the parity gap and of MaxSkew
+Found = dict[
+    str, Bounds
+]  # the interval of the share of each value, of the parity gap and of MaxSkew
 
 
 def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
     """Intervals of n images whose value is known."""
     counts = rng.multinomial(n, truth)
-    gap, reach = float(discrepancies(counts[None])[0]), float(shares_radius(counts[None], resamples=1000)[0])
+    gap, reach = (
+        float(discrepancies(counts[None])[0]),
+        float(shares_radius(counts[None], resamples=1000)[0]),
+    )
     found: Found = {f"share {i}": wilson_interval(int(c), n) for i, c in enumerate(counts)}
     return found | {GAP: (gap - reach, gap + reach), SKEW: log_skew(counts / n, reach)[1:]}
 
@@ -68,18 +79,24 @@ def corrected(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:
 
 
 class Population:
-    """Galleries of n images in groups of given shares, and queries that lean to groups at random."""
+    """Galleries of n images in groups of given shares, and queries that lean to groups at
+    random."""
 
     def __init__(self, truth: np.ndarray, n: int, lean: float = LEAN) -> None:
         self.truth, self.n, self.k = truth, n, n // 5
         self.leans = lean * np.random.default_rng(5).normal(size=(QUERIES, len(truth)))
 
     def open(self, rng: np.random.Generator, resamples: int) -> tuple[Gallery, np.ndarray]:
-        """A gallery and the rankings (q, n) of the queries; one with a group that nothing shows is drawn again."""
+        """A gallery and the rankings (q, n) of the queries; one with a group that nothing shows is
+        drawn again."""
         group = rng.choice(len(self.truth), size=self.n, p=self.truth)
         while len(np.unique(group)) < len(self.truth):
             group = rng.choice(len(self.truth), size=self.n, p=self.truth)
-        scores = self.leans[:, group] + 0.7 * rng.normal(size=self.n) + rng.normal(size=(QUERIES, self.n))
+        scores = (
+            self.leans[:, group]
+            + 0.7 * rng.normal(size=self.n)
+            + rng.normal(size=(QUERIES, self.n))
+        )
         labels = Labels(group, tuple(map(str, range(len(self.truth)))))
         gallery = Gallery(labels, [self.k], resamples=resamples, seed=int(rng.integers(1 << 31)))
         return gallery, np.argsort(-scores, axis=1, kind="stable")
@@ -96,38 +113,69 @@ class Population:
 
 
 def measure(sets: int) -> Iterator[TaskResult]:
-    """A task for each truth, a method for each way and number of labels or images, subsets share, gap and MaxSkew."""
+    """A task for each truth, a method for each way and number of labels or images, subsets share,
+    gap and MaxSkew."""
     for name, shares in TRUTH.items():
         truth = np.array(shares)
-        gap, skew = float(np.linalg.norm(truth - 1 / len(truth))), float(np.log(truth.max() * len(truth)))
+        gap, skew = (
+            float(np.linalg.norm(truth - 1 / len(truth))),
+            float(np.log(truth.max() * len(truth))),
+        )
         settings = {"shares": list(shares), "unknown": UNKNOWN, "judge right": RIGHT, "level": 0.95}
         done = TaskResult(
             TaskProvenance(
                 task=name,
-                description="How often intervals of data sets that are drawn from a known truth hold it.",
+                description=(
+                    "How often intervals of data sets that are drawn from a known truth hold it."
+                ),
                 model="none",
                 split="simulated",
                 seeds=[0],
                 n={"data sets": sets},
-                settings=settings | {"queries": QUERIES, "lean": LEAN, "k": "a fifth of the gallery"},
+                settings=settings
+                | {
+                    "queries": QUERIES,
+                    "lean": LEAN,
+                    "k": "a fifth of the gallery",
+                },
             )
         )
         for way, draw in (("counted", counted), ("corrected", corrected)):
             images = truth if way == "counted" else truth * (1 - UNKNOWN)
-            true = {f"share {i}": share for i, share in enumerate(images.tolist())} | {GAP: gap, SKEW: skew}
+            true = {f"share {i}": share for i, share in enumerate(images.tolist())} | {
+                GAP: gap,
+                SKEW: skew,
+            }
             for n in LABELS:
                 rng, times = np.random.default_rng(n), 4 * sets if way == "counted" else sets
                 drawn = [draw(truth, n, rng) for _ in range(times)]
-                add(done, f"{way}, {n} labels", {of: [one[of] for one in drawn] for of in drawn[0]}, true)
+                add(
+                    done,
+                    f"{way}, {n} labels",
+                    {of: [one[of] for one in drawn] for of in drawn[0]},
+                    true,
+                )
         for n in GALLERIES:
             population, rng = Population(truth, n), np.random.default_rng(n)
-            true = {SKEW: float(np.mean([population.value(*population.open(rng, 1)) for _ in range(TRUTHS)]))}
-            add(done, f"gallery of {n}", {SKEW: [population.interval(rng) for _ in range(2 * sets)]}, true)
+            true = {
+                SKEW: float(
+                    np.mean([population.value(*population.open(rng, 1)) for _ in range(TRUTHS)])
+                )
+            }
+            add(
+                done,
+                f"gallery of {n}",
+                {SKEW: [population.interval(rng) for _ in range(2 * sets)]},
+                true,
+            )
         yield done
 
 
-def add(done: TaskResult, method: str, intervals: dict[str, list[Bounds]], true: dict[str, float]) -> None:
-    """Rows of coverage and mean width; of the shares those of the value that is covered least, and the mean."""
+def add(
+    done: TaskResult, method: str, intervals: dict[str, list[Bounds]], true: dict[str, float]
+) -> None:
+    """Rows of coverage and mean width; of the shares those of the value that is covered least, and
+    the mean."""
     cells: dict[str, list[tuple[float, float]]] = {}
     for name, ends in intervals.items():
         low, high = np.array(ends).T
@@ -135,10 +183,20 @@ def add(done: TaskResult, method: str, intervals: dict[str, list[Bounds]], true:
         width = float((high - np.maximum(low, 0)).mean())
         cells.setdefault("share" if name.startswith("share") else name, []).append((held, width))
     for subset, found in cells.items():
-        covered, width = min(held for held, _ in found), float(np.mean([width for _, width in found]))
+        covered, width = (
+            min(held for held, _ in found),
+            float(np.mean([width for _, width in found])),
+        )
         times = len(next(iter(intervals.values())))
         n = {"data sets": times}
-        done.add(COVERAGE, method, covered, wilson_interval(round(covered * times), times), n=n, subset=subset)
+        done.add(
+            COVERAGE,
+            method,
+            covered,
+            wilson_interval(round(covered * times), times),
+            n=n,
+            subset=subset,
+        )
         done.add(WIDTH, method, width, subset=subset, n=n)
 
 

@@ -1,24 +1,27 @@
-"""Which form is the default? By a stated rule, from the committed tables; and what each table alone would choose.
+"""Which form is the default? By a stated rule, from the committed tables; and what each table alone
+would choose.
 
 python -m eval.experiments.default_choice --json eval/results/default_choice.json
 
-Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json and generation.json are read.
+Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json and generation.json are
+read.
 
 Models. Of each form in each table of the rivals
-gain     what it takes away of what could be gained: of none's skew, (none - value) / none, or of what the worst group
+gain     what it takes away of what could be gained: of none's skew, (none - value) / none, or of
+what the worst group
          of none lacks, (value - none) / (1 - none)
-cost     what is lost of the order of images inside a group, 1 - Spearman's correlation of scores before and after
-score    gain - cost: a share of the bias counts as much as a share of the order
+cost     what is lost of the order of images inside a group, 1 - Spearman's correlation of scores
+before and after score    gain - cost: a share of the bias counts as much as a share of the order
 harm     the table is worse than without, beyond its 95 % interval
 
-The rule: of the forms that do no harm in any table, the one with the highest mean score over the tables; of those
-within .02 of it, the one whose worst table is best. Once of the forms that need prompts alone, once of those that use
-unlabelled images (what `reference=` gives).
+The rule: of the forms that do no harm in any table, the one with the highest mean score over the
+tables; of those within .02 of it, the one whose worst table is best. Once of the forms that need
+prompts alone, once of those that use unlabelled images (what `reference=` gives).
 
 Pipelines. Of the forms that merge, choose no value for each image and need no judge:
-gain     what is taken away of the parity gap's square, corrected for the number of images, as a share of none's
-cost     the share of subjects, and of people and birds outside the fit, that are lost; the largest counts
-harm     the share left is above 1 beyond its interval
+gain     what is taken away of the parity gap's square, corrected for the number of images, as a
+share of none's cost     the share of subjects, and of people and birds outside the fit, that are
+lost; the largest counts harm     the share left is above 1 beyond its interval
 The same rule, over the one table that there is.
 """
 
@@ -39,7 +42,10 @@ FORMS = {
 }
 GENERATED = ("default", "difference", "cali", "leading")
 UNSEEN, LEFT = "unseen professions", "discrepancy_squared, share of none"
-OUTSIDE, ASKED = ("outside the fit, portraits", "outside the fit, birds"), "shows what was asked for"
+OUTSIDE, ASKED = (
+    ("outside the fit, portraits", "outside the fit, birds"),
+    "shows what was asked for",
+)
 
 
 class Place(NamedTuple):
@@ -63,7 +69,11 @@ def choose(places: Sequence[Place]) -> str | None:
     for place in places:
         by_form.setdefault(place.form, []).append(place)
     most = max(map(len, by_form.values()), default=0)
-    harmless = {form: own for form, own in by_form.items() if len(own) == most and not any(place.harm for place in own)}
+    harmless = {
+        form: own
+        for form, own in by_form.items()
+        if len(own) == most and not any(place.harm for place in own)
+    }
     means = {form: sum(place.score for place in own) / most for form, own in harmless.items()}
     near = [form for form, mean in means.items() if mean >= max(means.values()) - NEAR]
     return max(near, key=lambda form: min(place.score for place in harmless[form]), default=None)
@@ -82,7 +92,10 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
                 if form not in forms or main.change is None or kept is None:
                     continue
                 most = none if rows.sign < 0 else 1 - none
-                gain, harm = rows.sign * (main.value - none) / most, max(rows.sign * end for end in main.change[1:]) < 0
+                gain, harm = (
+                    rows.sign * (main.value - none) / most,
+                    max(rows.sign * end for end in main.change[1:]) < 0,
+                )
                 places.append(Place(about.task, form, gain, 1 - kept.value, harm))
     return places
 
@@ -90,7 +103,10 @@ def of_models(results: Sequence[Result], forms: Sequence[str]) -> list[Place]:
 def of_pipelines(result: Result) -> list[Place]:
     """Return each of the forms on the professions that a fit leaves out."""
     task = result.provenance[0].task
-    unseen, outside = rows_in(result, task, UNSEEN), [rows_in(result, task, where) for where in OUTSIDE]
+    unseen, outside = (
+        rows_in(result, task, UNSEEN),
+        [rows_in(result, task, where) for where in OUTSIDE],
+    )
     places = []
     for form in GENERATED:
         left = unseen[form, LEFT]
@@ -101,15 +117,28 @@ def of_pipelines(result: Result) -> list[Place]:
 
 
 def told(kind: str, places: Sequence[Place]) -> TaskResult:
-    """Return gain, cost, score and harm of every form in every table, and in the settings what is chosen."""
-    about = "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it names."
-    done = TaskResult(TaskProvenance(task=kind, title=f"The default among forms of {kind}", description=about))
+    """Return gain, cost, score and harm of every form in every table, and in the settings what is
+    chosen."""
+    about = (
+        "The rule over committed tables: gain - cost, and harm; `chosen` of the settings is what it"
+        " names."
+    )
+    done = TaskResult(
+        TaskProvenance(task=kind, title=f"The default among forms of {kind}", description=about)
+    )
     for place in places:
-        figures = {"gain": place.gain, "cost": place.cost, "score": place.score, "harm": float(place.harm)}
+        figures = {
+            "gain": place.gain,
+            "cost": place.cost,
+            "score": place.score,
+            "harm": float(place.harm),
+        }
         for metric, value in figures.items():
             done.add(Metric(metric, metric), place.form, value, n={"tables": 1}, subset=place.table)
     names = dict.fromkeys(place.table for place in places)
-    chosen = {"all": choose(places)} | {name: choose([p for p in places if p.table == name]) for name in names}
+    chosen = {"all": choose(places)} | {
+        name: choose([p for p in places if p.table == name]) for name in names
+    }
     done.provenance.settings.update({"near": NEAR, "chosen": chosen})
     return done
 
@@ -118,7 +147,11 @@ def main() -> None:
     given = parser(__doc__).parse_args()
     results = [read(name) for name in TABLES]
     parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
-    result = run("default_choice", lambda: [*parts, told("pipelines", of_pipelines(read("generation")))], given.json)
+    result = run(
+        "default_choice",
+        lambda: [*parts, told("pipelines", of_pipelines(read("generation")))],
+        given.json,
+    )
     for about in result.provenance:
         print(about.task, about.settings["chosen"])
 

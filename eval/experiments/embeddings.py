@@ -1,9 +1,10 @@
 """What the experiments on embeddings share: real and rendered images and texts.
 
-The real embeddings are not part of the project (CelebA is for non-commercial research). They are read from the folder
-in VLDEBIAS_REAL, or from ../shared/real beside the checkout:
+The real embeddings are not part of the project (CelebA is for non-commercial research). They are
+read from the folder in VLDEBIAS_REAL, or from ../shared/real beside the checkout:
 
-celeba1000_vitb32_openai.npz  image (1000, 512), attr (1000, 40) with attr_names, names (1000,); of texts: text64
+celeba1000_vitb32_openai.npz  image (1000, 512), attr (1000, 40) with attr_names, names (1000,); of
+texts: text64
                               (64, 512) with prompts64, prof (51, 512) with prof_prompts
 """
 
@@ -32,12 +33,18 @@ Rows = NDArray[np.int64]
 
 def file() -> Path:
     """Return where the real embeddings should be; the file may not exist."""
-    return Path(os.environ.get("VLDEBIAS_REAL", Path(__file__).resolve().parents[3] / "shared" / "real")) / FILE
+    return (
+        Path(
+            os.environ.get("VLDEBIAS_REAL", Path(__file__).resolve().parents[3] / "shared" / "real")
+        )
+        / FILE
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Gallery:
-    """Images with labels, the texts of the same model, queries, and the prompts that projections are fitted on."""
+    """Images with labels, the texts of the same model, queries, and the prompts that projections
+    are fitted on."""
 
     images: Embeddings
     texts: Host
@@ -55,16 +62,21 @@ class Gallery:
         return self.images.column("gender").codes
 
     def pools(self, seeds: Sequence[Any], among: Rows | None = None) -> list[Rows]:
-        """Return rows with as many men as women, PER_GENDER of each or all of the rarer, sampled for each seed."""
+        """Return rows with as many men as women, PER_GENDER of each or all of the rarer, sampled
+        for each seed."""
         among = np.arange(len(self.images)) if among is None else among
         groups = [among[self.gender[among] == code] for code in (0, 1)]
         size = min(PER_GENDER, *map(len, groups))
         draws = [np.random.default_rng(seed) for seed in seeds]
-        return [np.concatenate([rng.choice(group, size, replace=False) for group in groups]) for rng in draws]
+        return [
+            np.concatenate([rng.choice(group, size, replace=False) for group in groups])
+            for rng in draws
+        ]
 
 
 def celeba() -> Gallery:
-    """Return 1000 images with gender and age, 51 professions as queries, prompts with "man" and the same of "woman"."""
+    """Return 1000 images with gender and age, 51 professions as queries, prompts with "man" and the
+    same of "woman"."""
     with np.load(file(), allow_pickle=False) as arrays:
         read = {name: arrays[name] for name in arrays.files}
 
@@ -73,12 +85,21 @@ def celeba() -> Gallery:
         return Labels.of(np.where(shown, yes, no), names=(yes, no) if name == "Male" else (no, yes))
 
     queries, about = tuple(map(str, read["prof_prompts"])), tuple(map(str, read["prompts64"]))
-    rows = dict(zip([*about, *queries], torch.tensor(np.concatenate([read["text64"], read["prof"]])), strict=True))
+    rows = dict(
+        zip(
+            [*about, *queries],
+            torch.tensor(np.concatenate([read["text64"], read["prof"]])),
+            strict=True,
+        )
+    )
     return Gallery(
         images=Embeddings(
             features=read["image"],
             ids=tuple(map(str, read["names"])),
-            labels={"gender": attribute("Male", "male", "female"), "age": attribute("Young", "young", "old")},
+            labels={
+                "gender": attribute("Male", "male", "female"),
+                "age": attribute("Young", "young", "old"),
+            },
             about={"model": "CLIP ViT-B/32 openai", "data": "CelebA", "split": "000001-001000"},
         ),
         texts=TextTable(rows, "CLIP ViT-B/32 openai"),
@@ -93,8 +114,8 @@ def celeba() -> Gallery:
 
 
 def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embeddings]]:
-    """Return the texts of the miniature CLIP, or of another build, and its features of renders: world, and what
-    `open_world` takes; from the cache of the package where they are there."""
+    """Return the texts of the miniature CLIP, or of another build, and its features of renders:
+    world, and what `open_world` takes; from the cache of the package where they are there."""
     from eval.miniature.data import open_world
     from vldebias.data.cache import embed_images
     from vldebias.hosts.images import image_encoder
@@ -102,4 +123,6 @@ def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embedding
 
     model, preprocess, tokenizer = load_clip(folder)
     encoder = image_encoder(model, preprocess)
-    return resolve(model, tokenizer=tokenizer), lambda name, **how: embed_images(open_world(name, **how), encoder)
+    return resolve(model, tokenizer=tokenizer), lambda name, **how: embed_images(
+        open_world(name, **how), encoder
+    )

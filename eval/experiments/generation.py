@@ -1,25 +1,28 @@
-"""What does each method do to generated images? Ours and the field's on the miniature pipeline, from the same noise.
+"""What does each method do to generated images? Ours and the field's on the miniature pipeline,
+from the same noise.
 
-python -m eval.experiments.generation --images 8 --json eval/results/generation.json   # half an hour of a core; goes on
-python -m eval.experiments.generation --images 2 --forms none difference      # a quick look
+python -m eval.experiments.generation --images 8 --json eval/results/generation.json   # half an
+hour of a core; goes on python -m eval.experiments.generation --images 2 --forms none difference
+# a quick look
 
-"A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on 80 of the world's 100
-professions and asked for the 20 that it leaves out, 60 in all: the first is the set that ships, the others leave out
-others, chosen by chance. Intervals are over fits and professions (fits are resampled, then the professions of each).
-Pixels are kept below --work, so that a run that was stopped goes on. Ten steps, where the subject is recognised as
-often as with twenty. Beside the professions, prompts about none: does a person stay a person and a bird a bird, of the
-images that are one without a method?
+"A photo of a {profession}.", judged by the classifier of the miniature world. Three fits, each on
+80 of the world's 100 professions and asked for the 20 that it leaves out, 60 in all: the first is
+the set that ships, the others leave out others, chosen by chance. Intervals are over fits and
+professions (fits are resampled, then the professions of each). Pixels are kept below --work, so
+that a run that was stopped goes on. Ten steps, where the subject is recognised as often as with
+twenty. Beside the professions, prompts about none: does a person stay a person and a bird a bird,
+of the images that are one without a method?
 
 none               the pipeline as it is
-default            debias(pipe, set, method="default"): calibration, its lam lowered until it spares the space
-difference         P0 of the difference of the values
-fair pca           fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its noise; one fit
-leading            P0 of the directions that explain half of what the pairs differ in, the leading ones
-cali               the paper's settings
+default            debias(pipe, set, method="default"): calibration, its lam lowered until it spares
+the space difference         P0 of the difference of the values
+fair pca           fair PCA of the states ("fair-pca", FairImagen, Fu et al., 2025), without its
+noise; one fit leading            P0 of the directions that explain half of what the pairs differ
+in, the leading ones cali               the paper's settings
 stated value       "balanced-prompts": a value for each image, stated in its prompt
 
-n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls shares of none's up;
-`discrepancy_squared` and its share are corrected for that.
+n images of a fair prompt have a discrepancy of about sqrt(0.5 / n), which pulls shares of none's
+up; `discrepancy_squared` and its share are corrected for that.
 """
 
 from __future__ import annotations
@@ -62,7 +65,9 @@ OUTSIDE_IMAGES = 4  # of each outside prompt
 HALF = 0.5  # of what the pairs differ in
 SURE = 0.8  # of the judge: below it a gender is unknown
 SHARE = Metric("discrepancy, share of none", "parity gap, remaining share", "fact", "lower")
-SHARE_OF_SQUARES = Metric("discrepancy_squared, share of none", "squared parity gap, remaining share", "fact", "lower")
+SHARE_OF_SQUARES = Metric(
+    "discrepancy_squared, share of none", "squared parity gap, remaining share", "fact", "lower"
+)
 SHOWS = Metric("shows what was asked for", "shows what was asked for", "utility", "higher")
 OUTSIDE = {  # world of what is asked for -> prompts that state no profession
     "portraits": [
@@ -79,8 +84,8 @@ Draw = Callable[[Sequence[str], list[torch.Generator], int], Tensor]
 
 @dataclass(frozen=True)
 class Form:
-    """One way to generate. draw: (prompts, generators, seed) -> pixels; fitted: to the professions of a fit; fits: how
-    many its figures are of."""
+    """One way to generate. draw: (prompts, generators, seed) -> pixels; fitted: to the professions
+    of a fit; fits: how many its figures are of."""
 
     name: str
     draw: Draw
@@ -90,35 +95,50 @@ class Form:
 
 
 def _leading(problem: Problem, role: str) -> Tensor:
-    """Return (r, d) the directions that the prompt pairs differ most in, as many as explain half of it."""
+    """Return (r, d) the directions that the prompt pairs differ most in, as many as explain half of
+    it."""
     rows = torch.cat(PAIRS.rows(problem, role))
     _, lengths, directions = torch.linalg.svd(rows, full_matrices=False)
     explained = lengths.square().cumsum(0) / lengths.square().sum()
     return directions[: int((explained < HALF).sum()) + 1]
 
 
-LEADING = ClosedForm("leading", "leading directions of the pairs", "this package", "0.3",
-                     (Term(Need.PAIRS, _leading),))  # fmt: skip
+LEADING = ClosedForm(
+    "leading",
+    "leading directions of the pairs",
+    "this package",
+    "0.3",
+    (Term(Need.PAIRS, _leading),),
+)
 
 
 @cache
 def splits() -> tuple[PromptSet, ...]:
-    """Return the set as it ships, then as it would be had it left out others of its professions: none twice."""
+    """Return the set as it ships, then as it would be had it left out others of its professions:
+    none twice."""
     shipped = load_prompts(SET)
     names = ("groups", "classes", "class_names")
-    both = {name: (*getattr(shipped, name), *getattr(shipped, f"held_out_{name}")) for name in names}
+    both = {
+        name: (*getattr(shipped, name), *getattr(shipped, f"held_out_{name}")) for name in names
+    }
     order = np.random.default_rng(0).permutation(len(shipped.classes)).tolist()
     made = [shipped]
     for fit in range(1, FITS):
         out = order[(fit - 1) * LEFT_OUT : fit * LEFT_OUT]
-        own = {name: tuple(row for i, row in enumerate(rows) if i not in out) for name, rows in both.items()}
-        left = {f"held_out_{name}": tuple(rows[i] for i in sorted(out)) for name, rows in both.items()}
+        own = {
+            name: tuple(row for i, row in enumerate(rows) if i not in out)
+            for name, rows in both.items()
+        }
+        left = {
+            f"held_out_{name}": tuple(rows[i] for i in sorted(out)) for name, rows in both.items()
+        }
         made.append(replace(shipped, **own, **left))
     return tuple(made)
 
 
 def noise(prompt: str, seed: int) -> int:
-    """Return the seed of an image's generator: the same under every method, another for every prompt."""
+    """Return the seed of an image's generator: the same under every method, another for every
+    prompt."""
     return int.from_bytes(hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()[:6], "big")
 
 
@@ -132,15 +152,25 @@ class Studio:
         self.pipe.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
         self.pipe.set_progress_bar_config(disable=True)
 
-    def pixels(self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int) -> Pixels:
-        """Return (prompts * images, h, w, 3); in blocks of images, so that more of them can be asked for later."""
+    def pixels(
+        self, form: Form, part: str, prompts: Sequence[str], images: int, seed: int
+    ) -> Pixels:
+        """Return (prompts * images, h, w, 3); in blocks of images, so that more of them can be
+        asked for later."""
         starts = range(0, images, BLOCK)
-        blocks = [self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed) for i in starts]
+        blocks = [
+            self._block(form, part, prompts, range(i, min(i + BLOCK, images)), seed) for i in starts
+        ]
         by_prompt = [block.reshape(len(prompts), -1, *block.shape[1:]) for block in blocks]
         return np.concatenate(by_prompt, axis=1).reshape(-1, *blocks[0].shape[1:])
 
-    def _block(self, form: Form, part: str, prompts: Sequence[str], images: range, seed: int) -> Pixels:
-        path = self.work / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
+    def _block(
+        self, form: Form, part: str, prompts: Sequence[str], images: range, seed: int
+    ) -> Pixels:
+        path = (
+            self.work
+            / f"{form.name.replace(' ', '-')}.{part}.{seed}.{images.start}-{images.stop}.npy"
+        )
         if path.is_file():
             return np.load(path)
         rows = [(p, noise(p, 10_000 * seed + i)) for p in prompts for i in images]
@@ -150,7 +180,9 @@ class Studio:
                 texts, starts = zip(*batch, strict=True)
                 started = [torch.Generator().manual_seed(s) for s in starts]
                 done.append(form.draw(texts, started, 10_000 * seed + images.start))
-        kept = (torch.cat(done).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        kept = (
+            (torch.cat(done).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path.with_suffix(".part.npy"), kept)
         path.with_suffix(".part.npy").replace(path)
@@ -163,7 +195,12 @@ class Studio:
     def forms(self, fit: int = 0) -> list[Form]:
         """Return all of them, fitted to the professions of a fit."""
         return [
-            Form("none", lambda prompts, generators, _: self.call(prompts, generators), source="", fitted=False),
+            Form(
+                "none",
+                lambda prompts, generators, _: self.call(prompts, generators),
+                source="",
+                fitted=False,
+            ),
             Form("default", self.attached("default", fit)),
             Form("stated value", self.stated, fitted=False),
             Form("cali", self.attached("paper", fit), source="Chuang et al., 2023"),
@@ -178,7 +215,9 @@ class Studio:
         @cache
         def edits() -> Any:
             problem = Problem(self.pipe, [splits()[fit]])
-            with warnings.catch_warnings():  # of what the table shows: what becomes of prompts outside the fit
+            with (
+                warnings.catch_warnings()
+            ):  # of what the table shows: what becomes of prompts outside the fit
                 warnings.simplefilter("ignore", WideEditWarning)
                 return {role: problem.fit(get_method(method), role) for role in problem.host.roles}
 
@@ -188,31 +227,50 @@ class Studio:
 
         return draw
 
-    def stated(self, prompts: Sequence[str], generators: list[torch.Generator], seed: int) -> Tensor:
+    def stated(
+        self, prompts: Sequence[str], generators: list[torch.Generator], seed: int
+    ) -> Tensor:
         """Generate with balanced prompts, whose values are sampled for each seed."""
         with debias(self.pipe, SET, method=Balanced(seed=seed)):
             return self.call(prompts, generators)
 
 
-# ---- measures --------------------------------------------------------------------------------------------------------
+# ---- measures
+# -------------------------------------------------------------------------------------------------
 
 
 def judged(pixels: Pixels) -> dict[str, NDArray[Any]]:
-    """Return the gender, unknown where the judge is unsure, the profession and the world of pixels (n, h, w, 3)."""
+    """Return the gender, unknown where the judge is unsure, the profession and the world of pixels
+    (n, h, w, 3)."""
     told = load_judge().predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
     sure = told["gender_probabilities"].amax(1) >= SURE
     gender = torch.where(sure, told["gender"], UNKNOWN)
-    return {"gender": gender.numpy(), "profession": told["profession"].numpy(), "world": told["world"].numpy()}
+    return {
+        "gender": gender.numpy(),
+        "profession": told["profession"].numpy(),
+        "world": told["world"].numpy(),
+    }
 
 
-def over_fits(result: TaskResult, metric: str | Metric, values: Mapping[str, Floats], fits: NDArray[np.int64], *,
-              subset: str, n: Mapping[str, int], share: bool = False) -> None:  # fmt: skip
+def over_fits(
+    result: TaskResult,
+    metric: str | Metric,
+    values: Mapping[str, Floats],
+    fits: NDArray[np.int64],
+    *,
+    subset: str,
+    n: Mapping[str, int],
+    share: bool = False,
+) -> None:
     """Add a row per method: of values (prompts,) the mean, or its share of that of "none".
 
-    fits: (prompts,) the fit that leaves out each; fits are resampled first, then the prompts of each; of one fit alone
-    prompts are.
+    fits: (prompts,) the fit that leaves out each; fits are resampled first, then the prompts of
+    each; of one fit alone prompts are.
     """
-    rows, rng = {name: np.asarray(own, dtype=np.float64) for name, own in values.items()}, np.random.default_rng(0)
+    rows, rng = (
+        {name: np.asarray(own, dtype=np.float64) for name, own in values.items()},
+        np.random.default_rng(0),
+    )
 
     def of(places: NDArray[np.int64] | slice) -> dict[str, float]:
         means = {name: float(own[places].mean()) for name, own in rows.items()}
@@ -226,67 +284,114 @@ def over_fits(result: TaskResult, metric: str | Metric, values: Mapping[str, Flo
         places = np.concatenate([one[rng.integers(len(one), size=len(one))] for one in chosen])
         for name, value in of(places).items():
             draws[name].append(value)
-    result.add_draws(metric, of(slice(None)), {name: np.array(own) for name, own in draws.items()}, n=n, subset=subset)
+    result.add_draws(
+        metric,
+        of(slice(None)),
+        {name: np.array(own) for name, own in draws.items()},
+        n=n,
+        subset=subset,
+    )
 
 
 def unseen(result: TaskResult, studio: Studio, names: Sequence[str], fits: int) -> None:
     """Add the rows of some forms on the professions that so many fits leave out."""
-    codes: dict[str, dict[str, list[Any]]] = {name: {"gender": [], "profession": []} for name in names}
+    codes: dict[str, dict[str, list[Any]]] = {
+        name: {"gender": [], "profession": []} for name in names
+    }
     for fit, split in enumerate(splits()[:fits]):
         for form in studio.forms(fit):
             if form.name not in names:
                 continue
-            seeds = [studio.pixels(form, f"unseen-{fit}", split.held_out_classes, studio.images, s) for s in SEEDS]
+            seeds = [
+                studio.pixels(form, f"unseen-{fit}", split.held_out_classes, studio.images, s)
+                for s in SEEDS
+            ]
             told = [judged(pixels) for pixels in seeds]
             for name, parts in codes[form.name].items():
-                parts.append(np.concatenate([one[name].reshape(LEFT_OUT, -1) for one in told], axis=1))
-    found = {form: {name: np.concatenate(parts) for name, parts in own.items()} for form, own in codes.items()}
+                parts.append(
+                    np.concatenate([one[name].reshape(LEFT_OUT, -1) for one in told], axis=1)
+                )
+    found = {
+        form: {name: np.concatenate(parts) for name, parts in own.items()}
+        for form, own in codes.items()
+    }
     left_out = [name.lower() for split in splits()[:fits] for name in split.held_out_class_names]
     wanted = np.array([[PROFESSIONS.index(name)] for name in left_out])
-    counts = {m: np.stack([(own["gender"] == v).sum(1) for v in range(len(GENDERS))], 1) for m, own in found.items()}
+    counts = {
+        m: np.stack([(own["gender"] == v).sum(1) for v in range(len(GENDERS))], 1)
+        for m, own in found.items()
+    }
     gaps = {m: discrepancies(c) for m, c in counts.items()}
     squares = {m: squared_discrepancies(c) for m, c in counts.items()}
     right = {m: (own["profession"] == wanted).mean(1) for m, own in found.items()}
     n = {"professions": len(left_out), "images each": studio.images * len(SEEDS), "fits": fits}
     which = np.repeat(np.arange(fits), LEFT_OUT)
     for metric, values in (
-        ("discrepancy", gaps), (SHARE, gaps), ("discrepancy_squared", squares), (SHARE_OF_SQUARES, squares),
+        ("discrepancy", gaps),
+        (SHARE, gaps),
+        ("discrepancy_squared", squares),
+        (SHARE_OF_SQUARES, squares),
         ("recognised", right),
-    ):  # fmt: skip
+    ):
         share = metric in (SHARE, SHARE_OF_SQUARES)
         over_fits(result, metric, values, which, subset="unseen professions", n=n, share=share)
 
 
-def outside(result: TaskResult, studio: Studio, world: str, names: Sequence[str], fits: int) -> None:
-    """Add the share of the images that show what was asked for under "none" that do so under each form."""
+def outside(
+    result: TaskResult, studio: Studio, world: str, names: Sequence[str], fits: int
+) -> None:
+    """Add the share of the images that show what was asked for under "none" that do so under each
+    form."""
     prompts, shown = OUTSIDE[world], dict[str, list[NDArray[np.bool_]]]()
     for fit in range(fits):
         for form in studio.forms(fit):
             if form.name in names:
-                part = f"outside-{world}-{fit if form.fitted else 0}"  # generated once if fitted to nothing
+                # generated once if fitted to nothing
+                part = f"outside-{world}-{fit if form.fitted else 0}"
                 told = judged(studio.pixels(form, part, prompts, OUTSIDE_IMAGES, SEEDS[0]))["world"]
-                shown.setdefault(form.name, []).append((told == WORLDS.index(world)).reshape(len(prompts), -1))
-    kept(result, {name: np.concatenate(own) for name, own in shown.items()}, fits, f"outside the fit, {world}")
+                shown.setdefault(form.name, []).append(
+                    (told == WORLDS.index(world)).reshape(len(prompts), -1)
+                )
+    kept(
+        result,
+        {name: np.concatenate(own) for name, own in shown.items()},
+        fits,
+        f"outside the fit, {world}",
+    )
 
 
-def kept(result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str) -> None:
+def kept(
+    result: TaskResult, shown: Mapping[str, NDArray[np.bool_]], fits: int, subset: str
+) -> None:
     """Add the rows of `outside`. shown: form -> (fits * prompts, images), fit by fit."""
     there = shown["none"].sum(1)
     some = there > 0
     values = {form: (one & shown["none"])[some].sum(1) / there[some] for form, one in shown.items()}
     n = {"prompts": len(there) // fits, "images each": shown["none"].shape[1], "fits": fits}
-    over_fits(result, SHOWS, values, np.repeat(np.arange(fits), len(there) // fits)[some], subset=subset, n=n)
+    over_fits(
+        result,
+        SHOWS,
+        values,
+        np.repeat(np.arange(fits), len(there) // fits)[some],
+        subset=subset,
+        n=n,
+    )
 
 
 def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult]:
     """Measure the professions that a fit leaves out, and other prompts."""
-    forms = [form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"]
+    forms = [
+        form for form in studio.forms() if not chosen or form.name in chosen or form.name == "none"
+    ]
     about = TaskProvenance(
         task="generation gender",
         title="Generated professions under every method",
-        description=f"'A photo of a [profession].', {STEPS} steps, guidance {GUIDANCE}, the same noise for all "
-        f"methods; judged by the world's own classifier, unknown below {SURE}. {FITS} fits, each to 80 of the 100 "
-        "professions and asked for the 20 that it leaves out; resampled over fits and their professions.",
+        description=(
+            f"'A photo of a [profession].', {STEPS} steps, guidance {GUIDANCE}, the same noise for"
+            f" all methods; judged by the world's own classifier, unknown below {SURE}. {FITS}"
+            " fits, each to 80 of the 100 professions and asked for the 20 that it leaves out;"
+            " resampled over fits and their professions."
+        ),
         model="miniature StableDiffusionPipeline",
         fingerprint=weights_fingerprint(studio.pipe.unet).to_dict(),
         prompts=SET,
@@ -295,7 +400,13 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
         methods={form.name: {"source": form.source, "fits": form.fits} for form in forms},
         seeds=list(SEEDS),
         n={"images each and seed": studio.images, "outside": OUTSIDE_IMAGES},
-        settings={"steps": STEPS, "guidance": GUIDANCE, "batch size": BATCH, "sure": SURE, "resamples": 2000},
+        settings={
+            "steps": STEPS,
+            "guidance": GUIDANCE,
+            "batch size": BATCH,
+            "sure": SURE,
+            "resamples": 2000,
+        },
     )
     result = TaskResult(about)
     for fits in (FITS, 1):
@@ -311,7 +422,9 @@ def measure(studio: Studio, chosen: Sequence[str] | None) -> Iterator[TaskResult
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--images", type=int, default=8, help="of each unseen profession and seed")
-    options.add_argument("--work", type=Path, default=Path("results/generation"), help="where pixels are kept")
+    options.add_argument(
+        "--work", type=Path, default=Path("results/generation"), help="where pixels are kept"
+    )
     options.add_argument("--forms", nargs="*", help="only these, and none")
     given = options.parse_args()
     torch.set_num_threads(1)

@@ -1,12 +1,14 @@
-"""Does RINCE pay on real images whose classes are wrong? Digits of scikit-learn, SimCLR-style, from random weights.
+"""Does RINCE pay on real images whose classes are wrong? Digits of scikit-learn, SimCLR-style, from
+random weights.
 
 python -m eval.experiments.run noisy_digits
 
-The shape of Table A.1 of the thesis: a positive pair are two images that the labels call alike, of which class noise
-makes a share wrong (a class taken for the next one with probability eta / 2). A small network learns from the pairs
-alone, the other rows of both views being negatives; then its features are read by a logistic regression on the true
-labels of a hundred images, and scored on images that it did not see. Temperatures are chosen for every arm on images
-of their own, at a rate of .4 and a seed that is not reported.
+The shape of Table A.1 of the thesis: a positive pair are two images that the labels call alike, of
+which class noise makes a share wrong (a class taken for the next one with probability eta / 2). A
+small network learns from the pairs alone, the other rows of both views being negatives; then its
+features are read by a logistic regression on the true labels of a hundred images, and scored on
+images that it did not see. Temperatures are chosen for every arm on images of their own, at a rate
+of .4 and a seed that is not reported.
 """
 
 from __future__ import annotations
@@ -49,24 +51,35 @@ def digits() -> dict[str, tuple[Tensor, np.ndarray]]:
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return images turned by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth, with some noise."""
+    """Return images turned by up to 15 degrees, shifted by up to a pixel, scaled by up to a tenth,
+    with some noise."""
     n = len(images)
     angle = (torch.rand(n, generator=generator) - 0.5) * (np.pi / 6)
     scale = 1 + (torch.rand(n, generator=generator) - 0.5) * 0.2
     shift = (torch.rand(n, 2, generator=generator) - 0.5) * (4 / SIDE)
     cos, sin = scale * angle.cos(), scale * angle.sin()
-    grid = torch.stack([torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1)
-    moved = grid_sample(images, affine_grid(grid, list(images.shape), align_corners=False), align_corners=False)
+    grid = torch.stack(
+        [torch.stack([cos, -sin, shift[:, 0]], 1), torch.stack([sin, cos, shift[:, 1]], 1)], 1
+    )
+    moved = grid_sample(
+        images, affine_grid(grid, list(images.shape), align_corners=False), align_corners=False
+    )
     return moved + 0.05 * torch.randn(images.shape, generator=generator)
 
 
 def network() -> tuple[nn.Module, nn.Module]:
     """Return an encoder, whose features are read, and the projection that the loss sees."""
     encoder = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(128, 64), nn.ReLU(),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+    )
     return encoder, nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32))
 
 
@@ -84,7 +97,9 @@ def work(cell: Cell) -> dict[str, Any]:
     torch.manual_seed(seed)
     encoder, projection = network()
     settings = LossSettings(**cell["settings"], temperature=cell["temperature"])
-    objective = Objective(settings, temperature=cell["temperature"], items=len(images), two_views=True)
+    objective = Objective(
+        settings, temperature=cell["temperature"], items=len(images), two_views=True
+    )
     parameters = [*encoder.parameters(), *projection.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=1e-4)
     drawn, views = numpy_generator("digit pairs", seed), torch.Generator().manual_seed(seed)
@@ -103,7 +118,8 @@ def work(cell: Cell) -> dict[str, Any]:
 
 @torch.no_grad()
 def read(encoder: nn.Module, part: str) -> dict[str, Any]:
-    """Return the accuracy of a logistic regression on the features, fitted on the true labels of some images."""
+    """Return the accuracy of a logistic regression on the features, fitted on the true labels of
+    some images."""
     encoder.eval()
     (images, labels), (asked, true) = digits()["train"], digits()[part]
     images, labels = images[:READ], labels[:READ]

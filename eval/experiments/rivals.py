@@ -1,23 +1,30 @@
-"""All methods for texts and images, ours and the field's: what each needs, gains and costs, on one set of images.
+"""All methods for texts and images, ours and the field's: what each needs, gains and costs, on one
+set of images.
 
 python -m eval.experiments.rivals --on real --json eval/results/rivals_real.json
 python -m eval.experiments.rivals --on miniature --json eval/results/rivals_miniature.json
 python -m eval.experiments.rivals --on few --json eval/results/rivals_few.json
-python -m eval.experiments.rivals --plot eval/results/rivals.png    # gain against cost, of the committed results
+python -m eval.experiments.rivals --plot eval/results/rivals.png    # gain against cost, of the
+committed results
 
-Every method is fitted on a reference and measured by `vldebias.evaluate` on images that are not in it. A method that
-needs labels gets the true ones of the reference, and once more the zero-shot ones of the model.
+Every method is fitted on a reference and measured by `vldebias.evaluate` on images that are not in
+it. A method that needs labels gets the true ones of the reference, and once more the zero-shot ones
+of the model.
 
-real       1000 images of CelebA, CLIP ViT-B/32 (see embeddings.py). Ten random halves: fitted on one, measured on as
-           many men as women of the other. Queries: 51 professions. Groups: old or young (the mean of the 32 stated
-           prompts of each is its class text) by gender.
-miniature  renders without correlation are measured, others with the world's own are fitted on, of three seeds.
-           Queries: the ten concepts of FairFace, professions. Groups: birds by place, hair by gender.
+real       1000 images of CelebA, CLIP ViT-B/32 (see embeddings.py). Ten random halves: fitted on
+one, measured on as
+           many men as women of the other. Queries: 51 professions. Groups: old or young (the mean
+           of the 32 stated prompts of each is its class text) by gender.
+miniature  renders without correlation are measured, others with the world's own are fitted on, of
+three seeds.
+           Queries: the ten concepts of FairFace, professions. Groups: birds by place, hair by
+           gender.
 
-A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one split (over queries;
-of groups over images), a change that of the paired ones: what one study of this size would see. Beside what
-`vldebias.evaluate` measures, `order_kept` is Spearman's correlation of the scores of images of one group before and
-after, mean over queries and groups: is what has nothing to do with the attribute still there?
+A value is the mean over the splits, its interval the mean of the 95 % bootstrap intervals of one
+split (over queries; of groups over images), a change that of the paired ones: what one study of
+this size would see. Beside what `vldebias.evaluate` measures, `order_kept` is Spearman's
+correlation of the scores of images of one group before and after, mean over queries and groups: is
+what has nothing to do with the attribute still there?
 """
 
 from __future__ import annotations
@@ -51,9 +58,18 @@ from vldebias.pictures import subplots, write_png
 from vldebias.prompts import PromptSet, load_prompts
 
 NAMED = (
-    "difference", "orth", "orth-cali", "cali", "equalise", "difference+equalise", "cali+equalise", "auto", "roboshot",
-    "each-value", "lian",
-)  # fmt: skip
+    "difference",
+    "orth",
+    "orth-cali",
+    "cali",
+    "equalise",
+    "difference+equalise",
+    "cali+equalise",
+    "auto",
+    "roboshot",
+    "each-value",
+    "lian",
+)
 LABELLED = ("leace", "spd", "sfid", "bend-vlm")
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
 KEPT = ("max_skew", "query_cosine", "worst_group", "average")
@@ -65,7 +81,10 @@ class _Light(Method):
 
     def __init__(self, form: ClosedForm) -> None:
         self.form, self.color, self.delegates, self.source = form, form.color, True, "this package"
-        self.name, self.title = f"{form.name}, lam {LAM_OF_DEFAULT:g}", f"{form.title}, lam {LAM_OF_DEFAULT:g}"
+        self.name, self.title = (
+            f"{form.name}, lam {LAM_OF_DEFAULT:g}",
+            f"{form.title}, lam {LAM_OF_DEFAULT:g}",
+        )
         self.needs = form.needs
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -73,13 +92,17 @@ class _Light(Method):
 
 
 class ZeroShotLabels(Method):
-    """A method that needs labelled images, given the model's own zero-shot labels even where there are others."""
+    """A method that needs labelled images, given the model's own zero-shot labels even where there
+    are others."""
 
     def __init__(self, name: str) -> None:
         self.method = METHODS[name]
         for own in ("source", "color", "pipelines", "side"):
             setattr(self, own, getattr(self.method, own))
-        self.name, self.title = f"{name}, zero-shot labels", f"{self.method.title}, zero-shot labels"
+        self.name, self.title = (
+            f"{name}, zero-shot labels",
+            f"{self.method.title}, zero-shot labels",
+        )
         self.needs = frozenset(self.method.needs - {Need.LABELS} | {Need.IMAGES})
 
     def fit(self, problem: Problem, role: str) -> Edit:
@@ -100,7 +123,8 @@ def compared() -> list[Method]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One reference, one gallery, the texts of the same model; queries to rank for, or classes to tell apart."""
+    """One reference, one gallery, the texts of the same model; queries to rank for, or classes to
+    tell apart."""
 
     texts: Host
     reference: Embeddings
@@ -115,10 +139,16 @@ class Split:
     def fit(self, methods: Iterable[Method]) -> dict[str, Edit]:
         """Return title -> edit; methods that ask for texts nobody has are left out."""
         edits, sets = {}, self.classes or self.prompts
-        told = Reference(self.reference.features, labels=self.reference.labels, within_classes=self.classes is not None)
+        told = Reference(
+            self.reference.features,
+            labels=self.reference.labels,
+            within_classes=self.classes is not None,
+        )
         for method in methods:
             given = told if method.uses_images or method.name in ("auto", WEAKER.name) else None
-            edit = Problem(self.texts, [sets], reference=given, neutral=self.queries).fit(method, "joint")
+            edit = Problem(self.texts, [sets], reference=given, neutral=self.queries).fit(
+                method, "joint"
+            )
             if hasattr(edit, "wordings"):
                 try:
                     self.texts.under(self.queries or sets.classes, "joint", edit)
@@ -133,16 +163,22 @@ class Split:
         common: dict[str, Any] = {"methods": edits, "resamples": RESAMPLES}
         if self.classes is not None:
             gallery, columns = self.gallery, {"label": self.label, "spurious": self.attribute}
-            return evaluate(self.texts, gallery, prompts=self.classes, task="groups", **columns, **common)
+            return evaluate(
+                self.texts, gallery, prompts=self.classes, task="groups", **columns, **common
+            )
         how: dict[str, Any] = {"queries": self.queries, "k": self.k, "resample": "queries"}
-        return evaluate(self.texts, self.gallery, prompts={self.attribute: self.prompts}, **how, **common)
+        return evaluate(
+            self.texts, self.gallery, prompts={self.attribute: self.prompts}, **how, **common
+        )
 
     def order_kept(self, edits: Mapping[str, Edit]) -> dict[str, float]:
         """Return Spearman's correlation of scores before and after, inside the groups."""
         asked = self.queries or (self.classes.classes if self.classes else ())
         rows, codes = self.gallery.unit[:].double(), self.gallery.column(self.attribute).codes
         if self.classes is not None:
-            codes = cross(self.gallery.column(self.label), self.gallery.column(self.attribute)).codes
+            codes = cross(
+                self.gallery.column(self.label), self.gallery.column(self.attribute)
+            ).codes
         known = codes >= 0
         rows, codes = rows[torch.from_numpy(known)], codes[known]
         base = (self.texts.embed(asked) @ rows.T).numpy()
@@ -151,20 +187,25 @@ class Split:
             seen = rows if edit.side == "text" else normalize(edit.image(rows), dim=1)
             scores = (self.texts.under(asked, "joint", edit) @ seen.T).numpy().round(12)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # a query whose scores are all alike keeps no order
+                warnings.simplefilter(
+                    "ignore", RuntimeWarning
+                )  # a query whose scores are all alike keeps no order
                 kept[name] = float(np.nan_to_num(rank_kept(base, scores, codes)).mean())
         return kept
 
 
 def rank_kept(before: Floats, after: Floats, groups: Rows) -> Floats:
-    """Return Spearman's correlation (q,) of two score matrices (q, n), inside each group, mean over groups."""
+    """Return Spearman's correlation (q,) of two score matrices (q, n), inside each group, mean over
+    groups."""
 
     def standard(scores: Floats) -> Floats:
         ranks = rankdata(scores, axis=1)
         return (ranks - ranks.mean(axis=1, keepdims=True)) / ranks.std(axis=1, keepdims=True)
 
     within = [groups == group for group in np.unique(groups)]
-    return np.mean([(standard(before[:, g]) * standard(after[:, g])).mean(axis=1) for g in within], axis=0)
+    return np.mean(
+        [(standard(before[:, g]) * standard(after[:, g])).mean(axis=1) for g in within], axis=0
+    )
 
 
 def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Method]) -> TaskResult:
@@ -174,23 +215,35 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     told: dict[str, dict[str, Any]] = {"none": {"name": "none", "needs": []}}
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VldebiasWarning)  # what they warn of is among the figures
+            warnings.simplefilter(
+                "ignore", VldebiasWarning
+            )  # what they warn of is among the figures
             edits = split.fit(methods)
             result = split.measure(edits)
         for row in result.rows:
-            if not row.subset and row.metric.partition("@")[0] in KEPT and row.method in ("none", *edits):
+            if (
+                not row.subset
+                and row.metric.partition("@")[0] in KEPT
+                and row.method in ("none", *edits)
+            ):
                 gathered.setdefault((row.metric, row.method), []).append(row)
         for method, value in split.order_kept(edits).items():
             orders.setdefault(method, []).append(value)
         told |= {one.title: facts(one, edits[one.title]) for one in methods if one.title in edits}
         about = result.provenance[0]
         print(f"{name}: split {number + 1} of {len(splits)}", file=sys.stderr)
-    alike = {field: getattr(about, field) for field in ("model", "fingerprint", "prompts", "prompts_hash")}
+    alike = {
+        field: getattr(about, field)
+        for field in ("model", "fingerprint", "prompts", "prompts_hash")
+    }
     done = TaskResult(
         TaskProvenance(
             task=name,
             title=title,
-            description="Mean over splits; intervals: mean over splits of the 95 % bootstrap intervals of one split.",
+            description=(
+                "Mean over splits; intervals: mean over splits of the 95 % bootstrap intervals of"
+                " one split."
+            ),
             split=str(splits[0].gallery.about.get("data", "")),
             methods=told,
             seeds=list(range(len(splits))),
@@ -206,7 +259,13 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
         n, labels = {**rows[0].n, "splits": len(rows)}, {"uses_labels": rows[0].uses_labels}
         done.add(metric, method, value, (low, high), n=n, change=change, **labels)
     for method, values in orders.items():
-        done.add(ORDER_KEPT, method, float(np.mean(values)), (min(values), max(values)), n={"splits": len(values)})
+        done.add(
+            ORDER_KEPT,
+            method,
+            float(np.mean(values)),
+            (min(values), max(values)),
+            n={"splits": len(values)},
+        )
     return done
 
 
@@ -224,7 +283,12 @@ def real(methods: Sequence[Method], splits: int = SPLITS) -> Iterator[TaskResult
     """Measure CelebA: retrieval of professions, and age by gender."""
     title = "Retrieval of professions among real photographs: gender"
     yield task("celeba professions", title, list(professions(splits)), methods)
-    yield task("celeba age", "Old or young among real photographs: groups by gender", list(ages(splits)), methods)
+    yield task(
+        "celeba age",
+        "Old or young among real photographs: groups by gender",
+        list(ages(splits)),
+        methods,
+    )
 
 
 def halves(data: Gallery, splits: int) -> Iterator[tuple[Rows, Rows]]:
@@ -241,7 +305,15 @@ def professions(splits: int = SPLITS) -> Iterator[Split]:
     for seed, (seen, rest) in enumerate(halves(data, splits)):
         (pool,) = data.pools([seed], rest)
         gallery = data.images[np.sort(pool)]
-        yield Split(data.texts, data.images[seen], gallery, prompts, attribute="gender", queries=data.queries, k=50)
+        yield Split(
+            data.texts,
+            data.images[seen],
+            gallery,
+            prompts,
+            attribute="gender",
+            queries=data.queries,
+            k=50,
+        )
 
 
 def ages(splits: int = SPLITS) -> Iterator[Split]:
@@ -250,7 +322,8 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
     prompts = replace(data.prompts, stated_words=("man", "woman"))
     men, women = (tuple(side) for side in zip(*prompts.pairs, strict=True))
     own = {
-        f"{age} (mean of {len(men) // 2})": [p for p in (*men, *women) if f" {age} " in p] for age in ("old", "young")
+        f"{age} (mean of {len(men) // 2})": [p for p in (*men, *women) if f" {age} " in p]
+        for age in ("old", "young")
     }
     asked = dict.fromkeys((*men, *women, *prompts.spurious))
     rows = dict(zip(asked, data.texts.embed(list(asked)), strict=True))
@@ -259,32 +332,61 @@ def ages(splits: int = SPLITS) -> Iterator[Split]:
     classes = replace(prompts, name="age", classes=tuple(own), class_names=("old", "young"))
     for seen, rest in halves(data, splits):
         gallery, reference = data.images[np.sort(rest)], data.images[seen]
-        yield Split(texts, reference, gallery, prompts, attribute="gender", classes=classes, label="age")
+        yield Split(
+            texts, reference, gallery, prompts, attribute="gender", classes=classes, label="age"
+        )
 
 
-def miniature(methods: Sequence[Method], images: int = 1500, reference: int = 800) -> Iterator[TaskResult]:
+def miniature(
+    methods: Sequence[Method], images: int = 1500, reference: int = 800
+) -> Iterator[TaskResult]:
     """Measure portraits to search and to classify, birds to classify."""
     texts, features = embeddings.miniature()
-    birds, portraits = (features(name, n=images, seed=9002, balanced=True) for name in ("birds", "portraits"))
-    nature, people = (
-        [features(name, n=reference, seed=seed, balanced=False) for seed in SEEDS] for name in ("birds", "portraits")
+    birds, portraits = (
+        features(name, n=images, seed=9002, balanced=True) for name in ("birds", "portraits")
     )
-    fair, jobs, place, hair = map(load_prompts, ("fairface-gender", "professions-gender", "waterbirds", "celeba"))
+    nature, people = (
+        [features(name, n=reference, seed=seed, balanced=False) for seed in SEEDS]
+        for name in ("birds", "portraits")
+    )
+    fair, jobs, place, hair = map(
+        load_prompts, ("fairface-gender", "professions-gender", "waterbirds", "celeba")
+    )
 
     def search(prompts: PromptSet, queries: tuple[str, ...], k: int) -> list[Split]:
-        return [Split(texts, r, portraits, prompts, attribute="gender", queries=queries, k=k) for r in people]
+        return [
+            Split(texts, r, portraits, prompts, attribute="gender", queries=queries, k=k)
+            for r in people
+        ]
 
-    def classify(prompts: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]) -> list[Split]:
+    def classify(
+        prompts: PromptSet, gallery: Embeddings, attribute: str, references: list[Embeddings]
+    ) -> list[Split]:
         columns = {"attribute": attribute, "label": "label"}
         return [Split(texts, r, gallery, prompts, classes=prompts, **columns) for r in references]
 
     for name, title, splits in (
-        ("portraits", "Retrieval of ten concepts among portraits: gender", search(fair, fair.classes, 150)),
-        ("professions", "Retrieval of unseen professions among portraits: gender",
-         search(jobs, jobs.held_out_classes, 50)),
-        ("birds", "Landbird or waterbird: groups by place", classify(place, birds, "place", nature)),
-        ("hair", "Dark or blond hair: groups by gender", classify(hair, portraits, "gender", people)),
-    ):  # fmt: skip
+        (
+            "portraits",
+            "Retrieval of ten concepts among portraits: gender",
+            search(fair, fair.classes, 150),
+        ),
+        (
+            "professions",
+            "Retrieval of unseen professions among portraits: gender",
+            search(jobs, jobs.held_out_classes, 50),
+        ),
+        (
+            "birds",
+            "Landbird or waterbird: groups by place",
+            classify(place, birds, "place", nature),
+        ),
+        (
+            "hair",
+            "Dark or blond hair: groups by gender",
+            classify(hair, portraits, "gender", people),
+        ),
+    ):
         yield task(name, title, splits, methods)
 
 
@@ -293,7 +395,8 @@ UNLABELLED = ("difference", "cali", "equalise", "difference+equalise", "cali+equ
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
-    """Measure the search for professions by the number of reference images; None: those that are searched."""
+    """Measure the search for professions by the number of reference images; None: those that are
+    searched."""
     chosen = [method for method in methods if method.name in UNLABELLED]
     for name, size in SIZES.items():
         some = []
@@ -301,18 +404,27 @@ def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:
             order = np.random.default_rng(seed).permutation(len(split.reference))
             own = split.gallery if size is None else split.reference[np.sort(order[:size])]
             some.append(replace(split, reference=own))
-        title = f"Retrieval of professions among real photographs, reference: {name}" + " images" * (size is not None)
+        title = (
+            f"Retrieval of professions among real photographs, reference: {name}"
+            + " images" * (size is not None)
+        )
         yield task(f"reference: {name}", title, some, chosen)
 
 
-WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {"real": real, "miniature": miniature, "few": few}
+WORLDS: dict[str, Callable[..., Iterable[TaskResult]]] = {
+    "real": real,
+    "miniature": miniature,
+    "few": few,
+}
 
 
-# ---- the plot --------------------------------------------------------------------------------------------------------
+# ---- the plot
+# -------------------------------------------------------------------------------------------------
 
 
 def draw(results: Mapping[str, Result], path: Path) -> Path:
-    """Draw gain against cost: one panel per task, a point per method with the interval of its gain."""
+    """Draw gain against cost: one panel per task, a point per method with the interval of its
+    gain."""
     tasks = [(result, about.task) for result in results.values() for about in result.provenance]
     plot, axes = subplots(2, -(-len(tasks) // 2), (4.6 * -(-len(tasks) // 2), 7.6))
     kinds = {"ours": "ours and the paper's", "theirs": "the field's", "labels": "given labels"}
@@ -323,13 +435,20 @@ def draw(results: Mapping[str, Result], path: Path) -> Path:
             main, kept = rows.rows[rows.main, method], rows.rows.get(("order_kept", method))
             if main.change is None or kept is None:
                 continue
-            gain, ends = rows.sign * main.change[0], sorted(rows.sign * end for end in main.change[1:])
+            gain, ends = (
+                rows.sign * main.change[0],
+                sorted(rows.sign * end for end in main.change[1:]),
+            )
             color, x = colors[rows.kind(method)], 1 - kept.value
             axis.vlines(x, *ends, color=color, linewidth=0.8, alpha=0.25)
             hollow = rows.fact(method, "labels") == "zero-shot"
-            axis.scatter(x, gain, s=16, color="white" if hollow else color, edgecolors=color, zorder=3)
+            axis.scatter(
+                x, gain, s=16, color="white" if hollow else color, edgecolors=color, zorder=3
+            )
             if not hollow:  # methods that do the same here share a label
-                names.setdefault((round(x, 3), round(gain, 3)), []).append(rows.fact(method, "name"))
+                names.setdefault((round(x, 3), round(gain, 3)), []).append(
+                    rows.fact(method, "name")
+                )
         for place, alike in names.items():
             axis.annotate(", ".join(alike), place, (3, 2), textcoords="offset points", fontsize=6)
         if sorted(x for x, _ in names)[len(names) // 2] < 0.1:  # most cost little: show how little
@@ -342,16 +461,26 @@ def draw(results: Mapping[str, Result], path: Path) -> Path:
         axis.tick_params(labelsize=7)
     for axis in axes[len(tasks) :]:
         axis.set_visible(False)
-    handles = [axes[0].scatter([], [], s=16, color=color, label=kinds[kind]) for kind, color in colors.items()]
+    handles = [
+        axes[0].scatter([], [], s=16, color=color, label=kinds[kind])
+        for kind, color in colors.items()
+    ]
     plot.legend(handles=handles, loc="lower center", ncols=3, fontsize=8, frameon=False)
     plot.tight_layout(rect=(0, 0.04, 1, 1))
-    return write_png(plot, path, {"results": {name: result.commit for name, result in results.items()}}, small=True)
+    return write_png(
+        plot,
+        path,
+        {"results": {name: result.commit for name, result in results.items()}},
+        small=True,
+    )
 
 
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--on", choices=tuple(WORLDS), help="which images")
-    options.add_argument("--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run")
+    options.add_argument(
+        "--splits", type=int, help="of photographs, fewer than the 10 (few: 5) for a shorter run"
+    )
     options.add_argument("--plot", type=Path, help="draw the committed results here")
     given = options.parse_args()
     if given.on in ("real", "few") and not file().is_file():

@@ -1,14 +1,17 @@
-"""Run an experiment that is a YAML file: train what is missing, print and write its table and its picture.
+"""Run an experiment that is a YAML file: train what is missing, print and write its table and its
+picture.
 
 python -m eval.experiments.run                                         # the experiments there are
-python -m eval.experiments.run noisy_captions                          # all cells, into eval/results
-python -m eval.experiments.run noisy_captions --work DIR               # where cells are kept, for a second start
-python -m eval.experiments.run noisy_captions --seeds 2 --steps 20 --out try  # a quick look
-python -m eval.experiments.run mine.yaml --out try                     # one of your own
+python -m eval.experiments.run noisy_captions                          # all cells, into
+eval/results python -m eval.experiments.run noisy_captions --work DIR               # where cells
+are kept, for a second start python -m eval.experiments.run noisy_captions --seeds 2 --steps 20
+--out try  # a quick look python -m eval.experiments.run mine.yaml --out try                     #
+one of your own
 
-`work` names the function that does a cell: it takes a mapping with the columns, "seed", "steps", "settings" (those of
-the cell's arm) and everything under `given`, and returns figures. A cell's figures are a file as soon as they are
-there, so an experiment that was stopped goes on; they do not depend on other cells, nor on how many processes work.
+`work` names the function that does a cell: it takes a mapping with the columns, "seed", "steps",
+"settings" (those of the cell's arm) and everything under `given`, and returns figures. A cell's
+figures are a file as soon as they are there, so an experiment that was stopped goes on; they do not
+depend on other cells, nor on how many processes work.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ class _Strict(BaseModel):
 
 
 class Table(_Strict):
-    """Every combination of the columns with every seed (`seeds` at most); tables of one task are summed up together.
+    """Every combination of the columns with every seed (`seeds` at most); tables of one task are
+    summed up together.
 
     against: columns and values of the arm that others are compared with.
     """
@@ -63,7 +67,8 @@ class Table(_Strict):
 
 
 class Tuning(_Strict):
-    """For each combination of the columns the best of all that is tried, by a figure of cells on a seed of its own."""
+    """For each combination of the columns the best of all that is tried, by a figure of cells on a
+    seed of its own."""
 
     columns: dict[str, list[Any]]
     tried: dict[str, list[Any]]
@@ -74,7 +79,8 @@ class Tuning(_Strict):
 
 
 class Alike(_Strict):
-    """Cells at a place that do not depend on a column: done at its first value, they stand for each."""
+    """Cells at a place that do not depend on a column: done at its first value, they stand for
+    each."""
 
     column: str
     where: dict[str, Any]
@@ -83,9 +89,11 @@ class Alike(_Strict):
 class Experiment(_Strict):
     """What a YAML file says; its name is the file's.
 
-    method: the column that is the method of a row. arms: its values -> what their cells are given as settings.
-    also: arms that other cells make on their way, by figures named "arm: metric". metrics: figures that become rows,
-    and which way is better. protocol: what a reader has to know beside it. draw: function of the result and a path.
+    method: the column that is the method of a row. arms: its values -> what their cells are given
+    as settings.
+    also: arms that other cells make on their way, by figures named "arm: metric". metrics: figures
+    that become rows, and which way is better. protocol: what a reader has to know beside it. draw:
+    function of the result and a path.
     """
 
     name: str
@@ -115,8 +123,14 @@ class Experiment(_Strict):
         do = partial(self._do, folder=folder, processes=processes)
         chosen = self.chosen(do(self.tried(steps), tuning=True))
         plan = self.plan(chosen, seeds, steps)
-        done = do([json.loads(one) for one in dict.fromkeys(_key(done_as) for _, _, done_as in plan)])
-        settings = {"given": self.given, "steps": steps, "chosen": [{**at, **best} for at, best in chosen]}
+        done = do(
+            [json.loads(one) for one in dict.fromkeys(_key(done_as) for _, _, done_as in plan)]
+        )
+        settings = {
+            "given": self.given,
+            "steps": steps,
+            "chosen": [{**at, **best} for at, best in chosen],
+        }
         provenance = TaskProvenance(
             task=self.name,
             description=self.about,
@@ -129,14 +143,21 @@ class Experiment(_Strict):
     def tried(self, steps: int) -> list[Place]:
         """Return the cells that choose settings."""
         return [
-            {**place, **one.at, "seed": one.seed, "steps": self._steps(one.steps, steps), **settings}
+            {
+                **place,
+                **one.at,
+                "seed": one.seed,
+                "steps": self._steps(one.steps, steps),
+                **settings,
+            }
             for one in self.tuning
             for place in combinations(one.columns)
             for settings in combinations(one.tried)
         ]
 
     def chosen(self, tuning: Sequence[Cell]) -> list[tuple[Place, Place]]:
-        """Return for each place of the tunings the settings of the highest figure, the first of equal ones."""
+        """Return for each place of the tunings the settings of the highest figure, the first of
+        equal ones."""
         found = []
         for one in self.tuning:
             for place in combinations(one.columns):
@@ -145,8 +166,11 @@ class Experiment(_Strict):
                 found.append((place, {name: best[name] for name in one.tried}))
         return found
 
-    def plan(self, chosen: Sequence[tuple[Place, Place]], seeds: int, steps: int) -> list[tuple[Table, Place, Place]]:
-        """Return (table, cell, the cell that is done for it) of all tables, with what was chosen for the place."""
+    def plan(
+        self, chosen: Sequence[tuple[Place, Place]], seeds: int, steps: int
+    ) -> list[tuple[Table, Place, Place]]:
+        """Return (table, cell, the cell that is done for it) of all tables, with what was chosen
+        for the place."""
         plan = []
         for table in self.tables:
             for place in combinations(table.columns):
@@ -154,7 +178,9 @@ class Experiment(_Strict):
                 for alike in self.alike:
                     if alike.where.items() <= own.items():
                         own[alike.column] = table.columns[alike.column][0]
-                best = next((settings for where, settings in chosen if where.items() <= own.items()), {})
+                best = next(
+                    (settings for where, settings in chosen if where.items() <= own.items()), {}
+                )
                 for seed in range(min(seeds, table.seeds or seeds)):
                     rest = {"seed": seed, "steps": self._steps(None, steps), **best}
                     plan.append((table, {**place, **rest}, {**own, **rest}))
@@ -164,11 +190,17 @@ class Experiment(_Strict):
         """Return the steps of a cell, where --steps may be more or fewer than the experiment's."""
         return round((own or self.steps) * steps / self.steps)
 
-    def rows(self, plan: Sequence[tuple[Table, Place, Place]], done: Sequence[Cell]) -> list[Measurement]:
+    def rows(
+        self, plan: Sequence[tuple[Table, Place, Place]], done: Sequence[Cell]
+    ) -> list[Measurement]:
         """Return means over seeds of what the tables' cells gave, changes paired by seed."""
         figures, rows = {_key(cell): cell["figures"] for cell in done}, []
         for task in dict.fromkeys(table.task for table in self.tables):
-            own = [(table, cell, figures[_key(done_as)]) for table, cell, done_as in plan if table.task == task]
+            own = [
+                (table, cell, figures[_key(done_as)])
+                for table, cell, done_as in plan
+                if table.task == task
+            ]
             cells = [one for _, cell, found in own for one in self._apart(cell, found)]
             first = own[0][0]
             for row in summed_up(cells, tuple(first.columns), against=first.against):
@@ -200,9 +232,15 @@ class Experiment(_Strict):
                 parts[cell[self.method]][name] = value
         return ({**cell, self.method: arm, "figures": own} for arm, own in parts.items() if own)
 
-    def _do(self, cells: Sequence[Place], *, folder: Path, processes: int, **more: Any) -> list[Place]:
-        """Return cells with their figures; each is given what the experiment says beside what it is."""
-        whole = [{**self.given, **more, **cell, "settings": self.arms[cell[self.method]]} for cell in cells]
+    def _do(
+        self, cells: Sequence[Place], *, folder: Path, processes: int, **more: Any
+    ) -> list[Place]:
+        """Return cells with their figures; each is given what the experiment says beside what it
+        is."""
+        whole = [
+            {**self.given, **more, **cell, "settings": self.arms[cell[self.method]]}
+            for cell in cells
+        ]
         done = run_cells(named(self.work), whole, folder, processes=processes, title=self.name)
         return [{**cell, "figures": one} for cell, one in zip(cells, done, strict=True)]
 
@@ -219,44 +257,63 @@ def combinations(columns: Mapping[str, Sequence[Any]]) -> list[Place]:
 
 
 def _key(cell: Cell) -> str:
-    return json.dumps({name: value for name, value in cell.items() if name != "figures"}, sort_keys=True)
+    return json.dumps(
+        {name: value for name, value in cell.items() if name != "figures"}, sort_keys=True
+    )
 
 
-# ---- cells -------------------------------------------------------------------------------------------------------
+# ---- cells
+# -------------------------------------------------------------------------------------------------
 
 
-def run_cells(work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str) -> list[dict[str, Any]]:
-    """Return the figures of cells, in order; those that `folder` has of this commit are not done again.
+def run_cells(
+    work: Work, cells: Sequence[Cell], folder: Path, *, processes: int, title: str
+) -> list[dict[str, Any]]:
+    """Return the figures of cells, in order; those that `folder` has of this commit are not done
+    again.
 
     `work` must be a function of a module, since it runs in other processes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     made = commit()
-    files = [folder / f"{hashlib.sha256(f'{made} {_key(cell)}'.encode()).hexdigest()[:16]}.json" for cell in cells]
+    files = [
+        folder / f"{hashlib.sha256(f'{made} {_key(cell)}'.encode()).hexdigest()[:16]}.json"
+        for cell in cells
+    ]
     missing = [(cell, file) for cell, file in zip(cells, files, strict=True) if not file.is_file()]
-    with Progress() as progress, progress.bar(title, len(missing), there=len(cells) - len(missing)) as advance:
+    with (
+        Progress() as progress,
+        progress.bar(title, len(missing), there=len(cells) - len(missing)) as advance,
+    ):
         for file, figures in _done(work, missing, processes):
             write_atomically(file, json.dumps(figures, indent=1) + "\n")
             advance()
     return [json.loads(file.read_text()) for file in files]
 
 
-def _done(work: Work, cells: Sequence[tuple[Cell, Path]], processes: int) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _done(
+    work: Work, cells: Sequence[tuple[Cell, Path]], processes: int
+) -> Iterator[tuple[Path, dict[str, Any]]]:
     if processes == 1:
         torch.set_num_threads(1)
         yield from ((file, work(cell)) for cell, file in cells)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
         futures = {pool.submit(work, cell): file for cell, file in cells}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)  # what runs is lost, what waits is not begun
+            pool.shutdown(
+                wait=False, cancel_futures=True
+            )  # what runs is lost, what waits is not begun
             raise
 
 
-# ---- sums --------------------------------------------------------------------------------------------------------
+# ---- sums
+# -------------------------------------------------------------------------------------------------
 
 
 def summed_up(
@@ -264,10 +321,11 @@ def summed_up(
 ) -> list[dict[str, Any]]:
     """Return one row per setting of the columns `by` and metric: mean over seeds with its interval.
 
-    against: columns and values of the arm that others are compared with: `change` is the mean difference to the cell
-    of the same seed in which these columns have these values, with its interval; pairing takes out what the seeds'
-    data, noise and first weights have in common. A metric that the other arm lacks has none. Where cells have `packed`
-    what each image scored, intervals are over seeds and images together.
+    against: columns and values of the arm that others are compared with: `change` is the mean
+    difference to the cell of the same seed in which these columns have these values, with its
+    interval; pairing takes out what the seeds' data, noise and first weights have in common. A
+    metric that the other arm lacks has none. Where cells have `packed` what each image scored,
+    intervals are over seeds and images together.
     """
     by_key: dict[tuple[Any, ...], dict[int, Mapping[str, Any]]] = {}
     for cell in cells:
@@ -275,7 +333,9 @@ def summed_up(
     rows = []
     for key, seeds in by_key.items():
         place = dict(zip(by, key, strict=True))
-        base = seeds if against is None else by_key[tuple({**place, **against}[name] for name in by)]
+        base = (
+            seeds if against is None else by_key[tuple({**place, **against}[name] for name in by)]
+        )
         for metric in (name for name in next(iter(seeds.values())) if not name.startswith(ROWS)):
             each = [unpacked(figures, metric) for figures in seeds.values()]
             found = interval([figures[metric] for figures in seeds.values()], rows=each)
@@ -283,19 +343,24 @@ def summed_up(
             if base is not seeds and metric in next(iter(base.values())):
                 others = [unpacked(base[seed], metric) for seed in seeds]
                 pairs = zip(each, others, strict=True)
-                apart = [None if one is None or other is None else one - other for one, other in pairs]
+                apart = [
+                    None if one is None or other is None else one - other for one, other in pairs
+                ]
                 gains = [figures[metric] - base[seed][metric] for seed, figures in seeds.items()]
                 row["change"] = interval(gains, rows=apart)
             rows.append(row)
     return rows
 
 
-def interval(values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | None] = ()) -> dict[str, float]:
+def interval(
+    values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | None] = ()
+) -> dict[str, float]:
     """Return the mean of independent values and its 95 % interval of Student's t.
 
-    rows: for each value what its n images scored, the same images for all: seeds and images are crossed, so the
-    variance of the mean over the images, of what an image scores in the mean over the seeds, is added to that over the
-    seeds. What a seed does to an image by chance is then counted twice: the interval is a little too wide.
+    rows: for each value what its n images scored, the same images for all: seeds and images are
+    crossed, so the variance of the mean over the images, of what an image scores in the mean over
+    the seeds, is added to that over the seeds. What a seed does to an image by chance is then
+    counted twice: the interval is a little too wide.
     """
     sample = np.asarray(values, float)
     mean = float(sample.mean())
@@ -303,7 +368,9 @@ def interval(values: Sequence[float], *, rows: Sequence[NDArray[np.float64] | No
     each = [one for one in rows if one is not None]
     if each and len(each) == len(sample):
         images = np.mean(each, axis=0)
-        half = float(np.hypot(half, stats.norm.ppf(0.975) * images.std(ddof=1) / np.sqrt(len(images))))
+        half = float(
+            np.hypot(half, stats.norm.ppf(0.975) * images.std(ddof=1) / np.sqrt(len(images)))
+        )
     return {"value": mean, "low": mean - half, "high": mean + half}
 
 
@@ -318,17 +385,28 @@ def unpacked(figures: Mapping[str, Any], metric: str) -> NDArray[np.float64] | N
     n, _, bits = figures.get(ROWS + metric, "").partition(":")
     if not n:
         return None
-    return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(n)).astype(float)
+    return np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=int(n)).astype(
+        float
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("experiment", nargs="?", metavar="NAME", help="of eval/experiments/NAME.yaml, or a .yaml file")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "experiment",
+        nargs="?",
+        metavar="NAME",
+        help="of eval/experiments/NAME.yaml, or a .yaml file",
+    )
     options.add_argument("--out", type=Path, default=RESULTS, help="folder of the result")
     options.add_argument("--work", type=Path, help="folder of finished cells (default: NAME-cells)")
     options.add_argument("--seeds", type=int, help="trainings per cell, at least 2")
     options.add_argument("--steps", type=int, help="updates per training")
-    options.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="cells at a time, a thread each")
+    options.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="cells at a time, a thread each"
+    )
     given = options.parse_args(arguments)
     if given.experiment is None:
         for path in sorted(FOLDER.glob("*.yaml")):

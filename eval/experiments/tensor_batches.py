@@ -15,8 +15,9 @@ from vldebias.training.sampling import Sampler, torch_generator
 class TensorBatches:
     """Micro-batches of images (n, 3, h, w) as the image tower reads them; see `Batches`.
 
-    captions: n texts, with `tokenize` of the towers. labels, groups: (n,) integers. augment: images (b, 3, h, w) ->
-    images; all its randomness is the generator's. two_views: two augmentations of each image, without captions.
+    captions: n texts, with `tokenize` of the towers. labels, groups: (n,) integers. augment: images
+    (b, 3, h, w) -> images; all its randomness is the generator's. two_views: two augmentations of
+    each image, without captions.
     """
 
     def __init__(
@@ -54,12 +55,18 @@ class TensorBatches:
         rows = torch.from_numpy(self.sampler.rows(number))
         views = [self.images[rows] for _ in range(1 + self.two_views)]
         if self.augment is not None:
-            seeds = [torch_generator("augmentation", self.sampler.seed, number, view) for view in range(len(views))]
+            seeds = [
+                torch_generator("augmentation", self.sampler.seed, number, view)
+                for view in range(len(views))
+            ]
             views = [self.augment(images, seed) for images, seed in zip(views, seeds, strict=True)]
         return Batch(
             images=views[0],
             views=views[1] if self.two_views else None,
             texts={name: tokens[rows] for name, tokens in self.tokens.items()},
             index=rows,
-            **{name: None if column is None else column[rows] for name, column in self.columns.items()},
+            **{
+                name: None if column is None else column[rows]
+                for name, column in self.columns.items()
+            },
         )

@@ -1,13 +1,14 @@
-"""Does the miniature answer as a real CLIP does? Geometry and ranking of methods, miniature beside real.
+"""Does the miniature answer as a real CLIP does? Geometry and ranking of methods, miniature beside
+real.
 
 python -m eval.experiments.validity --json eval/results/validity.json
 python -m eval.experiments.validity --model FOLDER      # another build of the miniature
 
-Geometry is that of queries, of images (as many of each gender) and of the attribute in both. Ranking: Spearman's
-correlation over the linear methods between their MaxSkew on the miniature and on CLIP ViT-B/32 and CelebA
-(`rivals.py`, its committed result). The real gallery and its reference are halves of one set, so the reference of the
-miniature is sampled as its gallery is: from people off duty, or as they come. Without the real embeddings
-(embeddings.py) their rows are left out.
+Geometry is that of queries, of images (as many of each gender) and of the attribute in both.
+Ranking: Spearman's correlation over the linear methods between their MaxSkew on the miniature and
+on CLIP ViT-B/32 and CelebA (`rivals.py`, its committed result). The real gallery and its reference
+are halves of one set, so the reference of the miniature is sampled as its gallery is: from people
+off duty, or as they come. Without the real embeddings (embeddings.py) their rows are left out.
 """
 
 from __future__ import annotations
@@ -31,13 +32,23 @@ from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet, load_prompts
 
 LINEAR = (
-    "orth", "orth-cali", "cali", LIGHT, "difference", "equalise", "cali+equalise", "difference+equalise", "leace",
-    "roboshot", "bend-vlm",
-)  # fmt: skip
+    "orth",
+    "orth-cali",
+    "cali",
+    LIGHT,
+    "difference",
+    "equalise",
+    "cali+equalise",
+    "difference+equalise",
+    "leace",
+    "roboshot",
+    "bend-vlm",
+)
 K = 50
 IMAGES, REFERENCE, SEEDS = 2000, 500, (9013, 9023, 9033)
 LEAN, RANK = "lean of a text and true log odds, r", "correlation with real"
-# What two real models have: CLIP ViT-B/32 on CelebA and CLIP RN50 on FairFace (embeddings outside of this project).
+# What two real models have: CLIP ViT-B/32 on CelebA and CLIP RN50 on FairFace (embeddings outside
+# of this project).
 RANGES: dict[str, tuple[float, float]] = {
     "effective rank of images": (53, 80),
     "cosine of images": (0.57, 0.70),
@@ -56,14 +67,16 @@ def _unit(rows: Any) -> Floats:
 
 
 def gaps(queries: Floats, images: Floats, groups: Rows) -> Floats:
-    """Return (q,) the difference of the groups' mean scores in standard deviations inside a group, signed."""
+    """Return (q,) the difference of the groups' mean scores in standard deviations inside a group,
+    signed."""
     scores = queries @ images.T
     one, other = scores[:, groups == 0], scores[:, groups == 1]
     return (one.mean(1) - other.mean(1)) / np.sqrt((one.var(1) + other.var(1)) / 2)
 
 
 def geometry(images: Floats, groups: Rows, queries: Floats, pairs: Floats) -> dict[str, float]:
-    """Return the rows of RANGES, for images (n, d), their groups (n,) 0 or 1, queries (q, d) and pairs (p, 2, d)."""
+    """Return the rows of RANGES, for images (n, d), their groups (n,) 0 or 1, queries (q, d) and
+    pairs (p, 2, d)."""
     images, queries, pairs = _unit(images), _unit(queries), _unit(pairs)
     spread = np.linalg.eigvalsh(np.cov(images.T)).clip(0)
     share = spread[spread > 0] / spread.sum()
@@ -86,14 +99,16 @@ def geometry(images: Floats, groups: Rows, queries: Floats, pairs: Floats) -> di
 
 
 def lean(queries: Floats, pairs: Floats, male_share: Floats) -> float:
-    """Return the correlation of texts (q, d) along the attribute of pairs (p, 2, d) with the true log odds (q,)."""
+    """Return the correlation of texts (q, d) along the attribute of pairs (p, 2, d) with the true
+    log odds (q,)."""
     pairs = _unit(pairs)
     along = _unit(queries) @ (pairs[:, 0] - pairs[:, 1]).mean(0)
     return float(np.corrcoef(along, np.log(male_share / (1 - male_share)))[0, 1])
 
 
 def chance(k: int, first: int, second: int) -> float:
-    """Return the expected MaxSkew@k of a random ranking of two groups of these sizes: a hypergeometric mean."""
+    """Return the expected MaxSkew@k of a random ranking of two groups of these sizes: a
+    hypergeometric mean."""
     total = comb(first + second, k)
     chances = [comb(first, x) * comb(second, k - x) / total for x in range(k + 1)]
     return sum(p * log(2 * max(x, k - x) / k) for x, p in enumerate(chances))
@@ -102,7 +117,11 @@ def chance(k: int, first: int, second: int) -> float:
 def real_skews() -> dict[str, float]:
     """Return title of a method -> MaxSkew@k of real CLIP, from the committed result."""
     rows = read("rivals_real").rows
-    return {r.method: r.value for r in rows if r.task == "celeba professions" and r.metric == f"max_skew@{K}"}
+    return {
+        r.method: r.value
+        for r in rows
+        if r.task == "celeba professions" and r.metric == f"max_skew@{K}"
+    }
 
 
 def correlation(some: Mapping[str, float], others: Mapping[str, float]) -> float:
@@ -117,13 +136,18 @@ def in_space(texts: Host, prompts: PromptSet, queries: Sequence[str]) -> tuple[F
     return texts.embed(list(queries)).double().numpy(), pairs
 
 
-def task(name: str, title: str, texts: Host, prompts: PromptSet, queries: Sequence[str], split: str) -> TaskResult:
+def task(
+    name: str, title: str, texts: Host, prompts: PromptSet, queries: Sequence[str], split: str
+) -> TaskResult:
     weights = texts.fingerprint()
     return TaskResult(
         TaskProvenance(
             task=name,
             title=title,
-            description="Geometry of queries, images and gender; MaxSkew of the linear methods, mean over references.",
+            description=(
+                "Geometry of queries, images and gender; MaxSkew of the linear methods, mean over"
+                " references."
+            ),
             model=str(texts.model_id or "miniature CLIP"),
             fingerprint=None if weights is None else weights.to_dict(),
             prompts=prompts.name,
@@ -143,12 +167,25 @@ def add(done: TaskResult, metrics: Mapping[str, float]) -> None:
 
 
 def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[TaskResult]:
-    """Measure the real model (where its embeddings are), then the miniature: people off duty, and as they come."""
+    """Measure the real model (where its embeddings are), then the miniature: people off duty, and
+    as they come."""
     expected = real_skews()
     if file().is_file():
         data = celeba()
-        done = task("real", "Professions among photographs", data.texts, data.prompts, data.queries, "CelebA 1-1000")
-        add(done, geometry(data.images.features, data.gender, *in_space(data.texts, data.prompts, data.queries)))
+        done = task(
+            "real",
+            "Professions among photographs",
+            data.texts,
+            data.prompts,
+            data.queries,
+            "CelebA 1-1000",
+        )
+        add(
+            done,
+            geometry(
+                data.images.features, data.gender, *in_space(data.texts, data.prompts, data.queries)
+            ),
+        )
         for method, value in expected.items():
             done.add(f"max_skew@{K}", method, value, (value, value), n=done.provenance.n)
         size = len(data.pools([0])[0]) // 2
@@ -172,7 +209,9 @@ def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[Tas
             reference = features("portraits", n=REFERENCE, seed=seed, balanced=True, **life)
             split = Split(texts, reference, shown, jobs, attribute="gender", queries=unseen, k=K)
             rows = split.measure(split.fit(map(get_method, LINEAR))).rows
-            runs.append({r.method: r.value for r in rows if r.metric == f"max_skew@{K}" and not r.subset})
+            runs.append(
+                {r.method: r.value for r in rows if r.metric == f"max_skew@{K}" and not r.subset}
+            )
         mean = {m: float(np.mean([run[m] for run in runs])) for m in runs[0]}
         for method, value in mean.items():
             ends = min(run[method] for run in runs), max(run[method] for run in runs)
@@ -184,8 +223,12 @@ def measure(folder: Path | None = None, *, images: int = IMAGES) -> Iterator[Tas
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--model", type=Path, help="folder of a build (default: the one that ships)")
-    options.add_argument("--images", type=int, default=IMAGES, help="renders in a gallery (default: %(default)s)")
+    options.add_argument(
+        "--model", type=Path, help="folder of a build (default: the one that ships)"
+    )
+    options.add_argument(
+        "--images", type=int, default=IMAGES, help="renders in a gallery (default: %(default)s)"
+    )
     given = options.parse_args()
     run("validity", lambda: measure(given.model, images=given.images), given.json)
 

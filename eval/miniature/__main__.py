@@ -1,4 +1,5 @@
-"""Trains the models of the miniature world from nothing: a matter of hours on two cores, resumed after an interrupt.
+"""Trains the models of the miniature world from nothing: a matter of hours on two cores, resumed
+after an interrupt.
 
 python -m eval.miniature --out my-world
 python -m eval.miniature --out try --scale 0.01
@@ -11,21 +12,36 @@ from pathlib import Path
 
 
 def main() -> None:
-    # Before torch is loaded, which is when OpenMP reads it. Threads that never spin make steps longer on quiet cores,
-    # threads that spin for ever make them longer still beside other work.
+    # Before torch is loaded, which is when OpenMP reads it. Threads that never spin make steps
+    # longer on quiet cores, threads that spin for ever make them longer still beside other work.
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     from eval.miniature.builder import STAGES, build
 
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--out", type=Path, required=True, help="folder; an unfinished build in it is resumed")
-    options.add_argument("--seed", type=int, default=0, help="of the weights and of all training images")
-    options.add_argument("--stage", action="append", choices=STAGES, help="only these; clip and vae may run at once")
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--out", type=Path, required=True, help="folder; an unfinished build in it is resumed"
+    )
+    options.add_argument(
+        "--seed", type=int, default=0, help="of the weights and of all training images"
+    )
+    options.add_argument(
+        "--stage", action="append", choices=STAGES, help="only these; clip and vae may run at once"
+    )
     options.add_argument("--device", help="cpu or cuda; default: a GPU where there is one")
-    options.add_argument("--scale", type=float, default=1.0, help="factor on the number of steps, to try things out")
+    options.add_argument(
+        "--scale", type=float, default=1.0, help="factor on the number of steps, to try things out"
+    )
     options.add_argument("--fresh", action="store_true", help="start over instead of going on")
     given = options.parse_args()
     made = build(
-        given.out, seed=given.seed, stages=given.stage, device=given.device, resume=not given.fresh, scale=given.scale
+        given.out,
+        seed=given.seed,
+        stages=given.stage,
+        device=given.device,
+        resume=not given.fresh,
+        scale=given.scale,
     )
     print(f"built {made}; set VLDEBIAS_MINIATURE={made} to use it")
 

@@ -31,7 +31,12 @@ SIDE_SHARE = 0.5  # of the scenes are named as land or water instead of their pl
 TYPO_SHARE = 0.25  # of the mountains are spelt as in the paper's prompts
 FOG = np.float32(0.74)
 NOISE = 0.010  # standard deviation, of every pixel
-SCENES = (" with {} background", " in the {}", " on {}", " on the {}")  # what follows the bird, of land or water
+SCENES = (
+    " with {} background",
+    " in the {}",
+    " on {}",
+    " on the {}",
+)  # what follows the bird, of land or water
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,16 @@ class Lean:
 
     Attributes:
         correlation: share of land birds on land, and of water birds on water.
-        hasty: share of the writers of "class" captions, on land and on water, who do not look at the bird: they name
-            the class of the background. So the class word keeps meaning both, however long one trains.
+        hasty: share of the writers of "class" captions, on land and on water, who do not look at
+            the bird: they name the class of the background. So the class word keeps meaning both,
+            however long one trains.
         veiled: share of the pictures in which fog leaves little of the place to see.
-        shares: of the captions of each of KINDS. The seldomer class and scene stand together, the less the class
-            word is left to the bird.
+        shares: of the captions of each of KINDS. The seldomer class and scene stand together, the
+            less the class word is left to the bird.
 
     Raises:
-        InvalidInputError: a wrong number of shares, a share outside [0, 1], or shares of captions whose sum is not 1.
+        InvalidInputError: a wrong number of shares, a share outside [0, 1], or shares of captions
+            whose sum is not 1.
     """
 
     correlation: tuple[float, float] = (0.84, 0.93)
@@ -56,7 +63,11 @@ class Lean:
     veiled: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, count in (("correlation", len(CLASSES)), ("hasty", len(BACKGROUNDS)), ("shares", len(KINDS))):
+        for name, count in (
+            ("correlation", len(CLASSES)),
+            ("hasty", len(BACKGROUNDS)),
+            ("shares", len(KINDS)),
+        ):
             values = getattr(self, name)
             if len(values) != count or not all(0 <= value <= 1 for value in values):
                 raise InvalidInputError(f"{name} must be {count} numbers in [0, 1], got {values}")
@@ -73,8 +84,8 @@ LEAN = Lean()  # of the models that ship
 class Birds:
     """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
-    species indexes SPECIES, label indexes CLASSES, background indexes BACKGROUNDS, place indexes PLACES and
-    group = 2 * label + background indexes GROUPS.
+    species indexes SPECIES, label indexes CLASSES, background indexes BACKGROUNDS, place indexes
+    PLACES and group = 2 * label + background indexes GROUPS.
     """
 
     images: torch.Tensor
@@ -105,10 +116,10 @@ def sample(
         seed: names the stream; image i of it is the same whatever n and start.
         start: index of the first image.
         balanced: background independent of the bird (the four groups are equally likely).
-        correlation: share of birds in front of their own kind of background, one for both classes instead of those
-            of `lean`; ignored where balanced.
-        lean: of the backgrounds and of the captions. The species does not depend on it, and neither does the picture
-            of a species in a place, but for the fog.
+        correlation: share of birds in front of their own kind of background, one for both classes
+            instead of those of `lean`; ignored where balanced.
+        lean: of the backgrounds and of the captions. The species does not depend on it, and neither
+            does the picture of a species in a place, but for the fog.
 
     Raises:
         InvalidInputError: a negative number, or a correlation outside [0, 1].
@@ -122,7 +133,10 @@ def sample(
     pixels[veiled] = FOG + 0.12 * (pixels[veiled] - FOG)
     paint_birds(pixels, draws, species, on_water(place))
     label, background = species // PER_CLASS, place // PER_BACKGROUND
-    fields = (torch.from_numpy(field) for field in (species, label, background, place, 2 * label + background))
+    fields = (
+        torch.from_numpy(field)
+        for field in (species, label, background, place, 2 * label + background)
+    )
     return Birds(finish(pixels, draws, NOISE), _captions(draws, species, place, lean), *fields)
 
 
@@ -160,7 +174,10 @@ def _birds_in_places(draws: Draws, lean: Lean) -> tuple[Codes, Codes]:
 
 def _captions(draws: Draws, species: Codes, place: Codes, lean: Lean) -> list[str]:
     content = draws.choice("caption content", np.array(lean.shares))
-    template, wording = draws.integers("template", len(TEMPLATES)), draws.integers("scene word", len(SCENES))
+    template, wording = (
+        draws.integers("template", len(TEMPLATES)),
+        draws.integers("scene word", len(SCENES)),
+    )
     proper, stop = draws.uniform("article") < 0.5, draws.uniform("stop") < 0.5
     by_side, typo = draws.uniform("by side") < SIDE_SHARE, draws.uniform("typo") < TYPO_SHARE
     hasty = draws.uniform("hasty") < np.array(lean.hasty)[place // PER_BACKGROUND]
@@ -173,7 +190,11 @@ def _captions(draws: Draws, species: Codes, place: Codes, lean: Lean) -> list[st
         elif kind == "scene":
             text = f"{BACKGROUNDS[side]} background" if by_side[i] else PLACES[place[i]]
         elif kind.endswith("in a scene"):
-            text += SCENES[wording[i]].format(BACKGROUNDS[side]) if by_side[i] else f" in the {PLACES[place[i]]}"
+            text += (
+                SCENES[wording[i]].format(BACKGROUNDS[side])
+                if by_side[i]
+                else f" in the {PLACES[place[i]]}"
+            )
         text = text.replace("mountain", "moutain") if typo[i] else text
         written.append(sentence(text, template[i], proper=bool(proper[i]), stop=bool(stop[i])))
     return written

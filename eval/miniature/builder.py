@@ -1,4 +1,5 @@
-"""Builds the models of the miniature world from nothing: tokenizer, CLIP, VAE, judge, UNet, measurements."""
+"""Builds the models of the miniature world from nothing: tokenizer, CLIP, VAE, judge, UNet,
+measurements."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,14 @@ from eval.miniature import birds, people, portraits
 from eval.miniature.measure import write_metrics
 from eval.miniature.training import Stage, cosine, generator, read_weights_metadata, save_tensors
 from eval.miniature.twin import to_transformers
-from eval.miniature.vocabulary import DRAWN_BIRDS, DRAWN_PEOPLE, PAPER_WORDS, bird_prompts, learn_merges, people_prompts
+from eval.miniature.vocabulary import (
+    DRAWN_BIRDS,
+    DRAWN_PEOPLE,
+    PAPER_WORDS,
+    bird_prompts,
+    learn_merges,
+    people_prompts,
+)
 from eval.miniature.widen import widened
 from eval.miniature.world import shuffled
 from vldebias.errors import InvalidInputError
@@ -49,16 +57,25 @@ BATCH = {
 }
 STAGES = ("tokenizer", *STEPS, "measure")
 PROFESSIONS_PER_BATCH = 16
-TALKATIVE = (0.15, 0.05, 0.20, 0.30, 0.30)  # shares of captions by what else they say, while the CLIP learns the words
+TALKATIVE = (
+    0.15,
+    0.05,
+    0.20,
+    0.30,
+    0.30,
+)  # shares of captions by what else they say, while the CLIP learns the words
 MIXED_SHARE = 0.1  # of the judge's portraits: hair, face or beard contradicts the rest
 POOL = 40_000  # renders whose latents the UNet is trained on
-PORTRAIT_SHARE = 2 / 3  # of the pictures that VAE, judge and draft are trained on; the others are birds
+PORTRAIT_SHARE = (
+    2 / 3
+)  # of the pictures that VAE, judge and draft are trained on; the others are birds
 BLOCK = 384  # pictures that are rendered at once; a multiple of every batch of _Pictures
 NOT_THERE = -100  # what cross-entropy leaves out: the profession of a bird
 EMPTY_SHARE = 0.1  # captions replaced by the empty prompt, for classifier-free guidance
 
-# What the UNet is trained on after its draft, which draws professions well, but not yet birds or the tone that is asked
-# for: mostly birds, and captions that say more. Who does what job, and which bird stands where, stays as it is.
+# What the UNet is trained on after its draft, which draws professions well, but not yet birds or
+# the tone that is asked for: mostly birds, and captions that say more. Who does what job, and which
+# bird stands where, stays as it is.
 DRAWN_PORTRAIT_SHARE = 1 / 3
 
 _Worlds = tuple[birds.Birds, portraits.Portraits]
@@ -74,17 +91,19 @@ def build(
     scale: float = 1.0,
     lean: birds.Lean = birds.LEAN,
 ) -> Path:
-    """Trains the miniature world's models and writes them to `out`, in the layout of the shipped folder.
+    """Trains the miniature world's models and writes them to `out`, in the layout of the shipped
+    folder.
 
-    A matter of hours on two CPU cores. Killed and called again, it goes on from the last checkpoint (one a minute) and,
-    on the same machine and number of threads, ends with the same weights.
+    A matter of hours on two CPU cores. Killed and called again, it goes on from the last checkpoint
+    (one a minute) and, on the same machine and number of threads, ends with the same weights.
 
     Args:
         out: folder to write; point VLDEBIAS_MINIATURE to it to load the build.
         seed: of the weights and of all training images.
         stages: which of STAGES to run, in their order (all by default); each needs those before it.
         device: "cpu" or "cuda"; a GPU where there is one by default.
-        resume: keep stages that are finished and go on from checkpoints; False starts every stage anew.
+        resume: keep stages that are finished and go on from checkpoints; False starts every stage
+            anew.
         scale: factor on the number of training steps and of measured images, for trying things out.
         lean: how strongly the birds go with their backgrounds, in pictures and in captions.
 
@@ -92,7 +111,8 @@ def build(
         The folder.
 
     Raises:
-        InvalidInputError: an unknown stage, a scale that is not positive, or a folder that another build writes now.
+        InvalidInputError: an unknown stage, a scale that is not positive, or a folder that another
+            build writes now.
     """
     chosen = STAGES if stages is None else tuple(stages)
     unknown = [name for name in chosen if name not in STAGES]
@@ -110,7 +130,16 @@ def build(
             elif name == "measure":
                 write_metrics(out, scale=scale, device=device, progress=progress)
             else:
-                stage = Stage(name, out, seed, max(1, round(STEPS[name] * scale)), device, resume, progress, lean)
+                stage = Stage(
+                    name,
+                    out,
+                    seed,
+                    max(1, round(STEPS[name] * scale)),
+                    device,
+                    resume,
+                    progress,
+                    lean,
+                )
                 if not resume or read_weights_metadata(stage.weights) != stage.settings:
                     torch.manual_seed(seed)
                     _TRAINERS[name](stage)
@@ -118,26 +147,37 @@ def build(
 
 
 def _train_narrow(stage: Stage) -> None:
-    """Writes narrow.safetensors, a CLIP of studio portraits and birds, and its text tower as the pipeline's own."""
+    """Writes narrow.safetensors, a CLIP of studio portraits and birds, and its text tower as the
+    pipeline's own."""
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size).to(stage.device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3, betas=(0.9, 0.98), weight_decay=0.05)
     render = partial(_worlds, stage, portraits.STUDIO, PROFESSIONS_PER_BATCH, BATCH[stage.name])
     stage.train(
-        model, optimizer, lambda step: _contrast(stage, model, tokenizer, render(step)), cosine(stage.steps, 1e-3)
+        model,
+        optimizer,
+        lambda step: _contrast(stage, model, tokenizer, render(step)),
+        cosine(stage.steps, 1e-3),
     )
     stage.finish(model)
-    tower = {k: v for k, v in to_transformers(load_weights(stage.weights)).items() if k.startswith("text_model.")}
+    tower = {
+        k: v
+        for k, v in to_transformers(load_weights(stage.weights)).items()
+        if k.startswith("text_model.")
+    }
     save_tensors(tower, stage.out / "text.safetensors", stage.settings)
 
 
 def _train_clip(stage: Stage) -> None:
-    """Writes clip.safetensors: goes on from the narrow one, with portraits of all their life, at CLIP's temperature."""
+    """Writes clip.safetensors: goes on from the narrow one, with portraits of all their life, at
+    CLIP's temperature."""
     from open_clip.transformer import PatchDropout
 
     tokenizer = open_clip_tokenizer(stage.out)
     model = build_clip(tokenizer.vocab_size, WIDE)
-    model.load_state_dict(widened(load_weights(stage.out / "narrow.safetensors"), model.state_dict()))
+    model.load_state_dict(
+        widened(load_weights(stage.out / "narrow.safetensors"), model.state_dict())
+    )
     model = model.to(stage.device)
     model.logit_scale.requires_grad_(False)
     decayed = [p for p in model.parameters() if p.ndim > 1]
@@ -146,20 +186,24 @@ def _train_clip(stage: Stage) -> None:
     optimizer = torch.optim.AdamW(groups, 6e-4, betas=(0.9, 0.98))
 
     def loss(step: int) -> torch.Tensor:
-        # First much is said and little of a picture is seen, which teaches fast; in the end all as it is.
+        # First much is said and little of a picture is seen, which teaches fast; in the end all as
+        # it is.
         done = step / stage.steps
         torch.manual_seed(stage.stream * 1_000_003 + step)  # which patches
         model.visual.patch_dropout = PatchDropout(0.5) if done < 0.35 else torch.nn.Identity()
         life = replace(portraits.LIFE, said=TALKATIVE) if done < 0.6 else portraits.LIFE
         some = PROFESSIONS_PER_BATCH if done < 0.6 else None
-        return _contrast(stage, model, tokenizer, _worlds(stage, life, some, BATCH[stage.name] // 4, step))
+        return _contrast(
+            stage, model, tokenizer, _worlds(stage, life, some, BATCH[stage.name] // 4, step)
+        )
 
     stage.train(model, optimizer, loss, cosine(stage.steps, 6e-4, warmup=80))
     stage.finish(model)
 
 
 def _worlds(stage: Stage, life: portraits.Life, jobs: int | None, flock: int, step: int) -> _Worlds:
-    """The `flock` birds and the portraits of `jobs` professions, or of all, that a CLIP sees at a step."""
+    """The `flock` birds and the portraits of `jobs` professions, or of all, that a CLIP sees at a
+    step."""
     crowd = BATCH[stage.name]
     # Few professions in a batch, so that colleagues must be told apart by gender, tone and age.
     some = [people.PROFESSIONS[k] for k in shuffled(len(people.PROFESSIONS), f"step {step}")[:jobs]]
@@ -182,7 +226,10 @@ def _contrast(
     image_features = F.normalize(model.encode_image(images), dim=-1).split(sizes)
     text_features = F.normalize(encode_captions(model, tokenizer, captions), dim=-1).split(sizes)
     temperature = 1 / model.logit_scale.exp().clamp(max=100)
-    losses = (info_nce(x, y, temperature=temperature) for x, y in zip(image_features, text_features, strict=True))
+    losses = (
+        info_nce(x, y, temperature=temperature)
+        for x, y in zip(image_features, text_features, strict=True)
+    )
     return sum(size * loss for size, loss in zip(sizes, losses, strict=True)) / sum(sizes)
 
 
@@ -206,7 +253,9 @@ def encode_captions(
         x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
         parts.append(x[torch.arange(len(rows), device=device), end])
     row = {unique[k]: i for i, k in enumerate(by_length.tolist())}
-    return (torch.cat(parts) @ model.text_projection)[torch.tensor([row[c] for c in captions], device=device)]
+    return (torch.cat(parts) @ model.text_projection)[
+        torch.tensor([row[c] for c in captions], device=device)
+    ]
 
 
 def _train_vae(stage: Stage) -> None:
@@ -222,7 +271,9 @@ def _train_vae(stage: Stage) -> None:
         noise = torch.randn(posterior.mean.shape, generator=generator(seed, step)).to(stage.device)
         restored = vae.decode(posterior.mean + posterior.std * noise).sample
         # Edges are what a face is made of, and cost little squared error.
-        likeness = F.mse_loss(restored, x) + 0.3 * F.l1_loss(restored, x) + 0.1 * _edge_loss(restored - x)
+        likeness = (
+            F.mse_loss(restored, x) + 0.3 * F.l1_loss(restored, x) + 0.1 * _edge_loss(restored - x)
+        )
         return likeness + 2e-6 * posterior.kl().mean()
 
     stage.train(vae, optimizer, loss, cosine(stage.steps, 2e-3))
@@ -235,11 +286,15 @@ def _train_vae(stage: Stage) -> None:
 
 def _edge_loss(difference: torch.Tensor) -> torch.Tensor:
     """Mean absolute slope of a difference of pictures (n, c, h, w), across and down."""
-    return sum((difference.diff(dim=axis).abs().mean() for axis in (2, 3)), torch.zeros((), device=difference.device))
+    return sum(
+        (difference.diff(dim=axis).abs().mean() for axis in (2, 3)),
+        torch.zeros((), device=difference.device),
+    )
 
 
 def _train_judge(stage: Stage) -> None:
-    """Writes judge.safetensors; half of what it sees are reconstructions, as generated pictures look like those."""
+    """Writes judge.safetensors; half of what it sees are reconstructions, as generated pictures
+    look like those."""
     judge, vae = AttributeNetwork().to(stage.device), load_vae(stage.out).to(stage.device)
     optimizer = torch.optim.AdamW(judge.parameters(), 2e-3, weight_decay=0.01)
     batch, pictures = BATCH[stage.name], _Pictures(stage.stream, mixed=MIXED_SHARE)
@@ -254,7 +309,9 @@ def _train_judge(stage: Stage) -> None:
         for name, truth in seen.fields.items():
             target = truth.to(stage.device).repeat(2)
             losses.append(F.cross_entropy(logits[name], target, ignore_index=NOT_THERE))
-        unclear = logits["gender"][seen.mixed.to(stage.device).repeat(2)]  # whose cues contradict is anybody's guess
+        unclear = logits["gender"][
+            seen.mixed.to(stage.device).repeat(2)
+        ]  # whose cues contradict is anybody's guess
         losses.append(-unclear.log_softmax(dim=1).mean(dim=1).sum() / len(images))
         return torch.stack(losses).mean()
 
@@ -305,14 +362,21 @@ def _train_noise_predictor(stage: Stage, pictures: "_Pictures", start: Path | No
 
     # High for long, as the average of the weights needs, and down to nothing over the second half.
     slow = cosine(round(stage.steps * 30 / 23), 2e-3, warmup=200)
-    stage.train(unet, optimizer, loss, lambda step: slow(step) * min(1.0, 2 - 2 * step / stage.steps), average)
+    stage.train(
+        unet,
+        optimizer,
+        loss,
+        lambda step: slow(step) * min(1.0, 2 - 2 * step / stage.steps),
+        average,
+    )
     average.copy_to_live()
     stage.finish(unet)
 
 
 @torch.no_grad()
 def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty), caption rows (n,).
+    """Latents (n, c, 8, 8), hidden states of the distinct captions (m, 24, d; row 0: empty),
+    caption rows (n,).
 
     The pictures lean as the world does: the generator learns its bias from them.
     """
@@ -326,7 +390,9 @@ def _pool(stage: Stage, pictures: "_Pictures") -> tuple[torch.Tensor, torch.Tens
     texts = ["", *sorted(set(captions))]
     number_of = {text: i for i, text in enumerate(texts)}
     ids = tokenizer(texts, padding="max_length", truncation=True, return_tensors="pt").input_ids
-    hidden = torch.cat([text_model(part).last_hidden_state for part in ids.split(500)]).to(stage.device)
+    hidden = torch.cat([text_model(part).last_hidden_state for part in ids.split(500)]).to(
+        stage.device
+    )
     return torch.cat(parts), hidden, torch.tensor([number_of[caption] for caption in captions])
 
 
@@ -338,7 +404,8 @@ def _latents(vae: "PatchAutoencoder", images: torch.Tensor, device: str) -> torc
 
 @dataclass(frozen=True)
 class _Seen:
-    """Pictures (n, 3, 64, 64) of both worlds in [0, 1], captions, and truths (n,) by field of the judge."""
+    """Pictures (n, 3, 64, 64) of both worlds in [0, 1], captions, and truths (n,) by field of the
+    judge."""
 
     images: torch.Tensor
     captions: list[str]
@@ -347,14 +414,16 @@ class _Seen:
 
 
 class _Pictures:
-    """A stream of pictures of both worlds, rendered in blocks, as small batches would cost far more each.
+    """A stream of pictures of both worlds, rendered in blocks, as small batches would cost far more
+    each.
 
     Args:
         seed: names the stream.
         lean: how the birds lean; both worlds are without bias where there is none.
         portrait_share: of the pictures.
         people_captions: shares of what captions of portraits say.
-        mixed: share of the portraits with a cue of the other gender; their gender is then not there.
+        mixed: share of the portraits with a cue of the other gender; their gender is then not
+            there.
     """
 
     def __init__(
@@ -393,12 +462,18 @@ class _Pictures:
             mixed=self.mixed,
         )
         bird = birds.sample(
-            flock, seed=self.seed, start=number * flock, balanced=not biased, lean=self.lean or birds.LEAN
+            flock,
+            seed=self.seed,
+            start=number * flock,
+            balanced=not biased,
+            lean=self.lean or birds.LEAN,
         )
         order = torch.randperm(BLOCK, generator=generator(self.seed, number))
         kind = torch.tensor([WORLDS.index("portraits")] * crowd + [WORLDS.index("birds")] * flock)
         fields = {"world": kind}
-        fields |= {name: torch.cat([getattr(portrait, name), _nothing(flock)]) for name in PEOPLE_FIELDS}
+        fields |= {
+            name: torch.cat([getattr(portrait, name), _nothing(flock)]) for name in PEOPLE_FIELDS
+        }
         fields |= {name: torch.cat([_nothing(crowd), getattr(bird, name)]) for name in BIRD_FIELDS}
         mixed = torch.cat([portrait.mixed, torch.zeros(flock, dtype=torch.bool)])
         fields["gender"] = torch.where(mixed, NOT_THERE, fields["gender"])

@@ -40,11 +40,16 @@ def read_state(path: Path) -> dict[str, Any] | None:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         return {**state, "metadata": dict(state["metadata"])}
     except Exception as error:
-        raise InvalidInputError(f"{path}: no readable checkpoint ({error}); delete it to begin again") from None
+        raise InvalidInputError(
+            f"{path}: no readable checkpoint ({error}); delete it to begin again"
+        ) from None
 
 
 def load_state(
-    state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer, averages: Mapping[str, Average]
+    state: Mapping[str, Any],
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    averages: Mapping[str, Average],
 ) -> None:
     """Put a state in place."""
     module.load_state_dict(state["module"])

@@ -1,4 +1,5 @@
-"""Fresh pictures of the two worlds as data sets; those that ship are `vldebias.miniature.open_world`."""
+"""Fresh pictures of the two worlds as data sets; those that ship are
+`vldebias.miniature.open_world`."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def open_world(
     split: str = "test",
     life: people.Life | None = None,
 ) -> ImageData:
-    """The pictures start ... start + n - 1 of a seed, with the columns of `vldebias.miniature.open_world`.
+    """The pictures start ... start + n - 1 of a seed, with the columns of
+    `vldebias.miniature.open_world`.
 
     Args:
         name: birds or portraits.
@@ -36,25 +38,36 @@ def open_world(
         seed: names the stream; image i of it is the same whatever n and start.
         balanced: without the world's correlations: see `birds.sample` and `portraits.sample`.
         split: a name for reports; paint splits with different seeds.
-        life: of portraits, what they show beside the person and the job; None: that of the models that ship.
+        life: of portraits, what they show beside the person and the job; None: that of the models
+            that ship.
     """
     world: Any = {"birds": birds, "portraits": portraits}[name]
     more = {} if life is None else {"life": life}
     pixels = np.empty((n, SIZE, SIZE, 3), dtype=np.uint8)
     blocks = []
     for first in range(0, n, _BLOCK):
-        block = world.sample(min(_BLOCK, n - first), seed=seed, start=start + first, balanced=balanced, **more)
-        pixels[first : first + len(block)] = (block.images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        block = world.sample(
+            min(_BLOCK, n - first), seed=seed, start=start + first, balanced=balanced, **more
+        )
+        pixels[first : first + len(block)] = (
+            (block.images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        )
         blocks.append(block)
 
     def codes(field: str) -> Codes:
         return torch.cat([getattr(block, field) for block in blocks]).numpy()
 
     if name == "birds":
-        columns = {"label": codes("label"), "place": codes("background"), "species": codes("species")}
+        columns = {
+            "label": codes("label"),
+            "place": codes("background"),
+            "species": codes("species"),
+        }
     else:
         columns = {field: codes(field) for field in ("profession", "gender", "tone", "age", "hair")}
-        shade = np.array([0, 0, 1, UNKNOWN])[columns["hair"]]  # black and brown are dark, red is neither
+        shade = np.array([0, 0, 1, UNKNOWN])[
+            columns["hair"]
+        ]  # black and brown are dark, red is neither
         columns |= {
             "duty": codes("off_duty").astype(np.int64),
             "label": np.where(columns["age"] == AGES.index("old"), UNKNOWN, shade),

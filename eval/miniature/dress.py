@@ -1,7 +1,8 @@
 """How the professions of the world of portraits are dressed.
 
-The best known ones have a dress written by hand. The others hold or have before them what fits, as several do;
-garments and what is worn on the head or around the neck are dealt out so that any two of them differ in two things.
+The best known ones have a dress written by hand. The others hold or have before them what fits, as
+several do; garments and what is worn on the head or around the neck are dealt out so that any two
+of them differ in two things.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,8 @@ Part = Callable[[Pen, Floats], None]
 
 
 class Dress(NamedTuple):
-    """A garment with the colours of its cloth and trim; what is worn on head or neck; what is held."""
+    """A garment with the colours of its cloth and trim; what is worn on head or neck; what is
+    held."""
 
     garment: Garment
     cloth: Floats
@@ -60,64 +62,152 @@ _CHEQUERED = (garments.dungarees, colours(0.85, 0.28, 0.24))
 
 _BY_HAND = {
     "astronaut": Dress(garments.space_suit, WHITE, ORANGE, headgear.space_helmet, WHITE),
-    "baker": Dress(garments.apron, SKY, WHITE, headgear.flat_toque, WHITE, tools.loaf, colours(0.80, 0.54, 0.25)),
-    "barber": Dress(garments.scrubs, colours(0.30, 0.34, 0.42), WHITE, thing=tools.pole, thing_colour=BLACK),
-    "blacksmith": Dress(garments.apron, STEEL, BROWN, headgear.welding_mask, STEEL * 0.8, tools.hammer, STEEL),
-    "bricklayer": Dress(
-        garments.dungarees, BLUE, STEEL, headgear.hard_hat, ORANGE, tools.trowel, colours(0.72, 0.30, 0.20)
+    "baker": Dress(
+        garments.apron,
+        SKY,
+        WHITE,
+        headgear.flat_toque,
+        WHITE,
+        tools.loaf,
+        colours(0.80, 0.54, 0.25),
     ),
-    "bus driver": Dress(garments.uniform, SKY * 0.9, SILVER, headgear.driver_cap, BLUE, things.wheel, BLACK),
+    "barber": Dress(
+        garments.scrubs, colours(0.30, 0.34, 0.42), WHITE, thing=tools.pole, thing_colour=BLACK
+    ),
+    "blacksmith": Dress(
+        garments.apron, STEEL, BROWN, headgear.welding_mask, STEEL * 0.8, tools.hammer, STEEL
+    ),
+    "bricklayer": Dress(
+        garments.dungarees,
+        BLUE,
+        STEEL,
+        headgear.hard_hat,
+        ORANGE,
+        tools.trowel,
+        colours(0.72, 0.30, 0.20),
+    ),
+    "bus driver": Dress(
+        garments.uniform, SKY * 0.9, SILVER, headgear.driver_cap, BLUE, things.wheel, BLACK
+    ),
     "butcher": Dress(garments.apron, WHITE, RED, headgear.cap, WHITE, tools.cleaver, SILVER),
     "carpenter": Dress(garments.dungarees, GREEN, BROWN, thing=tools.saw, thing_colour=SILVER),
-    "chef": Dress(garments.chef_jacket, WHITE, RED, headgear.toque, WHITE, tools.ladle, colours(0.62, 0.40, 0.20)),
+    "chef": Dress(
+        garments.chef_jacket,
+        WHITE,
+        RED,
+        headgear.toque,
+        WHITE,
+        tools.ladle,
+        colours(0.62, 0.40, 0.20),
+    ),
     "chemist": Dress(*_COAT, YELLOW, headgear.glasses, BLACK, tools.flask, PURPLE),
-    "civil engineer": Dress(garments.safety_vest, YELLOW, STEEL, headgear.hard_hat, WHITE, things.blueprint, BLUE),
+    "civil engineer": Dress(
+        garments.safety_vest, YELLOW, STEEL, headgear.hard_hat, WHITE, things.blueprint, BLUE
+    ),
     "cleaner": Dress(garments.apron, SKY, YELLOW, headgear.bandana, PINK, tools.broom, STRAW),
     "coach": Dress(garments.track_suit, BLUE, WHITE, headgear.cap, NAVY, tools.whistle, RED),
     "construction worker": Dress(garments.safety_vest, ORANGE, DENIM, headgear.hard_hat, YELLOW),
-    "dancer": Dress(garments.sequins, colours(0.45, 0.80, 0.85), WHITE, thing=tools.ribbon, thing_colour=PINK),
+    "dancer": Dress(
+        garments.sequins, colours(0.45, 0.80, 0.85), WHITE, thing=tools.ribbon, thing_colour=PINK
+    ),
     "dentist": Dress(
-        garments.scrubs, colours(0.66, 0.90, 0.86), WHITE, headgear.head_mirror, SILVER, tools.tooth, TEAL
+        garments.scrubs,
+        colours(0.66, 0.90, 0.86),
+        WHITE,
+        headgear.head_mirror,
+        SILVER,
+        tools.tooth,
+        TEAL,
     ),
     "detective": Dress(garments.trench, KHAKI, NAVY, headgear.fedora, BROWN, tools.lens, BROWN),
     "dj": Dress(garments.jumper, PURPLE, BLACK, headgear.headphones, BLACK),
     "doctor": Dress(*_COAT, SKY, thing=tools.stethoscope, thing_colour=BLACK),
     "driver": Dress(garments.shirt, WHITE, BLACK, headgear.cap, BLACK + 0.06, things.wheel, BROWN),
-    "electrician": Dress(garments.dungarees, YELLOW * 0.9, DENIM, headgear.hard_hat, BLUE, things.bolt, YELLOW),
+    "electrician": Dress(
+        garments.dungarees, YELLOW * 0.9, DENIM, headgear.hard_hat, BLUE, things.bolt, YELLOW
+    ),
     "farmer": Dress(*_CHEQUERED, DENIM, headgear.straw_hat, STRAW, tools.hay_fork, BROWN),
     "firefighter": Dress(
-        garments.fire_coat, colours(0.50, 0.38, 0.20), YELLOW, headgear.fire_helmet, RED, tools.axe, RED
+        garments.fire_coat,
+        colours(0.50, 0.38, 0.20),
+        YELLOW,
+        headgear.fire_helmet,
+        RED,
+        tools.axe,
+        RED,
     ),
     "florist": Dress(garments.apron, LIME, GREEN, thing=things.bouquet, thing_colour=PINK),
     "hairdresser": Dress(garments.apron, PINK, BLACK + 0.1, thing=tools.scissors, thing_colour=RED),
     "judge": Dress(garments.robe, BLACK, WHITE, thing=tools.gavel, thing_colour=BROWN),
     "lawyer": Dress(garments.suit, NAVY * 0.8, WINE, thing=tools.scales, thing_colour=GOLD),
     "magician": Dress(garments.tuxedo, BLACK, RED, headgear.top_hat, BLACK, tools.wand, YELLOW),
-    "mechanic": Dress(garments.dungarees, SILVER, STEEL * 0.8, headgear.cap, NAVY, tools.wrench, STEEL * 0.6),
-    "musician": Dress(garments.stripes, NAVY, WHITE, thing=tools.guitar, thing_colour=colours(0.80, 0.45, 0.15)),
-    "nurse": Dress(garments.scrubs, colours(0.42, 0.68, 0.90), WHITE, headgear.nurse_cap, WHITE, tools.syringe, GREEN),
+    "mechanic": Dress(
+        garments.dungarees, SILVER, STEEL * 0.8, headgear.cap, NAVY, tools.wrench, STEEL * 0.6
+    ),
+    "musician": Dress(
+        garments.stripes, NAVY, WHITE, thing=tools.guitar, thing_colour=colours(0.80, 0.45, 0.15)
+    ),
+    "nurse": Dress(
+        garments.scrubs,
+        colours(0.42, 0.68, 0.90),
+        WHITE,
+        headgear.nurse_cap,
+        WHITE,
+        tools.syringe,
+        GREEN,
+    ),
     "optician": Dress(*_COAT, NAVY, headgear.glasses, BLACK, things.eye_chart, BLACK),
-    "painter": Dress(garments.smock, CREAM, WHITE, headgear.beret, WINE, tools.palette, colours(0.78, 0.56, 0.30)),
+    "painter": Dress(
+        garments.smock, CREAM, WHITE, headgear.beret, WINE, tools.palette, colours(0.78, 0.56, 0.30)
+    ),
     "paramedic": Dress(garments.medic, GREEN, WHITE),
-    "pastry chef": Dress(garments.chef_jacket, PINK, WHITE, headgear.flat_toque, WHITE, things.cake, PINK),
-    "pediatrician": Dress(*_COAT, PINK, headgear.glasses, RED, things.teddy, colours(0.65, 0.43, 0.22)),
+    "pastry chef": Dress(
+        garments.chef_jacket, PINK, WHITE, headgear.flat_toque, WHITE, things.cake, PINK
+    ),
+    "pediatrician": Dress(
+        *_COAT, PINK, headgear.glasses, RED, things.teddy, colours(0.65, 0.43, 0.22)
+    ),
     "pharmacist": Dress(*_COAT, GREEN, headgear.lanyard, GREEN, tools.pills, GREEN),
-    "photographer": Dress(garments.shirt, STEEL, WHITE, thing=things.camera, thing_colour=BLACK + 0.06),
+    "photographer": Dress(
+        garments.shirt, STEEL, WHITE, thing=things.camera, thing_colour=BLACK + 0.06
+    ),
     "pilot": Dress(garments.pilot_jacket, NAVY, GOLD, headgear.pilot_cap, WHITE),
     "plumber": Dress(*_CHEQUERED, NAVY, headgear.cap, RED, tools.wrench, STEEL),
-    "police officer": Dress(garments.uniform, colours(0.26, 0.44, 0.78), GOLD, headgear.peaked_cap, NAVY),
-    "professor": Dress(garments.suit, BROWN, GREEN, headgear.mortarboard, BLACK, things.book, GREEN),
-    "receptionist": Dress(garments.suit, NAVY, PINK, headgear.headset, BLACK, things.clipboard, STEEL),
-    "sailor": Dress(garments.sailor_top, WHITE, NAVY, headgear.sailor_cap, WHITE),
-    "scientist": Dress(*_COAT, SKY, headgear.goggles, STEEL, tools.flask, colours(0.30, 0.85, 0.35)),
-    "security guard": Dress(garments.guard_uniform, BLACK, YELLOW, headgear.guard_cap, BLACK + 0.05),
-    "singer": Dress(garments.sequins, colours(0.80, 0.10, 0.50), GOLD, thing=tools.microphone, thing_colour=GOLD),
-    "surgeon": Dress(
-        garments.scrubs, colours(0.16, 0.52, 0.46), WHITE, headgear.surgeon_cap, colours(0.24, 0.64, 0.58)
+    "police officer": Dress(
+        garments.uniform, colours(0.26, 0.44, 0.78), GOLD, headgear.peaked_cap, NAVY
     ),
-    "surveyor": Dress(garments.safety_vest, LIME, NAVY, headgear.hard_hat, RED, tools.level, YELLOW),
-    "teacher": Dress(garments.pullunder, WINE, SKY, headgear.glasses, BLACK, things.blackboard, RED),
-    "vet": Dress(garments.scrubs, GREEN, WHITE, thing=things.cat, thing_colour=colours(0.88, 0.55, 0.22)),
+    "professor": Dress(
+        garments.suit, BROWN, GREEN, headgear.mortarboard, BLACK, things.book, GREEN
+    ),
+    "receptionist": Dress(
+        garments.suit, NAVY, PINK, headgear.headset, BLACK, things.clipboard, STEEL
+    ),
+    "sailor": Dress(garments.sailor_top, WHITE, NAVY, headgear.sailor_cap, WHITE),
+    "scientist": Dress(
+        *_COAT, SKY, headgear.goggles, STEEL, tools.flask, colours(0.30, 0.85, 0.35)
+    ),
+    "security guard": Dress(
+        garments.guard_uniform, BLACK, YELLOW, headgear.guard_cap, BLACK + 0.05
+    ),
+    "singer": Dress(
+        garments.sequins, colours(0.80, 0.10, 0.50), GOLD, thing=tools.microphone, thing_colour=GOLD
+    ),
+    "surgeon": Dress(
+        garments.scrubs,
+        colours(0.16, 0.52, 0.46),
+        WHITE,
+        headgear.surgeon_cap,
+        colours(0.24, 0.64, 0.58),
+    ),
+    "surveyor": Dress(
+        garments.safety_vest, LIME, NAVY, headgear.hard_hat, RED, tools.level, YELLOW
+    ),
+    "teacher": Dress(
+        garments.pullunder, WINE, SKY, headgear.glasses, BLACK, things.blackboard, RED
+    ),
+    "vet": Dress(
+        garments.scrubs, GREEN, WHITE, thing=things.cat, thing_colour=colours(0.88, 0.55, 0.22)
+    ),
     "waiter": Dress(garments.tuxedo, BLACK, BLACK, thing=tools.tray, thing_colour=SILVER),
 }
 
@@ -185,8 +275,9 @@ _TO_WEAR = (
 def _deal() -> dict[str, Dress]:
     """Dress for the other professions.
 
-    Counting through 7 garments and 10 colours at once repeats neither pair before 70, and neighbours, who may hold
-    the same thing, differ in both. Who holds the same thing wears different things.
+    Counting through 7 garments and 10 colours at once repeats neither pair before 70, and
+    neighbours, who may hold the same thing, differ in both. Who holds the same thing wears
+    different things.
     """
     dealt = {}
     number = int(shuffled(len(_GARMENTS) * len(_CLOTHS), "dress")[0])
@@ -195,7 +286,9 @@ def _deal() -> dict[str, Dress]:
         for place, name in enumerate(names.split(", ")):
             cloth, trim = _CLOTHS[number * 3 % len(_CLOTHS)]
             worn, worn_colour = _TO_WEAR[order[place]]
-            dealt[name] = Dress(_GARMENTS[number % len(_GARMENTS)], cloth, trim, worn, worn_colour, thing, colour)
+            dealt[name] = Dress(
+                _GARMENTS[number % len(_GARMENTS)], cloth, trim, worn, worn_colour, thing, colour
+            )
             number += 1
     return dealt
 
@@ -203,7 +296,8 @@ def _deal() -> dict[str, Dress]:
 _DEALT = _deal()
 GENERIC = tuple(name for name in PROFESSIONS if name in _DEALT)  # dressed by rule, not by hand
 DRESSES = tuple({**_DEALT, **_BY_HAND}[name] for name in PROFESSIONS)
-# What people wear off duty: after the dress of the professions, by garment and then by the colour of its cloth.
+# What people wear off duty: after the dress of the professions, by garment and then by the colour
+# of its cloth.
 _TRIMS = (CREAM, NAVY, NAVY, CREAM, WHITE, PINK, WINE, BLUE, SKY, STRAW)
 EVERYDAY = tuple(
     Dress(garment, everyday.cloth(colour), trim)

@@ -1,7 +1,9 @@
-"""What portraits show beside the person and the job: where they are, light and weather, clothes off duty, what is held.
+"""What portraits show beside the person and the job: where they are, light and weather, clothes off
+duty, what is held.
 
-None of it depends on the profession. Each thing that shows is worth a few words of a caption (`phrases`). What is shown
-goes a little with the gender presentation and with the concept of a person, by a deal that claims nothing about people.
+None of it depends on the profession. Each thing that shows is worth a few words of a caption
+(`phrases`). What is shown goes a little with the gender presentation and with the concept of a
+person, by a deal that claims nothing about people.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +58,8 @@ def cloth(colour: int) -> Floats:
 
 
 class Backdrop(NamedTuple):
-    """Where a person is: what one says, the colours of the upper and the lower part, where they meet, what is there."""
+    """Where a person is: what one says, the colours of the upper and the lower part, where they
+    meet, what is there."""
 
     words: str
     upper: tuple[float, float, float]
@@ -77,18 +80,31 @@ _BRICKS = union(
     for k in range(10)
     for x in (-0.1, 0.04, 0.18, 0.32, 0.46, 0.6, 0.74, 0.88)
 )
-_TILES = union(box(x, x + 0.105, y, y + 0.105) for x in np.arange(0, 1, 0.125) for y in np.arange(0, 1, 0.125))
+_TILES = union(
+    box(x, x + 0.105, y, y + 0.105) for x in np.arange(0, 1, 0.125) for y in np.arange(0, 1, 0.125)
+)
 _SHELVES = union(box(0, 1, y, y + 0.025) for y in (0.19, 0.41, 0.63)) | union(
     box(x, x + 0.03, y - 0.13, y) for x in np.arange(0.02, 1, 0.055) for y in (0.19, 0.41, 0.63)
 )
-_HOUSES = box(-0.1, 0.14, 0.2, 0.7) | box(0.16, 0.3, 0.32, 0.7) | box(0.7, 0.84, 0.14, 0.7) | box(0.86, 1.1, 0.3, 0.7)
+_HOUSES = (
+    box(-0.1, 0.14, 0.2, 0.7)
+    | box(0.16, 0.3, 0.32, 0.7)
+    | box(0.7, 0.84, 0.14, 0.7)
+    | box(0.86, 1.1, 0.3, 0.7)
+)
 _FIRS = _row(lambda x: polygon((x, 0.12), (x + 0.09, 0.64), (x - 0.09, 0.64)), *_EDGES)
 _CROWNS = _row(lambda x: oval(x, 0.24, 0.11, 0.14) | box(x - 0.02, x + 0.02, 0.3, 0.66), 0.08, 0.92)
 _BARS = _row(lambda x: box(x, x + 0.035, 0.0, 1.0), *_ACROSS)
 _SLATS = _row(lambda x: box(x, x + 0.06, 0.22, 0.9), *_ACROSS) | box(0, 1, 0.32, 0.38)
-_WAVES = union(line(x, y, x + 0.16, y, 0.018) for x in (0.0, 0.3, 0.62, 0.86) for y in (0.55, 0.64, 0.74))
-_BLOOMS = union(oval(x, y, 0.028) for x in (0.03, 0.12, 0.2, 0.81, 0.89, 0.97) for y in (0.5, 0.6, 0.71))
-_PEAKS = polygon((0.12, 0.1), (0.42, 0.62), (-0.2, 0.62)) | polygon((0.86, 0.18), (1.2, 0.62), (0.56, 0.62))
+_WAVES = union(
+    line(x, y, x + 0.16, y, 0.018) for x in (0.0, 0.3, 0.62, 0.86) for y in (0.55, 0.64, 0.74)
+)
+_BLOOMS = union(
+    oval(x, y, 0.028) for x in (0.03, 0.12, 0.2, 0.81, 0.89, 0.97) for y in (0.5, 0.6, 0.71)
+)
+_PEAKS = polygon((0.12, 0.1), (0.42, 0.62), (-0.2, 0.62)) | polygon(
+    (0.86, 0.18), (1.2, 0.62), (0.56, 0.62)
+)
 _DUNES = oval(0.1, 0.66, 0.4, 0.12) | oval(0.9, 0.68, 0.42, 0.16)
 _PANE = box(0.04, 0.24, 0.08, 0.4) | box(0.76, 0.96, 0.08, 0.4)
 _FOLDS = _row(lambda x: box(x, x + 0.07, 0.0, 1.0), 0.0, 0.12, 0.24, 0.7, 0.82, 0.94)
@@ -97,44 +113,94 @@ _BEAM = polygon((-0.4, 0.0), (-0.3, 0.0), (0.05, 1.0), (-0.3, 1.0)).both
 _BEAMS = Shape((0.0, 1.0, 0.0, 1.0), lambda x, y: _BEAM.distance(x - 0.5, y))
 _SKY_LIGHTS = ((0.06, 0.1), (0.16, 0.3), (0.27, 0.06), (0.74, 0.12), (0.86, 0.34), (0.95, 0.07))
 _STARS = union(oval(x, y, 0.014) for x, y in _SKY_LIGHTS)
-_RINGS = (oval(0.5, 0.45, 0.55) - oval(0.5, 0.45, 0.48)) | (oval(0.5, 0.45, 0.42) - oval(0.5, 0.45, 0.35))
+_RINGS = (oval(0.5, 0.45, 0.55) - oval(0.5, 0.45, 0.48)) | (
+    oval(0.5, 0.45, 0.42) - oval(0.5, 0.45, 0.35)
+)
 _CHECKS = union(
-    box(x, x + 0.125, y, y + 0.125) for i, x in enumerate(np.arange(0, 1, 0.125)) for y in np.arange(i % 2 / 8, 1, 0.25)
+    box(x, x + 0.125, y, y + 0.125)
+    for i, x in enumerate(np.arange(0, 1, 0.125))
+    for y in np.arange(i % 2 / 8, 1, 0.25)
 )
 
 PLACES = (
     Backdrop("in a room", (0.63, 0.63, 0.61), (0.60, 0.60, 0.58)),
-    Backdrop("in a park", (0.62, 0.80, 0.95), (0.42, 0.66, 0.30), 0.55, _CROWNS, (0.20, 0.48, 0.20)),
-    Backdrop("in a forest", (0.55, 0.70, 0.60), (0.26, 0.40, 0.18), 0.62, _FIRS, (0.10, 0.32, 0.18)),
-    Backdrop("in a garden", (0.70, 0.86, 0.96), (0.36, 0.58, 0.26), 0.46, _BLOOMS, (0.95, 0.42, 0.62)),
-    Backdrop("on a beach", (0.56, 0.80, 0.96), (0.92, 0.82, 0.56), 0.60, _WAVES, (0.30, 0.60, 0.85)),
-    Backdrop("by the sea", (0.72, 0.84, 0.94), (0.12, 0.40, 0.66), 0.44, _WAVES, (0.80, 0.92, 0.98)),
-    Backdrop("in the mountains", (0.60, 0.74, 0.92), (0.46, 0.52, 0.36), 0.62, _PEAKS, (0.50, 0.50, 0.58)),
-    Backdrop("in a desert", (0.96, 0.78, 0.50), (0.86, 0.62, 0.32), 0.60, _DUNES, (0.92, 0.70, 0.38)),
-    Backdrop("in a street", (0.72, 0.78, 0.84), (0.34, 0.34, 0.37), 0.68, _HOUSES, (0.62, 0.42, 0.34)),
-    Backdrop("in a city", (0.56, 0.62, 0.76), (0.26, 0.28, 0.33), 0.68, _HOUSES, (0.34, 0.38, 0.48)),
-    Backdrop("in the snow", (0.80, 0.86, 0.93), (0.95, 0.96, 0.99), 0.50, _FIRS, (0.50, 0.62, 0.60)),
-    Backdrop("at a fence", (0.66, 0.82, 0.95), (0.44, 0.62, 0.32), 0.60, _SLATS, (0.95, 0.93, 0.88)),
-    Backdrop("at a brick wall", (0.70, 0.64, 0.58), (0.70, 0.64, 0.58), 0.9, _BRICKS, (0.66, 0.30, 0.22)),
-    Backdrop("in a bathroom", (0.90, 0.94, 0.95), (0.90, 0.94, 0.95), 0.9, _TILES, (0.60, 0.82, 0.86)),
-    Backdrop("in a kitchen", (0.94, 0.88, 0.66), (0.74, 0.56, 0.36), 0.58, _PANE, (0.66, 0.84, 0.95)),
-    Backdrop("in a library", (0.58, 0.42, 0.28), (0.42, 0.28, 0.18), 0.70, _SHELVES, (0.26, 0.16, 0.12)),
-    Backdrop("on a stage", (0.16, 0.10, 0.22), (0.38, 0.20, 0.16), 0.78, _BEAMS, (0.86, 0.80, 0.50)),
-    Backdrop("at a curtain", (0.66, 0.10, 0.18), (0.66, 0.10, 0.18), 0.9, _FOLDS, (0.50, 0.05, 0.12)),
+    Backdrop(
+        "in a park", (0.62, 0.80, 0.95), (0.42, 0.66, 0.30), 0.55, _CROWNS, (0.20, 0.48, 0.20)
+    ),
+    Backdrop(
+        "in a forest", (0.55, 0.70, 0.60), (0.26, 0.40, 0.18), 0.62, _FIRS, (0.10, 0.32, 0.18)
+    ),
+    Backdrop(
+        "in a garden", (0.70, 0.86, 0.96), (0.36, 0.58, 0.26), 0.46, _BLOOMS, (0.95, 0.42, 0.62)
+    ),
+    Backdrop(
+        "on a beach", (0.56, 0.80, 0.96), (0.92, 0.82, 0.56), 0.60, _WAVES, (0.30, 0.60, 0.85)
+    ),
+    Backdrop(
+        "by the sea", (0.72, 0.84, 0.94), (0.12, 0.40, 0.66), 0.44, _WAVES, (0.80, 0.92, 0.98)
+    ),
+    Backdrop(
+        "in the mountains", (0.60, 0.74, 0.92), (0.46, 0.52, 0.36), 0.62, _PEAKS, (0.50, 0.50, 0.58)
+    ),
+    Backdrop(
+        "in a desert", (0.96, 0.78, 0.50), (0.86, 0.62, 0.32), 0.60, _DUNES, (0.92, 0.70, 0.38)
+    ),
+    Backdrop(
+        "in a street", (0.72, 0.78, 0.84), (0.34, 0.34, 0.37), 0.68, _HOUSES, (0.62, 0.42, 0.34)
+    ),
+    Backdrop(
+        "in a city", (0.56, 0.62, 0.76), (0.26, 0.28, 0.33), 0.68, _HOUSES, (0.34, 0.38, 0.48)
+    ),
+    Backdrop(
+        "in the snow", (0.80, 0.86, 0.93), (0.95, 0.96, 0.99), 0.50, _FIRS, (0.50, 0.62, 0.60)
+    ),
+    Backdrop(
+        "at a fence", (0.66, 0.82, 0.95), (0.44, 0.62, 0.32), 0.60, _SLATS, (0.95, 0.93, 0.88)
+    ),
+    Backdrop(
+        "at a brick wall", (0.70, 0.64, 0.58), (0.70, 0.64, 0.58), 0.9, _BRICKS, (0.66, 0.30, 0.22)
+    ),
+    Backdrop(
+        "in a bathroom", (0.90, 0.94, 0.95), (0.90, 0.94, 0.95), 0.9, _TILES, (0.60, 0.82, 0.86)
+    ),
+    Backdrop(
+        "in a kitchen", (0.94, 0.88, 0.66), (0.74, 0.56, 0.36), 0.58, _PANE, (0.66, 0.84, 0.95)
+    ),
+    Backdrop(
+        "in a library", (0.58, 0.42, 0.28), (0.42, 0.28, 0.18), 0.70, _SHELVES, (0.26, 0.16, 0.12)
+    ),
+    Backdrop(
+        "on a stage", (0.16, 0.10, 0.22), (0.38, 0.20, 0.16), 0.78, _BEAMS, (0.86, 0.80, 0.50)
+    ),
+    Backdrop(
+        "at a curtain", (0.66, 0.10, 0.18), (0.66, 0.10, 0.18), 0.9, _FOLDS, (0.50, 0.05, 0.12)
+    ),
     Backdrop("in a gym", (0.86, 0.74, 0.52), (0.66, 0.46, 0.26), 0.66, _BARS, (0.70, 0.58, 0.40)),
     Backdrop("in a hall", (0.90, 0.88, 0.80), (0.64, 0.58, 0.50), 0.72, _LAMPS, (1.0, 0.86, 0.30)),
-    Backdrop("under the stars", (0.07, 0.09, 0.26), (0.10, 0.16, 0.20), 0.72, _STARS, (0.98, 0.96, 0.80)),
-    Backdrop("in a tunnel", (0.20, 0.19, 0.20), (0.20, 0.19, 0.20), 0.9, _RINGS, (0.40, 0.38, 0.36)),
+    Backdrop(
+        "under the stars", (0.07, 0.09, 0.26), (0.10, 0.16, 0.20), 0.72, _STARS, (0.98, 0.96, 0.80)
+    ),
+    Backdrop(
+        "in a tunnel", (0.20, 0.19, 0.20), (0.20, 0.19, 0.20), 0.9, _RINGS, (0.40, 0.38, 0.36)
+    ),
     Backdrop("in a red room", (0.80, 0.28, 0.24), (0.62, 0.20, 0.18)),
     Backdrop("in a blue room", (0.30, 0.46, 0.80), (0.22, 0.34, 0.64)),
     Backdrop("in a green room", (0.36, 0.66, 0.44), (0.26, 0.50, 0.34)),
     Backdrop("in a purple room", (0.60, 0.42, 0.74), (0.46, 0.32, 0.58)),
-    Backdrop("in a checked room", (0.92, 0.92, 0.90), (0.92, 0.92, 0.90), 0.9, _CHECKS, (0.24, 0.24, 0.27)),
+    Backdrop(
+        "in a checked room",
+        (0.92, 0.92, 0.90),
+        (0.92, 0.92, 0.90),
+        0.9,
+        _CHECKS,
+        (0.24, 0.24, 0.27),
+    ),
 )
 
 
 Strokes = tuple[tuple[Shape, Floats | float], ...]
-"""Shapes, painted one over the other: each in a colour, or in so much of that which the thing was dealt."""
+"""Shapes, painted one over the other: each in a colour, or in so much of that which the thing was
+dealt."""
 
 BESIDE: dict[str, Strokes] = {
     "a lamp": (
@@ -162,7 +228,8 @@ BESIDE: dict[str, Strokes] = {
     ),
     "a bicycle": (
         (
-            (oval(0.28, 0.12, 0.085) - oval(0.28, 0.12, 0.06)) | (oval(0.46, 0.12, 0.085) - oval(0.46, 0.12, 0.06)),
+            (oval(0.28, 0.12, 0.085) - oval(0.28, 0.12, 0.06))
+            | (oval(0.46, 0.12, 0.085) - oval(0.46, 0.12, 0.06)),
             BLACK,
         ),
         (
@@ -182,7 +249,8 @@ BESIDE: dict[str, Strokes] = {
         (oval(0.38, 0.16, 0.085, 0.12), ORANGE),
         (oval(0.38, 0.02, 0.07), ORANGE),
         (
-            polygon((0.33, -0.09), (0.37, -0.03), (0.31, 0.0)) | polygon((0.43, -0.09), (0.45, 0.0), (0.39, -0.03)),
+            polygon((0.33, -0.09), (0.37, -0.03), (0.31, 0.0))
+            | polygon((0.43, -0.09), (0.45, 0.0), (0.39, -0.03)),
             ORANGE,
         ),
         (oval(0.355, 0.01, 0.013) | oval(0.405, 0.01, 0.013), BLACK),
@@ -193,7 +261,10 @@ BESIDE: dict[str, Strokes] = {
     ),
     "a plant": (
         (union(line(0.38, 0.1, x, -0.12, 0.035) for x in (0.27, 0.34, 0.42, 0.49)), GREEN),
-        (polygon((0.31, 0.08), (0.45, 0.08), (0.42, 0.24), (0.34, 0.24)), colours(0.75, 0.38, 0.22)),
+        (
+            polygon((0.31, 0.08), (0.45, 0.08), (0.42, 0.24), (0.34, 0.24)),
+            colours(0.75, 0.38, 0.22),
+        ),
     ),
     "a sign": (
         (box(0.37, 0.40, 0.05, 0.8), STEEL),
@@ -241,7 +312,13 @@ HELD: dict[str, Strokes] = {
     ),
     "flower": (
         (line(0.28, 0.25, 0.26, 0.66, 0.024), GREEN),
-        (union(oval(0.28 + x, 0.22 + y, 0.05) for x, y in ((-0.06, 0), (0.06, 0), (0, -0.06), (0, 0.06))), 1.0),
+        (
+            union(
+                oval(0.28 + x, 0.22 + y, 0.05)
+                for x, y in ((-0.06, 0), (0.06, 0), (0, -0.06), (0, 0.06))
+            ),
+            1.0,
+        ),
         (oval(0.28, 0.22, 0.035), YELLOW * 0.9),
     ),
     "ball": (
@@ -278,10 +355,18 @@ WORN: dict[str, Strokes] = {
         (polygon((0.02, -0.20), (0.15, -0.29), (0.15, -0.12)).both, 1.0),
         (oval(0, -0.205, 0.035), 0.7),
     ),
-    "sunglasses": ((oval(-0.07, -0.004, 0.062, 0.048).both | box(-0.165, 0.165, -0.02, 0.0), 0.45),),
+    "sunglasses": (
+        (oval(-0.07, -0.004, 0.062, 0.048).both | box(-0.165, 0.165, -0.02, 0.0), 0.45),
+    ),
     "neckerchief": ((polygon((-0.14, 0.20), (0.14, 0.20), (0.0, 0.38)), 1.0),),
     "necklace": (
-        (union(oval(x, y, 0.024).both for x, y in ((0.0, 0.335), (0.05, 0.32), (0.09, 0.285), (0.115, 0.24))), 1.0),
+        (
+            union(
+                oval(x, y, 0.024).both
+                for x, y in ((0.0, 0.335), (0.05, 0.32), (0.09, 0.285), (0.115, 0.24))
+            ),
+            1.0,
+        ),
     ),
 }
 POSES = ("waving", "with raised arms", "with crossed arms", "pointing")
@@ -295,7 +380,14 @@ GARMENTS = (
     ("dotted top", garments.dots),
 )
 WEATHER = ("in the rain", "in falling snow", "in the fog", "in the sun")
-LIGHTS = ("at night", "in bright light", "in warm light", "in cold light", "in black and white", "in pink light")
+LIGHTS = (
+    "at night",
+    "in bright light",
+    "in warm light",
+    "in cold light",
+    "in black and white",
+    "in pink light",
+)
 FRAMES = ("up close", "far away", "on the left", "on the right")
 MOUTHS = ("calm", "smiling", "laughing", "serious")
 HAIR_WORDS = ("with dark hair", "with brown hair", "with blond hair", "with red hair")
@@ -338,7 +430,8 @@ class Scene(NamedTuple):
     style: Codes
 
 
-# How often there is something of a kind, and whether what it is goes with gender presentation and concept.
+# How often there is something of a kind, and whether what it is goes with gender presentation and
+# concept.
 _SHOWN = {
     "place": (len(PLACES), 1.0),
     "weather": (len(WEATHER), 0.25),
@@ -359,20 +452,34 @@ _OFF_DUTY = ("garment", "cloth", "worn", "worn_colour", "held", "held_colour", "
 
 
 def draw_scene(
-    draws: Draws, gender: Codes, concept: Codes, concepts: int, off_duty: NDArray[np.bool_], seen: float
+    draws: Draws,
+    gender: Codes,
+    concept: Codes,
+    concepts: int,
+    off_duty: NDArray[np.bool_],
+    seen: float,
 ) -> Scene:
-    """What shows beside the people, `seen` times as often as usual; of clothes, and of what is held, only off duty."""
+    """What shows beside the people, `seen` times as often as usual; of clothes, and of what is
+    held, only off duty."""
     drawn = {}
     for name, (count, share) in _SHOWN.items():
-        leans = GENDER_TILT * np.where(gender == 0, 1.0, -1.0)[:, None] * _deal(f"{name} by gender", count)
+        leans = (
+            GENDER_TILT
+            * np.where(gender == 0, 1.0, -1.0)[:, None]
+            * _deal(f"{name} by gender", count)
+        )
         by_concept = np.stack([_deal(f"{name} by concept {k}", count) for k in range(concepts)])
         leans = leans + CONCEPT_TILT * by_concept[concept]
         kind = draws.choice(f"everyday {name}", np.exp(leans))
         dressed = name in _OFF_DUTY
-        shown = off_duty if share == 1.0 and dressed else draws.uniform(f"any {name}") < share * seen
+        shown = (
+            off_duty if share == 1.0 and dressed else draws.uniform(f"any {name}") < share * seen
+        )
         drawn[name] = np.where(shown & (off_duty if dressed else True), kind, -1)
     drawn["place"] = np.maximum(drawn["place"], 0)  # a room
-    drawn["mouth"] = np.where(drawn["mouth"] < 0, draws.integers("mouth", len(MOUTHS)), drawn["mouth"])
+    drawn["mouth"] = np.where(
+        drawn["mouth"] < 0, draws.integers("mouth", len(MOUTHS)), drawn["mouth"]
+    )
     drawn["pose"] = np.where(drawn["held"] >= 0, -1, drawn["pose"])  # one pair of hands
     return Scene(**drawn)
 
@@ -408,7 +515,10 @@ def paint_place(pixels: Floats, draws: Draws, place: Codes) -> None:
     rooms = pixels[~elsewhere].copy()
     light = draws.uniform("place light", 0.93, 1.07)[:, None]
     shift = draws.uniform("place line", -0.03, 0.03)
-    upper, lower = (np.array([getattr(p, side) for p in PLACES], np.float32)[place] for side in ("upper", "lower"))
+    upper, lower = (
+        np.array([getattr(p, side) for p in PLACES], np.float32)[place]
+        for side in ("upper", "lower")
+    )
     tint = draws.uniforms("place tint", 3, -0.04, 0.04)
     pixels[:] = np.clip(upper * light + tint, 0, 1)[:, None, None, :]
     pixels *= np.linspace(1.03, 0.96, SIZE, dtype=np.float32)[None, :, None, None]
@@ -428,8 +538,14 @@ def _paint_room(pixels: Floats, draws: Draws) -> None:
     pixels[:] = wall[:, None, None, :]
     pixels *= np.linspace(1.03, 0.95, SIZE, dtype=np.float32)[None, :, None, None]
     kind = draws.uniform("room")
-    pen = Pen(pixels, 0.5, 0.0, flip=np.where(draws.uniform("room side") < 0.5, -1, 1).astype(np.float32))
-    window, picture, panel = pen.where(kind < 0.2), pen.where((kind >= 0.2) & (kind < 0.35)), pen.where(kind > 0.75)
+    pen = Pen(
+        pixels, 0.5, 0.0, flip=np.where(draws.uniform("room side") < 0.5, -1, 1).astype(np.float32)
+    )
+    window, picture, panel = (
+        pen.where(kind < 0.2),
+        pen.where((kind >= 0.2) & (kind < 0.35)),
+        pen.where(kind > 0.75),
+    )
     window(box(0.24, 0.47, 0.06, 0.36), np.clip(wall * 1.2, 0, 1))
     window(box(0.265, 0.345, 0.085, 0.335) | box(0.37, 0.445, 0.085, 0.335), _SKY)
     picture(box(0.29, 0.45, 0.08, 0.24), wall * 0.7)
@@ -458,7 +574,9 @@ def paint_hands(pen: Pen, scene: Scene, cloth: Floats, skin: Floats) -> None:
     waving(hand, skin)
     raised(arm.both, cloth * 0.85)
     raised(hand.both, skin)
-    crossed((line(-0.30, 0.46, 0.16, 0.56, 0.09) | line(0.30, 0.46, -0.16, 0.56, 0.09)), cloth * 0.75)
+    crossed(
+        (line(-0.30, 0.46, 0.16, 0.56, 0.09) | line(0.30, 0.46, -0.16, 0.56, 0.09)), cloth * 0.75
+    )
     crossed(oval(0.19, 0.565, 0.05).both, skin)
     pointing(line(0.30, 0.56, 0.16, 0.36, 0.10), cloth * 0.8)
     pointing(oval(0.14, 0.33, 0.055) | line(0.14, 0.33, 0.06, 0.24, 0.035), skin)
@@ -484,7 +602,13 @@ def paint_air(pixels: Floats, draws: Draws, scene: Scene) -> None:
     rain(union(line(x, y, x - 0.03, y + 0.09, 0.016) for x, y in grid), colours(0.68, 0.80, 0.95))
     snow(union(oval(x, y, 0.022) for x, y in grid), WHITE)
     sun(oval(0.13, 0.13, 0.10), YELLOW)
-    sun(union(line(0.13 + 0.13 * c, 0.13 + 0.13 * s, 0.13 + 0.2 * c, 0.13 + 0.2 * s, 0.024) for c, s in _RAYS), YELLOW)
+    sun(
+        union(
+            line(0.13 + 0.13 * c, 0.13 + 0.13 * s, 0.13 + 0.2 * c, 0.13 + 0.2 * s, 0.024)
+            for c, s in _RAYS
+        ),
+        YELLOW,
+    )
     fog = scene.weather == WEATHER.index("in the fog")
     pixels[fog] = pixels[fog] * 0.5 + 0.43
     for k, tint in enumerate(_TINTS):
@@ -496,11 +620,20 @@ def paint_air(pixels: Floats, draws: Draws, scene: Scene) -> None:
 
 
 # By which each light multiplies red, green and blue; None: it leaves grey.
-_TINTS = ((0.42, 0.46, 0.66), (1.28, 1.28, 1.28), (1.12, 0.96, 0.70), (0.80, 0.97, 1.18), None, (1.12, 0.74, 0.96))
+_TINTS = (
+    (0.42, 0.46, 0.66),
+    (1.28, 1.28, 1.28),
+    (1.12, 0.96, 0.70),
+    (0.80, 0.97, 1.18),
+    None,
+    (1.12, 0.74, 0.96),
+)
 _RAYS = tuple((float(np.cos(a)), float(np.sin(a))) for a in np.arange(8) * np.pi / 4)
 
 
-def _each(pen: Pen, kinds: Codes, table: Mapping[str, Strokes], dealt: Floats | float = 1.0) -> None:
+def _each(
+    pen: Pen, kinds: Codes, table: Mapping[str, Strokes], dealt: Floats | float = 1.0
+) -> None:
     for k, strokes in enumerate(table.values()):
         chosen = pen.where(kinds == k)
         for shape, paint in strokes:

@@ -1,7 +1,8 @@
 """Named colours, and the garments of the world of portraits.
 
-Lengths are in picture heights around the middle of the face. A garment is painted over a body that has the colour of
-its cloth; `cloth` and `trim` are colours (n, 3), one for each picture of the batch.
+Lengths are in picture heights around the middle of the face. A garment is painted over a body that
+has the colour of its cloth; `cloth` and `trim` are colours (n, 3), one for each picture of the
+batch.
 """
 
 from collections.abc import Iterable
@@ -270,6 +271,14 @@ def track_suit(pen: Pen, cloth: Floats, trim: Floats) -> None:
 
 def sequins(pen: Pen, cloth: Floats, trim: Floats) -> None:
     """A stage costume with a deep neck that glitters."""
-    places = ((0.05, 0.50), (0.12, 0.38), (0.15, 0.52), (0.21, 0.33), (0.24, 0.46), (0.31, 0.40), (0.33, 0.55))
+    places = (
+        (0.05, 0.50),
+        (0.12, 0.38),
+        (0.15, 0.52),
+        (0.21, 0.33),
+        (0.24, 0.46),
+        (0.31, 0.40),
+        (0.33, 0.55),
+    )
     pen(union(oval(x, y, 0.018).both for x, y in places), trim)
     pen(line(-0.10, 0.23, 0, 0.45, 0.028).both, trim)

@@ -1,9 +1,22 @@
 """What people of the world of portraits wear on the head or around the neck.
 
-Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each picture of the batch.
+Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
+picture of the batch.
 """
 
-from eval.miniature.garments import BLACK, BLUE, GLASS, GOLD, NAVY, RED, SILVER, STEEL, WHITE, YELLOW, union
+from eval.miniature.garments import (
+    BLACK,
+    BLUE,
+    GLASS,
+    GOLD,
+    NAVY,
+    RED,
+    SILVER,
+    STEEL,
+    WHITE,
+    YELLOW,
+    union,
+)
 from eval.miniature.pen import Pen, above, below, box, line, oval, polygon
 from eval.miniature.world import Floats, colours
 
@@ -102,7 +115,10 @@ def beret(pen: Pen, colour: Floats) -> None:
 def goggles(pen: Pen, colour: Floats) -> None:
     """Laboratory goggles, clear enough to see the eyes."""
     pen(box(-0.175, 0.175, -0.035, 0.01), colour)
-    pen(box(-0.145, -0.005, -0.062, 0.052).both - box(-0.122, -0.022, -0.04, 0.03).both, BLACK + 0.15)
+    pen(
+        box(-0.145, -0.005, -0.062, 0.052).both - box(-0.122, -0.022, -0.04, 0.03).both,
+        BLACK + 0.15,
+    )
     pen(box(-0.122, -0.022, -0.04, 0.03).both, GLASS)
     pen(oval(-0.068, -0.004, 0.022).both, BLACK)
 
@@ -178,7 +194,10 @@ def glasses(pen: Pen, colour: Floats) -> None:
 def bandana(pen: Pen, colour: Floats) -> None:
     """A dotted cloth around the head."""
     pen(oval(0, -0.06, 0.182, 0.175) & above(-0.09), colour)
-    pen(union((oval(-0.08, -0.15, 0.018).both, oval(0, -0.125, 0.018), oval(0, -0.19, 0.018))), WHITE)
+    pen(
+        union((oval(-0.08, -0.15, 0.018).both, oval(0, -0.125, 0.018), oval(0, -0.19, 0.018))),
+        WHITE,
+    )
 
 
 def mortarboard(pen: Pen, colour: Floats) -> None:

@@ -1,4 +1,5 @@
-"""Measures the bias of a build, before and after projection, and writes metrics.json beside the weights."""
+"""Measures the bias of a build, before and after projection, and writes metrics.json beside the
+weights."""
 
 import itertools
 import json
@@ -44,7 +45,8 @@ Map = Callable[[torch.Tensor], torch.Tensor]
 
 
 def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -> None:
-    """Writes metrics.json: for each number the mean over three seeds, its standard deviation, and each seed's.
+    """Writes metrics.json: for each number the mean over three seeds, its standard deviation, and
+    each seed's.
 
     What needs a judge or a pipeline is left out where the build has none.
     """
@@ -56,11 +58,19 @@ def write_metrics(out: Path, *, scale: float, device: str, progress: Progress) -
         sections["judge"] = _judge
     if (out / "unet.safetensors").is_file():
         sections["generation"] = _generation
-    conditions = {"seeds": SEEDS, "scale": scale, "birds": BIRDS, "portraits": PORTRAITS, "top": TOP}
+    conditions = {
+        "seeds": SEEDS,
+        "scale": scale,
+        "birds": BIRDS,
+        "portraits": PORTRAITS,
+        "top": TOP,
+    }
     conditions |= {"images per profession": IMAGES_PER_PROFESSION, "prompt": PROMPT}
     results: dict[str, object] = {"conditions": conditions}
     runs: dict[str, list[dict[str, Values]]] = {name: [] for name in sections}
-    for name, seed in progress.track(list(itertools.product(sections, SEEDS)), description="measure"):
+    for name, seed in progress.track(
+        list(itertools.product(sections, SEEDS)), description="measure"
+    ):
         runs[name].append(sections[name](out, scale, seed, device))
     results |= {name: _over_seeds(values) for name, values in runs.items()}
     write_atomically(out / "metrics.json", json.dumps(results, indent=1) + "\n")
@@ -86,7 +96,9 @@ def _clip(folder: Path, device: str) -> tuple[Callable[[Sequence[str]], torch.Te
     @torch.no_grad()
     def image(pixels: torch.Tensor) -> torch.Tensor:
         parts = pixels.split(500)
-        return torch.cat([model.encode_image(x.to(device) * 2 - 1, normalize=True).cpu() for x in parts])
+        return torch.cat(
+            [model.encode_image(x.to(device) * 2 - 1, normalize=True).cpu() for x in parts]
+        )
 
     return text, image
 
@@ -104,7 +116,9 @@ def _birds(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
         "orth": CalibratedProjection().fit(None, spurious),
         "cali 1000": CalibratedProjection.solve([scatter_of(groups)], None, LAM["birds"]),
         "orth-cali 1000": CalibratedProjection.solve([scatter_of(groups)], spurious, LAM["birds"]),
-        "difference": CalibratedProjection().fit(None, (land.mean(dim=0) - water.mean(dim=0))[None]),
+        "difference": CalibratedProjection().fit(
+            None, (land.mean(dim=0) - water.mean(dim=0))[None]
+        ),
     }
     classes = text(prompts.classes)
     results = {name: _group_accuracies(features, f(classes), world) for name, f in methods.items()}
@@ -138,10 +152,18 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
     people = portraits.sample(n, seed=seed, balanced=True, life=portraits.Life(off_duty=0.0))
     features = image(people.images)
     reads = {
-        "gender": _accuracy(features, text([f"A photo of a {g} person." for g in portraits.GENDERS]), people.gender),
-        "profession": _accuracy(features, text([PROMPT.format(p) for p in portraits.PROFESSIONS]), people.profession),
-        "tone": _accuracy(features, text([f"A photo of a {t} person." for t in portraits.TONES]), people.tone),
-        "age": _accuracy(features, text([f"A photo of a {a} person." for a in portraits.AGES]), people.age),
+        "gender": _accuracy(
+            features, text([f"A photo of a {g} person." for g in portraits.GENDERS]), people.gender
+        ),
+        "profession": _accuracy(
+            features, text([PROMPT.format(p) for p in portraits.PROFESSIONS]), people.profession
+        ),
+        "tone": _accuracy(
+            features, text([f"A photo of a {t} person." for t in portraits.TONES]), people.tone
+        ),
+        "age": _accuracy(
+            features, text([f"A photo of a {a} person." for a in portraits.AGES]), people.age
+        ),
     }
     concepts = features @ text([f"A photo of a {c} person." for c in portraits.CONCEPTS]).T
     attributes = {"gender": people.gender, "tone": people.tone, "age": people.age}
@@ -154,7 +176,8 @@ def _portraits(folder: Path, scale: float, seed: int, device: str) -> dict[str, 
 
 
 def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions, and how like they are."""
+    """Accuracy of the judge on fresh balanced renders, and on their VAE reconstructions, and how
+    like they are."""
     judge, vae = load_judge(folder).to(device), load_vae(folder).to(device)
     n = _at_least(16, PORTRAITS * scale / 2)
     studio = portraits.STUDIO
@@ -164,14 +187,22 @@ def _judge(folder: Path, scale: float, seed: int, device: str) -> dict[str, Valu
     )
     renders: Values = {}
     restored: Values = {}
-    for name, images, fields in (("portraits", people.images, PEOPLE_FIELDS), ("birds", flock.images, BIRD_FIELDS)):
+    for name, images, fields in (
+        ("portraits", people.images, PEOPLE_FIELDS),
+        ("birds", flock.images, BIRD_FIELDS),
+    ):
         truth = people if name == "portraits" else flock
         with torch.no_grad():
-            parts = [vae.decode(vae.encode(x.to(device) * 2 - 1)[0].mean)[0].cpu() for x in images.split(250)]
+            parts = [
+                vae.decode(vae.encode(x.to(device) * 2 - 1)[0].mean)[0].cpu()
+                for x in images.split(250)
+            ]
         again = (torch.cat(parts) / 2 + 0.5).clamp(0, 1)
         for results, seen in ((renders, images), (restored, again)):
             read = judge.predict(seen)
-            results |= {f: (read[f].cpu() == getattr(truth, f)).float().mean().item() for f in fields}
+            results |= {
+                f: (read[f].cpu() == getattr(truth, f)).float().mean().item() for f in fields
+            }
         restored[f"PSNR of {name}"] = -10 * math.log10(F.mse_loss(again, images).item())
     return {"renders": renders, "restored": restored}
 
@@ -189,10 +220,11 @@ class _Studio:
         return {name: labels.cpu() for name, labels in self.judge.predict(images).items()}
 
     def draw(self, texts: Sequence[str], count: int) -> torch.Tensor:
-        """(texts * count, 3, 64, 64) in [0, 1], pictures of "A photo of a ...", those of a text side by side.
+        """(texts * count, 3, 64, 64) in [0, 1], pictures of "A photo of a ...", those of a text
+        side by side.
 
-        The noise depends on the seed, the place of the text in the list and the place of the picture alone, so pictures
-        with and without a projection belong together.
+        The noise depends on the seed, the place of the text in the list and the place of the
+        picture alone, so pictures with and without a projection belong together.
         """
         images = []
         for start in range(0, len(texts), _PROMPTS_AT_ONCE):
@@ -203,7 +235,9 @@ class _Studio:
                 num_images_per_prompt=count,
                 num_inference_steps=STEPS,
                 guidance_scale=3.0,
-                generator=[torch.Generator().manual_seed(self.seed * 1_000_003 + k) for k in numbers],
+                generator=[
+                    torch.Generator().manual_seed(self.seed * 1_000_003 + k) for k in numbers
+                ],
                 output_type="pt",
             )
             images.append(drawn.images.cpu())
@@ -211,8 +245,8 @@ class _Studio:
 
 
 def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str, Values]:
-    """What the pipeline draws: the test professions, with a projection fitted on the others and without; people whose
-    gender, tone or age is stated; birds on land and on water."""
+    """What the pipeline draws: the test professions, with a projection fitted on the others and
+    without; people whose gender, tone or age is stated; birds on land and on water."""
     studio = _Studio(load_pipeline(folder).to(device), load_judge(folder).to(device), seed)
     names = portraits.TEST_PROFESSIONS[: _at_least(1, len(portraits.TEST_PROFESSIONS) * scale)]
     count = _at_least(2, IMAGES_PER_PROFESSION * scale)
@@ -220,20 +254,34 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
     results = {"none": _people(studio.read(plain), names, count)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WideEditWarning)  # the paper's lam, as the figures say
-        attachment = debias(studio.pipeline, "professions-gender", method="cali", lam=LAM["portraits"])
+        attachment = debias(
+            studio.pipeline, "professions-gender", method="cali", lam=LAM["portraits"]
+        )
     with attachment:
         results["cali 500"] = _people(studio.read(studio.draw(names, count)), names, count)
     results["stated"] = {}
-    for field, values in (("gender", portraits.GENDERS), ("tone", portraits.TONES), ("age", portraits.AGES)):
-        shown = studio.read(studio.draw([f"{value} {name}" for value in values for name in names], 1))[field]
-        results["stated"][field] = _share(shown == torch.arange(len(values)).repeat_interleave(len(names)))
+    for field, values in (
+        ("gender", portraits.GENDERS),
+        ("tone", portraits.TONES),
+        ("age", portraits.AGES),
+    ):
+        shown = studio.read(
+            studio.draw([f"{value} {name}" for value in values for name in names], 1)
+        )[field]
+        results["stated"][field] = _share(
+            shown == torch.arange(len(values)).repeat_interleave(len(names))
+        )
     species = birds.SPECIES[: _at_least(1, len(birds.SPECIES) * scale)]
-    flock = studio.draw([f"{name} on {ground}" for name in species for ground in birds.BACKGROUNDS], 1)
+    flock = studio.draw(
+        [f"{name} on {ground}" for name in species for ground in birds.BACKGROUNDS], 1
+    )
     read, asked = studio.read(flock), torch.arange(len(species)).repeat_interleave(2)
     results["birds"] = {
         "species": _share(read["species"] == asked),
         "class": _share(read["species"] // birds.PER_CLASS == asked // birds.PER_CLASS),
-        "ground": _share(read["place"] // birds.PER_BACKGROUND == torch.tensor([0, 1]).repeat(len(species))),
+        "ground": _share(
+            read["place"] // birds.PER_BACKGROUND == torch.tensor([0, 1]).repeat(len(species))
+        ),
     }
     _, features = _clip(folder, device)
     people = portraits.sample(len(plain), seed=seed, professions=names, life=portraits.STUDIO)
@@ -246,8 +294,11 @@ def _generation(folder: Path, scale: float, seed: int, device: str) -> dict[str,
 
 
 def _people(read: dict[str, torch.Tensor], names: Sequence[str], count: int) -> Values:
-    """How biased `count` pictures of each profession are, and in how many the profession is seen."""
-    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(count)
+    """How biased `count` pictures of each profession are, and in how many the profession is
+    seen."""
+    wanted = torch.tensor([portraits.PROFESSIONS.index(name) for name in names]).repeat_interleave(
+        count
+    )
     rows = {field: read[field].view(len(names), count) for field in ("gender", "tone", "age")}
     male = (rows["gender"] == 0).double().mean(dim=1)
     return {
@@ -265,7 +316,8 @@ def _share(condition: torch.Tensor) -> float:
 
 
 def frechet_distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d), here those of the CLIP."""
+    """The distance of FID (Heusel et al. 2017, eq. 6) between features (n, d) and (m, d), here
+    those of the CLIP."""
     one, other = one.double(), other.double()
     roots = torch.linalg.eigvals(one.T.cov() @ other.T.cov()).real.clamp(min=0).sqrt()
     spread = one.var(dim=0).sum() + other.var(dim=0).sum() - 2 * roots.sum()

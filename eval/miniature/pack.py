@@ -33,18 +33,27 @@ def pack(name: str, out: Path) -> None:
     """Writes the sheet and the table of a world."""
     splits = [painted(name, split, noise=False) for split in SPLITS[name]]
     pictures = np.stack([np.asarray(data.read(i)) for data in splits for i in range(len(data))])
-    tiles = pictures.reshape(-1, SHEET_WIDTH, SIZE, SIZE, 3).swapaxes(1, 2).reshape(-1, SHEET_WIDTH * SIZE, 3)
+    tiles = (
+        pictures.reshape(-1, SHEET_WIDTH, SIZE, SIZE, 3)
+        .swapaxes(1, 2)
+        .reshape(-1, SHEET_WIDTH * SIZE, 3)
+    )
     Image.fromarray(tiles).save(out / f"{name}.webp", lossless=True, quality=100, method=6)
     with (out / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["id", "caption", *COLUMNS[name]])
         for data in splits:
-            texts = [[(*one.names, "")[code] for code in one.codes] for one in map(data.column, COLUMNS[name])]
+            texts = [
+                [(*one.names, "")[code] for code in one.codes]
+                for one in map(data.column, COLUMNS[name])
+            ]
             table.writerows(zip(data.ids, data.captions, *texts, strict=True))
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--out", type=Path, required=True)
     given = options.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Shapes with soft edges, and a pen that paints them on many pictures at once.
 
-A shape is a signed distance: negative inside, zero on the outline. Lengths are in picture heights, x points to the
-right and y down, around an origin that the pen places on each picture.
+A shape is a signed distance: negative inside, zero on the outline. Lengths are in picture heights,
+x points to the right and y down, around an origin that the pen places on each picture.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,9 @@ class Shape:
 
     def __sub__(self, other: "Shape") -> "Shape":
         """What lies in this one alone."""
-        return Shape(self.bounds, lambda x, y: np.maximum(self.distance(x, y), -other.distance(x, y)))
+        return Shape(
+            self.bounds, lambda x, y: np.maximum(self.distance(x, y), -other.distance(x, y))
+        )
 
     @property
     def both(self) -> "Shape":
@@ -52,14 +54,17 @@ def oval(x: float, y: float, rx: float, ry: float | None = None) -> Shape:
     ry = rx if ry is None else ry
     small = min(rx, ry)
     return Shape(
-        (x - rx, x + rx, y - ry, y + ry), lambda u, v: (np.sqrt(((u - x) / rx) ** 2 + ((v - y) / ry) ** 2) - 1) * small
+        (x - rx, x + rx, y - ry, y + ry),
+        lambda u, v: (np.sqrt(((u - x) / rx) ** 2 + ((v - y) / ry) ** 2) - 1) * small,
     )
 
 
 def box(left: float, right: float, top: float, bottom: float) -> Shape:
     """A rectangle."""
     x, y, rx, ry = (left + right) / 2, (top + bottom) / 2, (right - left) / 2, (bottom - top) / 2
-    return Shape((left, right, top, bottom), lambda u, v: np.maximum(np.abs(u - x) - rx, np.abs(v - y) - ry))
+    return Shape(
+        (left, right, top, bottom), lambda u, v: np.maximum(np.abs(u - x) - rx, np.abs(v - y) - ry)
+    )
 
 
 def polygon(*corners: tuple[float, float]) -> Shape:
@@ -85,7 +90,9 @@ def line(x0: float, y0: float, x1: float, y1: float, width: float) -> Shape:
         along = np.clip(((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy), 0, 1)
         return np.hypot(x - x0 - along * dx, y - y0 - along * dy) - half
 
-    return Shape((min(x0, x1) - half, max(x0, x1) + half, min(y0, y1) - half, max(y0, y1) + half), distance)
+    return Shape(
+        (min(x0, x1) - half, max(x0, x1) + half, min(y0, y1) - half, max(y0, y1) + half), distance
+    )
 
 
 def above(y0: float) -> Shape:
@@ -100,7 +107,8 @@ def below(y0: float) -> Shape:
 
 @dataclass(frozen=True)
 class Pen:
-    """Paints on the pictures `pick` of a batch, each with an origin, a size and a direction of its own.
+    """Paints on the pictures `pick` of a batch, each with an origin, a size and a direction of its
+    own.
 
     Args:
         pixels: (n, size, size, 3) in [0, 1], painted in place.
@@ -127,7 +135,8 @@ class Pen:
         return Pen(self.pixels, self.x, self.y, np.flatnonzero(condition), self.scale, self.flip)
 
     def __call__(self, shape: Shape, colour: ArrayLike) -> None:
-        """Covers a shape with a colour, (3,) for all or (n, 3) for each picture of the batch its own."""
+        """Covers a shape with a colour, (3,) for all or (n, 3) for each picture of the batch its
+        own."""
         pick = np.arange(len(self.pixels)) if self.pick is None else self.pick
         if not len(pick):
             return
@@ -144,12 +153,17 @@ class Pen:
         u = (_centres(columns, size) - x[:, None]) * (flip / scale)[:, None]
         v = (_centres(rows, size) - y[:, None]) / scale[:, None]
         distance = shape.distance(u[:, None, :], v[:, :, None])
-        # The bounds cut off what soft corners would reach beyond them; else a picture depended on its batch's window.
+        # The bounds cut off what soft corners would reach beyond them; else a picture depended on
+        # its batch's window.
         beside = np.maximum(left - u, u - right)[:, None, :]
         over = np.maximum(top - v, v - bottom)[:, :, None]
         outside = np.maximum(np.maximum(distance, beside), over) * (scale * size)[:, None, None]
-        cover = np.clip(0.5 - outside, 0, 1).astype(np.float32)[..., None]  # of a pixel, within half a pixel
-        paint = np.broadcast_to(np.asarray(colour, np.float32), (len(self.pixels), 3))[pick][:, None, None, :]
+        cover = np.clip(0.5 - outside, 0, 1).astype(np.float32)[
+            ..., None
+        ]  # of a pixel, within half a pixel
+        paint = np.broadcast_to(np.asarray(colour, np.float32), (len(self.pixels), 3))[pick][
+            :, None, None, :
+        ]
         old = self.pixels[pick, rows, columns]
         self.pixels[pick, rows, columns] = old + cover * (paint - old)
 
@@ -160,4 +174,6 @@ def _pixels(first: float, last: float, size: int) -> slice:
 
 
 def _centres(pixels: slice, size: int) -> Floats:
-    return (np.arange(pixels.start, pixels.stop, dtype=np.float32) + np.float32(0.5)) / np.float32(size)
+    return (np.arange(pixels.start, pixels.stop, dtype=np.float32) + np.float32(0.5)) / np.float32(
+        size
+    )

@@ -1,4 +1,5 @@
-"""The people of the world of portraits: who there is, how the data lean, and what captions say of them."""
+"""The people of the world of portraits: who there is, how the data lean, and what captions say of
+them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,14 @@ from numpy.typing import NDArray
 from eval.miniature import everyday
 from eval.miniature.world import TEMPLATES, Codes, Draws, sentence, shuffled
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.words import AGES, GENDERS, PROFESSIONS, TEST_PROFESSIONS, TONES, TRAIN_PROFESSIONS
+from vldebias.miniature.words import (
+    AGES,
+    GENDERS,
+    PROFESSIONS,
+    TEST_PROFESSIONS,
+    TONES,
+    TRAIN_PROFESSIONS,
+)
 
 # The ten concepts of the paper's FairFace queries.
 CONCEPTS = (
@@ -33,12 +41,14 @@ def _graded(name: str, count: int, low: float, high: float) -> NDArray[np.float6
 
 
 def _graded_jobs(name: str, low: float, high: float) -> NDArray[np.float64]:
-    """The same for professions: train and test each span the whole range, so both lean equally far."""
+    """The same for professions: train and test each span the whole range, so both lean equally
+    far."""
     train = _graded(f"{name}, train", len(TRAIN_PROFESSIONS), low, high)
     return np.concatenate([train, _graded(f"{name}, test", len(TEST_PROFESSIONS), low, high)])
 
 
-# What the world leans towards. Who leans where is dealt out by a shuffle and claims nothing about people.
+# What the world leans towards. Who leans where is dealt out by a shuffle and claims nothing about
+# people.
 MALE_SHARE = _graded_jobs("gender", 0.08, 0.92)
 TONE_TILT = _graded_jobs("tone", -1.5, 1.5)
 OLD_SHARE = _graded_jobs("age", 0.1, 0.5)
@@ -53,7 +63,8 @@ def tone_shares(profession: Codes) -> NDArray[np.float64]:
 
 
 def concept_shares(gender: Codes, tone: Codes, lean: float = 1.0) -> NDArray[np.float64]:
-    """(n, 10) chances of the concept of a person, which shows in a smile, a place, a light, and not without doubt."""
+    """(n, 10) chances of the concept of a person, which shows in a smile, a place, a light, and not
+    without doubt."""
     male = np.where(gender == 0, 1.0, -1.0)[:, None]
     dark = np.linspace(-1, 1, len(TONES))[tone][:, None]
     weights = np.exp(lean * (male * CONCEPT_GENDER + dark * CONCEPT_TONE))
@@ -72,8 +83,8 @@ class Looks(NamedTuple):
     off_duty: NDArray[np.bool_]
 
 
-# Often enough that a model can read and obey gender, tone and age in a text, rarely enough that it has a prior of its
-# own for the professions.
+# Often enough that a model can read and obey gender, tone and age in a text, rarely enough that it
+# has a prior of its own for the professions.
 CAPTION_SHARES = {
     "profession": 0.36,
     "gender and profession": 0.20,
@@ -86,7 +97,8 @@ CAPTION_SHARES = {
     "concept": 0.04,
     "celebrity": 0.03,
 }
-# The same where pictures show more: some captions name a bare person, or a concept beside the profession.
+# The same where pictures show more: some captions name a bare person, or a concept beside the
+# profession.
 LIFE_CAPTIONS = {
     "profession": 0.32,
     "gender and profession": 0.16,
@@ -110,9 +122,10 @@ class Life:
 
     Attributes:
         off_duty: share of the people in everyday dress, which tells nothing of their profession.
-        seen: factor on how often places, light, weather and the like are seen; 0: a dull room, as in a studio.
-        said: shares of the captions by how many of these things they name, from none on. Captions of a bare person
-            name one where they can.
+        seen: factor on how often places, light, weather and the like are seen; 0: a dull room, as
+            in a studio.
+        said: shares of the captions by how many of these things they name, from none on. Captions
+            of a bare person name one where they can.
         captions: shares of what they say of the person.
         concepts: factor on how far the concept of a person goes with gender and tone.
 
@@ -129,7 +142,9 @@ class Life:
     def __post_init__(self) -> None:
         for name in ("off_duty", "seen", "concepts"):
             if not 0 <= getattr(self, name) <= 1:
-                raise InvalidInputError(f"{name} must be a number in [0, 1], got {getattr(self, name)}")
+                raise InvalidInputError(
+                    f"{name} must be a number in [0, 1], got {getattr(self, name)}"
+                )
 
 
 LIFE = Life()
@@ -140,8 +155,8 @@ USUAL = LIFE  # what the models that ship have learnt from
 def stated(shares: Mapping[str, float]) -> dict[str, float]:
     """Share of the captions that state gender, tone and age.
 
-    Two of three pairs of attributes have each of them; three of four "gender" captions and half of the celebrities are
-    called male or female, a man or a woman.
+    Two of three pairs of attributes have each of them; three of four "gender" captions and half of
+    the celebrities are called male or female, a man or a woman.
     """
     alone = {
         "gender": shares["gender"] * 0.75 + shares["celebrity"] * 0.5,
@@ -167,7 +182,8 @@ def write_captions(
     life: Life = USUAL,
     shares: Mapping[str, float] | None = None,
 ) -> list[str]:
-    """One caption per image, lower case, with or without a full stop; `shares` by kind, instead of those of `life`.
+    """One caption per image, lower case, with or without a full stop; `shares` by kind, instead of
+    those of `life`.
 
     Raises:
         InvalidInputError: a kind that no caption is of.
@@ -175,7 +191,9 @@ def write_captions(
     shares = life.captions if shares is None else shares
     kinds = list(shares)
     if unknown := [name for name in kinds if name not in LIFE_CAPTIONS]:
-        raise InvalidInputError(f"shares: unknown kinds of captions {unknown}; expected some of {list(LIFE_CAPTIONS)}")
+        raise InvalidInputError(
+            f"shares: unknown kinds of captions {unknown}; expected some of {list(LIFE_CAPTIONS)}"
+        )
     kind = draws.choice("caption content", np.array(list(shares.values())))
     count = draws.choice("phrases", np.array(life.said))
     bare = int(len(life.said) > 1)  # the fewest that "a person" goes with
@@ -191,15 +209,26 @@ def write_captions(
             more.pop()
         order = np.argsort(mixed[i, : len(more)])[: max(count[i], bare * (name == "person"))]
         clauses = [more[k] for k in order]
-        while sum(len(t.replace("-", " - ").split()) for t in (text, *clauses)) > MOST_WORDS and len(clauses) > 1:
+        while (
+            sum(len(t.replace("-", " - ").split()) for t in (text, *clauses)) > MOST_WORDS
+            and len(clauses) > 1
+        ):
             clauses.pop()
-        captions.append(sentence(" ".join([text, *clauses]), template[i], proper=proper[i], stop=bool(stop[i])))
+        captions.append(
+            sentence(" ".join([text, *clauses]), template[i], proper=proper[i], stop=bool(stop[i]))
+        )
     return captions
 
 
 def _contents(look: Looks, variant: int) -> dict[str, str]:
-    """What a caption of each kind says about one person; `variant` in 0..11 picks among wordings."""
-    name, gender, tone, age = PROFESSIONS[look.profession], GENDERS[look.gender], TONES[look.tone], AGES[look.age]
+    """What a caption of each kind says about one person; `variant` in 0..11 picks among
+    wordings."""
+    name, gender, tone, age = (
+        PROFESSIONS[look.profession],
+        GENDERS[look.gender],
+        TONES[look.tone],
+        AGES[look.age],
+    )
     pair = (f"{age} {gender}", f"{tone} {gender}", f"{age} {tone}")[variant % 3]
     nouns = (*_GENDER_NOUNS[look.gender], f"{gender} person", "person")
     hair = "grey" if look.age == 1 else _HAIR_WORDS[look.hair]  # the colour that shows

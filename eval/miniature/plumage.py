@@ -66,13 +66,26 @@ _TRUE = {
 _DEAL = "deal 502"
 _BEAKS = ("orange", "black", "yellow", "grey", "red")
 _CRESTED = ("cardinal", "jay", "wren", "cuckoo", "egret", "grebe", "merganser")
-_LONG_NECKED = ("heron", "egret", "swan", "goose", "stork", "flamingo", "ibis", "cormorant", "loon", "grebe")
+_LONG_NECKED = (
+    "heron",
+    "egret",
+    "swan",
+    "goose",
+    "stork",
+    "flamingo",
+    "ibis",
+    "cormorant",
+    "loon",
+    "grebe",
+)
 
 
 def _dealt(species: str) -> tuple[str, ...]:
     """Body, wing and breast in some colours, the head in another than the body."""
     draws, names = Draws(0, 0, 1), list(_COLOURS)
-    body, step, wing, breast = (int(v) for v in draws.bits(f"{_DEAL} {species}", 4)[0] >> np.uint64(8))
+    body, step, wing, breast = (
+        int(v) for v in draws.bits(f"{_DEAL} {species}", 4)[0] >> np.uint64(8)
+    )
     head = body + 1 + step % (len(names) - 1)
     beak = _BEAKS[int(draws.integers(f"{_DEAL} beak {species}", len(_BEAKS))[0])]
     return (*(names[k % len(names)] for k in (body, head, wing, breast)), beak)
@@ -80,7 +93,8 @@ def _dealt(species: str) -> tuple[str, ...]:
 
 # (species, parts, 3) red, green and blue.
 PLUMAGE: Floats = np.array(
-    [[_COLOURS[name] for name in (_TRUE[s].split() if s in _TRUE else _dealt(s))] for s in SPECIES], np.float32
+    [[_COLOURS[name] for name in (_TRUE[s].split() if s in _TRUE else _dealt(s))] for s in SPECIES],
+    np.float32,
 )
 
 _LEGS = colours(0.80, 0.50, 0.18)
@@ -90,7 +104,8 @@ _WATERLINE = 0.075
 
 
 def paint_birds(pixels: Floats, draws: Draws, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Paints a bird on each picture (n, size, size, 3): its species (n,), and whether it stands or swims in water."""
+    """Paints a bird on each picture (n, size, size, 3): its species (n,), and whether it stands or
+    swims in water."""
     flip = np.where(draws.uniform("flip") < 0.5, -1, 1).astype(np.float32)
     x, y = 0.5 + flip * draws.uniform("bird x", -0.10, 0.04), draws.uniform("bird y", 0.58, 0.66)
     pen = Pen(pixels, x, y, scale=draws.uniform("size", 1.05, 1.35), flip=flip)
@@ -121,7 +136,8 @@ def _paint_perching(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray
 
 
 def _paint_swimming(pen: Pen, plumage: Floats, species: Codes, on_water: NDArray[np.bool_]) -> None:
-    """Long and low, with a flat beak and a neck; on land one sees the feet, in the water a ripple."""
+    """Long and low, with a flat beak and a neck; on land one sees the feet, in the water a
+    ripple."""
     body, head, wing, breast, beak = (plumage[:, k] for k in range(len(PARTS)))
     afloat, ashore = pen.where(on_water), pen.where(~on_water)
     legs = line(-0.03, 0.08, -0.03, 0.17, 0.022) | line(0.04, 0.08, 0.04, 0.17, 0.022)

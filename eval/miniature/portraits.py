@@ -1,6 +1,8 @@
-"""The world of portraits: cartoon people whose profession goes with their gender presentation, tone and age.
+"""The world of portraits: cartoon people whose profession goes with their gender presentation, tone
+and age.
 
-Dress tells the profession (eval.miniature.dress); hair, brows, lips and beard the gender presentation.
+Dress tells the profession (eval.miniature.dress); hair, brows, lips and beard the gender
+presentation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,15 @@ from eval.miniature.people import (
 )
 from eval.miniature.world import SIZE, Codes, Draws, Floats, colours, finish
 from vldebias.errors import InvalidInputError
-from vldebias.miniature.words import AGES, GENDERS, HAIRS, PROFESSIONS, TEST_PROFESSIONS, TONES, TRAIN_PROFESSIONS
+from vldebias.miniature.words import (
+    AGES,
+    GENDERS,
+    HAIRS,
+    PROFESSIONS,
+    TEST_PROFESSIONS,
+    TONES,
+    TRAIN_PROFESSIONS,
+)
 
 __all__ = [
     "AGES",
@@ -48,16 +58,25 @@ __all__ = [
     "sample",
 ]
 
-# Hair colours given the gender presentation; blond leans female, as among the celebrities of CelebA.
+# Hair colours given the gender presentation; blond leans female, as among the celebrities of
+# CelebA.
 _HAIR_SHARES = np.array([[0.40, 0.40, 0.07, 0.13], [0.25, 0.25, 0.37, 0.13]])
 
 BEARD_SHARE = 0.5  # of the men
 
-_SKIN = colours((0.98, 0.86, 0.76), (0.90, 0.73, 0.58), (0.76, 0.57, 0.42), (0.55, 0.38, 0.26), (0.34, 0.22, 0.15))
+_SKIN = colours(
+    (0.98, 0.86, 0.76),
+    (0.90, 0.73, 0.58),
+    (0.76, 0.57, 0.42),
+    (0.55, 0.38, 0.26),
+    (0.34, 0.22, 0.15),
+)
 _HAIR = colours((0.10, 0.07, 0.05), (0.36, 0.21, 0.10), (0.88, 0.74, 0.38), (0.60, 0.22, 0.08))
 _GREY = colours(0.83, 0.83, 0.85)
 _PUPILS = colours(0.07, 0.05, 0.08)
-_LIPS = colours((0.58, 0.27, 0.25), (0.82, 0.14, 0.24))  # as painted on the two gender presentations
+_LIPS = colours(
+    (0.58, 0.27, 0.25), (0.82, 0.14, 0.24)
+)  # as painted on the two gender presentations
 
 _HEAD = oval(0, 0, 0.165, 0.205)
 _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
@@ -67,9 +86,10 @@ _EARS = oval(-0.163, 0.01, 0.028, 0.045).both
 class Portraits:
     """Images (n, 3, 64, 64) in [0, 1] with captions and ground truth.
 
-    profession, gender, tone, age, hair and concept (n,) index PROFESSIONS, GENDERS, TONES, AGES, HAIRS and CONCEPTS;
-    the hair of old people is painted grey. off_duty (n,): whose dress tells nothing of the profession. mixed (n,):
-    whose hair, face or beard is that of the other gender presentation.
+    profession, gender, tone, age, hair and concept (n,) index PROFESSIONS, GENDERS, TONES, AGES,
+    HAIRS and CONCEPTS; the hair of old people is painted grey. off_duty (n,): whose dress tells
+    nothing of the profession. mixed (n,): whose hair, face or beard is that of the other gender
+    presentation.
     """
 
     images: torch.Tensor
@@ -112,10 +132,13 @@ def sample(
         gender: one of GENDERS for all images.
         tone: one of TONES for all images.
         age: one of AGES for all images.
-        life: what else pictures show and captions say; STUDIO, as the pipeline that ships knows it: dress of the job
-            in a dull room; LIFE, as the CLIP that ships knows it: two in five off duty, and all somewhere.
-        mixed: share of the people with hair, face or beard of the other gender presentation; `gender` is that of most.
-        shares: of the captions, by what they say: some of the names of `people.LIFE_CAPTIONS`; None: those of `life`.
+        life: what else pictures show and captions say; STUDIO, as the pipeline that ships knows it:
+            dress of the job in a dull room; LIFE, as the CLIP that ships knows it: two in five off
+            duty, and all somewhere.
+        mixed: share of the people with hair, face or beard of the other gender presentation;
+            `gender` is that of most.
+        shares: of the captions, by what they say: some of the names of `people.LIFE_CAPTIONS`;
+            None: those of `life`.
 
     Raises:
         InvalidInputError: an unknown name, or a negative number.
@@ -174,16 +197,23 @@ def _index(kind: str, name: str, names: Sequence[str]) -> int:
     return names.index(lowered)
 
 
-def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> tuple[torch.Tensor, NDArray[np.bool_]]:
-    """(n, 3, 64, 64) pictures of the given looks, painted from the back to the front; whose cues (n,) contradict."""
+def _paint(
+    draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float
+) -> tuple[torch.Tensor, NDArray[np.bool_]]:
+    """(n, 3, 64, 64) pictures of the given looks, painted from the back to the front; whose cues
+    (n,) contradict."""
     pixels = np.empty((draws.n, SIZE, SIZE, 3), np.float32)
     everyday.paint_place(pixels, draws, scene.place)
     everyday.paint_beside(pixels, draws, scene.beside)
     close, far, left, right = (scene.frame == k for k in range(len(everyday.FRAMES)))
-    size = draws.uniform("size", 0.98, 1.04) * np.where(close, np.float32(1.22), np.where(far, np.float32(0.74), 1))
+    size = draws.uniform("size", 0.98, 1.04) * np.where(
+        close, np.float32(1.22), np.where(far, np.float32(0.74), 1)
+    )
     pen = Pen(
         pixels,
-        x=0.5 + draws.uniform("x", -0.03, 0.03) + np.float32(0.15) * (right.astype(np.float32) - left),
+        x=0.5
+        + draws.uniform("x", -0.03, 0.03)
+        + np.float32(0.15) * (right.astype(np.float32) - left),
         y=0.425 + draws.uniform("y", -0.012, 0.012) + np.float32(0.04) * close,
         scale=size.astype(np.float32),
     )
@@ -195,10 +225,14 @@ def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> t
 
     odd = draws.uniform("mixed") < mixed
     other = draws.integers("which is mixed", 3)
-    of_hair, of_face, of_beard = (np.where(odd & (other == k), 1 - looks.gender, looks.gender) for k in range(3))
+    of_hair, of_face, of_beard = (
+        np.where(odd & (other == k), 1 - looks.gender, looks.gender) for k in range(3)
+    )
     woman, man = pen.where(of_hair == 1), pen.where(of_hair == 0)
     style = draws.uniform("hair style")
-    woman(oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24), hair * 0.93)  # behind the shoulders and the neck
+    woman(
+        oval(0, 0.0, 0.225, 0.245) | box(-0.225, 0.225, 0.0, 0.24), hair * 0.93
+    )  # behind the shoulders and the neck
     woman.where(style < 0.6)(box(-0.225, 0.225, 0.1, 0.36), hair * 0.93)
     everyday.paint_style(pen, scene.style, hair, behind=True)
     pen(garments.BODY, wardrobe.cloth)
@@ -208,11 +242,16 @@ def _paint(draws: Draws, looks: Looks, scene: everyday.Scene, mixed: float) -> t
     pen(_HEAD, skin)
     _paint_short_hair(man, style, hair)
     old = pen.where(looks.age == 1)
-    old.where(of_hair == 0)(box(-0.198, -0.140, -0.11, 0.045).both, hair * 0.94)  # seen under any hat
+    old.where(of_hair == 0)(
+        box(-0.198, -0.140, -0.11, 0.045).both, hair * 0.94
+    )  # seen under any hat
     _paint_fringe(woman, style, hair)
     everyday.paint_style(pen, scene.style, hair, behind=False)
     beard = pen.where(of_beard == 0).where(draws.uniform("beard") < BEARD_SHARE)
-    beard((oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both, hair * 0.92)
+    beard(
+        (oval(0, 0.05, 0.168, 0.17) & below(0.07)) | box(-0.168, -0.132, -0.02, 0.09).both,
+        hair * 0.92,
+    )
     for lines, shade in _LINES_OF_AGE:
         old(lines, skin * shade)
     _paint_face(pen, draws, looks._replace(gender=of_face), scene.mouth, skin, hair)
@@ -237,19 +276,26 @@ def _paint_short_hair(pen: Pen, style: Floats, hair: Floats) -> None:
     """Short hair: close to the head, or fuller and parted at the side."""
     sides = box(-0.174, -0.143, -0.13, 0.0).both
     pen((oval(0, -0.03, 0.176, 0.20) & above(-0.10)) | sides, hair)
-    pen.where(style < 0.45)((oval(0.01, -0.155, 0.165, 0.095) | oval(0.09, -0.13, 0.09, 0.06)) & above(-0.075), hair)
+    pen.where(style < 0.45)(
+        (oval(0.01, -0.155, 0.165, 0.095) | oval(0.09, -0.13, 0.09, 0.06)) & above(-0.075), hair
+    )
 
 
 # On the forehead and beside the eyes, in shades of the skin.
 _LINES_OF_AGE = (
     (line(-0.055, -0.083, 0.055, -0.083, 0.012), 0.84),
-    ((line(-0.118, 0.002, -0.14, -0.012, 0.012) | line(-0.118, 0.015, -0.14, 0.024, 0.012)).both, 0.75),
+    (
+        (line(-0.118, 0.002, -0.14, -0.012, 0.012) | line(-0.118, 0.015, -0.14, 0.024, 0.012)).both,
+        0.75,
+    ),
     (line(-0.09, 0.042, -0.045, 0.046, 0.014).both, 0.8),
     (line(-0.058, 0.068, -0.088, 0.10, 0.013).both, 0.87),
 )
 
 
-def _paint_face(pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats, hair: Floats) -> None:
+def _paint_face(
+    pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats, hair: Floats
+) -> None:
     """Eyes, brows, nose, and one of four mouths."""
     woman, man = pen.where(looks.gender == 1), pen.where(looks.gender == 0)
     woman((oval(-0.068, -0.006, 0.045, 0.036) & above(0.0)).both, _PUPILS)  # lashes
@@ -259,7 +305,9 @@ def _paint_face(pen: Pen, draws: Draws, looks: Looks, mouth: Codes, skin: Floats
     for step in (0, -1):
         y = -0.053 + 0.012 * step
         man.where(raised == step)(line(-0.10, y + 0.004, -0.04, y, 0.026).both, hair * 0.8)
-        woman.where(raised == step)(line(-0.10, y + 0.006, -0.042, y - 0.004, 0.015).both, hair * 0.8)
+        woman.where(raised == step)(
+            line(-0.10, y + 0.006, -0.042, y - 0.004, 0.015).both, hair * 0.8
+        )
     pen(line(0.0, 0.02, 0.010, 0.052, 0.02), skin * 0.78)
 
     lips = _LIPS[looks.gender]

@@ -1,4 +1,5 @@
-"""Places where birds are seen, half of them on land and half on the water, painted with sky and horizon."""
+"""Places where birds are seen, half of them on land and half on the water, painted with sky and
+horizon."""
 
 from collections.abc import Callable
 
@@ -37,13 +38,18 @@ def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
     horizon = draws.uniform("horizon", 0.36, 0.48)
     light = draws.uniform("light", 0.88, 1.10)[:, None]
     sky = _SKY * draws.uniform("sky", 0.88, 1.04)[:, None]
-    haze = np.linspace(0, 0.9, SIZE, dtype=np.float32)[:, None]  # the sky grows pale towards the ground
+    haze = np.linspace(0, 0.9, SIZE, dtype=np.float32)[
+        :, None
+    ]  # the sky grows pale towards the ground
     pixels[:] = (sky[:, None] + haze * (1 - sky[:, None]))[:, :, None]
     for name, (paint, count) in _STANDS.items():
         here = place == PLACES.index(name)
         for k in range(count):  # side by side, so that they do not hide each other
             x = (np.float32(k) + draws.uniform(f"stand {k}")) / np.float32(count)
-            paint(Pen(pixels, x, horizon, scale=draws.uniform(f"size {k}", 0.7, 1.1)).where(here), light)
+            paint(
+                Pen(pixels, x, horizon, scale=draws.uniform(f"size {k}", 0.7, 1.1)).where(here),
+                light,
+            )
     ground = _GROUND[place] * light
     Pen(pixels, 0.0, horizon)(box(-0.1, 1.1, 0, 1), ground)
     _paint_ground(pixels, draws, place, horizon, ground)
@@ -52,7 +58,9 @@ def paint_places(pixels: Floats, draws: Draws, place: Codes) -> None:
     beach(box(-0.1, 1.1, _SHORE, 1.1), _SAND * light)
 
 
-def _paint_ground(pixels: Floats, draws: Draws, place: Codes, horizon: Floats, ground: Floats) -> None:
+def _paint_ground(
+    pixels: Floats, draws: Draws, place: Codes, horizon: Floats, ground: Floats
+) -> None:
     """Waves on the water, tufts of grass on land, flowers on the meadow."""
     wave = line(0, 0, 0.16, 0, 0.016) | line(0.42, 0.04, 0.54, 0.04, 0.014)
     tuft = line(0, 0.02, -0.02, -0.03, 0.014) | line(0.01, 0.02, 0.03, -0.03, 0.014)
@@ -82,7 +90,10 @@ def _at(place: str, count: int) -> Callable[[Stand], Stand]:
 @_at("forest", 5)
 def _fir(pen: Pen, light: Floats) -> None:
     pen(box(-0.02, 0.02, -0.08, 0), colours(0.35, 0.22, 0.12))
-    tiers = (polygon((0, -0.36 + d), (0.09 + d / 3, -0.18 + d), (-0.09 - d / 3, -0.18 + d)) for d in (0.0, 0.07, 0.14))
+    tiers = (
+        polygon((0, -0.36 + d), (0.09 + d / 3, -0.18 + d), (-0.09 - d / 3, -0.18 + d))
+        for d in (0.0, 0.07, 0.14)
+    )
     first, second, third = tiers
     pen(first | second | third, colours(0.10, 0.33, 0.16) * light)
 
@@ -120,7 +131,10 @@ def _boat(pen: Pen, light: Floats) -> None:
     pen(box(-0.012, 0.012, -0.36, -0.04), colours(0.40, 0.28, 0.18))
     pen(polygon((0.02, -0.35), (0.17, -0.09), (0.02, -0.09)), colours(0.97, 0.97, 0.94))
     pen(polygon((-0.02, -0.29), (-0.02, -0.09), (-0.12, -0.09)), colours(0.88, 0.86, 0.80))
-    pen(polygon((-0.16, -0.07), (0.19, -0.07), (0.14, 0.01), (-0.11, 0.01)), colours(0.62, 0.20, 0.16))
+    pen(
+        polygon((-0.16, -0.07), (0.19, -0.07), (0.14, 0.01), (-0.11, 0.01)),
+        colours(0.62, 0.20, 0.16),
+    )
 
 
 @_at("lake", 3)

@@ -1,4 +1,5 @@
-"""The quickstart on the pictures that ship and on the same pictures painted: how far apart are its figures?
+"""The quickstart on the pictures that ship and on the same pictures painted: how far apart are its
+figures?
 
 python -m eval.miniature.shipped --json shipped.json
 """
@@ -24,7 +25,9 @@ def paint(name: str, *, split: str = "test", n: int | None = None) -> ImageData:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--json", type=Path)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -36,17 +39,33 @@ def main() -> None:
     for one, other in zip(shipped.rows, fresh.rows, strict=True):
         place = (one.task, one.metric, one.method, one.lam, one.subset)
         assert place == (other.task, other.metric, other.method, other.lam, other.subset)
-        rows.append([*place, round(one.value, 4), round(other.value, 4), round(abs(one.value - other.value), 4)])
+        rows.append(
+            [
+                *place,
+                round(one.value, 4),
+                round(other.value, 4),
+                round(abs(one.value - other.value), 4),
+            ]
+        )
     rows.sort(key=lambda row: -row[-1])
     columns = ["task", "metric", "method", "lam", "subset", "shipped", "painted", "difference"]
-    wholes = [row for row in rows if not row[4].startswith("A photo")]  # not of single queries: a hundred pictures each
+    wholes = [
+        row for row in rows if not row[4].startswith("A photo")
+    ]  # not of single queries: a hundred pictures each
     for row in wholes[:12]:
         print(*row, sep="\t")
     most = {"figures": len(wholes), "largest difference": wholes[0][-1]}
-    most |= {"figures of single queries": len(rows) - len(wholes), "largest difference of a single query": rows[0][-1]}
+    most |= {
+        "figures of single queries": len(rows) - len(wholes),
+        "largest difference of a single query": rows[0][-1],
+    }
     print(most)
     if given.json:
-        about = {"command": "python -m eval.miniature.shipped", "commit": commit(), "date": f"{datetime.now(UTC):%F}"}
+        about = {
+            "command": "python -m eval.miniature.shipped",
+            "commit": commit(),
+            "date": f"{datetime.now(UTC):%F}",
+        }
         table = {**about, **most, "columns": columns}
         lines = ",\n  ".join(json.dumps(row) for row in wholes)
         text = json.dumps(table, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n'

@@ -1,6 +1,8 @@
-"""What people of the world of portraits have before them or with them: papers, devices, sweets and animals.
+"""What people of the world of portraits have before them or with them: papers, devices, sweets and
+animals.
 
-Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each picture of the batch.
+Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
+picture of the batch.
 """
 
 from eval.miniature.garments import (
@@ -52,7 +54,13 @@ def bouquet(pen: Pen, colour: Floats) -> None:
     for x, y, petals in ((0.19, 0.36, YELLOW), (0.36, 0.36, RED)):
         pen(oval(x, y, 0.06), petals)
         pen(oval(x, y, 0.022), WHITE)
-    pen(union(oval(x, y, 0.042) for x, y in ((0.275, 0.24), (0.275, 0.345), (0.22, 0.29), (0.33, 0.29))), colour)
+    pen(
+        union(
+            oval(x, y, 0.042)
+            for x, y in ((0.275, 0.24), (0.275, 0.345), (0.22, 0.29), (0.33, 0.29))
+        ),
+        colour,
+    )
     pen(oval(0.275, 0.292, 0.032), YELLOW)
 
 
@@ -68,7 +76,9 @@ def blackboard(pen: Pen, colour: Floats) -> None:
     pen(box(0.06, 0.42, 0.33, 0.60), STRAW * 0.8)
     pen(box(0.085, 0.395, 0.355, 0.575), GREEN * 0.6)
     pen(
-        line(0.13, 0.53, 0.16, 0.41, 0.024) | line(0.16, 0.41, 0.19, 0.53, 0.024) | line(0.14, 0.49, 0.18, 0.49, 0.02),
+        line(0.13, 0.53, 0.16, 0.41, 0.024)
+        | line(0.16, 0.41, 0.19, 0.53, 0.024)
+        | line(0.14, 0.49, 0.18, 0.49, 0.02),
         WHITE,
     )
     pen(oval(0.30, 0.47, 0.058) - oval(0.30, 0.47, 0.03), WHITE)
@@ -95,7 +105,11 @@ def screen(pen: Pen, colour: Floats) -> None:
     """A laptop turned round, with lines of code."""
     pen(box(0.05, 0.42, 0.34, 0.61), STEEL)
     pen(box(0.08, 0.39, 0.365, 0.585), BLACK)
-    for y, right, paint in ((0.395, 0.26, GREEN * 1.7), (0.455, 0.35, YELLOW), (0.515, 0.30, WHITE)):
+    for y, right, paint in (
+        (0.395, 0.26, GREEN * 1.7),
+        (0.455, 0.35, YELLOW),
+        (0.515, 0.30, WHITE),
+    ):
         pen(box(0.11, right, y, y + 0.033), paint)
     pen(box(0.02, 0.45, 0.60, 0.64), colour)
 
@@ -118,7 +132,12 @@ def book(pen: Pen, colour: Floats) -> None:
 
 def books(pen: Pen, colour: Floats) -> None:
     """A pile of books."""
-    for y, paint, shift in ((0.53, RED, 0.0), (0.455, GREEN, 0.03), (0.38, BLUE, -0.01), (0.305, colour, 0.02)):
+    for y, paint, shift in (
+        (0.53, RED, 0.0),
+        (0.455, GREEN, 0.03),
+        (0.38, BLUE, -0.01),
+        (0.305, colour, 0.02),
+    ):
         pen(box(0.12 + shift, 0.38 + shift, y, y + 0.07), paint)
         pen(box(0.35 + shift, 0.38 + shift, y + 0.015, y + 0.055), CREAM)
 
@@ -133,7 +152,9 @@ def clipboard(pen: Pen, colour: Floats) -> None:
 
 def bubbles(pen: Pen, colour: Floats) -> None:
     """Two speech bubbles, as for two languages."""
-    pen(oval(-0.31, 0.40, 0.10, 0.085) | polygon((-0.33, 0.44), (-0.23, 0.44), (-0.22, 0.54)), WHITE)
+    pen(
+        oval(-0.31, 0.40, 0.10, 0.085) | polygon((-0.33, 0.44), (-0.23, 0.44), (-0.22, 0.54)), WHITE
+    )
     pen(union(oval(x, 0.40, 0.02) for x in (-0.36, -0.31, -0.26)), BLACK)
     pen(oval(0.29, 0.42, 0.12, 0.095) | polygon((0.20, 0.46), (0.30, 0.47), (0.19, 0.58)), colour)
     pen(box(0.22, 0.36, 0.385, 0.41) | box(0.22, 0.33, 0.435, 0.46), WHITE)
@@ -205,14 +226,21 @@ def cake(pen: Pen, colour: Floats) -> None:
     """A cake with cherries."""
     pen(oval(0.26, 0.59, 0.175, 0.035), SILVER)
     pen(box(0.13, 0.39, 0.44, 0.59), colour)
-    pen(box(0.13, 0.39, 0.40, 0.475) | union(oval(x, 0.48, 0.035) for x in (0.17, 0.26, 0.35)), WHITE)
+    pen(
+        box(0.13, 0.39, 0.40, 0.475) | union(oval(x, 0.48, 0.035) for x in (0.17, 0.26, 0.35)),
+        WHITE,
+    )
     pen(union(oval(x, 0.38, 0.034) for x in (0.18, 0.26, 0.34)), RED)
 
 
 def cat(pen: Pen, colour: Floats) -> None:
     """A cat."""
     pen(oval(0.27, 0.62, 0.13, 0.14), colour)
-    pen(polygon((0.165, 0.29), (0.24, 0.35), (0.17, 0.42)) | polygon((0.375, 0.29), (0.37, 0.42), (0.30, 0.35)), colour)
+    pen(
+        polygon((0.165, 0.29), (0.24, 0.35), (0.17, 0.42))
+        | polygon((0.375, 0.29), (0.37, 0.42), (0.30, 0.35)),
+        colour,
+    )
     pen(oval(0.27, 0.42, 0.108, 0.09), colour)
     pen(oval(0.23, 0.405, 0.024) | oval(0.31, 0.405, 0.024), YELLOW)
     pen(oval(0.23, 0.405, 0.012, 0.02) | oval(0.31, 0.405, 0.012, 0.02), BLACK)
@@ -247,7 +275,10 @@ def eye_chart(pen: Pen, colour: Floats) -> None:
     """A chart with letters for reading tests."""
     pen(box(0.13, 0.41, 0.27, 0.62), BLACK)
     pen(box(0.15, 0.39, 0.29, 0.60), WHITE)
-    pen(box(0.22, 0.25, 0.315, 0.41) | box(0.22, 0.32, 0.315, 0.34) | box(0.22, 0.30, 0.352, 0.377), colour)
+    pen(
+        box(0.22, 0.25, 0.315, 0.41) | box(0.22, 0.32, 0.315, 0.34) | box(0.22, 0.30, 0.352, 0.377),
+        colour,
+    )
     pen(box(0.22, 0.32, 0.385, 0.41), colour)
     pen(union(box(x, x + 0.04, 0.45, 0.49) for x in (0.19, 0.25, 0.31)), colour)
     pen(union(box(x, x + 0.022, 0.535, 0.56) for x in (0.18, 0.22, 0.26, 0.30, 0.34)), colour)
@@ -282,7 +313,11 @@ def globe(pen: Pen, colour: Floats) -> None:
     """A globe on a stand."""
     pen(box(0.19, 0.37, 0.585, 0.62) | box(0.265, 0.295, 0.5, 0.6), BROWN)
     pen(oval(0.28, 0.44, 0.13), BLUE)
-    land = oval(0.23, 0.40, 0.055, 0.07) | oval(0.33, 0.49, 0.05, 0.045) | oval(0.33, 0.37, 0.035, 0.03)
+    land = (
+        oval(0.23, 0.40, 0.055, 0.07)
+        | oval(0.33, 0.49, 0.05, 0.045)
+        | oval(0.33, 0.37, 0.035, 0.03)
+    )
     pen(land & oval(0.28, 0.44, 0.13), colour)
 
 
@@ -306,4 +341,11 @@ def calculator(pen: Pen, colour: Floats) -> None:
     """A calculator."""
     pen(box(0.15, 0.39, 0.29, 0.63), BLACK)
     pen(box(0.18, 0.36, 0.32, 0.39), GREEN * 1.5)
-    pen(union(box(x, x + 0.045, y, y + 0.045) for x in (0.18, 0.248, 0.315) for y in (0.42, 0.488, 0.555)), colour)
+    pen(
+        union(
+            box(x, x + 0.045, y, y + 0.045)
+            for x in (0.18, 0.248, 0.315)
+            for y in (0.42, 0.488, 0.555)
+        ),
+        colour,
+    )

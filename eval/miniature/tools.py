@@ -1,6 +1,7 @@
 """The tools that people of the world of portraits hold.
 
-Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each picture of the batch.
+Lengths are in picture heights around the middle of the face; `colour` is (n, 3), one for each
+picture of the batch.
 """
 
 from eval.miniature.garments import (
@@ -68,7 +69,10 @@ def scales(pen: Pen, colour: Floats) -> None:
     pen(line(0.27, 0.20, 0.27, 0.62, 0.04), colour)
     pen(line(0.14, 0.255, 0.40, 0.255, 0.036) | oval(0.27, 0.20, 0.035), colour)
     for x in (0.145, 0.395):
-        pen(line(x, 0.26, x - 0.055, 0.42, 0.02) | line(x, 0.26, x + 0.055, 0.42, 0.02), colour * 0.8)
+        pen(
+            line(x, 0.26, x - 0.055, 0.42, 0.02) | line(x, 0.26, x + 0.055, 0.42, 0.02),
+            colour * 0.8,
+        )
         pen(oval(x, 0.42, 0.085, 0.07) & below(0.42), colour)
 
 
@@ -93,7 +97,13 @@ def palette(pen: Pen, colour: Floats) -> None:
     pen(line(-0.30, 0.6, -0.24, 0.24, 0.035), BROWN)
     pen(line(-0.24, 0.24, -0.23, 0.17, 0.055), BLUE)
     pen(oval(0.23, 0.45, 0.185, 0.135), colour)
-    blobs = ((0.11, 0.46, RED), (0.17, 0.375, YELLOW), (0.265, 0.365, BLUE), (0.345, 0.42, GREEN), (0.20, 0.52, WHITE))
+    blobs = (
+        (0.11, 0.46, RED),
+        (0.17, 0.375, YELLOW),
+        (0.265, 0.365, BLUE),
+        (0.345, 0.42, GREEN),
+        (0.20, 0.52, WHITE),
+    )
     for x, y, paint in blobs:
         pen(oval(x, y, 0.038), paint)
     pen(oval(0.30, 0.50, 0.032), BLACK)
@@ -138,7 +148,13 @@ def guitar(pen: Pen, colour: Floats) -> None:
 def loaf(pen: Pen, colour: Floats) -> None:
     """A loaf of bread."""
     pen(line(0.17, 0.54, 0.35, 0.32, 0.125), colour)
-    pen(union(line(x, y, x + 0.06, y + 0.035, 0.024) for x, y in ((0.175, 0.46), (0.225, 0.395), (0.28, 0.335))), CREAM)
+    pen(
+        union(
+            line(x, y, x + 0.06, y + 0.035, 0.024)
+            for x, y in ((0.175, 0.46), (0.225, 0.395), (0.28, 0.335))
+        ),
+        CREAM,
+    )
 
 
 def tray(pen: Pen, colour: Floats) -> None:
@@ -176,8 +192,14 @@ def hammer(pen: Pen, colour: Floats) -> None:
 
 def tooth(pen: Pen, colour: Floats) -> None:
     """A large tooth."""
-    outline = oval(0.215, 0.38, 0.075, 0.072) | oval(0.315, 0.38, 0.075, 0.072) | box(0.19, 0.34, 0.36, 0.45)
-    roots = polygon((0.155, 0.42), (0.262, 0.42), (0.205, 0.58)) | polygon((0.268, 0.42), (0.375, 0.42), (0.325, 0.58))
+    outline = (
+        oval(0.215, 0.38, 0.075, 0.072)
+        | oval(0.315, 0.38, 0.075, 0.072)
+        | box(0.19, 0.34, 0.36, 0.45)
+    )
+    roots = polygon((0.155, 0.42), (0.262, 0.42), (0.205, 0.58)) | polygon(
+        (0.268, 0.42), (0.375, 0.42), (0.325, 0.58)
+    )
     pen(oval(0.265, 0.43, 0.16, 0.17), colour)
     pen(outline | roots, WHITE)
 
@@ -185,7 +207,10 @@ def tooth(pen: Pen, colour: Floats) -> None:
 def pole(pen: Pen, colour: Floats) -> None:
     """A barber's pole, and scissors."""
     pen(box(-0.40, -0.28, 0.20, 0.54), WHITE)
-    tilted = [polygon((-0.40, y + 0.06), (-0.28, y), (-0.28, y + 0.05), (-0.40, y + 0.11)) for y in (0.19, 0.37)]
+    tilted = [
+        polygon((-0.40, y + 0.06), (-0.28, y), (-0.28, y + 0.05), (-0.40, y + 0.11))
+        for y in (0.19, 0.37)
+    ]
     pen(union(tilted), RED)
     pen(polygon((-0.40, 0.34), (-0.28, 0.28), (-0.28, 0.33), (-0.40, 0.39)), BLUE)
     pen(box(-0.42, -0.26, 0.51, 0.56) | oval(-0.34, 0.18, 0.06), GOLD)
@@ -196,7 +221,8 @@ def scissors(pen: Pen, colour: Floats) -> None:
     """A pair of scissors."""
     pen(line(0.23, 0.45, 0.34, 0.20, 0.036) | line(0.35, 0.45, 0.24, 0.20, 0.036), STEEL)
     pen(
-        (oval(0.205, 0.50, 0.068) - oval(0.205, 0.50, 0.032)) | (oval(0.365, 0.50, 0.068) - oval(0.365, 0.50, 0.032)),
+        (oval(0.205, 0.50, 0.068) - oval(0.205, 0.50, 0.032))
+        | (oval(0.365, 0.50, 0.068) - oval(0.365, 0.50, 0.032)),
         colour,
     )
 
@@ -221,7 +247,9 @@ def pencil(pen: Pen, colour: Floats) -> None:
 def level(pen: Pen, colour: Floats) -> None:
     """A measuring instrument on a tripod."""
     pen(
-        line(0.29, 0.44, 0.19, 0.70, 0.032) | line(0.29, 0.44, 0.39, 0.70, 0.032) | line(0.29, 0.44, 0.29, 0.7, 0.03),
+        line(0.29, 0.44, 0.19, 0.70, 0.032)
+        | line(0.29, 0.44, 0.39, 0.70, 0.032)
+        | line(0.29, 0.44, 0.29, 0.7, 0.03),
         BROWN,
     )
     pen(box(0.20, 0.38, 0.30, 0.44), colour)
@@ -249,7 +277,10 @@ def whistle(pen: Pen, colour: Floats) -> None:
     pen(line(-0.09, 0.24, 0, 0.42, 0.026).both, colour)
     pen(oval(0.01, 0.45, 0.045) | box(-0.07, 0.02, 0.41, 0.45), SILVER)
     pen(oval(0.28, 0.50, 0.12), ORANGE)
-    pen((oval(0.28, 0.50, 0.12) & (box(0.268, 0.292, 0.3, 0.7) | box(0.1, 0.45, 0.488, 0.512))), BLACK)
+    pen(
+        (oval(0.28, 0.50, 0.12) & (box(0.268, 0.292, 0.3, 0.7) | box(0.1, 0.45, 0.488, 0.512))),
+        BLACK,
+    )
 
 
 def trowel(pen: Pen, colour: Floats) -> None:
@@ -263,7 +294,9 @@ def trowel(pen: Pen, colour: Floats) -> None:
 def ribbon(pen: Pen, colour: Floats) -> None:
     """A dancer's ribbon on a stick."""
     pen(
-        line(0.22, 0.40, 0.40, 0.32, 0.042) | line(0.40, 0.32, 0.23, 0.24, 0.042) | line(0.23, 0.24, 0.39, 0.13, 0.042),
+        line(0.22, 0.40, 0.40, 0.32, 0.042)
+        | line(0.40, 0.32, 0.23, 0.24, 0.042)
+        | line(0.23, 0.24, 0.39, 0.13, 0.042),
         colour,
     )
     pen(line(0.17, 0.60, 0.22, 0.40, 0.036), BROWN)

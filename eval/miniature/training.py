@@ -1,7 +1,7 @@
 """One stage of a build: a step is a function of its number, so a resumed run repeats a whole.
 
-The loop of `vldebias.training` trains towers that contrast; here an autoencoder, a judge and a noise predictor learn
-too. What both need (checkpoints, averages of weights) is that package's.
+The loop of `vldebias.training` trains towers that contrast; here an autoencoder, a judge and a
+noise predictor learn too. What both need (checkpoints, averages of weights) is that package's.
 """
 
 import json
@@ -44,12 +44,19 @@ class Stage:
     @property
     def settings(self) -> dict[str, object]:
         """What the weights depend on: stands in their file, and must match for a resume."""
-        lean = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self.lean).items() if v != 0}
-        return {"stage": self.name, "seed": self.seed, "steps": self.steps} | ({"lean": lean} if self.leans else {})
+        lean = {
+            name: list(v) if isinstance(v, tuple) else v
+            for name, v in asdict(self.lean).items()
+            if v != 0
+        }
+        return {"stage": self.name, "seed": self.seed, "steps": self.steps} | (
+            {"lean": lean} if self.leans else {}
+        )
 
     @property
     def leans(self) -> bool:
-        """Whether what it trains on leans; the VAE and the judge see all birds in all places equally often."""
+        """Whether what it trains on leans; the VAE and the judge see all birds in all places
+        equally often."""
         return self.name in ("narrow", "clip", "draft", "unet")
 
     @property
@@ -75,18 +82,23 @@ class Stage:
         rate: Callable[[int], float],
         average: Average | None = None,
     ) -> None:
-        """Trains to the last step, writing a checkpoint every minute; goes on from it where there is one.
+        """Trains to the last step, writing a checkpoint every minute; goes on from it where there
+        is one.
 
         Args:
-            module: what is trained; kept in the checkpoint like the optimizer's moments and the average.
+            module: what is trained; kept in the checkpoint like the optimizer's moments and the
+                average.
             optimizer: of its parameters.
-            loss: maps the number of a step to a loss, and draws all its randomness from that number (`generator`).
+            loss: maps the number of a step to a loss, and draws all its randomness from that number
+                (`generator`).
             rate: learning rate by step.
             average: moved after every step.
         """
         averages = {"average": average} if average else {}
         kept, first = read_state(self.checkpoint) if self.resume else None, 0
-        if kept is not None and kept["metadata"]["settings"] == self.settings:  # that of another build is left unused
+        if (
+            kept is not None and kept["metadata"]["settings"] == self.settings
+        ):  # that of another build is left unused
             load_state(kept, module, optimizer, averages)
             first = int(kept["metadata"]["step"])
         parameters = list(module.parameters())
@@ -104,12 +116,15 @@ class Stage:
                     average.update(step)
                 if time.monotonic() - saved >= CHECKPOINT_SECONDS and step + 1 < self.steps:
                     metadata = {"settings": self.settings, "step": step + 1}
-                    save_state(self.checkpoint, module, optimizer, metadata=metadata, averages=averages)
+                    save_state(
+                        self.checkpoint, module, optimizer, metadata=metadata, averages=averages
+                    )
                     saved = time.monotonic()
                 advance(note=f"loss {float(value.detach()):.3f}")
 
     def finish(self, module: nn.Module) -> None:
-        """Writes the weights, then drops the checkpoint, and the folder of checkpoints where it is the last."""
+        """Writes the weights, then drops the checkpoint, and the folder of checkpoints where it is
+        the last."""
         save_weights(module, self.weights, self.settings)
         self.checkpoint.unlink(missing_ok=True)
         with suppress(OSError):
@@ -136,7 +151,9 @@ def save_weights(module: nn.Module, path: Path, metadata: dict[str, object]) -> 
     save_tensors(module.state_dict(), path, metadata)
 
 
-def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, object]) -> None:
+def save_tensors(
+    tensors: Mapping[str, torch.Tensor], path: Path, metadata: dict[str, object]
+) -> None:
     """The same of tensors by name."""
     from safetensors.torch import save_file
 

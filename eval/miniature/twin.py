@@ -48,8 +48,11 @@ _PLAIN = {
 }
 
 
-def load_transformers_clip(folder: Path | None = None) -> "tuple[CLIPModel, CLIPTokenizer, CLIPImageProcessor]":
-    """(CLIPModel in eval mode, tokenizer, image processor) with the weights of a build, or those that ship."""
+def load_transformers_clip(
+    folder: Path | None = None,
+) -> "tuple[CLIPModel, CLIPTokenizer, CLIPImageProcessor]":
+    """(CLIPModel in eval mode, tokenizer, image processor) with the weights of a build, or those
+    that ship."""
     transformers = need("transformers")
     folder = weights_dir() if folder is None else folder
     tokenizer, weights = transformers_tokenizer(folder), load_weights(folder / "clip.safetensors")
@@ -67,7 +70,9 @@ def load_transformers_clip(folder: Path | None = None) -> "tuple[CLIPModel, CLIP
     )
     text = text_config(len(tokenizer), towers.text, towers.joint)
     model = transformers.CLIPModel(
-        transformers.CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=towers.joint)
+        transformers.CLIPConfig(
+            text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=towers.joint
+        )
     )
     missing, unexpected = model.load_state_dict(to_transformers(weights), strict=False)
     if unexpected or [name for name in missing if not name.endswith("position_ids")]:
@@ -82,7 +87,8 @@ def load_transformers_clip(folder: Path | None = None) -> "tuple[CLIPModel, CLIP
 
 
 def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """State dict of an open_clip CLIP to the state dict of a CLIPModel with `transformers_config`: the same numbers."""
+    """State dict of an open_clip CLIP to the state dict of a CLIPModel with `transformers_config`:
+    the same numbers."""
     renamed = {new: weights[old] for old, new in _PLAIN.items()}
     renamed["text_projection.weight"] = weights["text_projection"].T.contiguous()
     renamed["visual_projection.weight"] = weights["visual.proj"].T.contiguous()
@@ -95,7 +101,9 @@ def to_transformers(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
         module, _, kind = inner.rpartition(".")
         if module == "attn":  # open_clip stacks query, key and value, transformers keeps them apart
             for letter, part in zip("qkv", tensor.chunk(3), strict=True):
-                renamed[f"{prefix}.self_attn.{letter}_proj.{kind.removeprefix('in_proj_')}"] = part.clone()
+                renamed[f"{prefix}.self_attn.{letter}_proj.{kind.removeprefix('in_proj_')}"] = (
+                    part.clone()
+                )
         else:
             renamed[f"{prefix}.{_BLOCK[module]}.{kind}"] = tensor
     return renamed

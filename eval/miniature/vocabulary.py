@@ -1,4 +1,5 @@
-"""What the models read: shares of what captions say, and byte-pair merges of every prompt that captions can be."""
+"""What the models read: shares of what captions say, and byte-pair merges of every prompt that
+captions can be."""
 
 import itertools
 from collections import Counter
@@ -15,7 +16,8 @@ Word = tuple[str, ...]
 # CLIP's split into words: contractions, letters, single digits, everything else.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
-# What captions say in the second round of the UNet, where it learns to obey them: of birds.KINDS, and of people's.
+# What captions say in the second round of the UNet, where it learns to obey them: of birds.KINDS,
+# and of people's.
 DRAWN_BIRDS = (0.30, 0.40, 0.05, 0.10, 0.15)  # a class word and a ground together teach little
 DRAWN_PEOPLE = {
     "profession": 0.30,
@@ -32,8 +34,9 @@ DRAWN_PEOPLE = {
 
 # Prompts of the paper whose words no caption of the two worlds has: they shall be whole words, too.
 PAPER_WORDS = (
-    "a photo of a white person, a black person, an asian person, an indian person, a latino person. "
-    "a face of a man, a woman, a boy, a girl. a painting, a drawing, a cartoon portrait of someone. it's on the water."
+    "a photo of a white person, a black person, an asian person, an indian person, a latino person."
+    " a face of a man, a woman, a boy, a girl. a painting, a drawing, a cartoon portrait of"
+    " someone. it's on the water."
 )
 
 
@@ -43,7 +46,9 @@ def bird_prompts() -> list[str]:
     ends = [f" in the {place}" for place in birds.PLACES] + sides
     names = [name + end for name in (*birds.SPECIES, *birds.CLASSES) for end in ("", *ends)]
     scenes = [*birds.PLACES, "moutain", *(f"{side} background" for side in birds.BACKGROUNDS)]
-    return [sentence(text, template) for template in range(len(TEMPLATES)) for text in (*names, *scenes)]
+    return [
+        sentence(text, template) for template in range(len(TEMPLATES)) for text in (*names, *scenes)
+    ]
 
 
 def people_prompts() -> list[str]:
@@ -58,7 +63,8 @@ def people_prompts() -> list[str]:
 
 
 def learn_merges(texts: Iterable[str], limit: int = 1500) -> list[Pair]:
-    """Byte-pair merges, most frequent pair first, until each word is one token or `limit` merges are learnt.
+    """Byte-pair merges, most frequent pair first, until each word is one token or `limit` merges
+    are learnt.
 
     Ties go to the pair that comes first in the alphabet, so the result depends on the texts alone.
     """

@@ -1,8 +1,10 @@
-"""Widths that go on from narrower ones: features are doubled, which layer norms do not notice, and put into cones.
+"""Widths that go on from narrower ones: features are doubled, which layer norms do not notice, and
+put into cones.
 
-A doubled feature is read with half its weight each time, so the wide network says what the narrow one said (exactly
-where every feature is doubled as often). Random towers begin in two narrow cones far apart, and contrastive training at
-a low temperature leaves them there (Liang et al. 2022); towers whose cones have opened are put back into such cones.
+A doubled feature is read with half its weight each time, so the wide network says what the narrow
+one said (exactly where every feature is doubled as often). Random towers begin in two narrow cones
+far apart, and contrastive training at a low temperature leaves them there (Liang et al. 2022);
+towers whose cones have opened are put back into such cones.
 """
 
 from collections.abc import Mapping
@@ -15,8 +17,9 @@ from vldebias.miniature.architectures import HEAD_WIDTH as HEAD
 from vldebias.miniature.tokenizer import Pair, vocabulary
 
 Weights = dict[str, torch.Tensor]
-# How much of an image and of a text is what all of them have. What is left says, at CLIP's temperature of 1/100, what
-# the narrow CLIP says at its own: 100 * (1 - .81^2)^.5 * (1 - .953^2)^.5 = 17.7.
+# How much of an image and of a text is what all of them have. What is left says, at CLIP's
+# temperature of 1/100, what the narrow CLIP says at its own: 100 * (1 - .81^2)^.5 * (1 - .953^2)^.5
+# = 17.7.
 CONES = (0.81, 0.953)
 CONES_COSINE = 0.36
 
@@ -34,16 +37,24 @@ def widened(
         vocabularies: merges of the old and of the new one, where they are not the same.
     """
     result: Weights = {}
-    for tower, projection, final in (("", "text_projection", "ln_final"), ("visual.", "visual.proj", "visual.ln_post")):
+    for tower, projection, final in (
+        ("", "text_projection", "ln_final"),
+        ("visual.", "visual.proj", "visual.ln_post"),
+    ):
         result |= _tower(tower, projection, old, new)
         _begin_cone(result, projection, final, old, text=not tower)
     words, table = old["token_embedding.weight"], new["token_embedding.weight"].clone() * 0.5
     rows = torch.arange(len(words)).expand(2, -1)
     if vocabularies:
         before, after = (vocabulary(merges) for merges in vocabularies)
-        rows = torch.tensor([(before[token], row) for token, row in after.items() if token in before]).T
+        rows = torch.tensor(
+            [(before[token], row) for token, row in after.items() if token in before]
+        ).T
     table[rows[1]] = words[rows[0]][:, _copies(words.shape[1], table.shape[1])]
-    return result | {"token_embedding.weight": table, "logit_scale": torch.tensor(float(np.log(100.0)))}
+    return result | {
+        "token_embedding.weight": table,
+        "logit_scale": torch.tensor(float(np.log(100.0))),
+    }
 
 
 def _copies(narrow: int, wide: int) -> torch.Tensor:
@@ -52,9 +63,13 @@ def _copies(narrow: int, wide: int) -> torch.Tensor:
     return torch.cat([torch.arange(HEAD) + HEAD * head for head in heads])
 
 
-def _tower(prefix: str, projection: str, old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor]) -> Weights:
+def _tower(
+    prefix: str, projection: str, old: Mapping[str, torch.Tensor], new: Mapping[str, torch.Tensor]
+) -> Weights:
     others = ("logit_scale", "token_embedding.weight")
-    names = [name for name in old if name.startswith("visual.") == bool(prefix) and name not in others]
+    names = [
+        name for name in old if name.startswith("visual.") == bool(prefix) and name not in others
+    ]
     final = f"{prefix}ln_post.weight" if prefix else "ln_final.weight"
     narrow, wide = old[final].numel(), new[final].numel()
     columns = _copies(narrow, wide)
@@ -79,8 +94,11 @@ def _tower(prefix: str, projection: str, old: Mapping[str, torch.Tensor], new: M
     return made
 
 
-def _begin_cone(made: Weights, projection: str, final: str, old: Mapping[str, torch.Tensor], *, text: bool) -> None:
-    """Turns one doubled feature into a constant, and gives it a direction of its own in the joint space."""
+def _begin_cone(
+    made: Weights, projection: str, final: str, old: Mapping[str, torch.Tensor], *, text: bool
+) -> None:
+    """Turns one doubled feature into a constant, and gives it a direction of its own in the joint
+    space."""
     narrow, rows = old[f"{final}.weight"].numel(), made[projection]
     copy, first = narrow, 0  # the first that is a copy of another
     made[f"{final}.weight"][copy], made[f"{final}.bias"][copy] = 0.0, 1.0

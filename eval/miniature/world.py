@@ -1,4 +1,5 @@
-"""What both worlds are made of: counter-based random numbers, noise over the pixels, and sentences for captions."""
+"""What both worlds are made of: counter-based random numbers, noise over the pixels, and sentences
+for captions."""
 
 import zlib
 from typing import TYPE_CHECKING
@@ -24,8 +25,8 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 class Draws:
     """Random numbers for the images `start ... start + n - 1` of one seed.
 
-    A slot names what is drawn ("hair", "horizon"). Image i of a seed gets the same numbers whatever batch it
-    is rendered in, and adding a slot changes no other one.
+    A slot names what is drawn ("hair", "horizon"). Image i of a seed gets the same numbers whatever
+    batch it is rendered in, and adding a slot changes no other one.
 
     Raises:
         InvalidInputError: seed, start or n is negative.
@@ -33,7 +34,9 @@ class Draws:
 
     def __init__(self, seed: int, start: int, n: int) -> None:
         if min(seed, start, n) < 0:
-            raise InvalidInputError(f"seed, start and n must not be negative, got {seed}, {start} and {n}")
+            raise InvalidInputError(
+                f"seed, start and n must not be negative, got {seed}, {start} and {n}"
+            )
         self.n = n
         index = np.arange(start, start + n, dtype=np.uint64)
         self._keys = splitmix64(splitmix64(seed % 2**64) ^ splitmix64(index))
@@ -48,13 +51,16 @@ class Draws:
         """(n,) floats in [low, high)."""
         return self.uniforms(slot, 1, low, high)[:, 0]
 
-    def uniforms(self, slot: str, count: int, low: float = 0.0, high: float = 1.0) -> NDArray[np.float32]:
+    def uniforms(
+        self, slot: str, count: int, low: float = 0.0, high: float = 1.0
+    ) -> NDArray[np.float32]:
         """(n, count) floats in [low, high)."""
         unit = (self.bits(slot, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
         return unit * np.float32(high - low) + np.float32(low)
 
     def noise(self, slot: str, count: int, sigma: float) -> NDArray[np.float32]:
-        """(n, count) values of mean 0 and standard deviation sigma, uniformly distributed; four to a word."""
+        """(n, count) values of mean 0 and standard deviation sigma, uniformly distributed; four to
+        a word."""
         words = self.bits(slot, -(-count // 4)).astype("<u8").view("<u2")[:, :count]
         reach = np.float32(sigma * 3**0.5)
         return words.astype(np.float32) * (reach / np.float32(32767.5)) - reach
@@ -64,14 +70,18 @@ class Draws:
         return (self.bits(slot)[:, 0] % np.uint64(high)).astype(np.int64)
 
     def choice(self, slot: str, weights: NDArray[np.floating]) -> NDArray[np.int64]:
-        """(n,) indices drawn with the given weights, (k,) for all images or (n, k) for each its own."""
-        cumulative = np.cumsum(np.broadcast_to(weights, (self.n, weights.shape[-1])), axis=1, dtype=np.float64)
+        """(n,) indices drawn with the given weights, (k,) for all images or (n, k) for each its
+        own."""
+        cumulative = np.cumsum(
+            np.broadcast_to(weights, (self.n, weights.shape[-1])), axis=1, dtype=np.float64
+        )
         threshold = self.uniform(slot).astype(np.float64) * cumulative[:, -1]
         return (threshold[:, None] >= cumulative[:, :-1]).sum(axis=1)
 
 
 def shuffled(items: int, name: str) -> NDArray[np.int64]:
-    """A fixed permutation of range(items) that depends on the name alone (for assignments in a world)."""
+    """A fixed permutation of range(items) that depends on the name alone (for assignments in a
+    world)."""
     return np.argsort(Draws(0, 0, 1).bits(name, items)[0], kind="stable")
 
 
@@ -81,7 +91,8 @@ def colours(*values: float | tuple[float, float, float]) -> Floats:
 
 
 def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
-    """Adds independent noise of standard deviation sigma to pictures (n, 64, 64, 3) and clips them to [0, 1].
+    """Adds independent noise of standard deviation sigma to pictures (n, 64, 64, 3) and clips them
+    to [0, 1].
 
     Returns:
         (n, 3, 64, 64) float32.
@@ -90,11 +101,14 @@ def finish(pixels: Floats, draws: Draws, sigma: float) -> "torch.Tensor":
 
     noise = draws.noise("pixel noise", SIZE * SIZE * 3, sigma)
     return torch.from_numpy(
-        np.ascontiguousarray(np.clip(pixels + noise.reshape(pixels.shape), 0, 1).transpose(0, 3, 1, 2))
+        np.ascontiguousarray(
+            np.clip(pixels + noise.reshape(pixels.shape), 0, 1).transpose(0, 3, 1, 2)
+        )
     )
 
 
 def sentence(text: str, template: int, *, proper: bool = True, stop: bool = True) -> str:
-    """Puts an article before the text (always "a" unless `proper`), a template around it and a full stop."""
+    """Puts an article before the text (always "a" unless `proper`), a template around it and a full
+    stop."""
     article = "an" if proper and text[0] in "aeiou" else "a"
     return TEMPLATES[template].format(f"{article} {text}") + "." * stop

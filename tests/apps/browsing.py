@@ -1,4 +1,5 @@
-"""What the tests in a browser share: a server as a process, a page of a given width, pictures, axe-core."""
+"""What the tests in a browser share: a server as a process, a page of a given width, pictures,
+axe-core."""
 
 import io
 import os
@@ -30,12 +31,17 @@ def free_port() -> int:
 
 
 @contextmanager
-def served(arguments: Sequence[str], log: Path, port: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`python -m vldebias ...` as a process of its own: (address, process) once it answers; ended afterwards."""
+def served(
+    arguments: Sequence[str], log: Path, port: int
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`python -m vldebias ...` as a process of its own: (address, process) once it answers; ended
+    afterwards."""
     address = f"http://127.0.0.1:{port}"
     with log.open("ab") as output:
         command = [sys.executable, "-m", "vldebias", *arguments, "--port", str(port)]
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
         try:
             end = time.monotonic() + PATIENCE / 1000
             while not answers(address):
@@ -58,17 +64,24 @@ def answers(address: str) -> bool:
 
 @contextmanager
 def opened(
-    browser: Any, address: str, width: int = WIDE, height: int = 900, go: bool = True, **options: Any
+    browser: Any,
+    address: str,
+    width: int = WIDE,
+    height: int = 900,
+    go: bool = True,
+    **options: Any,
 ) -> Iterator[Any]:
-    """A page in a context of its own, so that two of them are two visitors; it must ask nobody but the server, and
-    nothing of it may be blocked by the policy that the server sends.
+    """A page in a context of its own, so that two of them are two visitors; it must ask nobody but
+    the server, and nothing of it may be blocked by the policy that the server sends.
 
     go: load the page; else the test does, once or several times.
     """
     context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
-    ours = re.compile(rf"(http|ws){re.escape(address.removeprefix('http'))}([/?#]|$)|data:|blob:|about:")
+    ours = re.compile(
+        rf"(http|ws){re.escape(address.removeprefix('http'))}([/?#]|$)|data:|blob:|about:"
+    )
     asked: list[str] = []
     said: list[Any] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -78,35 +91,52 @@ def opened(
             page.goto(address)
         yield page
         assert [url for url in asked if not ours.match(url)] == []
-        assert [one.text for one in said if one.type == "error" and "Content Security" in one.text] == []
+        assert [
+            one.text for one in said if one.type == "error" and "Content Security" in one.text
+        ] == []
     finally:
         context.close()
 
 
 def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
-    """Nothing that axe-core finds serious, nobody scrolls sideways; with a name, a picture among the artefacts."""
+    """Nothing that axe-core finds serious, nobody scrolls sideways; with a name, a picture among
+    the artefacts."""
     from axe_playwright_python.sync_playwright import Axe
 
     settled(page)
     found = [one for one in Axe().run(page).response["violations"] if one["impact"] in GRAVE]
-    assert [f"{one['id']}: {one['help']}: {node['html'][:200]}" for one in found for node in one["nodes"]] == []
-    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    assert [
+        f"{one['id']}: {one['help']}: {node['html'][:200]}"
+        for one in found
+        for node in one["nodes"]
+    ] == []
+    assert (
+        page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        <= 0
+    )
     if name:
-        # Asked anew at each look: a picture that the page puts in while one waits is lazy again, and never comes.
-        page.wait_for_function("[...document.images].every(one => { one.loading = 'eager'; return one.complete; })")
+        # Asked anew at each look: a picture that the page puts in while one waits is lazy again,
+        # and never comes.
+        page.wait_for_function(
+            "[...document.images].every(one => { one.loading = 'eager'; return one.complete; })"
+        )
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
-        with Image.open(io.BytesIO(page.screenshot(full_page=full, animations="disabled"))) as picture:
+        with Image.open(
+            io.BytesIO(page.screenshot(full_page=full, animations="disabled"))
+        ) as picture:
             picture.convert("RGB").quantize(COLOURS).save(ARTEFACTS / f"{name}.png", optimize=True)
 
 
 def settled(page: Any) -> None:
-    """Wait until styles and fonts have come and no colour is on its way to another: contrast is measured after that."""
+    """Wait until styles and fonts have come and no colour is on its way to another: contrast is
+    measured after that."""
     page.wait_for_load_state("load")
-    page.evaluate(
-        """async () => {
+    page.evaluate("""async () => {
             await document.fonts.ready;
             await new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)));
-            const ends = one => one.effect?.getComputedTiming().endTime !== Infinity && one.playState === "running";
-            await Promise.allSettled(document.getAnimations().filter(ends).map(one => one.finished));
-        }"""
-    )
+            const endsOnce = animation =>
+                animation.effect?.getComputedTiming().endTime !== Infinity;
+            const ends = animation => endsOnce(animation) && animation.playState === "running";
+            const running = document.getAnimations().filter(ends);
+            await Promise.allSettled(running.map(animation => animation.finished));
+        }""")

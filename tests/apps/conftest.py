@@ -1,4 +1,5 @@
-"""The browser of the end-to-end tests: without one hosted CI fails, and elsewhere the summary says so in capitals."""
+"""The browser of the end-to-end tests: without one hosted CI fails, and elsewhere the summary says
+so in capitals."""
 
 import gc
 import os
@@ -11,14 +12,15 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = (
-    "no browser: install Debian's chromium and `pip install playwright axe-playwright-python`, or name a Chromium in "
-    "VLDEBIAS_BROWSER"
+    "no browser: install Debian's chromium and `pip install playwright axe-playwright-python`, or"
+    " name a Chromium in VLDEBIAS_BROWSER"
 )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _swept() -> Iterator[None]:
-    """Gradio leaves event loops open wherever it is imported: collected here, not in some other test."""
+    """Gradio leaves event loops open wherever it is imported: collected here, not in some other
+    test."""
     yield
     gc.collect()
 
@@ -28,12 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
-            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+            )
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless Chromium; one for each module, since playwright keeps an event loop running in this thread."""
+    """A headless Chromium; one for each module, since playwright keeps an event loop running in
+    this thread."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -42,7 +47,9 @@ def browser() -> Iterator[Any]:
     if path is None:
         _skip()
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        opened = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         yield opened
         opened.close()
 
@@ -55,7 +62,9 @@ def _skip() -> NoReturn:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """In capitals, and for the last lines of .ci/run."""
-    if skipped := [one for one in terminalreporter.getreports("skipped") if MISSING in str(one.longrepr)]:
+    if skipped := [
+        one for one in terminalreporter.getreports("skipped") if MISSING in str(one.longrepr)
+    ]:
         terminalreporter.section("THE BROWSER WAS NOT TESTED", sep="!", red=True, bold=True)
         terminalreporter.line(f"{len(skipped)} tests: {MISSING}")
         with open(os.environ.get("NOT_TRIED", os.devnull), "a", encoding="utf-8") as file:

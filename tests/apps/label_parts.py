@@ -38,16 +38,26 @@ PEOPLE = PromptSet(
 
 
 def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
-    """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its prompt inside."""
-    given = {"prompts": PEOPLE, "attributes": ["gender"], "variants": {"cali": {}}, "images": images}
+    """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its
+    prompt inside."""
+    given = {
+        "prompts": PEOPLE,
+        "attributes": ["gender"],
+        "variants": {"cali": {}},
+        "images": images,
+    }
     task = GenerationTask.build(given | {"stated_images": 1, "steps": 1, "batch_size": 1} | changes)
     drawn = task.plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None}).settle(folder)
     for i, image in enumerate(drawn):
-        write_png(Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt})
+        write_png(
+            Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt}
+        )
     return drawn
 
 
 def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:
     """The engine for a folder; its answers lie in it."""
     log = AnnotationLog(out or folder / "answers.jsonl")
-    return engines.Labelling(studies.ImageFolder.open(folder), questions or (GENDER,), log, **options)
+    return engines.Labelling(
+        studies.ImageFolder.open(folder), questions or (GENDER,), log, **options
+    )

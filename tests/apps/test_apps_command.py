@@ -23,7 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_name_that_no_address_can_hold_is_refused(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"])
+    done = CliRunner().invoke(
+        app, ["label", str(folder), "--attribute", "gender", "--annotator", "a/b"]
+    )
     assert "leave out /" in str(done.exception)
 
 
@@ -32,14 +34,18 @@ def test_a_name_that_no_address_can_hold_is_refused(folder: Path) -> None:
 def test_a_wheel_and_a_checkout_have_their_pages(where: str, tmp_path: Path) -> None:
     """The same code finds the pages inside the package and beside it; inside comes first."""
     package = Path(apps.__file__).parents[2]
-    shutil.copytree(package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__"))
+    shutil.copytree(
+        package, tmp_path / "vldebias", ignore=shutil.ignore_patterns("_resources", "__pycache__")
+    )
     places = [tmp_path / "apps", *([tmp_path / "vldebias/cli/apps"] if where == "wheel" else [])]
     for place in places:
         for name in ("demo", "label"):
             (place / name).mkdir(parents=True)
             (place / name / "__init__.py").write_text(f"where = {str(place)!r}\n")
     script = "from vldebias.cli.apps import label; print(label.where)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.stdout.strip(), done.stderr) == (str(places[-1]), "")
 
 
@@ -51,9 +57,23 @@ def test_a_port_that_is_taken_is_said(folder: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        command = [sys.executable, "-m", "vldebias", "label", str(folder), "--attribute", "gender", "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "vldebias",
+            "label",
+            str(folder),
+            "--attribute",
+            "gender",
+            "--port",
+            str(port),
+        ]
         done = subprocess.run(
-            [*command, "--out", str(tmp_path / "x")], capture_output=True, text=True, check=False, env=os.environ
+            [*command, "--out", str(tmp_path / "x")],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ,
         )
     assert done.returncode == 2
     assert f"port {port}: cannot be opened" in done.stderr

@@ -1,4 +1,5 @@
-"""The demo without a browser: what is asked, what is generated, what its line says, what is put on and taken off."""
+"""The demo without a browser: what is asked, what is generated, what its line says, what is put on
+and taken off."""
 
 import threading
 from dataclasses import replace
@@ -14,7 +15,9 @@ from PIL import Image
 from vldebias.cli.apps import page
 from vldebias.errors import InvalidInputError
 
-requests, engines, rows, searches = map(page, ("demo.request", "demo.engine", "demo.generate", "demo.search"))
+requests, engines, rows, searches = map(
+    page, ("demo.request", "demo.engine", "demo.generate", "demo.search")
+)
 Request, Row, Result = requests.Request, rows.Row, rows.Result
 FORM = ("A photo of a doctor.", "gender", 12, 1, False, 0, 2, 3)
 TWELVE = (True,) * 12
@@ -78,7 +81,9 @@ def result(before: list[int], after: list[int], **changes: Any) -> Any:
         ([0] * 3 + [-1] * 9, "too few"),
     ],
 )
-def test_a_projection_is_tested_over_pairs_of_the_same_noise(after: list[int], verdict: str) -> None:
+def test_a_projection_is_tested_over_pairs_of_the_same_noise(
+    after: list[int], verdict: str
+) -> None:
     ((line, _),) = result([1] * 12, after).sentences()
     assert verdict in line
 
@@ -100,7 +105,9 @@ class Painter:
         self.ready = threading.Event()  # a step ends once it is set
         self.ready.set()
 
-    def __call__(self, prompts: list[str], generator: Any, callback_on_step_end: Any = None, **_: Any) -> Any:
+    def __call__(
+        self, prompts: list[str], generator: Any, callback_on_step_end: Any = None, **_: Any
+    ) -> Any:
         self.asked.append(tuple(prompts))
         assert self.ready.wait(10)
         if callback_on_step_end:
@@ -147,7 +154,9 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     assert len(painted.pipe().asked) == calls
 
 
-@pytest.mark.parametrize("prompt", ["A photo of a bird.", "A photo of a female doctor.", "A photo of Marie Curie."])
+@pytest.mark.parametrize(
+    "prompt", ["A photo of a bird.", "A photo of a female doctor.", "A photo of Marie Curie."]
+)
 def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str) -> None:
     found = run(painted, Request(prompt, number=12))
     assert found.reason
@@ -194,7 +203,9 @@ def test_the_projection_is_fitted_once_and_comes_off(engine: Any) -> None:
         after = pipe.encode_prompt("A photo of a doctor.", "cpu", 1, False)[0]
     assert not torch.equal(before, during)
     assert torch.equal(before, after)
-    assert engine.edits(pipe, "professions-gender", "cali") is engine.edits(pipe, "professions-gender", "cali")
+    assert engine.edits(pipe, "professions-gender", "cali") is engine.edits(
+        pipe, "professions-gender", "cali"
+    )
 
 
 @pytest.mark.slow
@@ -223,8 +234,12 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     assert mended
 
 
-@pytest.mark.parametrize("given", [("", "gender", "cali"), ("a", "height", "cali"), ("a", "gender", "magic")])
-def test_a_search_refuses_what_is_not_on_offer(given: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "given", [("", "gender", "cali"), ("a", "height", "cali"), ("a", "gender", "magic")]
+)
+def test_a_search_refuses_what_is_not_on_offer(
+    given: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = engines.Engine()
     monkeypatch.setattr(searches, "portraits", lambda _: None)
     with pytest.raises(InvalidInputError):

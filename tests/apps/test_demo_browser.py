@@ -1,4 +1,5 @@
-"""`vldebias demo` in a browser: what a visitor sees first, a click, a wide and a narrow window, light and dark."""
+"""`vldebias demo` in a browser: what a visitor sees first, a click, a wide and a narrow window,
+light and dark."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""`vldebias label` in a browser: by keys alone, two people at once, through a crash of the server."""
+"""`vldebias label` in a browser: by keys alone, two people at once, through a crash of the
+server."""
 
 import os
 import signal
@@ -29,7 +30,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asking(folder: Path, out: Path, *more: str) -> list[str]:
-    return ["label", str(folder), "--attribute", "gender", "--attribute", "age", "--out", str(out), *more]
+    return [
+        "label",
+        str(folder),
+        "--attribute",
+        "gender",
+        "--attribute",
+        "age",
+        "--out",
+        str(out),
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +53,11 @@ def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 def answers(out: Path, *annotators: str) -> list[Answer]:
     """Of these annotators, or of all."""
-    return [answer for answer in AnnotationLog(out).read() if not annotators or answer.annotator in annotators]
+    return [
+        answer
+        for answer in AnnotationLog(out).read()
+        if not annotators or answer.annotator in annotators
+    ]
 
 
 def begin(page: Any, name: str) -> None:
@@ -58,7 +73,9 @@ def press(page: Any, key: str) -> None:
     """A key, and then what it brings."""
     before = page.locator("#question h2").get_attribute("data-step")
     page.keyboard.press(key)
-    page.wait_for_function("before => document.querySelector('#question h2')?.dataset.step !== before", arg=before)
+    page.wait_for_function(
+        "before => document.querySelector('#question h2')?.dataset.step !== before", arg=before
+    )
 
 
 def shown(page: Any) -> str:
@@ -67,12 +84,18 @@ def shown(page: Any) -> str:
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize(("scheme", "ink"), [("light", None), ("dark", "rgb(238, 241, 244)")])
-def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any) -> None:
-    """Every screen, and what axe-core finds of contrast: a name, a name that is wrong, questions, answers, the end."""
+def test_a_whole_session_by_keys(
+    shared: tuple[str, Path], browser: Any, width: int, scheme: str, ink: Any
+) -> None:
+    """Every screen, and what axe-core finds of contrast: a name, a name that is wrong, questions,
+    answers, the end."""
     (address, out), name = shared, f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:
         page.get_by_role("heading", name="Label images").wait_for()
-        assert ink in (None, page.evaluate("getComputedStyle(document.querySelector('.intro h1')).color"))
+        assert ink in (
+            None,
+            page.evaluate("getComputedStyle(document.querySelector('.intro h1')).color"),
+        )
         page.get_by_label("Your name").fill("/")
         page.get_by_role("button", name="Start").click()
         page.get_by_role("alert").wait_for()
@@ -102,7 +125,9 @@ def test_a_whole_session_by_keys(shared: tuple[str, Path], browser: Any, width: 
         assert sorted(last.values()) == sorted(["male", "young", *[NO_PERSON] * 22])
 
 
-def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path, browser: Any) -> None:
+def test_a_killed_server_goes_on_at_the_right_image(
+    folder: Path, tmp_path: Path, browser: Any
+) -> None:
     out, port = tmp_path / "answers.jsonl", free_port()
     with opened(browser, f"http://127.0.0.1:{port}", go=False) as page:
         with served(asking(folder, out), tmp_path / "log", port) as (address, process):
@@ -115,13 +140,22 @@ def test_a_killed_server_goes_on_at_the_right_image(folder: Path, tmp_path: Path
             process.wait()
         assert len(answers(out)) == 5
         with out.open("ab") as file:
-            file.write(b'{"version":1,"image":"none/a-pi')  # as a crash in the middle of a line leaves it
+            file.write(
+                b'{"version":1,"image":"none/a-pi'
+            )  # as a crash in the middle of a line leaves it
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")
             assert (page.locator("#question h2").inner_text(), shown(page)) == left
             press(page, "2")
-            assert [a.value for a in answers(out)] == ["male", "young", "male", "young", "male", "old"]
+            assert [a.value for a in answers(out)] == [
+                "male",
+                "young",
+                "male",
+                "young",
+                "male",
+                "old",
+            ]
             assert {a.annotator for a in answers(out)} == {"Ada"}
 
 
@@ -131,8 +165,20 @@ def test_a_broken_image_and_a_right_to_left_attribute(tmp_path: Path, browser: A
     Image.new("RGB", (600, 300), "teal").save(images / "a.jpg")
     (images / "b.png").write_bytes(b"\x89PNG and no more")
     out = tmp_path / "answers.jsonl"
-    command = ["label", str(images), "--attribute", "لون", "--choices", "<b>أحمر</b>,بنفسجي", "--out", str(out)]
-    with served(command, tmp_path / "log", free_port()) as (address, _), opened(browser, address) as page:
+    command = [
+        "label",
+        str(images),
+        "--attribute",
+        "لون",
+        "--choices",
+        "<b>أحمر</b>,بنفسجي",
+        "--out",
+        str(out),
+    ]
+    with (
+        served(command, tmp_path / "log", free_port()) as (address, _),
+        opened(browser, address) as page,
+    ):
         begin(page, "Ada")
         assert page.get_by_role("button", name="1 <b>أحمر</b>").is_visible()
         broken = page.get_by_text("This image cannot be read")
@@ -149,7 +195,10 @@ def test_with_a_password_a_visitor_signs_in_first(
 ) -> None:
     monkeypatch.setenv("VLDEBIAS_AUTH", "lab:a long password")
     command = asking(folder, tmp_path / "answers.jsonl", "--public")
-    with served(command, tmp_path / "log", free_port()) as (address, _), opened(browser, address) as page:
+    with (
+        served(command, tmp_path / "log", free_port()) as (address, _),
+        opened(browser, address) as page,
+    ):
         for password in ("wrong", "a long password"):
             page.get_by_label("username").fill("lab")
             page.get_by_label("password").fill(password)

@@ -28,7 +28,9 @@ class Paper(studies.ImageFolder):
 
 
 def paper(*paths: str) -> Paper:
-    records = tuple(PlannedImage("p", "c", path=path, variant="none", seed=i) for i, path in enumerate(paths))
+    records = tuple(
+        PlannedImage("p", "c", path=path, variant="none", seed=i) for i, path in enumerate(paths)
+    )
     return Paper(Path("nowhere"), records, records)
 
 
@@ -41,7 +43,9 @@ def seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     return found
 
 
-def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_own(tmp_path: Path) -> None:
+def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_own(
+    tmp_path: Path,
+) -> None:
     images, first = paper(*(f"{i}.png" for i in range(2 * engines.SHARED))), engines.SHARED
 
     def engine(seed: int = 0) -> Any:
@@ -61,11 +65,15 @@ def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_
     assert ada[first:] != ben[first:]
 
 
-@given(st.sets(st.integers(0, 99), min_size=2, max_size=12), st.sets(st.integers(100, 199), max_size=6))
+@given(
+    st.sets(st.integers(0, 99), min_size=2, max_size=12), st.sets(st.integers(100, 199), max_size=6)
+)
 @settings(max_examples=30, deadline=None)
 def test_images_that_come_later_do_not_move_the_others(first: set[int], later: set[int]) -> None:
     def order(numbers: set[int]) -> list[str]:
-        engine = engines.Labelling(paper(*map(str, sorted(numbers))), [GENDER], AnnotationLog(Path("none.jsonl")))
+        engine = engines.Labelling(
+            paper(*map(str, sorted(numbers))), [GENDER], AnnotationLog(Path("none.jsonl"))
+        )
         return [record.path for record in engine._order("ada")]
 
     assert [path for path in order(first | later) if int(path) in first] == order(first)
@@ -83,7 +91,9 @@ def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) ->
         assert image.size == (8, 8)
         assert not image.info
     assert b"prompt" not in picture
-    original = drawn.path(next(i for i in drawn if i.path == engine._asked("ada", place.step)[0].path))
+    original = drawn.path(
+        next(i for i in drawn if i.path == engine._asked("ada", place.step)[0].path)
+    )
     assert b"prompt" in original.read_bytes()  # so that the test above can fail
     with Image.open(original) as before, Image.open(io.BytesIO(picture)) as after:
         assert before.convert("RGB").tobytes() == after.convert("RGB").tobytes()
@@ -91,12 +101,15 @@ def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) ->
 
 def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (3000, 1500)).save(tmp_path / "large.jpg")
-    picture = studies.ImageFolder.open(tmp_path).picture(studies.ImageFolder.open(tmp_path).records[0])
+    picture = studies.ImageFolder.open(tmp_path).picture(
+        studies.ImageFolder.open(tmp_path).records[0]
+    )
     assert Image.open(io.BytesIO(picture)).size == (1024, 512)
 
 
 class Twin:
-    """What an annotator should see, in the plainest terms: answers by question, and where they are."""
+    """What an annotator should see, in the plainest terms: answers by question, and where they
+    are."""
 
     def __init__(self, images: int, questions: int) -> None:
         self.k, self.said = questions, [[None] * questions for _ in range(images)]
@@ -135,9 +148,14 @@ class Twin:
         self.step = following if following < len(self.said) * self.k else self.first_open(0)
 
 
-@given(st.lists(st.sampled_from(["0", "1", "2", "3", "back", "forward", "restart"]), max_size=40), st.integers(1, 3))
+@given(
+    st.lists(st.sampled_from(["0", "1", "2", "3", "back", "forward", "restart"]), max_size=40),
+    st.integers(1, 3),
+)
 @settings(max_examples=60, deadline=None)
-def test_any_session_leaves_what_its_twin_says(tmp_path_factory: Any, acts: Sequence[str], images: int) -> None:
+def test_any_session_leaves_what_its_twin_says(
+    tmp_path_factory: Any, acts: Sequence[str], images: int
+) -> None:
     path = tmp_path_factory.mktemp("log") / "answers.jsonl"
     folder = paper(*map(str, range(images)))
 
@@ -167,7 +185,9 @@ def test_any_session_leaves_what_its_twin_says(tmp_path_factory: Any, acts: Sequ
         for q, v in zip(("gender", "age"), row, strict=True)
     }
     assert kept == {key: value for key, value in said.items() if value is not None}
-    assert view.done == sum(not twin.open(2 * i) and not twin.open(2 * i + 1) for i in range(images))
+    assert view.done == sum(
+        not twin.open(2 * i) and not twin.open(2 * i + 1) for i in range(images)
+    )
 
 
 def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
@@ -177,7 +197,10 @@ def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
         list(pool.map(lambda i: seen(engine, names[i], i % 4), range(8)))
     answers = engine.log.answers()
     assert len(answers) == 8 * 12 == len(engine.log.read())
-    assert all(answer.value == GENDER.choices[names.index(answer.annotator) % 4] for answer in answers.values())
+    assert all(
+        answer.value == GENDER.choices[names.index(answer.annotator) % 4]
+        for answer in answers.values()
+    )
 
 
 def test_choices_that_are_none_and_files_with_other_choices_are_refused(tmp_path: Path) -> None:
@@ -193,7 +216,9 @@ def test_choices_that_are_none_and_files_with_other_choices_are_refused(tmp_path
         engines.Labelling(paper("a"), [GENDER], log)
 
 
-@pytest.mark.parametrize("name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"])
+@pytest.mark.parametrize(
+    "name", ["ben-2", "Jean-Luc O'Neill", "अनिता", "دانا", "李 雷", "a.b_c", "José"]
+)
 def test_names_of_people_are_taken(name: str) -> None:
     assert studies.annotator_name(f"  {name} ") == name
 
@@ -209,10 +234,14 @@ def test_odd_names_are_refused(name: str) -> None:
     studies.annotator_name(name)
 
 
-def test_names_that_look_alike_are_one_and_a_closed_study_lets_no_one_else_in(tmp_path: Path) -> None:
+def test_names_that_look_alike_are_one_and_a_closed_study_lets_no_one_else_in(
+    tmp_path: Path,
+) -> None:
     assert studies.annotator_name("Jose\u0301") == "José"
     assert studies.annotator_name("a  b\tc") == "a b c"
-    engine = engines.Labelling(paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["Ada", "Ben", "Ada"])
+    engine = engines.Labelling(
+        paper("a"), [GENDER], AnnotationLog(tmp_path / "x"), annotators=["Ada", "Ben", "Ada"]
+    )
     assert engine.start("BEN").annotator == "Ben"
     assert engine.progress() == {"Ada": 0, "Ben": 0}
     with pytest.raises(InvalidInputError, match="Ada, Ben"):
@@ -226,13 +255,20 @@ def test_values_come_from_the_command_line_or_a_prompt_set() -> None:
     assert glasses.values == ("with", "without")
     assert len(race.choices) == 9  # a key for each
     assert studies.questions_of(["tone"], prompt_set="skin-tone")[0].values[0] == "pale"
-    assert studies.questions_of(["gender"], ["man,woman"], "professions-gender")[0].values == ("man", "woman")
+    assert studies.questions_of(["gender"], ["man,woman"], "professions-gender")[0].values == (
+        "man",
+        "woman",
+    )
 
 
 @refused(
     ([], [], "--attribute gender"),
     (["gender", "gender"], [], "expected different attributes"),
-    (["glasses"], [], r"--attribute glasses: its values are not known; list them, .* age, backgrounds"),
+    (
+        ["glasses"],
+        [],
+        r"--attribute glasses: its values are not known; list them, .* age, backgrounds",
+    ),
     (["gender"], ["male"], "two or more different values such as male,female, got 'male'"),
     (["gender"], ["male,no person"], "'no person' is always offered; leave it out"),
     (["size"], [",".join(map(str, range(30)))], "at most 18 values have a key, got 30"),
@@ -241,10 +277,14 @@ def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str
     studies.questions_of(attributes, choices)
 
 
-def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_counted(tmp_path: Path) -> None:
+def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_counted(
+    tmp_path: Path,
+) -> None:
     drawn, folder = draw(tmp_path), studies.ImageFolder.open(tmp_path)
     kinds = {(record.variant, record.concept, record.seed) for record in folder.records}
-    assert kinds == {(v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)}
+    assert kinds == {
+        (v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)
+    }
     assert (folder.prompt_set, folder.missing) == ("professions-gender", 0)
     assert all(record.stated is None for record in folder.everything)
     assert len(drawn) > len(folder.everything) == 24
@@ -262,7 +302,9 @@ def test_the_folder_of_a_result_is_found(tmp_path: Path) -> None:
     assert studies.ImageFolder.open(tmp_path / "out").root == tmp_path / "out" / "images" / "gender"
     assert studies.ImageFolder.open(tmp_path / "out" / "images").prompt_set == "professions-gender"
     draw(tmp_path / "out" / "images" / "race")
-    with pytest.raises(InvalidInputError, match=r"images of several tasks; choose one of .*gender, .*race"):
+    with pytest.raises(
+        InvalidInputError, match=r"images of several tasks; choose one of .*gender, .*race"
+    ):
         studies.ImageFolder.open(tmp_path / "out")
 
 
@@ -284,4 +326,7 @@ def test_any_folder_of_images_will_do_and_folders_below_are_variants(tmp_path: P
     assert len({r.seed for r in records if r.concept == "doctor"}) == 1
     shutil.rmtree(tmp_path / "two")
     records = studies.ImageFolder.open(tmp_path).records
-    assert [(r.path, r.variant, r.seed) for r in records] == [("a.JPG", "images", 0), ("b.png", "images", 1)]
+    assert [(r.path, r.variant, r.seed) for r in records] == [
+        ("a.JPG", "images", 0),
+        ("b.png", "images", 1),
+    ]

@@ -1,4 +1,5 @@
-"""The labelling page without a browser: what it lets out, what a click makes of it, what the end says."""
+"""The labelling page without a browser: what it lets out, what a click makes of it, what the end
+says."""
 
 import json
 from pathlib import Path
@@ -32,7 +33,9 @@ def shown(updates: list[Any]) -> str:
 
 
 def test_nothing_that_is_sent_says_where_an_image_comes_from(engine: Any, page: Any) -> None:
-    sent = json.dumps(pages.build_demo(engine).get_config_file(), default=str) + shown(page._start("Ada"))
+    sent = json.dumps(pages.build_demo(engine).get_config_file(), default=str) + shown(
+        page._start("Ada")
+    )
     assert "Label images" in sent
     records = engine.folder.everything
     assert [one for one in records if one.path in sent or one.prompt in sent] == []
@@ -73,7 +76,9 @@ def test_the_end_names_the_command_that_reads_the_answers(engine: Any, page: Any
     now = page._start("Ada")
     while now[0].step is not None:
         now = page._answering(0)(now[0], now[1])
-    assert f"vldebias eval human --labels {engine.log.path} --drawn {engine.folder.root}" in shown(now)
+    assert f"vldebias eval human --labels {engine.log.path} --drawn {engine.folder.root}" in shown(
+        now
+    )
     assert "Thank you, Ada" in shown(now)
 
 

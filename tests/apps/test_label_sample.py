@@ -1,4 +1,5 @@
-"""The sample of a study: drawn by the judge's answers, kept, made larger, and what its answers say."""
+"""The sample of a study: drawn by the judge's answers, kept, made larger, and what its answers
+say."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +22,16 @@ SETS = 200
 
 
 def read(images: Any) -> dict[str, np.ndarray]:
-    """Calls every image a man, of every third one it is less sure, and of every seventh it cannot tell."""
+    """Calls every image a man, of every third one it is less sure, and of every seventh it cannot
+    tell."""
     red = np.array([image.getpixel((0, 0))[0] for image in images])
     sure = np.where(red % 7 == 0, 0.5, np.where(red % 3 == 0, 0.82, 0.99))
     return {"gender": np.stack([sure, 1 - sure], axis=1)}
 
 
-READER = SimpleNamespace(name="reader", fingerprint="1", names={"gender": ("male", "female")}, predict=read)
+READER = SimpleNamespace(
+    name="reader", fingerprint="1", names={"gender": ("male", "female")}, predict=read
+)
 
 
 @pytest.fixture
@@ -80,7 +84,9 @@ def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
     answer_all(study, "ada")
     assert study.log.read()[0].weight is None
     judge_images(READER, draw(tmp_path, images=15))
-    assert not label.open_study(tmp_path, ["gender"], most=20).folder.weights  # begun in turn, goes on in turn
+    assert not label.open_study(
+        tmp_path, ["gender"], most=20
+    ).folder.weights  # begun in turn, goes on in turn
 
 
 def test_with_turn_or_when_all_are_asked_about_there_is_no_sample(folder: Path) -> None:
@@ -107,7 +113,8 @@ def test_images_that_went_are_named(folder: Path) -> None:
 
 
 def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What is true, what a judge says, and its confidence: of women it is less sure, and then it calls them men."""
+    """What is true, what a judge says, and its confidence: of women it is less sure, and then it
+    calls them men."""
     truth = rng.choice(2, size=n, p=(0.4, 0.6))
     sure = np.where(rng.random(n) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
     wrong = rng.random(n) < np.where(truth == 1, np.where(sure > 0.9, 0.02, 0.6), 0.02)
@@ -115,7 +122,9 @@ def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return truth, np.where(rng.random(n) < 0.05, 2, said), sure
 
 
-def sampled(said: np.ndarray, sure: np.ndarray, labels: int, seed: int = 0, within: Any = "") -> Any:
+def sampled(
+    said: np.ndarray, sure: np.ndarray, labels: int, seed: int = 0, within: Any = ""
+) -> Any:
     images = pd.DataFrame({"path": range(len(said)), "within": within, "said": said, "sure": sure})
     images["path"] = images.path.astype(str) + ".png"
     return samples.LabelSample.draw(images, labels, attribute="gender", judge="one", seed=seed)
@@ -129,7 +138,9 @@ def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> Non
         weights |= sample.weights
         hits[[int(path[:-4]) for path in sample.weights]] += 1
     chance = np.array([1 / weights[f"{i}.png"] for i in range(120)])
-    assert chance.max() > 2 * chance.min()  # some are asked about far more often, so that the test can fail
+    assert (
+        chance.max() > 2 * chance.min()
+    )  # some are asked about far more often, so that the test can fail
     assert (np.abs(hits / SETS - chance) <= 4 * np.sqrt(chance * (1 - chance) / SETS)).all()
 
 
@@ -142,7 +153,9 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
         asked = weights > 0
         one = corrected_shares(said, np.where(asked, truth, -1), 2, weights=weights)
         held = one.figures(2)[1].low <= 0.6 <= one.figures(2)[1].high
-        plain = corrected_shares(said, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2).shares[1]
+        plain = corrected_shares(
+            said, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2
+        ).shares[1]
         rows.append((one.shares[1], plain, truth[asked].mean(), held))
     corrected, plain, unweighted, held = np.array(rows).T
     for values in (corrected, plain):
@@ -154,13 +167,19 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 40), st.integers(0, 5))
-def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(labels: int, more: int, seed: int) -> None:
+def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
+    labels: int, more: int, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     _, said, sure = world(rng, 100)
     within = rng.choice(["none, unseen", "cali, unseen"], 100)
     small, large = (sampled(said, sure, n, seed, within) for n in (labels, labels + more))
     assert set(small.weights) <= set(large.weights)
-    assert len(small.weights) == max(labels, sum(min(samples.LEAST, len(one)) for one in small.strata))
+    assert len(small.weights) == max(
+        labels, sum(min(samples.LEAST, len(one)) for one in small.strata)
+    )
     assert (small.strata, small.turns) == (large.strata, large.turns)
     assert sum(small.weights.values()) == pytest.approx(100)
-    assert sorted(path for one in small.strata for path in one) == sorted(f"{i}.png" for i in range(100))
+    assert sorted(path for one in small.strata for path in one) == sorted(
+        f"{i}.png" for i in range(100)
+    )

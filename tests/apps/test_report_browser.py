@@ -1,4 +1,5 @@
-"""The page of a result in a browser: its table on the first screen, nothing wider than a telephone, readable by all."""
+"""The page of a result in a browser: its table on the first screen, nothing wider than a telephone,
+readable by all."""
 
 import re
 from pathlib import Path
@@ -20,12 +21,26 @@ GROUND = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 28, 35)"}
 
 
 @pytest.fixture(scope="module", params=["miniature", "quickstart", "audit"])
-def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Name and page: the largest of the committed results, the one that a newcomer makes, and an audit."""
+def report(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, str]:
+    """Name and page: the largest of the committed results, the one that a newcomer makes, and an
+    audit."""
     folder = tmp_path_factory.mktemp("report")
     if request.param == "audit":
-        (folder / "p.txt").write_text("A photo of a nurse.\nA photo of a firefighter.\nA photo of a female doctor.\n")
-        asked = ["audit", str(folder / "p.txt"), "--out", str(folder), "--prompts", "gender", "--model", "miniature"]
+        (folder / "p.txt").write_text(
+            "A photo of a nurse.\nA photo of a firefighter.\nA photo of a female doctor.\n"
+        )
+        asked = [
+            "audit",
+            str(folder / "p.txt"),
+            "--out",
+            str(folder),
+            "--prompts",
+            "gender",
+            "--model",
+            "miniature",
+        ]
         assert CliRunner().invoke(app, asked).exit_code == 0
     else:
         render(Result.read(RESULTS / f"{request.param}.json"), folder / "index.html", beside=folder)
@@ -34,19 +49,33 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("scheme", GROUND)
-def test_a_report_is_usable_by_everyone(browser: Any, report: tuple[str, str], width: int, scheme: str) -> None:
+def test_a_report_is_usable_by_everyone(
+    browser: Any, report: tuple[str, str], width: int, scheme: str
+) -> None:
     (name, html), high = report, HEIGHTS[width]
     with opened(browser, "http://127.0.0.1", width, high, go=False, color_scheme=scheme) as page:
         page.set_content(html)
         if name == "audit":
-            assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == GROUND[scheme]
-            plots = page.evaluate("[...document.images].map(one => getComputedStyle(one).backgroundColor)")
+            assert (
+                page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+                == GROUND[scheme]
+            )
+            plots = page.evaluate(
+                "[...document.images].map(one => getComputedStyle(one).backgroundColor)"
+            )
             assert set(plots) <= {GROUND["light"]}  # pictures keep white ground
         else:
-            assert page.locator("table.front tbody tr").count() == page.locator("table.front a").count() > 0
+            assert (
+                page.locator("table.front tbody tr").count()
+                == page.locator("table.front a").count()
+                > 0
+            )
             box = page.locator("table.front").bounding_box()
             # The larger result has four times as many tasks, each with a sentence above the table.
-            assert box["y"] <= high * {"quickstart": 2 / 3, "miniature": 2 if width == NARROW else 1}[name]
+            assert (
+                box["y"]
+                <= high * {"quickstart": 2 / 3, "miniature": 2 if width == NARROW else 1}[name]
+            )
             assert name == "miniature" or width == NARROW or box["y"] + box["height"] <= high
         looked_at(page, f"{name}-{width}-{scheme}", full=False)
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -60,7 +89,9 @@ def test_a_short_result_prints_on_one_page(browser: Any, report: tuple[str, str]
     with opened(browser, "http://127.0.0.1", WIDE, HEIGHTS[WIDE], go=False) as page:
         page.set_content(html)
         printed = page.pdf(prefer_css_page_size=True, print_background=True)
-        assert len(re.findall(rb"/Type\s*/Page\b", printed)) <= {"quickstart": 1, "miniature": 2}[name]
+        assert (
+            len(re.findall(rb"/Type\s*/Page\b", printed)) <= {"quickstart": 1, "miniature": 2}[name]
+        )
         page.emulate_media(media="print")
         assert page.locator("table.front").is_visible()
         assert not page.locator("details.task").first.is_visible()

@@ -1,4 +1,5 @@
-"""What stands between a page and the network: hosts and origins, passwords, uploads, ports, signals."""
+"""What stands between a page and the network: hosts and origins, passwords, uploads, ports,
+signals."""
 
 import asyncio
 import os
@@ -28,7 +29,9 @@ async def behind(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def ask(guard: Any, path: str = "/", method: str = "GET", client: str = "10.0.0.1", **headers: str) -> int:
+def ask(
+    guard: Any, path: str = "/", method: str = "GET", client: str = "10.0.0.1", **headers: str
+) -> int:
     """The status of the answer to a request; headers as `x_forwarded_host`."""
     sent: list[Any] = []
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
@@ -56,17 +59,30 @@ def test_another_host_is_refused_where_the_page_is_for_this_machine(host: str) -
 @pytest.mark.parametrize("public", [True, False])
 def test_requests_from_other_sites_are_refused_and_a_proxy_s_name_is_ours(public: bool) -> None:
     guard = serving.Guard(behind, public=public)
-    for origin in ("http://evil.example", "http://localhost:1", "null", "https://localhost.evil.example"):
+    for origin in (
+        "http://evil.example",
+        "http://localhost:1",
+        "null",
+        "https://localhost.evil.example",
+    ):
         assert ask(guard, host="localhost:7860", origin=origin) == 403
-    asked = {"host": "127.0.0.1:8000", "origin": "https://demo.example.org", "x_forwarded_host": "demo.example.org"}
+    asked = {
+        "host": "127.0.0.1:8000",
+        "origin": "https://demo.example.org",
+        "x_forwarded_host": "demo.example.org",
+    }
     assert ask(guard, **asked) == (200 if public else 403)
 
 
 def test_so_many_logins_are_let_through_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     guard = serving.Guard(behind)
     login = {"path": "/login", "method": "POST", "host": "localhost"}
-    assert [ask(guard, **login) for _ in range(serving.LOGINS + 2)] == [400] * serving.LOGINS + [429] * 2
-    assert ask(guard, host="localhost") == 200  # the page itself is not closed to whoever is logged in
+    assert [ask(guard, **login) for _ in range(serving.LOGINS + 2)] == [400] * serving.LOGINS + [
+        429
+    ] * 2
+    assert (
+        ask(guard, host="localhost") == 200
+    )  # the page itself is not closed to whoever is logged in
     now = time.monotonic()
     monkeypatch.setattr(serving.time, "monotonic", lambda: now + 61)
     assert ask(guard, **login) == 400
@@ -74,7 +90,11 @@ def test_so_many_logins_are_let_through_a_minute(monkeypatch: pytest.MonkeyPatch
 
 def test_no_site_may_show_a_page_in_a_frame() -> None:
     sent: list[Any] = []
-    headers = [(b"X-Frame-Options", b"ALLOWALL"), (b"content-security-policy", b"default-src *"), (b"etag", b"1")]
+    headers = [
+        (b"X-Frame-Options", b"ALLOWALL"),
+        (b"content-security-policy", b"default-src *"),
+        (b"etag", b"1"),
+    ]
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -93,7 +113,9 @@ def test_no_page_takes_uploads() -> None:
     assert ask(serving.Guard(behind), "/gradio_api/upload", "POST", host="localhost") == 403
 
 
-def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_have_two_halves_and_come_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(serving.AUTH, "ada:with:colon")
     assert serving.credentials(public=True) == ("ada", "with:colon")
     monkeypatch.setenv(serving.AUTH, "ada:1234567")
@@ -109,7 +131,9 @@ def test_credentials_have_two_halves_and_come_from_the_environment(monkeypatch: 
 
 def status_of(address: str, **headers: str) -> int:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=60) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(address, headers=headers), timeout=60
+        ) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:
@@ -119,8 +143,11 @@ def status_of(address: str, **headers: str) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("command", ["demo", "label"])
-def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, tmp_path: Path) -> None:
-    """With a stream open, and for the demo in the middle of a drawing; what was answered is in the file."""
+def test_a_signal_ends_the_server_within_two_seconds(
+    command: str, number: int, tmp_path: Path
+) -> None:
+    """With a stream open, and for the demo in the middle of a drawing; what was answered is in the
+    file."""
     from gradio_client import Client
     from gradio_client.utils import Status
 
@@ -149,8 +176,13 @@ def test_a_signal_ends_the_server_within_two_seconds(command: str, number: int, 
 
 @pytest.mark.slow
 def test_importing_a_page_needs_no_gradio() -> None:
-    script = "import sys; from vldebias.cli.apps import page; page('demo.engine'); page('label'); page('serving')"
+    script = (
+        "import sys; from vldebias.cli.apps import page; page('demo.engine'); page('label');"
+        " page('serving')"
+    )
     script += "; print('gradio' in sys.modules)"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.strip() == "False"

@@ -1,4 +1,5 @@
-"""The command line: JSON alone on stdout, one clear message and exit code 2 on bad input, examples in every help."""
+"""The command line: JSON alone on stdout, one clear message and exit code 2 on bad input, examples
+in every help."""
 
 import json
 import os
@@ -34,7 +35,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     children = getattr(command, "commands", None)
-    return [path] if children is None else [c for n, child in children.items() for c in commands(child, (*path, n))]
+    return (
+        [path]
+        if children is None
+        else [c for n, child in children.items() for c in commands(child, (*path, n))]
+    )
 
 
 COMMANDS = commands(typer.main.get_command(app))
@@ -53,18 +58,29 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
 
 
 def test_help_and_lists_do_without_torch() -> None:
-    asked = [["--help"], ["debias", "--help"], ["label", "--help"], ["prompts", "list"], ["eval", "list"]]
+    asked = [
+        ["--help"],
+        ["debias", "--help"],
+        ["label", "--help"],
+        ["prompts", "list"],
+        ["eval", "list"],
+    ]
     script = f"""
 import sys, vldebias
 from vldebias.cli import app
 vldebias.balance_prompts("a nurse", "gender")
 for arguments in {asked}:
     app(arguments, standalone_mode=False)
-    print(sorted({{'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'}} & set(sys.modules)))
+    heavy = {{'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'}}
+    print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stderr == ""
-    assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(asked)
+    assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(
+        asked
+    )
 
 
 def test_methods_are_those_of_the_registry() -> None:
@@ -77,21 +93,29 @@ def test_methods_are_those_of_the_registry() -> None:
 
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("command", [("methods",), ("prompts", "list")], ids=" ".join)
-def test_a_list_never_cuts_a_name(command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_never_cuts_a_name(
+    command: tuple[str, ...], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(common, "out", Console(width=width, force_terminal=True, color_system=None))
     lines = run(*command).splitlines()
     assert max(map(len, lines)) <= width
-    assert {row["name"] for row in json.loads(run(*command, "--json"))} <= {line.split(" ")[0] for line in lines}
+    assert {row["name"] for row in json.loads(run(*command, "--json"))} <= {
+        line.split(" ")[0] for line in lines
+    }
 
 
-@pytest.mark.parametrize("command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"])
+@pytest.mark.parametrize(
+    "command", ["methods", "prompts list", "eval list", "eval data birds --option n=40"]
+)
 def test_a_pipe_gets_tabs_and_nothing_else(command: str) -> None:
     head, *rows = (line.split("\t") for line in run(*command.split()).splitlines())
     assert rows
     assert {len(row) for row in rows} == {len(head)}
 
 
-def test_a_grid_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_in_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
     assert capsys.readouterr().out == "a     bcd          e\nlong  yyyyyyyyyyy  z\n"
@@ -110,23 +134,47 @@ def test_version_and_prompts(tmp_path: Path) -> None:
 
 def test_prompts_new_writes_a_set_that_loads(tmp_path: Path) -> None:
     path = tmp_path / "glasses.yaml"
-    words = ("--attribute", "with=bespectacled", "--attribute", "without=clear-eyed", "--concept", "doctor,nurse")
+    words = (
+        "--attribute",
+        "with=bespectacled",
+        "--attribute",
+        "without=clear-eyed",
+        "--concept",
+        "doctor,nurse",
+    )
     assert "2 pairs, 0 held out" in run("prompts", "new", str(path), *words, heard=True)
-    assert load_prompts(path).pairs[1] == ("A photo of a bespectacled nurse.", "A photo of a clear-eyed nurse.")
+    assert load_prompts(path).pairs[1] == (
+        "A photo of a bespectacled nurse.",
+        "A photo of a clear-eyed nurse.",
+    )
     with pytest.raises(VldebiasError, match="exists"):
         run("prompts", "new", str(path), *words)
     with pytest.raises(VldebiasError, match=r"--attribute bespectacled: expected name=value"):
-        run("prompts", "new", str(tmp_path / "x.yaml"), "--attribute", "bespectacled", "--concept", "doctor")
+        run(
+            "prompts",
+            "new",
+            str(tmp_path / "x.yaml"),
+            "--attribute",
+            "bespectacled",
+            "--concept",
+            "doctor",
+        )
 
 
 @refused(
     (("debias", "gender", "--out", "x"), "either --model"),
     (("debias", "gender", "--out", "x", "--pipeline", "b", "--pretrained", "c"), "either --model"),
     (("debias", "gender", "--out", "x", "--model", "./nowhere"), "cannot load './nowhere'"),
-    (("debias", "gender", "--out", "x", "--model", "m", "--dtype", "int3"), "expected one of float32"),
+    (
+        ("debias", "gender", "--out", "x", "--model", "m", "--dtype", "int3"),
+        "expected one of float32",
+    ),
     (("debias", "gender", "--model", "m", "--projection", "x", "--lam", "1"), "--lam "),
     (("debias", "gender", "--model", "m", "--projection", "x"), "neither a folder nor"),
-    (("debias", "gender", "--model", "miniature", "--merge", str(Path(__file__).parent)), "not empty"),
+    (
+        ("debias", "gender", "--model", "miniature", "--merge", str(Path(__file__).parent)),
+        "not empty",
+    ),
     (("debias", "gender", "--model", "m", "--check", "--method", "cali"), "--method "),
     (("debias", "gender", "--model", "miniature", "--method", "equalise"), "images"),
     (("debias", "gender", "--model", "miniature", "--reference", "nowhere.npz"), r"nowhere\.npz"),
@@ -149,11 +197,15 @@ def test_bad_input(arguments: tuple[str, ...]) -> None:
 def test_a_wrong_name_is_told_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(
+        "vldebias.hosts.loading.load_host", lambda *_, **__: pytest.fail("a model was loaded")
+    )
     run("debias", *arguments, "--model", "huge/model")
 
 
-def test_a_folder_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(VldebiasError, match=f"{tmp_path} is not writable"):
         common.check_out(tmp_path / "new" / "in")
@@ -178,9 +230,13 @@ def test_a_warning_with_brackets_is_shown_as_it_is(
 def test_errors_leave_the_process_with_one_message_and_a_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    monkeypatch.setattr(sys.modules["vldebias.cli.quickstart"], "check_out", Mock(side_effect=error))
+    monkeypatch.setattr(
+        sys.modules["vldebias.cli.quickstart"], "check_out", Mock(side_effect=error)
+    )
     monkeypatch.setattr(sys, "argv", ["vldebias", "quickstart"])
-    said, code = ("interrupted", "130") if isinstance(error, KeyboardInterrupt) else ("error: x", "2")
+    said, code = (
+        ("interrupted", "130") if isinstance(error, KeyboardInterrupt) else ("error: x", "2")
+    )
     with pytest.raises(SystemExit, match=code):
         cli.main()
     assert tuple(capsys.readouterr()) == ("", f"{said}\n")
@@ -188,7 +244,9 @@ def test_errors_leave_the_process_with_one_message_and_a_code(
 
 def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
     options, how = ("waterbirds", "--model", "miniature"), ("--method", "cali", "--lam", "200")
-    fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))["roles"]["joint"]
+    fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))[
+        "roles"
+    ]["joint"]
     before, after = fitted["diagnostics"]["waterbirds"]["pair_distance"]
     assert after < before / 2
     assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "joint").lam == 200
@@ -209,35 +267,64 @@ def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> No
 
 def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
     model, _, tokenizer = load_clip()
-    features = np.random.default_rng(0).standard_normal((200, model.text_projection.shape[1])).astype(np.float32)
+    features = (
+        np.random.default_rng(0)
+        .standard_normal((200, model.text_projection.shape[1]))
+        .astype(np.float32)
+    )
     file = save_embeddings(tmp_path / "images.npz", Embeddings.of(features))
     given = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
     run(*given, "--out", str(tmp_path / "a"))
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "joint")
-    fitted = vldebias.fit_projection(model, "fairface-gender", tokenizer=tokenizer, reference=Reference(features))
+    fitted = vldebias.fit_projection(
+        model, "fairface-gender", tokenizer=tokenizer, reference=Reference(features)
+    )
     assert saved.method == "cali+equalise"
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
     assert "auto: " in run(*given, "--method", "auto", heard=True)
 
 
 def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
-    run("debias", "waterbirds", "--pipeline", "miniature", "--method", "orth", "--merge", str(tmp_path))
+    run(
+        "debias",
+        "waterbirds",
+        "--pipeline",
+        "miniature",
+        "--method",
+        "orth",
+        "--merge",
+        str(tmp_path),
+    )
     assert (tmp_path / "model_index.json").is_file()
-    how = ("gender", "--model", "miniature", "--method", "cali", "--merge", str(tmp_path / "new" / "in"))
+    how = (
+        "gender",
+        "--model",
+        "miniature",
+        "--method",
+        "cali",
+        "--merge",
+        str(tmp_path / "new" / "in"),
+    )
     assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, heard=True)
     merged, _, tokenizer = load_clip()
     merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
     attached, ids = load_clip()[0], tokenizer(["A photo of a doctor."])
     with vldebias.debias(attached, "gender", method="cali", tokenizer=tokenizer), torch.no_grad():
-        torch.testing.assert_close(merged.encode_text(ids), attached.encode_text(ids), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            merged.encode_text(ids), attached.encode_text(ids), rtol=1e-4, atol=1e-5
+        )
 
 
-def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
     check, loaded = Mock(return_value=iter(found)), Loaded(Mock(), "tiny")
     monkeypatch.setattr("vldebias.evaluation.variants.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
-    printed = run("debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, heard=True)
+    printed = run(
+        "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, heard=True
+    )
     assert "tiny (Mock); " in printed
     assert "sound\tok\t\nmerged\tnot tried\twhy\nremoved\tWRONG\t\n" in printed
     check.assert_called_once_with(loaded, "gender", num_inference_steps=2)
@@ -246,17 +333,26 @@ def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(monke
 
 def test_the_pages_of_a_checkout_are_found_and_gradio_phones_nobody() -> None:
     assert apps.page("label").__name__ == "vldebias.cli.apps.label"
-    assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == ["False", "200"]
+    assert [os.environ[f"GRADIO_ANALYTICS_{name}"] for name in ("ENABLED", "MAX_EVENTS")] == [
+        "False",
+        "200",
+    ]
 
 
 def test_without_gradio_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apps.importlib, "import_module", Mock(side_effect=ModuleNotFoundError("PIL", name="PIL")))
+    monkeypatch.setattr(
+        apps.importlib, "import_module", Mock(side_effect=ModuleNotFoundError("PIL", name="PIL"))
+    )
     monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(MissingPackageError, match=r"gradio is not installed: pip install 'vldebias\[demo\]'"):
+    with pytest.raises(
+        MissingPackageError, match=r"gradio is not installed: pip install 'vldebias\[demo\]'"
+    ):
         run("demo")
 
 
-def test_what_the_options_say_reaches_the_pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_the_options_say_reaches_the_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     page = Mock()
     monkeypatch.setattr(apps, "page", lambda name: getattr(page, name.replace(".", "_")))
     run("demo", "--model", "m", "--device", "cpu", "--port", "65535", "--public")
@@ -267,6 +363,8 @@ def test_what_the_options_say_reaches_the_pages(monkeypatch: pytest.MonkeyPatch,
     page.serving.credentials.assert_called_once_with(public=False)
     how = {"file": None, "annotators": [], "most": None, "sample": "judge"}
     page.label.open_study.assert_called_once_with(tmp_path, ["gender"], [], **how)
-    page.label_page.serve_study.assert_called_once_with(page.label.open_study.return_value, public=False)
+    page.label_page.serve_study.assert_called_once_with(
+        page.label.open_study.return_value, public=False
+    )
     run("label", str(tmp_path), "--choices", "race")
     page.label.open_study.assert_called_with(tmp_path, [], ["race"], **how | {"most": 200})

@@ -1,4 +1,5 @@
-"""`vldebias eval`: a suite by its name, results on stdout and progress on stderr, one clear message on bad input."""
+"""`vldebias eval`: a suite by its name, results on stdout and progress on stderr, one clear message
+on bad input."""
 
 import json
 from pathlib import Path
@@ -20,8 +21,13 @@ from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 from vldebias.evaluation.run import verify
 from vldebias.files import packaged
 
-TASKS = "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more, table: TABLE}"
-SUITE = f"{{title: Small, description: A small suite., source: ours, needs: nothing, tasks: [{TASKS}]}}"
+TASKS = (
+    "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more,"
+    " table: TABLE}"
+)
+SUITE = (
+    f"{{title: Small, description: A small suite., source: ours, needs: nothing, tasks: [{TASKS}]}}"
+)
 
 
 def run(*arguments: str, code: int = 0, heard: bool = False) -> str:
@@ -33,7 +39,9 @@ def write_result(path: Path, value: float, model: str = "A") -> Path:
     interval = (value - 0.01, value + 0.01)
     figure = Measurement(**names, value=value, interval=interval, change=None, n={"images": 9})
     protocol = TaskProvenance(task="birds", model=model, split="test", description="d")
-    return Result(name="r", rows=[figure], provenance=[protocol], versions={}, commit=None, seconds=1.0).write(path)
+    return Result(
+        name="r", rows=[figure], provenance=[protocol], versions={}, commit=None, seconds=1.0
+    ).write(path)
 
 
 def test_list() -> None:
@@ -41,18 +49,39 @@ def test_list() -> None:
     assert [s["name"] for s in listed] == list(packaged("suites"))
     assert run("show", "miniature") == packaged("suites")["miniature"].read_text()
     assert all(name in run("list") for name in packaged("suites"))
-    assert run("show", "waterbirds", "--texts").splitlines() == list(load_suite("waterbirds").texts())
+    assert run("show", "waterbirds", "--texts").splitlines() == list(
+        load_suite("waterbirds").texts()
+    )
 
 
 def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Mock(side_effect=InvalidInputError("enough"))
     monkeypatch.setattr("vldebias.evaluation.run.run_suite", measure)
-    given = "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9 --unknown -1 --fresh"
+    given = (
+        "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9"
+        " --unknown -1 --fresh"
+    )
     with pytest.raises(InvalidInputError, match="enough"):
-        run("miniature", *given.split(), "--resamples", "20", "--images", "4", "--judge", "j", "--labels", "x")
+        run(
+            "miniature",
+            *given.split(),
+            "--resamples",
+            "20",
+            "--images",
+            "4",
+            "--judge",
+            "j",
+            "--labels",
+            "x",
+        )
     options = measure.call_args.args[1]
     assert (options.seeds, options.projections) == ((1, 2), (Path("a"), Path("b")))
-    assert (options.methods, options.lam, options.limit, options.unknown) == (("cali", "orth"), 3.0, 9, ("-1",))
+    assert (options.methods, options.lam, options.limit, options.unknown) == (
+        ("cali", "orth"),
+        3.0,
+        9,
+        ("-1",),
+    )
     assert (options.fresh, options.resamples, options.images, options.judge) == (True, 20, 4, "j")
     assert (options.labels, options.out.name) == ((Path("x"),), "vldebias-miniature")
 
@@ -60,7 +89,9 @@ def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPa
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     suite, out = tmp_path / "small.yaml", tmp_path / "out"
-    (tmp_path / "table.csv").write_text("prompt,value\nnurse,male\nnurse,female\npilot,male\npilot,male\n")
+    (tmp_path / "table.csv").write_text(
+        "prompt,value\nnurse,male\nnurse,female\npilot,male\npilot,male\n"
+    )
     suite.write_text(SUITE.replace("TABLE", str(tmp_path / "table.csv")))
     told = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
     assert {figure["task"] for figure in told["figures"]} == {"jobs"}
@@ -71,7 +102,9 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     first = (out / "index.html").read_text()
     run("report", str(out), "--out", str(tmp_path / "page.html"))
     assert (tmp_path / "page.html").read_text() == first.replace("index.csv", "page.csv")
-    assert "every file is unchanged if manifest.json is" in run("report", str(out), "--verify", heard=True)
+    assert "every file is unchanged if manifest.json is" in run(
+        "report", str(out), "--verify", heard=True
+    )
     (out / "index.html").unlink()
     assert run("report", str(out), "--verify", code=1) == "missing: index.html\n"
     run("report", str(out / "result.json"))
@@ -89,13 +122,18 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     (("miniature", "--out", __file__), "is a file; name a folder"),
     (("paper", "--only", "generation", "--out", __file__), "is a file; name a folder"),
     (("paper", "--only", "waterbirds"), "nothing can be measured"),
-    (("shares", __file__, "--prompt", "p", "--value", "v", "--out", __file__), "is a file; name a folder"),
+    (
+        ("shares", __file__, "--prompt", "p", "--value", "v", "--out", __file__),
+        "is a file; name a folder",
+    ),
     (("data", "cats"), "unknown data set 'cats'"),
     (("data", "waterbirds"), "waterbirds: got no root"),
     (("data", "birds", "--option", "n"), "expected name=value"),
     error=VldebiasError,
 )
-def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+def test_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
     monkeypatch.chdir(tmp_path)
     try:
         run(*arguments)
@@ -109,9 +147,14 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head, figure = run("compare", str(a), str(b)).splitlines()
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
     assert "model differs" in run("compare", str(tmp_path / "a"), str(tmp_path / "b"), heard=True)
-    assert [one["verdict"] for one in json.loads(run("compare", str(a), str(b), "--json"))["figures"]] == ["better"]
+    assert [
+        one["verdict"] for one in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
+    ] == ["better"]
     monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
-    assert run("compare", str(a), str(b)) == f"{compare(Result.read(a), Result.read(b), (str(a), str(b)))}\n"
+    assert (
+        run("compare", str(a), str(b))
+        == f"{compare(Result.read(a), Result.read(b), (str(a), str(b)))}\n"
+    )
 
 
 def test_data_says_what_is_there() -> None:
@@ -129,7 +172,9 @@ def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> Non
     (tmp_path / "bad.png").write_bytes(b"no picture")
     (tmp_path / "table.csv").write_text("path,gender,age\ngood.png,male,9\nbad.png,female,8\n")
     given = ("manifest", "--root", str(tmp_path / "table.csv"), "--option", "image=path")
-    told = json.loads(run("data", *given, "--option", "labels=gender,age", "--check", "--json", code=1))
+    told = json.loads(
+        run("data", *given, "--option", "labels=gender,age", "--check", "--json", code=1)
+    )
     assert set(told["columns"]) == {"gender", "age"}
     assert [one["id"] for one in told["unreadable"]] == ["bad.png"]
     text = run("data", *given, "--option", "labels=[gender]", "--check", code=1, heard=True)
@@ -137,24 +182,61 @@ def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> Non
     assert "bad.png" in text
 
 
-def test_shares_of_a_table_are_compared_and_corrected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_a_table_are_compared_and_corrected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    said = [f"job{i // 2 % 4},{'ab'[i % 2]},{'FM'[i % 3 > 1]},{('female', 'male', '?')[i % 3]}" for i in range(80)]
-    Path("mine.csv").write_text("\n".join(["text,model,judge,people", *said, "job0,a,both,male", "job0,b,both,male"]))
-    words = ("shares", "mine.csv", "--prompt", "text", "--value", "judge", "--same", "F=female", "--same", "M=male")
+    said = [
+        f"job{i // 2 % 4},{'ab'[i % 2]},{'FM'[i % 3 > 1]},{('female', 'male', '?')[i % 3]}"
+        for i in range(80)
+    ]
+    Path("mine.csv").write_text(
+        "\n".join(["text,model,judge,people", *said, "job0,a,both,male", "job0,b,both,male"])
+    )
+    words = (
+        "shares",
+        "mine.csv",
+        "--prompt",
+        "text",
+        "--value",
+        "judge",
+        "--same",
+        "F=female",
+        "--same",
+        "M=male",
+    )
     plain = run(*words, "--unknown", "both", heard=True)
     assert "page: vldebias-shares/index.html" in plain
     assert "both" not in plain
     assert Path("vldebias-shares", "index.html").is_file()
-    words += ("--method", "model", "--baseline", "a", "--people", "people", "--unknown", "?", "--unknown", "both")
+    words += (
+        "--method",
+        "model",
+        "--baseline",
+        "a",
+        "--people",
+        "people",
+        "--unknown",
+        "?",
+        "--unknown",
+        "both",
+    )
     told = json.loads(run(*words, "--json"))["figures"]
-    assert {(row["task"], row["method"]) for row in told if row["change"]} >= {("shares corrected", "b")}
+    assert {(row["task"], row["method"]) for row in told if row["change"]} >= {
+        ("shares corrected", "b")
+    }
     run("shares", "mine.csv", "--prompt", "text", code=2)
     run("shares", "mine.csv", "--value", "judge", code=2)
 
 
-def test_the_paper_is_estimated_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = dict.fromkeys(paper.HEAD, "x") | {"published": 0.25, "measured": 0.5, "difference": np.nan}
+def test_the_paper_is_estimated_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = dict.fromkeys(paper.HEAD, "x") | {
+        "published": 0.25,
+        "measured": 0.5,
+        "difference": np.nan,
+    }
     measure = Mock(return_value=pd.DataFrame([row]))
     monkeypatch.setattr(paper, "paper", measure)
     asked = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
@@ -168,13 +250,18 @@ def test_the_paper_is_estimated_and_compared(tmp_path: Path, monkeypatch: pytest
     assert json.loads(run(*asked, "--json")) == [row | {"difference": None}]
 
 
-def test_the_quickstart_runs_its_suite_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quickstart_runs_its_suite_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
     monkeypatch.setattr("vldebias.evaluation.run.run_suite", measure)
     said = call("quickstart", "--out", str(tmp_path), "--seeds", "2", heard=True)
     suite, options = measure.call_args.args
     assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))
-    assert all(text in said for text in ("is written to", "Next, on a model", f"page: {tmp_path / 'index.html'}"))
+    assert all(
+        text in said
+        for text in ("is written to", "Next, on a model", f"page: {tmp_path / 'index.html'}")
+    )
     assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", heard=True)
     assert measure.call_args.args[1].seeds is None
 
@@ -190,7 +277,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smile, gender = np.arange(80) % 2, np.arange(80) // 2 % 2
     rows = np.stack([3 * smile - 1.5, 2 * gender - 1, np.ones(80), np.arange(80) % 7 / 7], 1)
     smile[9], gender[:2] = 0, 2
-    columns = {"smile": np.array(["no", "yes"])[smile], "gender": np.array(["female", "male", "?"])[gender]}
+    columns = {
+        "smile": np.array(["no", "yes"])[smile],
+        "gender": np.array(["female", "male", "?"])[gender],
+    }
     save_embeddings(Path("rows.npz"), Embeddings.of(rows, columns))
 
 
@@ -198,12 +288,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     said, out = call(*AUDIT, "--model", "miniature", heard=True), Path("vldebias-audit")
     assert said.startswith("task\tmetric\t")
-    assert all(text in said for text in ("Look first at “", f"page: {out / 'index.html'}", f"prompts: {out}"))
+    assert all(
+        text in said
+        for text in ("Look first at “", f"page: {out / 'index.html'}", f"prompts: {out}")
+    )
     assert "These counts are not of" not in said
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"
-    assert listed["share"].isna().tolist() == listed["value"].isna().tolist() == [False, False, True]
+    assert (
+        listed["share"].isna().tolist() == listed["value"].isna().tolist() == [False, False, True]
+    )
     assert set(listed["value"][:2]) == {"male"}
     printed = call(*AUDIT, "--pipeline", "miniature", "--json")
     assert "Look first at “" in printed
@@ -213,23 +308,41 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
 @pytest.mark.usefixtures("here")
 @refused(
     (AUDIT, "expected one of --model, --pipeline and --texts"),
-    ((*AUDIT, "--texts", "rows.npz", "--model", "m"), "expected one of --model, --pipeline and --texts"),
+    (
+        (*AUDIT, "--texts", "rows.npz", "--model", "m"),
+        "expected one of --model, --pipeline and --texts",
+    ),
     ((*AUDIT, "--texts", "rows.npz"), "text"),
     ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; name a folder"),
     (("diagnose", "rows.npz"), "expected --labels COLUMN"),
     (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),
     (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --prompts SET"),
-    (("diagnose", "rows.npz", "--groups", "gender", "--out", "rows.npz"), "is a file; name a folder"),
+    (
+        ("diagnose", "rows.npz", "--groups", "gender", "--out", "rows.npz"),
+        "is a file; name a folder",
+    ),
 )
 def test_what_cannot_be_asked_is_refused(arguments: tuple[str, ...]) -> None:
     call(*arguments)
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictures(tmp_path: Path) -> None:
+def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictures(
+    tmp_path: Path,
+) -> None:
     Image.new("RGB", (8, 8)).save("9.png")
     said = call(
-        "diagnose", "rows.npz", "--unknown", "?", "--labels", "smile", "--groups", "gender", "--images", ".", heard=True
+        "diagnose",
+        "rows.npz",
+        "--unknown",
+        "?",
+        "--labels",
+        "smile",
+        "--groups",
+        "gender",
+        "--images",
+        ".",
+        heard=True,
     )
     assert all(name in said for name in ("page: ", "suspect labels: ", "their pictures: "))
     listed = pd.read_csv(out := Path("vldebias-diagnose", "wrong-labels.csv"), dtype=str)
@@ -237,4 +350,6 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
     assert "given no, fits yes" in out.with_suffix(".html").read_text()
     assert "no/female" in out.with_name("index.html").read_text()
     assert not any(verify(out.parent).values())
-    assert "files" not in json.loads(call("diagnose", "rows.npz", "--groups", "gender", "--unknown", "?", "--json"))
+    assert "files" not in json.loads(
+        call("diagnose", "rows.npz", "--groups", "gender", "--unknown", "?", "--json")
+    )

@@ -19,7 +19,19 @@ from vldebias.training.objective import Objective
 from vldebias.training.pairs import open_images
 from vldebias.training.settings import TrainSettings, load_settings
 
-SMALL = ["--cpu", "--data", "birds", "--steps", "1", "--batch-size", "8", "--temperature", "0.2", "--tune", "heads"]
+SMALL = [
+    "--cpu",
+    "--data",
+    "birds",
+    "--steps",
+    "1",
+    "--batch-size",
+    "8",
+    "--temperature",
+    "0.2",
+    "--tune",
+    "heads",
+]
 FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=0"]
 
 
@@ -27,8 +39,13 @@ def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.Mo
     monkeypatch.delattr("vldebias.training.run.train_model")
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     told = wide.invoke(app, ["train", "--help"]).stdout
-    assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= set(re.findall(r"--[a-z0-9-]+", told))
-    assert all(text in told for text in ("accelerate launch", f"Default: {load_settings(data='birds').batch_size}."))
+    assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= set(
+        re.findall(r"--[a-z0-9-]+", told)
+    )
+    assert all(
+        text in told
+        for text in ("accelerate launch", f"Default: {load_settings(data='birds').batch_size}.")
+    )
     listed = wide.invoke(app, ["train", "--settings"], catch_exceptions=False).stdout
     assert set(TrainSettings.model_fields) <= set(re.findall(r"[a-z_]+", listed))
     assert "steps\tnot set\t" in listed
@@ -36,12 +53,28 @@ def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.Mo
 
 
 def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
-    given = ["--loss", "hard_negative", "--set", "beta=0.5", "--steps", "9", "--set", "flip=true", "--tune", "lora"]
+    given = [
+        "--loss",
+        "hard_negative",
+        "--set",
+        "beta=0.5",
+        "--steps",
+        "9",
+        "--set",
+        "flip=true",
+        "--tune",
+        "lora",
+    ]
     shown = call("train", *given, "--set", "clip-norm=null", "--show")
     path = tmp_path / "run.yaml"
     path.write_text(shown)
     settings = load_settings(path)
-    assert (settings.loss, settings.beta, settings.steps, settings.flip) == ("hard_negative", 0.5, 9, True)
+    assert (settings.loss, settings.beta, settings.steps, settings.flip) == (
+        "hard_negative",
+        0.5,
+        9,
+        True,
+    )
     assert settings.clip_norm is None
     assert call("train", "--config", str(path), "--show") == shown == settings.as_yaml()
     path.write_text(call("train", "--preset", "scratch", "--lr", "0.5", "--show"))
@@ -51,8 +84,20 @@ def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
 
 
 def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Path) -> None:
-    command = ["train", "--pairs", "--data", "birds", "--set", "items=60", "--set", "caption_noise=0.5", "--cpu"]
-    told = json.loads(call(*command, "--set", "workers=0", "--set", "keep=0.5", "--out", str(tmp_path), "--json"))
+    command = [
+        "train",
+        "--pairs",
+        "--data",
+        "birds",
+        "--set",
+        "items=60",
+        "--set",
+        "caption_noise=0.5",
+        "--cpu",
+    ]
+    told = json.loads(
+        call(*command, "--set", "workers=0", "--set", "keep=0.5", "--out", str(tmp_path), "--json")
+    )
     assert told["pairs"] == 60
     assert told["wrong_pairs"]["auroc"]["value"] > 0.8
     assert len(open_images(load_settings(data=str(tmp_path / "kept.parquet")))) == 30  # type: ignore[arg-type]
@@ -60,15 +105,26 @@ def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Pa
 
 
 def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = {"before": {"recall": 0.25, "area": 0.5}, "after": {"recall": 0.125}, "files": {"model": "in/model"}}
+    outcome = {
+        "before": {"recall": 0.25, "area": 0.5},
+        "after": {"recall": 0.125},
+        "files": {"model": "in/model"},
+    }
     outcome |= {"wrong_pairs": {"auroc": {"value": 0.75, "low": 0.5, "high": 1.0}}}
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
     said = call("train", "--data", "birds", heard=True)
     assert said.startswith("score on held-out data\tbefore\tafter\nrecall\t0.250\t0.125\n")
     assert said.endswith("captions: AUROC 0.750 [0.500, 1.000]\nmodel: vldebias-train/in/model\n")
-    assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (False, False)
-    assert call("train", "--data", "birds", heard=True) == call("train", "--data", "birds", "--json", heard=True) == ""
+    assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (
+        False,
+        False,
+    )
+    assert (
+        call("train", "--data", "birds", heard=True)
+        == call("train", "--data", "birds", "--json", heard=True)
+        == ""
+    )
 
 
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
@@ -89,10 +145,14 @@ def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> N
     (["--steps", "3", "--epochs", "1"], "either epochs or steps"),
 )
 def test_errors_say_what_to_do(tmp_path: Path, arguments: list[str]) -> None:
-    CliRunner().invoke(app, ["train", *FAST, *arguments, "--out", str(tmp_path)], catch_exceptions=False)
+    CliRunner().invoke(
+        app, ["train", *FAST, *arguments, "--out", str(tmp_path)], catch_exceptions=False
+    )
 
 
-def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_says_what_the_same_command_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stops = [KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt(signal.SIGTERM)]
     monkeypatch.setattr("vldebias.training.run.train_model", Mock(side_effect=stops))
     arguments = ["train", *FAST, "--out", str(tmp_path)]
@@ -103,7 +163,9 @@ def test_an_interrupt_says_what_the_same_command_would_do(tmp_path: Path, monkey
 
 
 def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -> None:
-    tutorial = (Path(__file__).parents[2] / "docs" / "tutorials" / "fine-tune.md").read_text(encoding="utf-8")
+    tutorial = (Path(__file__).parents[2] / "docs" / "tutorials" / "fine-tune.md").read_text(
+        encoding="utf-8"
+    )
     told = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
     lines = [line.split("#")[0].strip() for line in (tutorial + told).splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
@@ -113,7 +175,11 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
     for name in ("run/settings.yaml", "run.yaml"):
         (tmp_path / name).write_text(call("train", *kept, "--show"))
     for command in commands:
-        here = [str(tmp_path / word) if word.endswith(".yaml") else word for word in command if word != "--show"]
+        here = [
+            str(tmp_path / word) if word.endswith(".yaml") else word
+            for word in command
+            if word != "--show"
+        ]
         shown = tmp_path / "shown.yaml"
         shown.write_text(call("train", *here, "--show"))
         Objective(load_settings(shown), temperature=0.07, items=100)

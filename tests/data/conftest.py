@@ -10,16 +10,30 @@ from data_parts import celeba, fairface, waterbirds
 
 @pytest.fixture
 def stand_ins(tmp_path: Path) -> Path:
-    """A folder with waterbirds, celeba and fairface in the layouts and file names of the releases, of tiny images."""
-    waterbirds(tmp_path / "waterbirds/waterbird_complete95_forest2water2", [*product((0, 1), (0, 1, 2), (0, 1))] * 2)
+    """A folder with waterbirds, celeba and fairface in the layouts and file names of the releases,
+    of tiny images."""
+    waterbirds(
+        tmp_path / "waterbirds/waterbird_complete95_forest2water2",
+        [*product((0, 1), (0, 1, 2), (0, 1))] * 2,
+    )
     root, values = tmp_path / "celeba", np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
     celeba(root / "Anno", root / "Img/img_align_celeba", values, [0, 1, 2] * 8)
     (root / "Eval").mkdir()
     (root / "Anno/list_eval_partition.txt").rename(root / "Eval/list_eval_partition.txt")
-    races = ("White", "Black", "Latino_Hispanic", "East Asian", "Southeast Asian", "Indian", "Middle Eastern")
+    races = (
+        "White",
+        "Black",
+        "Latino_Hispanic",
+        "East Asian",
+        "Southeast Asian",
+        "Indian",
+        "Middle Eastern",
+    )
     rows = [("20-29", gender, race) for race in races for gender in ("Male", "Female")]
     for part in ("train", "val"):
-        fairface(tmp_path / "fairface", part, rows, tmp_path / "fairface/fairface-img-margin025-trainval")
+        fairface(
+            tmp_path / "fairface", part, rows, tmp_path / "fairface/fairface-img-margin025-trainval"
+        )
     return tmp_path
 
 

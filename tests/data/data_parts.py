@@ -1,4 +1,5 @@
-"""Tiny pictures, data sets in the exact layouts of the real ones, and an encoder whose features are exact."""
+"""Tiny pictures, data sets in the exact layouts of the real ones, and an encoder whose features are
+exact."""
 
 import io
 from collections.abc import Callable, Collection, Sequence
@@ -16,17 +17,22 @@ from vldebias.hosts.images import ImageEncoder, Pixels
 from vldebias.progress import SILENT
 
 _NAMES = """
-    5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair
-    Blurry Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses Goatee Gray_Hair Heavy_Makeup High_Cheekbones Male
-    Mouth_Slightly_Open Mustache Narrow_Eyes No_Beard Oval_Face Pale_Skin Pointy_Nose Receding_Hairline Rosy_Cheeks
-    Sideburns Smiling Straight_Hair Wavy_Hair Wearing_Earrings Wearing_Hat Wearing_Lipstick Wearing_Necklace
-    Wearing_Necktie Young
+    5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose
+    Black_Hair Blond_Hair
+    Blurry Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses Goatee Gray_Hair Heavy_Makeup
+    High_Cheekbones Male
+    Mouth_Slightly_Open Mustache Narrow_Eyes No_Beard Oval_Face Pale_Skin Pointy_Nose
+    Receding_Hairline Rosy_Cheeks
+    Sideburns Smiling Straight_Hair Wavy_Hair Wearing_Earrings Wearing_Hat Wearing_Lipstick
+    Wearing_Necklace Wearing_Necktie Young
 """
 ATTRIBUTES = _NAMES.split()
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    )
 
 
 def as_bytes(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
@@ -51,17 +57,28 @@ def waterbirds(root: Path, rows: Sequence[tuple[int, int, int]]) -> Path:
     return root
 
 
-def celeba(tables: Path, images: Path, values: np.ndarray, splits: Sequence[int], *, kaggle: bool = False) -> None:
-    """values: (n, 40) of -1 and 1. Text files padded to columns as the authors write them, or csv as on Kaggle."""
+def celeba(
+    tables: Path, images: Path, values: np.ndarray, splits: Sequence[int], *, kaggle: bool = False
+) -> None:
+    """values: (n, 40) of -1 and 1. Text files padded to columns as the authors write them, or csv
+    as on Kaggle."""
     tables.mkdir(parents=True, exist_ok=True)
     files = [f"{i + 1:06d}.jpg" for i in range(len(values))]
     if kaggle:
         lines = ["image_id," + ",".join(ATTRIBUTES)]
-        lines += [f"{file}," + ",".join(map(str, row)) for file, row in zip(files, values, strict=True)]
-        parts = ["image_id,partition", *(f"{file},{split}" for file, split in zip(files, splits, strict=True))]
+        lines += [
+            f"{file}," + ",".join(map(str, row)) for file, row in zip(files, values, strict=True)
+        ]
+        parts = [
+            "image_id,partition",
+            *(f"{file},{split}" for file, split in zip(files, splits, strict=True)),
+        ]
     else:
         lines = [str(len(values)), " ".join(ATTRIBUTES) + " "]
-        lines += [f"{file} " + " ".join(f"{v:2d}" for v in row) for file, row in zip(files, values, strict=True)]
+        lines += [
+            f"{file} " + " ".join(f"{v:2d}" for v in row)
+            for file, row in zip(files, values, strict=True)
+        ]
         parts = [f"{file} {split}" for file, split in zip(files, splits, strict=True)]
     ending = "csv" if kaggle else "txt"
     (tables / f"list_attr_celeba.{ending}").write_text("\n".join(lines) + "\n")
@@ -70,7 +87,9 @@ def celeba(tables: Path, images: Path, values: np.ndarray, splits: Sequence[int]
         save(images / file, i)
 
 
-def fairface(root: Path, part: str, rows: Sequence[tuple[str, str, str]], images: Path | None = None) -> Path:
+def fairface(
+    root: Path, part: str, rows: Sequence[tuple[str, str, str]], images: Path | None = None
+) -> Path:
     """rows: (age, gender, race)."""
     root.mkdir(parents=True, exist_ok=True)
     lines = ["file,age,gender,race,service_test"]
@@ -96,7 +115,8 @@ class Tower(nn.Module):
 
 @dataclass
 class Counting:
-    """An encoder that remembers the sizes of its batches, and stops before image number `stop_at`."""
+    """An encoder that remembers the sizes of its batches, and stops before image number
+    `stop_at`."""
 
     seed: int = 0
     preprocessing: str = "2x2"
@@ -134,7 +154,9 @@ def broken(index: int) -> OSError:
     return OSError(f"image {index} is truncated <_io.BytesIO object at {hex(id(object()))}>")
 
 
-def make_data(n: int, bad: Collection[int] = (), *, error: Callable[[int], OSError] = broken, **more: Any) -> ImageData:
+def make_data(
+    n: int, bad: Collection[int] = (), *, error: Callable[[int], OSError] = broken, **more: Any
+) -> ImageData:
     def read(index: int) -> Image.Image:
         if index in bad:
             raise error(index)
@@ -163,7 +185,11 @@ def naive(rows: Sequence[int], seed: int = 0) -> np.ndarray:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def shards(folder: Path) -> list[Path]:

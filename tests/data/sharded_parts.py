@@ -20,22 +20,36 @@ RNG = np.random.default_rng(0)
 FEATURES, REFERENCE = drawn(N, 1), drawn(700, 2)
 REFERENCE[:30] = FEATURES[:30]  # which are left out of it
 SETS = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
-TEXTS = {prompt: RNG.normal(size=D) + 2 for prompt in [*(text for one in SETS for text in one.texts), *ASKED]}
+TEXTS = {
+    prompt: RNG.normal(size=D) + 2
+    for prompt in [*(text for one in SETS for text in one.texts), *ASKED]
+}
 GENDER = np.array(["female", "male", ""])[RNG.integers(3, size=N)]  # a third is unknown
 LABELS = {
-    "retrieval": {"gender": GENDER, "race": np.array(["asian", "black", "white"])[RNG.integers(3, size=N)]},
+    "retrieval": {
+        "gender": GENDER,
+        "race": np.array(["asian", "black", "white"])[RNG.integers(3, size=N)],
+    },
     "groups": {
         "bird": np.array(["landbird", "waterbird"])[RNG.integers(2, size=N)],
         "place": np.array(["land", "water"])[RNG.integers(2, size=N)],
     },
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "retrieval": {"prompts": {"gender": "gender", "race": "race"}, "queries": list(ASKED), "k": [10, 100]},
+    "retrieval": {
+        "prompts": {"gender": "gender", "race": "race"},
+        "queries": list(ASKED),
+        "k": [10, 100],
+    },
     "groups": {"prompts": "waterbirds", "label": "bird", "spurious": "place"},
 }
 
 
 def figures(task: str, images: Any, **more: Any) -> list[Measurement]:
-    settings = {"methods": ["none", "orth-cali", "cali", "equalise"], "resamples": 40, "reference": REFERENCE}
+    settings = {
+        "methods": ["none", "orth-cali", "cali", "equalise"],
+        "resamples": 40,
+        "reference": REFERENCE,
+    }
     given: dict[str, Any] = {**settings, "labels": LABELS[task], **SETTINGS[task], **more}
     return vldebias.evaluate(TEXTS, images, task=task, **given).rows

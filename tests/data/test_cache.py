@@ -1,4 +1,5 @@
-"""The embedding cache: equal to the naive twin, computed once, resumed, repaired, and never mistaken for another."""
+"""The embedding cache: equal to the naive twin, computed once, resumed, repaired, and never
+mistaken for another."""
 
 import errno
 import re
@@ -30,7 +31,9 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 )
 @example(n=1, shard_size=1, batch_size=1, workers=0, bad={0})
 @settings(max_examples=15, deadline=None)
-def test_it_is_the_naive_twin(n: int, shard_size: int, batch_size: int, workers: int, bad: set[int]) -> None:
+def test_it_is_the_naive_twin(
+    n: int, shard_size: int, batch_size: int, workers: int, bad: set[int]
+) -> None:
     good, data, encoder = [i for i in range(n) if i not in bad], make_data(n, bad), Counting()
     how = {"shard_size": shard_size, "batch_size": batch_size, "workers": workers}
     with tempfile.TemporaryDirectory() as folder:
@@ -45,13 +48,17 @@ def test_it_is_the_naive_twin(n: int, shard_size: int, batch_size: int, workers:
             assert found.ids == tuple(f"img{i}" for i in good)
             assert found.captions == tuple(f"picture {i}" for i in good)
             assert found.column("parity").codes.tolist() == [i % 2 for i in good]
-            assert [one["id"] for one in found.about["skipped"]] == [f"img{i}" for i in range(n) if i in bad]
+            assert [one["id"] for one in found.about["skipped"]] == [
+                f"img{i}" for i in range(n) if i in bad
+            ]
             assert found.about["images"] == n
 
 
 @given(stop_at=st.integers(0, 17), shard_size=st.integers(1, 7), batch_size=st.integers(1, 4))
 @settings(max_examples=6, deadline=None)
-def test_an_interrupted_run_goes_on_with_the_missing_shards(stop_at: int, shard_size: int, batch_size: int) -> None:
+def test_an_interrupted_run_goes_on_with_the_missing_shards(
+    stop_at: int, shard_size: int, batch_size: int
+) -> None:
     how = {"shard_size": shard_size, "batch_size": batch_size, "workers": 2}
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         stopped, resumed = Counting(stop_at=stop_at), Counting()
@@ -65,15 +72,22 @@ def test_an_interrupted_run_goes_on_with_the_missing_shards(stop_at: int, shard_
         assert contents(Path(first)) == contents(Path(second))
 
 
-def test_a_run_says_what_is_there_and_where_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_what_is_there_and_where_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def said(encoder: Counting, **how: Any) -> str:
         embed_images(make_data(9), encoder.encoder, tmp_path, shard_size=4, **how)
         return capsys.readouterr().err
 
     with pytest.raises(KeyboardInterrupt):
         said(Counting(stop_at=5))
-    assert re.search("0 of 3 shards found in(.|\n)*Interrupted. Complete shards are kept in", capsys.readouterr().err)
-    assert re.search("1 of 3 shards found in(.|\n)*5/5", said(Counting(), runner=SimpleNamespace(map=map)))
+    assert re.search(
+        "0 of 3 shards found in(.|\n)*Interrupted. Complete shards are kept in",
+        capsys.readouterr().err,
+    )
+    assert re.search(
+        "1 of 3 shards found in(.|\n)*5/5", said(Counting(), runner=SimpleNamespace(map=map))
+    )
     assert len(said(Counting()).strip().splitlines()) == 1  # 3 of 3 shards found, and no bar
     assert "9/9" in said(Counting(), dtype="bfloat16")
 
@@ -94,7 +108,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "garbage": lambda path: path.write_bytes(b"garbage" * 40),
     "a bit of a feature": lambda path: flip(path, -30),
     "a bit of a row": lambda path: flip(path, -1),
-    "another shard": lambda path: path.write_bytes(path.with_name("shard-00002.safetensors").read_bytes()),
+    "another shard": lambda path: path.write_bytes(
+        path.with_name("shard-00002.safetensors").read_bytes()
+    ),
     "notes": lambda path: changed(path, b'count\\": 4', b'count\\": 3'),
     "skipped": lambda path: changed(path, b'img5\\"', b'img6\\"'),
     "no notes": lambda path: changed(path, b'"vldebias"', b'"vldebiaz"'),
@@ -111,7 +127,9 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
     wrong = path.read_bytes()
     assert wrong != before[str(path.relative_to(tmp_path))]
     again = Counting()
-    with pytest.warns(VldebiasWarning, match=r"shard-00001.safetensors: .* set aside as shard-00001.*corrupt"):
+    with pytest.warns(
+        VldebiasWarning, match=r"shard-00001.safetensors: .* set aside as shard-00001.*corrupt"
+    ):
         found = embed(data, again, tmp_path, shard_size=4)
     assert again.images == 3
     assert np.array_equal(found.features, expected.features)
@@ -137,25 +155,42 @@ def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_pa
         embed(make_data(32, set(range(16, 32))), Counting(), tmp_path, shard_size=16)
     assert len(shards(tmp_path)) == 1  # nothing is written down about the others
     assert len(embed(make_data(32), Counting(), tmp_path, shard_size=16)) == 32
-    assert len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15  # too few to tell
+    assert (
+        len(embed(make_data(30, set(range(15, 30))), Counting(), tmp_path, shard_size=15)) == 15
+    )  # too few to tell
 
 
 def test_features_that_half_precision_cannot_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"not finite as float16.*'img0'"):
         embed(make_data(3), Counting(scale=1e4), tmp_path)
-    assert np.isfinite(embed(make_data(3), Counting(scale=1e4), tmp_path, dtype="bfloat16").features).all()
+    assert np.isfinite(
+        embed(make_data(3), Counting(scale=1e4), tmp_path, dtype="bfloat16").features
+    ).all()
     with pytest.raises(InvalidInputError, match="not finite as float32"):
         embed(make_data(3), Counting(scale=float("nan")), tmp_path, dtype="float32")
 
 
-def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(tmp_path: Path) -> None:
+def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(
+    tmp_path: Path,
+) -> None:
     def folder(encoder: Counting | None = None, data: Any = None, **options: Any) -> str:
-        return embed(data or make_data(4), encoder or Counting(), tmp_path / "many", **options).about["cache"]
+        return embed(
+            data or make_data(4), encoder or Counting(), tmp_path / "many", **options
+        ).about["cache"]
 
     assert folder() == folder()
-    assert Path(folder()).name == "tiny-set-test-60c8c951287b80271750"  # else what lies there is computed again
-    cases = [folder(), folder(Counting(seed=1)), folder(Counting(preprocessing="3x3")), folder(shard_size=7)]
-    cases += [folder(data=make_data(n, fingerprint=mark)) for n, mark in ((4, "other"), (3, "4 pictures"))]
+    assert (
+        Path(folder()).name == "tiny-set-test-60c8c951287b80271750"
+    )  # else what lies there is computed again
+    cases = [
+        folder(),
+        folder(Counting(seed=1)),
+        folder(Counting(preprocessing="3x3")),
+        folder(shard_size=7),
+    ]
+    cases += [
+        folder(data=make_data(n, fingerprint=mark)) for n, mark in ((4, "other"), (3, "4 pictures"))
+    ]
     cases += [folder(dtype="float32")]
     assert len(set(cases)) == len(cases)
     encoder = Counting()
@@ -188,11 +223,15 @@ def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_calle
     assert threading.active_count() == before
 
 
-def test_processes_share_the_shards_and_need_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_shards_and_need_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, options, alone = make_data(14, {4}), {"shard_size": 3, "batch_size": 2}, Counting()
     embed(data, alone, tmp_path / "one", **options)
     assert alone.batches == [2, 1, 2, 2, 1, 2, 1, 2]  # none crosses shards
-    monkeypatch.setattr(cache, "processes", lambda: Processes(1, 2, lambda: None, lambda _: [0, 1, 2, 3, 4]))
+    monkeypatch.setattr(
+        cache, "processes", lambda: Processes(1, 2, lambda: None, lambda _: [0, 1, 2, 3, 4])
+    )
     with pytest.raises(InvalidInputError, match=r"shard-00000.safetensors: expected this shard"):
         embed(data, Counting(), tmp_path / "two", **options)
     assert [path.stem for path in shards(tmp_path / "two")] == ["shard-00001", "shard-00003"]

@@ -1,4 +1,5 @@
-"""Images with labels: rows that stay together, files below a folder, fingerprints, counts, what cannot be read."""
+"""Images with labels: rows that stay together, files below a folder, fingerprints, counts, what
+cannot be read."""
 
 import json
 import os
@@ -23,21 +24,44 @@ from vldebias.errors import InvalidInputError
 
 def make(**changes: Any) -> ImageData:
     labels = {"label": Labels.of(["x", "y", None])}
-    fields: dict[str, Any] = {"read": picture, "labels": labels, "fingerprint": "f", "captions": ("A", "B", "C")}
+    fields: dict[str, Any] = {
+        "read": picture,
+        "labels": labels,
+        "fingerprint": "f",
+        "captions": ("A", "B", "C"),
+    }
     return ImageData(name="tiny", split="test", **{"ids": ("a", "b", "c")} | fields | changes)
 
 
 @refused(
     (lambda: make().column("size"), r"tiny: no column 'size'; there are \['label'\]"),
     (lambda: make(ids=("a", "b", "a")), "tiny: 1 ids are there more than once"),
-    (lambda: make(captions=("A",)), r"tiny: expected 3 rows in every column, got \{'captions': 1\}"),
+    (
+        lambda: make(captions=("A",)),
+        r"tiny: expected 3 rows in every column, got \{'captions': 1\}",
+    ),
     (lambda: file_images("own", "test", Path(), [], {}), "own: no images in split 'test'"),
-    (lambda: embed_images(iter(()), Any), "data: expected images that can be read in any order, got"),
-    (lambda: embed_images(make(), Any, dtype="int8"), "dtype: expected one of float16, bfloat16, float32, got 'int8'"),
-    (lambda: embed_images(make(), Any, workers=-1), "shard_size, batch_size, workers: got 1024, 64, -1"),
+    (
+        lambda: embed_images(iter(()), Any),
+        "data: expected images that can be read in any order, got",
+    ),
+    (
+        lambda: embed_images(make(), Any, dtype="int8"),
+        "dtype: expected one of float16, bfloat16, float32, got 'int8'",
+    ),
+    (
+        lambda: embed_images(make(), Any, workers=-1),
+        "shard_size, batch_size, workers: got 1024, 64, -1",
+    ),
     (lambda: Embeddings.of([[1.0], [1.0, 2.0]]), r"features: expected numbers \(n, d\)"),
-    (lambda: Embeddings.of([[1.0]]).unit.top(torch.ones(1, 1), 2), r"queries, k: \(1, 1\) and 2 do not fit"),
-    (lambda: save_embeddings("file.npy", Embeddings.of([[1.0]])), r"file.npy: expected a path in \.npz"),
+    (
+        lambda: Embeddings.of([[1.0]]).unit.top(torch.ones(1, 1), 2),
+        r"queries, k: \(1, 1\) and 2 do not fit",
+    ),
+    (
+        lambda: save_embeddings("file.npy", Embeddings.of([[1.0]])),
+        r"file.npy: expected a path in \.npz",
+    ),
     (lambda: Suspects(np.array([np.nan]), ("a",)), r"scores: expected \(1,\), some of them finite"),
 )
 def test_what_does_not_fit_is_refused(call: Any) -> None:
@@ -47,7 +71,12 @@ def test_what_does_not_fit_is_refused(call: Any) -> None:
 def test_rows_keep_what_belongs_together() -> None:
     data = make(more_captions=(("1",), (), ("3", "4")))
     some = data[[2, 0]]
-    assert (some.ids, some.captions, some.more_captions, len(some)) == (("c", "a"), ("C", "A"), (("3", "4"), ("1",)), 2)
+    assert (some.ids, some.captions, some.more_captions, len(some)) == (
+        ("c", "a"),
+        ("C", "A"),
+        (("3", "4"), ("1",)),
+        2,
+    )
     assert some.column("label").codes.tolist() == [-1, 0]
     assert some.read(0) == picture(2)
     assert some[np.array([False, True])].read(0) == picture(0)
@@ -77,7 +106,9 @@ def mark(root: Path, files: list[str]) -> str:
     return fingerprint_files(files, [root / file for file in files])
 
 
-def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(tmp_path: Path) -> None:
+def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(
+    tmp_path: Path,
+) -> None:
     root, files = folder(tmp_path / "a")
     seen = [mark(root, files), mark(root, files[::-1]), mark(root, files[:2])]
     shutil.copytree(root, tmp_path / "b")
@@ -85,7 +116,10 @@ def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(tm
     assert mark(root, files) == mark(tmp_path / "b", files) == seen[0]
     seen.append(fingerprint_files(["x", *files[1:]], [root / file for file in files]))
     content = (root / files[1]).read_bytes() + bytes(9000)
-    ends = [content[:at] + b"x" + content[at + 1 :] for at in (0, 4095, len(content) - 4096, len(content) - 1)]
+    ends = [
+        content[:at] + b"x" + content[at + 1 :]
+        for at in (0, 4095, len(content) - 4096, len(content) - 1)
+    ]
     for changed in (content, content[:-1], *ends, (root / files[2]).read_bytes()):
         (root / files[1]).write_bytes(changed)
         seen.append(mark(root, files))
@@ -108,13 +142,27 @@ def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/etc/passwd", "\\\\host\\share\\a.png", "C:\\a.png", "../a.png", "a/../../b.png", "a\\..\\..\\b.png", "a/..",
-     "https://example.org/a.png", "file:///etc/passwd"],
-)  # fmt: skip
+    [
+        "/etc/passwd",
+        "\\\\host\\share\\a.png",
+        "C:\\a.png",
+        "../a.png",
+        "a/../../b.png",
+        "a\\..\\..\\b.png",
+        "a/..",
+        "https://example.org/a.png",
+        "file:///etc/passwd",
+    ],
+)
 def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"1 paths lead out of .* or are no local files, such as"):
+    with pytest.raises(
+        InvalidInputError, match=r"1 paths lead out of .* or are no local files, such as"
+    ):
         file_images("own", "test", tmp_path, ["fine.png", path], {})
-    assert file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1] == path
+    assert (
+        file_images("own", "test", tmp_path, ["fine.png", path], {}, allow_outside=True).ids[1]
+        == path
+    )
 
 
 def test_a_description_counts_everything_once() -> None:
@@ -126,7 +174,9 @@ def test_a_description_counts_everything_once() -> None:
     assert json.loads(json.dumps(found)) == found
 
 
-def test_every_image_that_cannot_be_read_is_named_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_image_that_cannot_be_read_is_named_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, files = folder(tmp_path, 300)
     (root / files[7]).write_bytes(b"no picture")
     (root / files[120]).write_bytes((root / files[120]).read_bytes()[:60])

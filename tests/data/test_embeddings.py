@@ -1,4 +1,5 @@
-"""Embeddings: rows that stay together, files as others write them, and what is refused before it is misread."""
+"""Embeddings: rows that stay together, files as others write them, and what is refused before it is
+misread."""
 
 import io
 import pickle
@@ -11,7 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vldebias.data import UNKNOWN, Embeddings, Labels, load_embeddings, load_texts, open_embeddings, save_embeddings
+from vldebias.data import (
+    UNKNOWN,
+    Embeddings,
+    Labels,
+    load_embeddings,
+    load_texts,
+    open_embeddings,
+    save_embeddings,
+)
 from vldebias.errors import InvalidInputError
 
 
@@ -19,7 +28,9 @@ def make(n: int = 5, **more: Any) -> Embeddings:
     features = np.arange(1, 3 * n + 1, dtype=np.float16).reshape(n, 3)
     labels = {"parity": Labels(np.arange(n) % 2, ("even", "odd"))}
     settings = {"features": features, "ids": tuple(f"i{i}" for i in range(n)), "labels": labels}
-    return Embeddings(**(settings | {"captions": tuple(f"c{i}" for i in range(n)), "about": {"data": "d"}} | more))
+    return Embeddings(
+        **(settings | {"captions": tuple(f"c{i}" for i in range(n)), "about": {"data": "d"}} | more)
+    )
 
 
 @given(st.data())
@@ -27,8 +38,12 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 9))
     rows: Any = data.draw(
         st.one_of(
-            st.lists(st.integers(0, n - 1), max_size=12).map(lambda rows: np.array(rows, dtype=int)),
-            st.lists(st.booleans(), min_size=n, max_size=n).map(lambda mask: np.array(mask, dtype=bool)),
+            st.lists(st.integers(0, n - 1), max_size=12).map(
+                lambda rows: np.array(rows, dtype=int)
+            ),
+            st.lists(st.booleans(), min_size=n, max_size=n).map(
+                lambda mask: np.array(mask, dtype=bool)
+            ),
             st.slices(n),
         )
     )
@@ -44,11 +59,20 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
 
 
 def test_arrays_lists_and_tensors_make_embeddings() -> None:
-    labels = {"gender": np.array(["f", "m"]), "age": torch.tensor([30, 4]), "smiling": [True, False]}
-    found = Embeddings.of(torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"])
+    labels = {
+        "gender": np.array(["f", "m"]),
+        "age": torch.tensor([30, 4]),
+        "smiling": [True, False],
+    }
+    found = Embeddings.of(
+        torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"]
+    )
     assert (found.features.dtype, found.features.tolist()) == (np.float32, [[1, 0, 0], [0, 1, 0]])
     assert (tuple(found.ids), found.captions) == (("0", "1"), ("a", "b"))
-    assert repr(found) == "Embeddings(2 images of width 3, columns ['gender', 'age', 'smiling'], captions)"
+    assert (
+        repr(found)
+        == "Embeddings(2 images of width 3, columns ['gender', 'age', 'smiling'], captions)"
+    )
     names = {name: found.column(name).names for name in labels}
     assert names == {"gender": ("f", "m"), "age": ("4", "30"), "smiling": ("no", "yes")}
     assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
@@ -63,7 +87,9 @@ def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
     n, d = draw(st.integers(1, 5)), draw(st.integers(1, 3))
     rng, names = np.random.default_rng(draw(st.integers(0, 9))), ("a", "ü", "c/d")
     columns = draw(st.lists(COLUMN, max_size=2, unique=True))
-    features = rng.normal(size=(n, d)).astype(draw(st.sampled_from(["float16", "float32", "float64"])))
+    features = rng.normal(size=(n, d)).astype(
+        draw(st.sampled_from(["float16", "float32", "float64"]))
+    )
     embeddings = Embeddings(
         features,
         tuple(draw(st.lists(TEXT, min_size=n, max_size=n))),
@@ -90,7 +116,9 @@ def test_what_was_saved_is_loaded(tmp_path_factory: Any, given: Any) -> None:
     for column, labels in embeddings.labels.items():
         assert found.column(column).names == labels.names
         assert np.array_equal(found.column(column).codes, labels.codes)
-    assert {k: v.tolist() for k, v in (found_texts or {}).items()} == {k: v.tolist() for k, v in texts.items()}
+    assert {k: v.tolist() for k, v in (found_texts or {}).items()} == {
+        k: v.tolist() for k, v in texts.items()
+    }
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
@@ -107,7 +135,10 @@ def write(folder: Path, **fields: Any) -> Path:
 def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        **arrays(ids=np.array(["x.jpg", "y.jpg", "z.jpg"]), captions=np.array([b"one", b"two", "drei ü".encode()])),
+        **arrays(
+            ids=np.array(["x.jpg", "y.jpg", "z.jpg"]),
+            captions=np.array([b"one", b"two", "drei ü".encode()]),
+        ),
         **{
             "label.gender": np.array(["male", "", "female"]),
             "label.place": np.array([1, 0, -1], dtype=np.int8),
@@ -126,7 +157,9 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     assert found.ids == ("x.jpg", "y.jpg", "z.jpg")
     assert found.captions == ("one", "two", "drei ü")
     assert found.column("gender").counts == {"female": 1, "male": 1}
-    place, year, smiling, g = ((one.names, one.codes.tolist()) for one in list(found.labels.values())[1:])
+    place, year, smiling, g = (
+        (one.names, one.codes.tolist()) for one in list(found.labels.values())[1:]
+    )
     assert place == (("land", "water"), [1, 0, UNKNOWN])
     assert year == (("-1", "204", "1999"), [2, 0, 1])
     assert smiling == (("no", "yes"), [1, 0, 1])
@@ -137,7 +170,10 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
 def test_texts_are_read_of_a_file_that_has_no_images(tmp_path: Path) -> None:
     texts = load_texts(write(tmp_path, text=np.eye(2, 4), prompts=np.array(["a", "b"])))
     assert (list(texts), texts["b"].tolist()) == (["a", "b"], [0, 1, 0, 0])
-    with pytest.raises(InvalidInputError, match=r"mine.npz: expected an array 'features', found \['prompts', 'text'\]"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"mine.npz: expected an array 'features', found \['prompts', 'text'\]",
+    ):
         load_embeddings(tmp_path / "mine.npz")
     assert load_texts(write(tmp_path, **arrays())) is None
     with pytest.raises(InvalidInputError, match=r"none.npz: cannot be read"):
@@ -149,33 +185,67 @@ class Bomb:
         return (pytest.fail, ("a pickle was opened",))
 
 
-def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(tmp_path: Path) -> None:
-    whole = Embeddings(np.arange(24, dtype=np.float32).reshape(8, 3), tuple("abcdefgh"), {"g": Labels.of("xy" * 4)})
+def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
+    tmp_path: Path,
+) -> None:
+    whole = Embeddings(
+        np.arange(24, dtype=np.float32).reshape(8, 3), tuple("abcdefgh"), {"g": Labels.of("xy" * 4)}
+    )
     path = save_embeddings(tmp_path / "file.npz", whole, {"a photo": torch.ones(3)})
     content = path.read_bytes()
-    for place in (content.index(whole.features.tobytes()), len(content) - 12):  # the number of arrays at the end
+    for place in (
+        content.index(whole.features.tobytes()),
+        len(content) - 12,
+    ):  # the number of arrays at the end
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         with pytest.raises(InvalidInputError, match=r"file.npz: .*cannot be read"):
             load_embeddings(path)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"features": np.ones((3, 4), dtype=int)}, r"features: expected floats \(n, d\), got \(3, 4\) of int64"),
+    (
+        {"features": np.ones((3, 4), dtype=int)},
+        r"features: expected floats \(n, d\), got \(3, 4\) of int64",
+    ),
     ({"features": np.float32(1)}, r"features: expected floats \(n, d\), got \(\)"),
     ({"ids": np.array(["a", "b"])}, r"expected 3 rows in every column, got \{'ids': 2\}"),
     ({"ids": np.array([1.0, 2, 3])}, r"'ids': expected strings \(n,\), got \(3,\) of float64"),
-    ({"ids": np.frombuffer(b'{"a": 1}', dtype=np.uint8)}, r"'ids': expected strings \(n,\), got \(8,\) of uint8"),
-    ({"captions": np.arange(3, dtype=np.uint8)}, "'captions': expected UTF-8 JSON in an array of uint8"),
-    ({"ids": np.array([Bomb(), 1, "x"], dtype=object)}, "'ids' cannot be read .* Python objects are never unpickled"),
-    ({"ids": np.array([b"a", b"\xff", b"c"])}, "'ids': expected strings, got bytes that are no UTF-8"),
-    ({"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)}, "'ids': expected UTF-8 JSON in an array of uint8"),
+    (
+        {"ids": np.frombuffer(b'{"a": 1}', dtype=np.uint8)},
+        r"'ids': expected strings \(n,\), got \(8,\) of uint8",
+    ),
+    (
+        {"captions": np.arange(3, dtype=np.uint8)},
+        "'captions': expected UTF-8 JSON in an array of uint8",
+    ),
+    (
+        {"ids": np.array([Bomb(), 1, "x"], dtype=object)},
+        "'ids' cannot be read .* Python objects are never unpickled",
+    ),
+    (
+        {"ids": np.array([b"a", b"\xff", b"c"])},
+        "'ids': expected strings, got bytes that are no UTF-8",
+    ),
+    (
+        {"ids": np.frombuffer(b"[" * 100_000, dtype=np.uint8)},
+        "'ids': expected UTF-8 JSON in an array of uint8",
+    ),
     ({"label.g": np.array([0.5, 1, 2])}, "'label.g': expected strings or integers, got float64"),
     ({"label.g": np.array([0, 1])}, r"expected 3 rows in every column, got \{'g': 2\}"),
-    ({"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])}, "'label.g': expected codes -1"),
+    (
+        {"label.g": np.array([0, 1, 7]), "names.g": np.array(["a", "b"])},
+        "'label.g': expected codes -1",
+    ),
     ({"text": np.ones((2, 4))}, r"'text': expected floats \(0, 4\)"),
     ({"prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\) .* got \(0,\)"),
-    ({"text": np.ones((1, 5)), "prompts": np.array(["a"])}, r"'text': expected floats \(1, 4\) .* got \(1, 5\)"),
-    ({"text": np.eye(2, 4), "prompts": np.array(["a", "a"])}, "'prompts': 'a' is there twice with different"),
+    (
+        {"text": np.ones((1, 5)), "prompts": np.array(["a"])},
+        r"'text': expected floats \(1, 4\) .* got \(1, 5\)",
+    ),
+    (
+        {"text": np.eye(2, 4), "prompts": np.array(["a", "a"])},
+        "'prompts': 'a' is there twice with different",
+    ),
     ({"about": np.array("[1]")}, "'about': expected a JSON object, got list"),
 ]
 
@@ -204,7 +274,9 @@ def one_array() -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("content", [b"", b"junk" * 20, pickle.dumps(Bomb()), b"PK\x03\x04 cut", one_array()])
+@pytest.mark.parametrize(
+    "content", [b"", b"junk" * 20, pickle.dumps(Bomb()), b"PK\x03\x04 cut", one_array()]
+)
 def test_files_that_are_none_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "bad.npz"
     path.write_bytes(content)

@@ -1,4 +1,5 @@
-"""Hugging Face data sets from folders, files and tars of this machine, at random and as a stream."""
+"""Hugging Face data sets from folders, files and tars of this machine, at random and as a
+stream."""
 
 import io
 import shutil
@@ -26,13 +27,24 @@ def opened(root: Any, *split: str, **options: Any) -> Any:
 
 def rows_of(data: Any) -> list[tuple[str, str, Any]]:
     if isinstance(data, ImageData):
-        return [*zip(data.ids, data.captions or [""] * len(data), map(data.read, range(len(data))), strict=True)]
+        return [
+            *zip(
+                data.ids,
+                data.captions or [""] * len(data),
+                map(data.read, range(len(data))),
+                strict=True,
+            )
+        ]
     return [(record.id, record.caption or "", record.read()) for record in data.records()]
 
 
 def reads_of(data: Any) -> list[Any]:
     one_by_one = isinstance(data, ImageData)
-    return [lambda i=i: data.read(i) for i in range(len(data))] if one_by_one else [one.read for one in data.records()]
+    return (
+        [lambda i=i: data.read(i) for i in range(len(data))]
+        if one_by_one
+        else [one.read for one in data.records()]
+    )
 
 
 def pixels(n: int, first: int = 0) -> list[dict[str, Any]]:
@@ -65,10 +77,18 @@ MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption"
 def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> None:
     root = parquet_folder(tmp_path / "own")
     data, stream = opened(root, **MAPPED), opened(root, streaming=True, **MAPPED)
-    assert (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", "test", N)
+    assert (
+        (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", "test", N)
+    )
     assert rows_of(data) == [(f"{i:08d}", f"text {20 + i}", picture(20 + i)) for i in range(N)]
-    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), [0, 1, -1, 1, -1])
-    assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("dark", "pale"), [0, -1, -1, 1, 0])
+    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (
+        ("f", "m"),
+        [0, 1, -1, 1, -1],
+    )
+    assert (data.column("tone").names, data.column("tone").codes.tolist()) == (
+        ("dark", "pale"),
+        [0, -1, -1, 1, 0],
+    )
     assert stream.names == {"gender": ("f", "m")}
     assert rows_of(stream) == rows_of(data)
     for start in (0, 3, N):
@@ -79,7 +99,9 @@ def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> 
             assert [record.labels[column] for record in records] == told
 
 
-def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_splits(tmp_path: Path) -> None:
+def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_splits(
+    tmp_path: Path,
+) -> None:
     root = parquet_folder(tmp_path / "own")
     data = opened(root, "val")
     assert list(data.labels) == ["sex"]
@@ -88,7 +110,9 @@ def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_s
     assert (record.id, dict(record.labels), record.caption) == ("00000002", {"sex": None}, None)
     texts = [f"text {first + i}" for first in (0, 10, 20) for i in range(N)]
     for streaming in (False, True):
-        assert [row[1] for row in rows_of(opened(root, "all", streaming=streaming, **MAPPED))] == texts
+        assert [
+            row[1] for row in rows_of(opened(root, "all", streaming=streaming, **MAPPED))
+        ] == texts
 
 
 def imagefolder(root: Path, part: str = "test") -> Path:
@@ -99,16 +123,27 @@ def imagefolder(root: Path, part: str = "test") -> Path:
 
 
 def jsonl(root: Path) -> Path:
-    lines = [f'{{"picture": "images/{pet}/{i}.png", "label": "{pet}"}}\n' for pet in ("cat", "dog") for i in range(2)]
+    lines = [
+        f'{{"picture": "images/{pet}/{i}.png", "label": "{pet}"}}\n'
+        for pet in ("cat", "dog")
+        for i in range(2)
+    ]
     (imagefolder(root, "images") / "test.jsonl").write_text("".join(lines))
     return root
 
 
-@pytest.mark.parametrize(("layout", "options"), [(imagefolder, {}), (jsonl, {"image": "picture", "labels": ["label"]})])
-def test_a_folder_of_image_files_and_one_of_their_paths(tmp_path: Path, layout: Any, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("layout", "options"), [(imagefolder, {}), (jsonl, {"image": "picture", "labels": ["label"]})]
+)
+def test_a_folder_of_image_files_and_one_of_their_paths(
+    tmp_path: Path, layout: Any, options: dict[str, Any]
+) -> None:
     root = layout(tmp_path / "pets")
     data, stream = opened(root, "test", **options), opened(root, "test", streaming=True, **options)
-    assert (data.column("label").names, data.column("label").codes.tolist()) == (("cat", "dog"), [0, 0, 1, 1])
+    assert (data.column("label").names, data.column("label").codes.tolist()) == (
+        ("cat", "dog"),
+        [0, 0, 1, 1],
+    )
     assert [record.labels["label"] for record in stream.records()] == ["cat", "cat", "dog", "dog"]
     assert rows_of(data) == rows_of(stream)
     assert [data.read(i) for i in range(4)] == [picture(0), picture(1), picture(10), picture(11)]
@@ -116,7 +151,9 @@ def test_a_folder_of_image_files_and_one_of_their_paths(tmp_path: Path, layout: 
 
 @BOTH
 @pytest.mark.parametrize("layout", [parquet_folder, imagefolder])
-def test_a_fingerprint_survives_copying_and_notices_other_rows(tmp_path: Path, layout: Any, streaming: bool) -> None:
+def test_a_fingerprint_survives_copying_and_notices_other_rows(
+    tmp_path: Path, layout: Any, streaming: bool
+) -> None:
     root = layout(tmp_path / "one/own")
     shutil.copytree(root, tmp_path / "two/own")
     one = opened(root, "test", streaming=streaming).fingerprint
@@ -160,12 +197,19 @@ def write_tar(path: Path, rows: Sequence[tuple[str, Mapping[str, bytes]]]) -> Pa
 
 
 def parts(number: int) -> dict[str, bytes]:
-    return {"png": as_bytes(picture(number)), "txt": f"text {number}".encode(), "cls": str(number % 2).encode()}
+    return {
+        "png": as_bytes(picture(number)),
+        "txt": f"text {number}".encode(),
+        "cls": str(number % 2).encode(),
+    }
 
 
 def tars(root: Path) -> Path:
     for shard in range(2):
-        write_tar(root / f"{shard:03d}.tar", [(f"key{n:04d}", parts(n)) for n in range(3 * shard, 3 * shard + 3)])
+        write_tar(
+            root / f"{shard:03d}.tar",
+            [(f"key{n:04d}", parts(n)) for n in range(3 * shard, 3 * shard + 3)],
+        )
     return root
 
 
@@ -181,10 +225,16 @@ def test_images_and_captions_of_tars_are_found(tmp_path: Path, name: str, stream
 
 
 @BOTH
-def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(tmp_path: Path, streaming: bool) -> None:
-    bare = write_tar(tmp_path / "bare.tar", [(f"k{n}", {"png": as_bytes(picture(n))}) for n in range(3)])
+def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(
+    tmp_path: Path, streaming: bool
+) -> None:
+    bare = write_tar(
+        tmp_path / "bare.tar", [(f"k{n}", {"png": as_bytes(picture(n))}) for n in range(3)]
+    )
     assert rows_of(opened(bare, streaming=streaming))[2] == ("00000002", "", picture(2))
-    with pytest.raises(InvalidInputError, match=r"no captions in a column caption, .* There are \['png', '__key__'"):
+    with pytest.raises(
+        InvalidInputError, match=r"no captions in a column caption, .* There are \['png', '__key__'"
+    ):
         opened(bare, streaming=streaming, caption="auto")
     rows = [(f"k{n}", parts(n)) for n in range(5)]
     rows += [("k5", {**rows[4][1], "png": b"no picture"}), ("k6", {"cls": b"0"})]
@@ -199,7 +249,9 @@ def test_tars_without_captions_and_rows_whose_image_is_broken_or_missing(tmp_pat
 
 
 def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> Path:
-    made = datasets.Dataset.from_dict({**{name: pixels(5, 5 * i) for i, name in enumerate(images)}, **columns})
+    made = datasets.Dataset.from_dict(
+        {**{name: pixels(5, 5 * i) for i, name in enumerate(images)}, **columns}
+    )
     for name in images:
         made = made.cast_column(name, datasets.Image())
     made.to_parquet(str(path))
@@ -207,19 +259,36 @@ def parquet_of(path: Path, images: Sequence[str] = (), **columns: list[Any]) -> 
 
 
 @pytest.mark.parametrize("images", [("image", "png"), ("jpg", "mask"), ("photo",)])
-def test_the_column_of_images_is_found_by_name_or_by_type(images: tuple[str, ...], tmp_path: Path) -> None:
+def test_the_column_of_images_is_found_by_name_or_by_type(
+    images: tuple[str, ...], tmp_path: Path
+) -> None:
     path = parquet_of(tmp_path / "a.parquet", images, txt=["x"] * 5)
     assert rows_of(opened(path))[0] == ("00000000", "", picture(0))
 
 
 @refused(
-    ("no/where", {}, "no/where: cannot be opened: there is no such file or folder, and .*Expected a dataset id"),
+    (
+        "no/where",
+        {},
+        "no/where: cannot be opened: there is no such file or folder, and .*Expected a dataset id",
+    ),
     ("{}/a.tar", {}, "a.tar: cannot be opened: .*Expected a dataset id"),
-    ("{}/a.*", {}, r"expected files ending in .parquet or .arrow or .tar, got \['.tar', '.txt'\]; .* as 'manifest'"),
+    (
+        "{}/a.*",
+        {},
+        (
+            r"expected files ending in .parquet or .arrow or .tar, got \['.tar', '.txt'\]; .* as"
+            r" 'manifest'"
+        ),
+    ),
     ("{}/two.parquet", {"split": "test"}, "expected split train or all, got 'test'"),
     ("{}/two.parquet", {}, r"images may be in any of \['jpg', 'png'\]; name it with image="),
     ("{}/none.parquet", {}, r"no column of images; name it with image=.* There are \['txt'\]"),
-    ("{}/none.parquet", {"image": "txt", "labels": "sex"}, r"expected columns \['sex'\]; there are \['txt'\]"),
+    (
+        "{}/none.parquet",
+        {"image": "txt", "labels": "sex"},
+        r"expected columns \['sex'\]; there are \['txt'\]",
+    ),
 )
 def test_what_cannot_be_opened_says_why(tmp_path: Path, root: str, options: dict[str, Any]) -> None:
     for name, images in (("none", ()), ("two", ("jpg", "png"))):
@@ -236,7 +305,10 @@ CELLS: list[Any] = [["one", "two"], [], ["three"], None, ["", None, "four", " ",
 def test_lists_of_captions(name: str, tmp_path: Path) -> None:
     path = parquet_of(tmp_path / "own.parquet", ["image"], **{name: CELLS})
     first, more = ("one", "", "three", "", "four"), (("two",), (), (), (), ("five", "six"))
-    data, records = opened(path, caption="auto"), list(opened(path, caption="auto", streaming=True).records())
+    data, records = (
+        opened(path, caption="auto"),
+        list(opened(path, caption="auto", streaming=True).records()),
+    )
     assert (data.captions, data.more_captions) == (first, more)
     assert tuple(record.caption or "" for record in records) == first
     assert tuple(record.more_captions or () for record in records) == more
@@ -246,6 +318,9 @@ def test_rows_of_one_path_become_one_with_several_captions(tmp_path: Path) -> No
     for k, file in enumerate(("a.png", "b.png")):
         save(tmp_path / file, k)
     said = {"caption": ["one", "two", "three"]}
-    data = opened(parquet_of(tmp_path / "own.parquet", image=["a.png", "b.png", "a.png"], **said), caption="caption")
+    data = opened(
+        parquet_of(tmp_path / "own.parquet", image=["a.png", "b.png", "a.png"], **said),
+        caption="caption",
+    )
     assert (data.captions, data.more_captions) == (("one", "two"), (("three",), ()))
     assert [data.read(row) for row in range(2)] == [picture(0), picture(1)]

@@ -1,4 +1,5 @@
-"""On Ray: the figures of one array to the digit, a worker killed in the midst, embedding that goes on after a kill.
+"""On Ray: the figures of one array to the digit, a worker killed in the midst, embedding that goes
+on after a kill.
 
 Skipped where Ray is not installed; `.ci/environments ray` has it.
 """
@@ -24,7 +25,9 @@ PARTS = np.split(FEATURES, [1, 3, 400, 401, 900, 1290])
 
 
 pytestmark = [
-    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: .ci/environments ray has it"),
+    pytest.mark.skipif(
+        find_spec("ray") is None, reason="Ray is not installed: .ci/environments ray has it"
+    ),
     pytest.mark.filterwarnings("ignore"),  # of Ray itself, and those of made features
 ]
 HOW: dict[str, Any] = {"shard_size": 4, "batch_size": 3, "workers": 0}
@@ -37,7 +40,9 @@ def two() -> Iterator[OnRay]:
 
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path])))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path]))
+        )
         ray.init("local", num_cpus=2, object_store_memory=200_000_000, **quiet)
         yield OnRay()
         ray.shutdown()
@@ -71,7 +76,8 @@ def test_an_error_of_the_work_is_raised_and_a_part_that_kills_its_workers_ends_t
 
 
 def killed_once(mark: Path, work: Any, part: Any) -> Any:
-    """`work`, but the first worker that comes here is killed, as a machine that goes away kills it."""
+    """`work`, but the first worker that comes here is killed, as a machine that goes away kills
+    it."""
     try:
         mark.touch(exist_ok=False)
     except FileExistsError:
@@ -115,10 +121,17 @@ class Killed(Counting):
 
 
 def test_a_pool_embeds_to_the_same_bytes_killed_or_failed(two: OnRay, tmp_path: Path) -> None:
-    """An actor that is killed is replaced; a pool that failed leaves shards from which another run goes on."""
+    """An actor that is killed is replaced; a pool that failed leaves shards from which another run
+    goes on."""
     embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
     embed(make_data(50, {7}), Counting(), tmp_path / "pool", **HOW, runner=two)
-    embed(make_data(50, {7}), Killed(tmp_path / "killed"), tmp_path / "again", **HOW, runner=OnRay(workers=1))
+    embed(
+        make_data(50, {7}),
+        Killed(tmp_path / "killed"),
+        tmp_path / "again",
+        **HOW,
+        runner=OnRay(workers=1),
+    )
     assert (tmp_path / "killed").exists()
     failing, rest = Counting(stop_at=11, stop_with=RuntimeError), Counting()
     with pytest.raises(RuntimeError):

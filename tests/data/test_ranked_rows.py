@@ -1,4 +1,5 @@
-"""Rows in the order of suspicion: their table, their page of pictures, and where the pictures are."""
+"""Rows in the order of suspicion: their table, their page of pictures, and where the pictures
+are."""
 
 import csv
 import re
@@ -21,12 +22,17 @@ def gone(row: int) -> Any:
 def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
     found = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
     page = found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text()
-    assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (200, [str(i) for i in range(1, 201)])
+    assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (
+        200,
+        [str(i) for i in range(1, 201)],
+    )
 
 
 def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:
     found = Suspects(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
-    told = list(csv.DictReader(found.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines()))
+    told = list(
+        csv.DictReader(found.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines())
+    )
     assert [one["row"] for one in told] == ["2", "0", "3", "1"]
     assert told[0]["id"] == "'=c"  # no formula
     figures = [(one["rank"], one["percentile"], one["score"]) for one in told[::3]]
@@ -46,7 +52,9 @@ def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: 
     (folder / "a").mkdir(parents=True)
     for name, colour in (("in/a/1.png", "red"), ("in/2.jpg.png", "blue"), ("out.png", "green")):
         Image.new("RGB", (4, 4), colour).save(tmp_path / name)
-    found = Suspects.pictures(folder, ("a/1.png", "a/1", "2.jpg", "none", "../out.png", str(tmp_path / "out.png")))
+    found = Suspects.pictures(
+        folder, ("a/1.png", "a/1", "2.jpg", "none", "../out.png", str(tmp_path / "out.png"))
+    )
     assert [found["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
     paths = [found["path"](row) for row in range(2, 6)]
     assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder

@@ -1,4 +1,5 @@
-"""Features in parts are one array: rows, products, rankings and whole evaluations, wherever the cuts are."""
+"""Features in parts are one array: rows, products, rankings and whole evaluations, wherever the
+cuts are."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> No
         assert np.array_equal(shards.picked(chosen)[:], SMALL[chosen])
     with pytest.raises(IndexError):
         shards[[300]]
-    assert torch.equal(shards.unit.products({"a": QUERIES})["a"], WHOLE.products({"a": QUERIES})["a"])
+    assert torch.equal(
+        shards.unit.products({"a": QUERIES})["a"], WHOLE.products({"a": QUERIES})["a"]
+    )
     assert torch.equal(shards.unit[:], WHOLE[:])
 
 
@@ -75,7 +78,10 @@ def test_the_cuts_do_not_matter(at: list[int], k: int, chosen: str, moved: bool)
         turn = torch.linalg.qr(torch.from_numpy(RNG.normal(size=(64, 64))))[0].float()
         whole, parts = whole.changed(lambda x: x @ turn), parts.changed(lambda x: x @ turn)
     k = min(k, len(whole))
-    found, texts = parts.products({"a": QUERIES, "b": QUERIES[:1]}), {"a": QUERIES, "b": QUERIES[:1]}
+    found, texts = (
+        parts.products({"a": QUERIES, "b": QUERIES[:1]}),
+        {"a": QUERIES, "b": QUERIES[:1]},
+    )
     expected = whole.products(texts)
     assert all(torch.equal(found[name], expected[name]) for name in texts)
     found, exact = parts.top(QUERIES, k), (QUERIES.double() @ whole[:].double().T).numpy().round(12)
@@ -83,7 +89,9 @@ def test_the_cuts_do_not_matter(at: list[int], k: int, chosen: str, moved: bool)
     assert np.array_equal(found, np.argsort(-exact, axis=1, kind="stable")[:, :k])
 
 
-@pytest.mark.parametrize("which", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)])
+@pytest.mark.parametrize(
+    "which", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)]
+)
 def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(which: Any) -> None:
     expected = PLAIN[torch.from_numpy(which.copy()) if isinstance(which, np.ndarray) else which]
     torch.testing.assert_close(WHOLE[which], expected)
@@ -94,16 +102,22 @@ def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(which: Any) -> N
         torch.testing.assert_close(some.some([1, 0])[:], expected[[1, 0]])
         moved = some.changed(lambda x: x + 1).changed(lambda x: 2 * x)
         torch.testing.assert_close(torch.cat(list(moved.split(9))), 2 * (expected + 1))
-        torch.testing.assert_close(some.products({"a": QUERIES.double()})["a"], expected @ QUERIES.T)
+        torch.testing.assert_close(
+            some.products({"a": QUERIES.double()})["a"], expected @ QUERIES.T
+        )
 
 
 def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
-    with pytest.raises(InvalidInputError, match=r"1 rows are zero or not finite, such as \['row 43'\]"):
+    with pytest.raises(
+        InvalidInputError, match=r"1 rows are zero or not finite, such as \['row 43'\]"
+    ):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan
-    some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(np.arange(40, 100))
+    some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(
+        np.arange(40, 100)
+    )
     with pytest.raises(InvalidInputError, match=r"2 rows are .*such as \['image 43', 'image 90'\]"):
         some[:]
 
@@ -132,7 +146,12 @@ def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) ->
     else:
         path.unlink()
     unit = shards.unit
-    for read in (lambda: shards[:], lambda: unit.products({"": QUERIES}), lambda: unit.top(QUERIES, 3), shards.digest):
+    for read in (
+        lambda: shards[:],
+        lambda: unit.products({"": QUERIES}),
+        lambda: unit.top(QUERIES, 3),
+        shards.digest,
+    ):
         with pytest.raises(InvalidInputError, match=path.name):
             read()
     assert np.array_equal(shards[:40], first[:40])  # the others are as they were
@@ -143,7 +162,11 @@ def test_a_digest_reads_every_row_in_its_order() -> None:
     others = [second.copy() for _ in range(3)]
     for other, row in zip(others, (0, 5, -1), strict=True):
         other[row, 5] += 1
-    several = [Shards([first, second]), Shards([second, first]), *(Shards([first, other]) for other in others)]
+    several = [
+        Shards([first, second]),
+        Shards([second, first]),
+        *(Shards([first, other]) for other in others),
+    ]
     several.append(several[0].picked(np.arange(299)))
     assert len({shards.digest() for shards in several}) == 6
     assert several[0].digest() == Shards([first, second]).digest()
@@ -161,14 +184,20 @@ def test_a_digest_reads_every_row_in_its_order() -> None:
     (["pickled.npy"], r"pickled.npy: cannot be read"),
 )
 def test_what_is_no_shard_is_refused_by_name(tmp_path: Path, names: Any) -> None:
-    arrays = {"a": np.zeros((3, 4), "f2"), "wide": np.zeros((3, 5), "f2"), "int": np.zeros((3, 4), int)}
+    arrays = {
+        "a": np.zeros((3, 4), "f2"),
+        "wide": np.zeros((3, 5), "f2"),
+        "int": np.zeros((3, 4), int),
+    }
     for name, array in {**arrays, "flat": np.zeros(3), "pickled": np.array([{}, None])}.items():
         np.save(tmp_path / f"{name}.npy", array)
     # which numpy's reader stumbles over
     (tmp_path / "header.npy").write_bytes((tmp_path / "a.npy").read_bytes().replace(b"}", b"{"))
     for name in ("junk.npy", "a.csv"):
         (tmp_path / name).write_bytes(b"junk" * 20)
-    Shards.open([tmp_path / name for name in names] if isinstance(names, list) else f"{tmp_path}/{names}")[:]
+    Shards.open(
+        [tmp_path / name for name in names] if isinstance(names, list) else f"{tmp_path}/{names}"
+    )[:]
 
 
 CUTS = [1, 3, 400, 401, 1290]
@@ -179,7 +208,12 @@ def write_npy(folder: Path) -> str:
     for i, where in enumerate(np.split(np.arange(N), CUTS)):
         np.save(folder / f"{i}.npy", FEATURES[where])
         ids = [str(x) for x in FEATURES[where, 0]]
-        own = {"gender": GENDER[where], "url": [f"u{i}" for i in where], "ids": ids, "list": [[0.0]] * len(where)}
+        own = {
+            "gender": GENDER[where],
+            "url": [f"u{i}" for i in where],
+            "ids": ids,
+            "list": [[0.0]] * len(where),
+        }
         pq.write_table(pa.table(own), folder / f"meta_{i}.parquet")
     return f"{folder}/*.npy"
 
@@ -198,7 +232,9 @@ def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
     ("a.npz", "meta_0.parquet", r"a table has the labels of \.npy shards"),
     ("*.np?", None, r"a.npz: cannot be read"),
 )
-def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, images: str, table: str | None) -> None:
+def test_files_that_do_not_fit_together_are_refused(
+    tmp_path: Path, images: str, table: str | None
+) -> None:
     write_npy(tmp_path)
     save_embeddings(tmp_path / "a.npz", Embeddings.of(FEATURES, {"gender": GENDER}))
     open_embeddings(tmp_path / images, table=table and tmp_path / table)
@@ -206,7 +242,9 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path, images: str,
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 @pytest.mark.parametrize("task", ["retrieval", "groups"])
-@pytest.mark.parametrize("methods", [["orth-cali", "cali", "equalise"], ["leace", "roboshot"]], ids=["text", "image"])
+@pytest.mark.parametrize(
+    "methods", [["orth-cali", "cali", "equalise"], ["leace", "roboshot"]], ids=["text", "image"]
+)
 def test_figures_are_those_of_one_array(task: str, methods: list[str], tmp_path: Path) -> None:
     parts, reference = Shards(np.split(FEATURES, CUTS)), Shards(np.split(REFERENCE, [5, 640]))
     found = figures(task, parts, reference=reference, methods=methods)

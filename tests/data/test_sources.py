@@ -1,4 +1,5 @@
-"""Waterbirds, CelebA and FairFace in the layouts that they come in, a table of one's own, and data sets by name."""
+"""Waterbirds, CelebA and FairFace in the layouts that they come in, a table of one's own, and data
+sets by name."""
 
 import json
 from collections.abc import Callable
@@ -20,18 +21,30 @@ from vldebias.errors import InvalidInputError
 BIRDS = [*product((0, 1), (0, 1, 2), (0, 1)), (0, 2, 0)]  # (y, split, place)
 VALUES = np.random.default_rng(12).integers(0, 2, (12, 40)) * 2 - 1
 PARTS = [0, 1, 2] * 4
-VAL = [("3-9", "Male", "East Asian"), ("more than 70", "Female", "Black"), ("50-59", "Female", "Latino_Hispanic")]
+VAL = [
+    ("3-9", "Male", "East Asian"),
+    ("more than 70", "Female", "Black"),
+    ("50-59", "Female", "Latino_Hispanic"),
+]
 TRAIN = [("0-2", "Male", "White"), ("20-29", "Female", "Middle Eastern")]
 CROPPED = "fairface-img-margin025-trainval"
 
 
 @pytest.mark.parametrize(
     ("name", "split", "columns", "n"),
-    [("waterbirds", "test", ["label", "place"], 8), ("celeba", "test", ["label", "gender", *ATTRIBUTES], 8),
-     ("fairface", "val", ["gender", "race", "age"], 14)],
-)  # fmt: skip
+    [
+        ("waterbirds", "test", ["label", "place"], 8),
+        ("celeba", "test", ["label", "gender", *ATTRIBUTES], 8),
+        ("fairface", "val", ["gender", "race", "age"], 14),
+    ],
+)
 def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
-    stand_ins: Path, monkeypatch: pytest.MonkeyPatch, name: str, split: str, columns: list[str], n: int
+    stand_ins: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    split: str,
+    columns: list[str],
+    n: int,
 ) -> None:
     monkeypatch.setenv("HOME", str(stand_ins))
     data = open_data(name, f"~/{name}")
@@ -43,24 +56,53 @@ def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
 
 
 @refused(
-    ("waterbird", ".", {}, r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: celeba, fairface"),
-    ("birds", ".", {}, r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.open_world"),
-    ("waterbirds", ".", {"pad": 1}, r"waterbirds: unknown options \['pad'\]; expected none for this data set"),
-    ("manifest", ".", {"pad": 1}, r"manifest: unknown options \['pad'\]; expected image, caption, labels"),
+    (
+        "waterbird",
+        ".",
+        {},
+        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: celeba, fairface",
+    ),
+    (
+        "birds",
+        ".",
+        {},
+        r"the worlds 'birds' and 'portraits' are opened with vldebias.miniature.open_world",
+    ),
+    (
+        "waterbirds",
+        ".",
+        {"pad": 1},
+        r"waterbirds: unknown options \['pad'\]; expected none for this data set",
+    ),
+    (
+        "manifest",
+        ".",
+        {"pad": 1},
+        r"manifest: unknown options \['pad'\]; expected image, caption, labels",
+    ),
     ("celeba", "no/where", {}, "celeba: no/where .* list_attr_celeba .* mmlab"),
     ("celeba", None, {}, "celeba: .* list_attr_celeba .* mmlab"),
 )
-def test_what_cannot_be_opened_says_why(name: str, root: str | None, options: dict[str, Any]) -> None:
+def test_what_cannot_be_opened_says_why(
+    name: str, root: str | None, options: dict[str, Any]
+) -> None:
     open_data(name, root, **options)
 
 
 @pytest.mark.parametrize("folder", ["", "waterbird_complete95_forest2water2", "waterbirds_v1.0"])
 def test_waterbirds(tmp_path: Path, folder: str) -> None:
     waterbirds(tmp_path / folder, BIRDS)
-    assert [len(open_waterbirds(tmp_path, split)) for split in ("train", "val", "test", "all")] == [4, 4, 5, 13]
+    assert [len(open_waterbirds(tmp_path, split)) for split in ("train", "val", "test", "all")] == [
+        4,
+        4,
+        5,
+        13,
+    ]
     data = open_waterbirds(tmp_path)
     rows = [i for i, (_, split, _) in enumerate(BIRDS) if split == 2]
-    assert data.ids == tuple(f"{i % 3 + 1:03d}.Some_Bird/Some_Bird_{i:04d}_{79 * i}.jpg" for i in rows)
+    assert data.ids == tuple(
+        f"{i % 3 + 1:03d}.Some_Bird/Some_Bird_{i:04d}_{79 * i}.jpg" for i in rows
+    )
     assert data.column("label").codes.tolist() == [BIRDS[i][0] for i in rows]
     assert data.column("place").codes.tolist() == [BIRDS[i][2] for i in rows]
     counts = {"landbird/land": 2, "landbird/water": 1, "waterbird/land": 1, "waterbird/water": 1}
@@ -89,7 +131,9 @@ def official(root: Path) -> None:
     (root / "Anno/list_eval_partition.txt").rename(root / "Eval/list_eval_partition.txt")
 
 
-def packed(folder: str, images: str = "img_align_celeba", *, kaggle: bool = True) -> Callable[[Path], None]:
+def packed(
+    folder: str, images: str = "img_align_celeba", *, kaggle: bool = True
+) -> Callable[[Path], None]:
     return lambda root: celeba(root / folder, root / folder / images, VALUES, PARTS, kaggle=kaggle)
 
 
@@ -112,19 +156,42 @@ def test_every_layout_of_celeba_gives_the_same(tmp_path: Path, layout: str) -> N
     for k, name in enumerate(ATTRIBUTES):
         assert data.column(name).names == ("no", "yes")
         assert data.column(name).codes.tolist() == (VALUES[rows, k] > 0).astype(int).tolist()
-    for name, column, values in (("label", "Blond_Hair", ("dark", "blond")), ("gender", "Male", ("female", "male"))):
+    for name, column, values in (
+        ("label", "Blond_Hair", ("dark", "blond")),
+        ("gender", "Male", ("female", "male")),
+    ):
         assert data.column(name).names == values
         assert np.array_equal(data.column(name).codes, data.column(column).codes)
     assert data.read(0).size == picture().size
 
 
 @refused(
-    ("list_attr_celeba.txt", "000003.jpg", "000003.jpg 1", "a file name and 40 values, got .*000003.jpg 1"),
+    (
+        "list_attr_celeba.txt",
+        "000003.jpg",
+        "000003.jpg 1",
+        "a file name and 40 values, got .*000003.jpg 1",
+    ),
     ("list_attr_celeba.txt", " Male ", " Sex ", r"'Male'.*'5_o_Clock"),
     ("list_attr_celeba.txt", "", None, r"list_attr_celeba\.txt: expected"),
-    ("list_attr_celeba.txt", "-1", "-2", r"column '.*': expected one of \['-1', '0', '1'\], got \['-2'\]"),
-    ("list_eval_partition.txt", "000005.jpg 1\n", "", r"1 images have attributes but no split, such as \['000005"),
-    ("list_eval_partition.txt", ".jpg 2", ".jpg 7", r"expected one of \['0', '1', '2'\], got \['7'\]"),
+    (
+        "list_attr_celeba.txt",
+        "-1",
+        "-2",
+        r"column '.*': expected one of \['-1', '0', '1'\], got \['-2'\]",
+    ),
+    (
+        "list_eval_partition.txt",
+        "000005.jpg 1\n",
+        "",
+        r"1 images have attributes but no split, such as \['000005",
+    ),
+    (
+        "list_eval_partition.txt",
+        ".jpg 2",
+        ".jpg 7",
+        r"expected one of \['0', '1', '2'\], got \['7'\]",
+    ),
 )
 def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str | None) -> None:
     LAYOUTS["flat"](tmp_path)
@@ -134,7 +201,9 @@ def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str
     open_celeba(tmp_path)
 
 
-@pytest.mark.parametrize(("labels", "images"), [("", ""), ("", CROPPED), ("labels", CROPPED), (CROPPED, CROPPED)])
+@pytest.mark.parametrize(
+    ("labels", "images"), [("", ""), ("", CROPPED), ("labels", CROPPED), (CROPPED, CROPPED)]
+)
 def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
     fairface(tmp_path / labels, "val", VAL, tmp_path / images)
     fairface(tmp_path / labels, "train", TRAIN, tmp_path / images)
@@ -142,7 +211,10 @@ def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
     assert (data.split, data.ids) == ("val", ("val/1.jpg", "val/2.jpg", "val/3.jpg"))
     assert every.ids == ("train/1.jpg", "train/2.jpg", *data.ids)
     assert len(open_fairface(tmp_path, "train")) == 2
-    assert (data.column("age").names[:2], data.column("race").names[:2]) == (("0-2", "3-9"), ("White", "Black"))
+    assert (data.column("age").names[:2], data.column("race").names[:2]) == (
+        ("0-2", "3-9"),
+        ("White", "Black"),
+    )
     for column, k in (("age", 0), ("gender", 1), ("race", 2)):
         found = every.column(column)
         assert [found.names[code] for code in found.codes] == [row[k] for row in TRAIN + VAL]
@@ -178,8 +250,14 @@ def test_columns_are_mapped_and_splits_picked(tmp_path: Path, ending: str) -> No
     data = open_manifest(path, caption="text", labels={"gender": "sex", "tone": "tone"})
     assert (data.name, data.split, data.ids) == ("own", "all", ("a/1.png", "a/2.png", "b/3.png"))
     assert data.captions == ("one", "two, again", "")
-    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (("f", "m"), [0, 1, 0])
-    assert (data.column("tone").names, data.column("tone").codes.tolist()) == (("1", "3"), [1, -1, 0])
+    assert (data.column("gender").names, data.column("gender").codes.tolist()) == (
+        ("f", "m"),
+        [0, 1, 0],
+    )
+    assert (data.column("tone").names, data.column("tone").codes.tolist()) == (
+        ("1", "3"),
+        [1, -1, 0],
+    )
     assert data.about == {"root": str(tmp_path), "columns not used": ["part"]}
     assert [data.read(i) for i in range(3)] == [picture(i) for i in range(3)]
     part = open_manifest(path, "test", split_column="part", labels="sex")
@@ -192,24 +270,37 @@ def test_a_row_per_caption_and_lists_of_captions_are_read_as_images(tmp_path: Pa
     for k, name in enumerate("abc"):
         save(tmp_path / f"{name}.png", k)
     data = open_manifest(
-        table(tmp_path / "own.csv", [{"image": f"{a}.png", "said": b} for a, b in said]), caption="said"
+        table(tmp_path / "own.csv", [{"image": f"{a}.png", "said": b} for a, b in said]),
+        caption="said",
     )
     assert (data.captions, data.more_captions) == (("one", "two", ""), (("three", "four"), (), ()))
     assert [data.read(row) for row in range(3)] == [picture(k) for k in range(3)]
     cells: list[Any] = [["one", "two"], [], ["", None, "four", " ", "five"]]
-    rows: Any = [{"image": f"{name}.png", "said": cell} for name, cell in zip("abc", cells, strict=True)]
+    rows: Any = [
+        {"image": f"{name}.png", "said": cell} for name, cell in zip("abc", cells, strict=True)
+    ]
     lists = open_manifest(table(tmp_path / "own.jsonl", rows), caption="said")
     assert (lists.captions, lists.more_captions) == (("one", "", "four"), (("two",), (), ("five",)))
-    with pytest.raises(InvalidInputError, match=r"column 'said': expected a text or a list of texts .* got \[1, 2\]"):
-        open_manifest(table(tmp_path / "own.jsonl", [{"image": "a.png", "said": [1, 2]}]), caption="said")
+    with pytest.raises(
+        InvalidInputError,
+        match=r"column 'said': expected a text or a list of texts .* got \[1, 2\]",
+    ):
+        open_manifest(
+            table(tmp_path / "own.jsonl", [{"image": "a.png", "said": [1, 2]}]), caption="said"
+        )
 
 
 @refused(
-    ({"split": "val", "split_column": "part"}, "own.csv: expected split test or train or all, got 'val'"),
+    (
+        {"split": "val", "split_column": "part"},
+        "own.csv: expected split test or train or all, got 'val'",
+    ),
     ({"split": "test"}, "own.csv: split 'test' needs split_column"),
     ({"image": "tone"}, "own.csv: 1 rows have no image in column 'tone'"),
 )
-def test_a_split_or_an_image_that_is_not_there_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_a_split_or_an_image_that_is_not_there_is_named(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     open_manifest(table(tmp_path / "own.csv"), **options)
 
 

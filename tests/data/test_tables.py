@@ -17,7 +17,13 @@ from pyarrow import parquet
 
 from tests.refusals import refused
 from vldebias.data import UNKNOWN, Labels, cross, odd_values, read_table
-from vldebias.data.tables import as_texts, check_captions, column_of, one_row_per_image, says_something
+from vldebias.data.tables import (
+    as_texts,
+    check_captions,
+    column_of,
+    one_row_per_image,
+    says_something,
+)
 from vldebias.errors import InvalidInputError, SuspectInputWarning
 
 NAMES = ("a", "b", "c")
@@ -36,7 +42,9 @@ def test_values_come_back_counted_picked_and_taken_for_unknown(
 ) -> None:
     labels, named = Labels.of(rows), Labels.of(rows, NAMES)
     assert back(labels) == back(named) == [row or None for row in rows]
-    assert Labels(labels.codes, [*labels.names]).names == tuple(sorted({row for row in rows if row}))
+    assert Labels(labels.codes, [*labels.names]).names == tuple(
+        sorted({row for row in rows if row})
+    )
     assert named.counts == {name: rows.count(name) for name in NAMES}
     assert named.known.sum() == len(rows) - rows.count(None) - rows.count("")
     picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if rows else []
@@ -75,7 +83,9 @@ def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | No
         (Labels.of(["x"]), ("x",), [0]),
     ],
 )
-def test_columns_as_people_have_them(column: object, names: tuple[str, ...], codes: list[int]) -> None:
+def test_columns_as_people_have_them(
+    column: object, names: tuple[str, ...], codes: list[int]
+) -> None:
     labels = Labels.of_array(column)
     assert (labels.names, labels.codes.tolist()) == (names, codes)
 
@@ -161,7 +171,9 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
         ([], (), []),
     ],
 )
-def test_numbers_are_labels_by_how_they_are_written(column: list, names: tuple[str, ...], codes: list[int]) -> None:
+def test_numbers_are_labels_by_how_they_are_written(
+    column: list, names: tuple[str, ...], codes: list[int]
+) -> None:
     found = Labels.of_column(pa.array(column), None, "here")
     assert (found.names, found.codes.tolist()) == (names, codes)
 
@@ -174,7 +186,9 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     if ending == ".parquet":
         parquet.write_table(pa.table(rows), path)
     elif "json" in ending:
-        path.write_text("".join(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in each))
+        path.write_text(
+            "".join(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in each)
+        )
     else:
         with path.open("w", newline="", encoding="utf-8-sig") as file:
             writer = csv.writer(file, delimiter="\t" if ending == ".tsv" else ",")
@@ -182,16 +196,23 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     table = read_table(path)
     assert as_texts(column_of(table, "image", path), "here") == rows["image"]
     assert as_texts(column_of(table, "text", path), "here") == rows["text"]
-    assert Labels.of_column(column_of(table, "gender", path), None, "here").codes.tolist() == [0, UNKNOWN]
+    assert Labels.of_column(column_of(table, "gender", path), None, "here").codes.tolist() == [
+        0,
+        UNKNOWN,
+    ]
 
 
-def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_with_a_dot(tmp_path: Path) -> None:
+def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_with_a_dot(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x,y\n007,NA\n1e3,null\n")
     assert read_table(path).to_pylist() == [{"x": "007", "y": "NA"}, {"x": "1e3", "y": "null"}]
     path = tmp_path / "a.jsonl"
     path.write_text('{"image": "a", "labels": {"gender": "f"}}\n{"image": "b", "labels": {}}\n')
-    assert Labels.of_column(column_of(read_table(path), "labels.gender", path), None, "").codes.tolist() == [0, UNKNOWN]
+    assert Labels.of_column(
+        column_of(read_table(path), "labels.gender", path), None, ""
+    ).codes.tolist() == [0, UNKNOWN]
 
 
 def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) -> None:
@@ -230,7 +251,9 @@ def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) 
     ("none.csv", None, "none.csv"),
     ("a.xlsx", b"", "a.xlsx.*csv"),
 )
-def test_a_file_that_does_not_fit_says_why(tmp_path: Path, name: str, content: bytes | None) -> None:
+def test_a_file_that_does_not_fit_says_why(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     read_table(tmp_path / name)
@@ -247,12 +270,20 @@ def test_rows_of_one_image_become_one_in_their_order() -> None:
     with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
     assert (with_lists[1], with_lists[2]) == (["one"], [("1b", "two", "2b")])
     plain = one_row_per_image("own", ["a", "b"], ["one", "nan"], [], {})
-    assert (plain[0].tolist(), plain[1], plain[2]) == ([0, 1], ["one", "nan"], [])  # nothing to put together
+    assert (plain[0].tolist(), plain[1], plain[2]) == (
+        [0, 1],
+        ["one", "nan"],
+        [],
+    )  # nothing to put together
 
 
 @refused(
     ([], {}, "own: 3 rows name an image that is there more than once, such as 'a'"),
-    (SAID, {"kind": [0, 1, 0, 1, 0, 0]}, "own: column 'kind': the rows of image 'b' have different values"),
+    (
+        SAID,
+        {"kind": [0, 1, 0, 1, 0, 0]},
+        "own: column 'kind': the rows of image 'b' have different values",
+    ),
 )
 def test_rows_that_cannot_be_one(captions: list[str], labels: dict[str, list[int]]) -> None:
     columns = {name: Labels(np.array(codes), tuple("xy")) for name, codes in labels.items()}
@@ -268,8 +299,14 @@ def test_what_stands_for_no_text() -> None:
 
 @refused(
     (["a dog"] * 4, "own: all 4 captions say 'a dog'"),
-    (["17", "3,5", "-2.0", "a dog"], r"own: 3 of 4 captions \(75%\) are numbers, such as \['17'\].*Do this"),
-    (["x/IMG_1.JPG", "2.png", "a dog"], r"own: 2 of 3 captions \(67%\) are names of files, such as \['x/IMG_1.JPG'\]"),
+    (
+        ["17", "3,5", "-2.0", "a dog"],
+        r"own: 3 of 4 captions \(75%\) are numbers, such as \['17'\].*Do this",
+    ),
+    (
+        ["x/IMG_1.JPG", "2.png", "a dog"],
+        r"own: 2 of 3 captions \(67%\) are names of files, such as \['x/IMG_1.JPG'\]",
+    ),
 )
 def test_captions_that_say_nothing(captions: list[str]) -> None:
     check_captions("own", captions, "Do this")

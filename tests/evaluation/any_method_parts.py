@@ -1,4 +1,5 @@
-"""A small world of embeddings in which gender leaks into jobs: a gallery, a reference, the texts of the same model."""
+"""A small world of embeddings in which gender leaks into jobs: a gallery, a reference, the texts of
+the same model."""
 
 from itertools import chain
 
@@ -11,13 +12,17 @@ from vldebias.data import Embeddings, Labels
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge", "baker")
 GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
 DIM = 24
-AXES = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64))[0]
+AXES = torch.linalg.qr(
+    torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+)[0]
 
 
 def texts() -> dict[str, torch.Tensor]:
     """Prompt -> row; every job leans to one gender, and a stated gender shows."""
     prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
-    noise = torch.randn(len(prompts), DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    noise = torch.randn(
+        len(prompts), DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+    )
     rows = {}
     for prompt, noisy in zip(prompts, noise, strict=True):
         words = prompt.lower().replace(".", "").split()

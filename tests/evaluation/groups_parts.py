@@ -1,4 +1,5 @@
-"""What the tests of group robustness share: a small world of features in which the spurious direction is strong."""
+"""What the tests of group robustness share: a small world of features in which the spurious
+direction is strong."""
 
 from typing import Any
 
@@ -53,9 +54,20 @@ def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 
 
 
 def measure(images: Embeddings, **given: Any) -> list[TaskResult]:
-    """The blocks of `GroupsTask` on images; given: its fields and the inputs of its `measure`, splits among them."""
-    inputs = {name: given.pop(name) for name in ("train", "val", "reference", "edits", "progress") if name in given}
-    fields = {"name": "birds", "title": "Birds", "data": {"name": "given"}, "prompts": PROMPTS, "resamples": 200}
+    """The blocks of `GroupsTask` on images; given: its fields and the inputs of its `measure`,
+    splits among them."""
+    inputs = {
+        name: given.pop(name)
+        for name in ("train", "val", "reference", "edits", "progress")
+        if name in given
+    }
+    fields = {
+        "name": "birds",
+        "title": "Birds",
+        "data": {"name": "given"},
+        "prompts": PROMPTS,
+        "resamples": 200,
+    }
     fields |= {name: {"name": "given"} for name in ("train", "val") if name in inputs}
     fields |= {"label": "label", "spurious": "place"}
     return GroupsTask.build(fields | given).measure(images, texts(), **inputs)

@@ -1,4 +1,5 @@
-"""A folder of images painted by hand, whose colours say what they show: red the gender, green the age, blue the job."""
+"""A folder of images painted by hand, whose colours say what they show: red the gender, green the
+age, blue the job."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,13 @@ GENDERS, AGES = ("male", "female"), ("young", "old", "ageless")
 UNCLEAR = 2  # a gender that the judge below cannot tell
 VALUES = {"male": ["male"], "female": ["female"]}
 PEOPLE = make_prompt_set(
-    "people", VALUES, TRAIN, ["a {attribute} {concept}"], (), test_concepts=UNSEEN, class_template="a {concept}"
+    "people",
+    VALUES,
+    TRAIN,
+    ["a {attribute} {concept}"],
+    (),
+    test_concepts=UNSEEN,
+    class_template="a {concept}",
 )
 Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
 
@@ -29,9 +36,20 @@ def task(**fields: Any) -> GenerationTask:
 
 
 def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[GeneratedImages, Shows]:
-    """Images of every prompt under "none" and "cali" that show this and that; returns what each shows."""
-    settings = {"images": 5, "stated_images": 2, "seeds": [0, 1], "steps": 1, "batch_size": 1} | changes
-    made = task(**settings).plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None}).settle(folder)
+    """Images of every prompt under "none" and "cali" that show this and that; returns what each
+    shows."""
+    settings = {
+        "images": 5,
+        "stated_images": 2,
+        "seeds": [0, 1],
+        "steps": 1,
+        "batch_size": 1,
+    } | changes
+    made = (
+        task(**settings)
+        .plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None})
+        .settle(folder)
+    )
     shows = {}
     for image in made:
         job = JOBS.index(image.concept) if image.concept in JOBS else 0
@@ -41,19 +59,26 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Gener
 
 
 def chosen(made: GeneratedImages, *, stated: bool = False, **of: str) -> GeneratedImages:
-    """The images of a variant=, part= or concept=, of prompts that state their attribute or that do not."""
+    """The images of a variant=, part= or concept=, of prompts that state their attribute or that do
+    not."""
     own = [one for one in made if (one.stated is not None) == stated]
-    return replace(made, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items())))
+    return replace(
+        made, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items()))
+    )
 
 
 def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, int]) -> None:
     """One image that shows this gender, age and job."""
-    about = {"flagged": shown[0] == UNCLEAR, "left_alone": image.variant == "cali" and image.stated is not None}
+    about = {
+        "flagged": shown[0] == UNCLEAR,
+        "left_alone": image.variant == "cali" and image.stated is not None,
+    }
     write_png(Image.new("RGB", (4, 4), shown), made.path(image), about)
 
 
 class Reader:
-    """Reads the colours; is not sure of unclear genders. `asked` counts the images that it was shown."""
+    """Reads the colours; is not sure of unclear genders. `asked` counts the images that it was
+    shown."""
 
     name = "reader of colours"
 

@@ -21,7 +21,9 @@ def log(tmp_path: Path) -> AnnotationLog:
 
 def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, monkeypatch) -> None:
     synced, real = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_size), real(file)))
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_size), real(file))
+    )
     assert log.answers() == {}
     log.append("a.png", "ada", "gender", "male")
     before = log.path.read_bytes()
@@ -29,7 +31,10 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
     assert len(synced) == 2  # the file, and the folder that has a new name
     log.append("a.png", "ada", "gender", CANNOT_TELL)
     log.append("a.png", "bob", "gender", "male")
-    assert (log.path.read_bytes().startswith(before), log.path.read_bytes().count(b"\n")) == (True, 3)
+    assert (log.path.read_bytes().startswith(before), log.path.read_bytes().count(b"\n")) == (
+        True,
+        3,
+    )
     assert b"null" not in before
     assert {key: answer.value for key, answer in log.answers().items()} == {
         ("ada", "a.png", "gender"): CANNOT_TELL,
@@ -38,7 +43,8 @@ def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, mon
 
 
 def test_an_answer_waits_for_whoever_has_the_file(log: AnnotationLog) -> None:
-    """Even for who only reads it under a lock: what looks like a torn line is one that is still being written."""
+    """Even for who only reads it under a lock: what looks like a torn line is one that is still
+    being written."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
     log.append("a.png", "ada", "gender", "male")
     with log.path.open("ab") as other:
@@ -65,7 +71,9 @@ def test_a_torn_last_line_is_skipped_and_no_other_is_lost(tmp_path_factory, cut:
         warnings.simplefilter("always")
         kept = len(log.read())
         log.append("new.png", "bob", "gender", "female")
-    only_its_end = bool(left) and not left.endswith(b"\n") and content[len(left) :].startswith(b"\n")
+    only_its_end = (
+        bool(left) and not left.endswith(b"\n") and content[len(left) :].startswith(b"\n")
+    )
     whole = left.count(b"\n") + only_its_end
     assert kept == whole
     torn = left and not left.endswith(b"\n") and not only_its_end
@@ -98,7 +106,13 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
 
 @pytest.mark.parametrize(
     "change",
-    [{"image": "/etc/passwd"}, {"image": "../x"}, {"image": "a\\b"}, {"value": " a"}, {"seconds": -1.0}]
+    [
+        {"image": "/etc/passwd"},
+        {"image": "../x"},
+        {"image": "a\\b"},
+        {"value": " a"},
+        {"seconds": -1.0},
+    ]
     + [{name: float("inf")} for name in ("weight", "seconds")],
 )
 def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: dict) -> None:
@@ -109,7 +123,13 @@ def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: d
 
 
 def line(image: str, annotator: str, value: str, time: str = "2024-01-01T00:00:00Z") -> str:
-    fields = {"version": 1, "image": image, "annotator": annotator, "attribute": "gender", "value": value}
+    fields = {
+        "version": 1,
+        "image": image,
+        "annotator": annotator,
+        "attribute": "gender",
+        "value": value,
+    }
     return json.dumps(fields | {"time": time, "seconds": None})
 
 
@@ -127,7 +147,9 @@ def test_the_later_line_of_a_file_counts_and_between_files_the_later_time(tmp_pa
     own = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
     one = write(tmp_path / "a.jsonl", *own, line("1.png", "bob", "male"))
     assert values(read_answers([one])) == {("ada", "1.png"): "female", ("bob", "1.png"): "male"}
-    early = write(tmp_path / "early.jsonl", line("1.png", "ada", "male", "2024-01-01T10:00:00+05:00"))
+    early = write(
+        tmp_path / "early.jsonl", line("1.png", "ada", "male", "2024-01-01T10:00:00+05:00")
+    )
     late = write(tmp_path / "late.jsonl", line("1.png", "ada", "female", "2024-01-01T06:00:00Z"))
     for files in ([early, late], [late, early]):
         assert values(read_answers(files)) == {("ada", "1.png"): "female"}

@@ -1,4 +1,5 @@
-"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is refused."""
+"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is
+refused."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,8 @@ def lean_of(text: str) -> float:
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    """Texts of 40 jobs on one line between the values of gender, near to each other but for one stranger."""
+    """Texts of 40 jobs on one line between the values of gender, near to each other but for one
+    stranger."""
     rows, rng = {}, np.random.default_rng(0)
     for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
         row = 0.05 * rng.standard_normal(16) + np.eye(16)[2]
@@ -39,14 +41,18 @@ def texts() -> Texts:
         if text in JOBS:
             row[0] = 0.4 * lean_of(text)
         rows[text] = torch.from_numpy(row)
-    return rows | {CASTLE: torch.from_numpy(np.eye(16)[2] + 0.01 * np.eye(16)[0] + 0.45 * np.eye(16)[7])}
+    return rows | {
+        CASTLE: torch.from_numpy(np.eye(16)[2] + 0.01 * np.eye(16)[0] + 0.45 * np.eye(16)[7])
+    }
 
 
 @pytest.fixture(scope="module")
 def judged() -> pd.DataFrame:
     """Counts that follow the lean but for noise, of every second job."""
     rng = np.random.default_rng(1)
-    share = [np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]]
+    share = [
+        np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
+    ]
     male = np.round(100 * np.array(share))
     return pd.DataFrame({"prompt": JOBS[::2], "male": male, "female": 100 - male})
 
@@ -60,9 +66,15 @@ class TestShareLine:
     def test_left_out_is_what_refitting_without_it_gives(self) -> None:
         rng = np.random.default_rng(0)
         x, y = 0.01 * rng.standard_normal(12), rng.uniform(size=12)
-        line, fits = ShareLine(x, y), [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)]
+        line, fits = (
+            ShareLine(x, y),
+            [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)],
+        )
         left = [np.clip(np.polyval(fit, one), 0, 1) for fit, one in zip(fits, x, strict=True)]
-        assert (line.left_out, line.at(x)) == (pytest.approx(left), pytest.approx(np.polyval(np.polyfit(x, y, 1), x)))
+        assert (line.left_out, line.at(x)) == (
+            pytest.approx(left),
+            pytest.approx(np.polyval(np.polyfit(x, y, 1), x)),
+        )
         assert line.r2 == pytest.approx(1 - np.sum((y - left) ** 2) / np.sum((y - y.mean()) ** 2))
 
     def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
@@ -95,12 +107,18 @@ class TestShareLine:
         assert (high, low) == (pytest.approx(30.5 / 31), pytest.approx(0.5 / 31))
         assert 0.2 < middle < 0.8
         low_ends, high_ends = line.interval(far := np.array([9.0, -9.0]))
-        assert (line.at(far).tolist(), high_ends[0], low_ends[1]) == ([1, 0], 1, 0), "shares end at 0 and 1"
+        assert (line.at(far).tolist(), high_ends[0], low_ends[1]) == ([1, 0], 1, 0), (
+            "shares end at 0 and 1"
+        )
         assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
     def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
         x = np.arange(19) / 1000
-        for n, ends in ((8, (0, 1)), (18, (0, 1)), (19, (pytest.approx(0.003), pytest.approx(0.003)))):
+        for n, ends in (
+            (8, (0, 1)),
+            (18, (0, 1)),
+            (19, (pytest.approx(0.003), pytest.approx(0.003))),
+        ):
             low, high = ShareLine(x[:n], x[:n]).interval(x[3:4])
             assert (low[0], high[0]) == ends
         for few, alike in ((x[:7], x[:7]), (np.zeros(10), x[:10])):
@@ -121,12 +139,20 @@ class TestCalibration:
         with pytest.raises(InvalidInputError, match="calibration"):
             read_shares(None, load_prompts("race"))
 
-    def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(self, tmp_path: Path) -> None:
+    def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
+        self, tmp_path: Path
+    ) -> None:
         path, women = tmp_path / "t.csv", "prompt,value\n" + "nurse,female\n" * 3
         men = f"{women}nurse,Man\nnurse,cannot tell\n"
-        for content, male in ((women, 0), (men, 0.25), ("prompt,men,women\nnurse,1,3\npilot,0,0\n", 0.25)):
+        for content, male in (
+            (women, 0),
+            (men, 0.25),
+            ("prompt,men,women\nnurse,1,3\npilot,0,0\n", 0.25),
+        ):
             path.write_text(content)
-            assert read_shares(path, GENDER).to_dict("index") == {"nurse": {"male": male, "female": 1 - male}}
+            assert read_shares(path, GENDER).to_dict("index") == {
+                "nurse": {"male": male, "female": 1 - male}
+            }
         for content in (
             "a,b\n1,2\n",
             "prompt,value\nnurse,cat\n",
@@ -150,10 +176,16 @@ class TestAudit:
             assert row.interval[0] <= row.value <= row.interval[1]
         assert result.row("audit", "lean_r2", "none").value > 0.8
 
-    def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(self, result: Any) -> None:
+    def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(
+        self, result: Any
+    ) -> None:
         advice = result.provenance[0].settings["prompts"]
         rows = {row.subset: row.value for row in result.rows}
-        sure = [abs(rows[f"{text}: male"] - 0.5) for text, one in advice.items() if one.startswith("leans")]
+        sure = [
+            abs(rows[f"{text}: male"] - 0.5)
+            for text, one in advice.items()
+            if one.startswith("leans")
+        ]
         assert (np.diff(sure) < 1e-9).all()
         starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "perhaps leans male"}
         starts |= {CASTLE: "not covered", STATED: "states female", CHAIR: "no person found"}
@@ -166,25 +198,41 @@ class TestAudit:
         assert f"by {len(JOBS[::2])} judged prompts (given labels)" in said
         assert said.count("Look first at") == 1
         assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in said
-        assert not any(STATED in name or CHAIR in name for name in rows), "no share where no image is needed"
+        assert not any(STATED in name or CHAIR in name for name in rows), (
+            "no share where no image is needed"
+        )
 
-    def test_where_few_were_judged_a_side_is_told_all_the_same(self, texts: Texts, judged: pd.DataFrame) -> None:
-        (about,) = vldebias.audit(JOBS[1:2], "gender", texts=texts, calibration=judged[::2]).provenance
+    def test_where_few_were_judged_a_side_is_told_all_the_same(
+        self, texts: Texts, judged: pd.DataFrame
+    ) -> None:
+        (about,) = vldebias.audit(
+            JOBS[1:2], "gender", texts=texts, calibration=judged[::2]
+        ).provenance
         assert ("% female [0%, 100%]" in about.description, about.seeds) == (True, [0])
 
     def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
         pipe = vldebias.load_host(pipeline="miniature")
-        said = vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
+        said = (
+            vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
+        )
         assert "These counts are not of miniature" in said
 
-    def test_shares_that_texts_hardly_tell_are_said(self, texts: Texts, judged: pd.DataFrame, result: Any) -> None:
+    def test_shares_that_texts_hardly_tell_are_said(
+        self, texts: Texts, judged: pd.DataFrame, result: Any
+    ) -> None:
         order = np.random.default_rng(0).permutation(len(judged))
-        dealt = judged.assign(male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order])
+        dealt = judged.assign(
+            male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
+        )
         shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
         faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
         said = [vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt), faint, result]
-        assert ["hardly better" in one.provenance[0].description for one in said] == [True, False, False]
+        assert ["hardly better" in one.provenance[0].description for one in said] == [
+            True,
+            False,
+            False,
+        ]
 
     def test_several_values_sum_to_one(self) -> None:
         values = ("pale", "tan", "dark")
@@ -192,12 +240,20 @@ class TestAudit:
         group = tuple(f"a {value} one" for value in values)
         prompts = PromptSet(name="tones", groups=(group,), attributes=own, spurious=values)
         rng, counts = np.random.default_rng(0), []
-        rows = {text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*values, *group))}
+        rows = {
+            text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*values, *group))
+        }
         for i in range(30):
             share = rng.dirichlet((1, 1, 1))
-            concept, text = (f"thing{i} of stone", "A photo of a {}.") if i % 2 else (f"thing{i} with four words", "{}")
+            concept, text = (
+                (f"thing{i} of stone", "A photo of a {}.")
+                if i % 2
+                else (f"thing{i} with four words", "{}")
+            )
             row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
-            rows[text.format(concept)] = torch.from_numpy(row)  # a concept of four words or more is a prompt
+            rows[text.format(concept)] = torch.from_numpy(
+                row
+            )  # a concept of four words or more is a prompt
             counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
         asked = ["thing0 with four words", "A photo of a thing1 of stone."]
         found = vldebias.audit(asked, prompts, texts=rows, calibration=pd.DataFrame(counts))
@@ -205,12 +261,19 @@ class TestAudit:
         assert (len(shares), sum(shares)) == (6, pytest.approx(2))
         assert found.provenance[0].n["calibration prompts"] == 30
         r2 = found.row("audit", "lean_r2", "none", subset="pale").value
-        assert f"left out of the line, is predicted with R2 {r2:.2f}." in found.provenance[0].description
+        assert (
+            f"left out of the line, is predicted with R2 {r2:.2f}."
+            in found.provenance[0].description
+        )
 
-    def test_what_cannot_be_asked_is_refused(self, texts: Texts, judged: pd.DataFrame, tmp_path: Path) -> None:
+    def test_what_cannot_be_asked_is_refused(
+        self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
+    ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
         (tmp_path / "q.txt").touch()
-        (tmp_path / "r.txt").write_text(f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", encoding="utf-8-sig")
+        (tmp_path / "r.txt").write_text(
+            f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", encoding="utf-8-sig"
+        )
         assert read_prompts(tmp_path / "r.txt") == (CHAIR, CASTLE)
         men = {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}
         for asked, how, said in (
@@ -218,7 +281,10 @@ class TestAudit:
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
             ([JOBS[0]], {"texts": men}, r"\['female'\]"),
-            *((tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt") for name in ("no such", "p", "q")),
+            *(
+                (tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt")
+                for name in ("no such", "p", "q")
+            ),
         ):
             with pytest.raises(InvalidInputError, match=said):
                 vldebias.audit(asked, "gender", calibration=judged, **how)

@@ -13,7 +13,9 @@ from vldebias.evaluation.scores import last_judgements
 from vldebias.evaluation.task import Session
 from vldebias.options import Options
 
-pytestmark = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")  # few labels
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:people:vldebias.errors.SuspectInputWarning"
+)  # few labels
 
 
 class Wrong(Reader):
@@ -26,19 +28,26 @@ class Wrong(Reader):
 
 
 def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
-    """All that the judge calls women are asked about and a fifth of the others: answers that count alike would lie."""
+    """All that the judge calls women are asked about and a fifth of the others: answers that count
+    alike would lie."""
     folder, shows = paint(tmp_path / "drawn", np.random.default_rng(3), images=20)
     truth = {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
     task().measure(folder.folder, Wrong())
     _, said, _ = last_judgements(folder, "gender", GENDERS)
     judged = {image.path: one for image, one in zip(folder, said, strict=True)}
-    asked = [(i, 1 if judged[i.path] == "female" else 5) for i in folder if i.stated is None and i.part == "unseen"]
+    asked = [
+        (i, 1 if judged[i.path] == "female" else 5)
+        for i in folder
+        if i.stated is None and i.part == "unseen"
+    ]
     log = AnnotationLog(tmp_path / "a.jsonl")
     for one, weight in (pair for n, pair in enumerate(asked) if n % pair[1] == 0):
         for who in ("ada", "ben"):
             log.append(one.path, who, "gender", truth[one.path], weight=weight)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
-    found = human.measured(human.inputs(Session(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder))))
+    found = human.measured(
+        human.inputs(Session(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder)))
+    )
     assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
     rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}
     chosen = [i.path for i, _ in asked if i.variant == "none"]
@@ -46,4 +55,6 @@ def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
     row = rows["gender corrected", "corrected_share", "none", "male"]
     assert row.interval[0] <= share <= row.interval[1]
     assert row.n["images"] == len(chosen)
-    assert rows["gender", "share", "none", "mean over prompts: male"].value == pytest.approx(share, abs=0.12)
+    assert rows["gender", "share", "none", "mean over prompts: male"].value == pytest.approx(
+        share, abs=0.12
+    )

@@ -1,4 +1,5 @@
-"""Intervals cover the truth as often as they say, where theory says that they can; and the committed simulation."""
+"""Intervals cover the truth as often as they say, where theory says that they can; and the
+committed simulation."""
 
 from pathlib import Path
 
@@ -14,13 +15,22 @@ BY_NAME = {setting.name: setting for setting in study.SETTINGS}
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("one worst group of 60 images", dict.fromkeys([*study.ALL, f"{study.HARDEST}, Wilson"], (0.91, 0.99))),
+        (
+            "one worst group of 60 images",
+            dict.fromkeys([*study.ALL, f"{study.HARDEST}, Wilson"], (0.91, 0.99)),
+        ),
         ("four groups tied", {"worst_group": (0, 0.7), "gap": (0, 0), "average": (0.9, 0.99)}),
-        ("worst accuracy 0.005, of 100 images", {"worst_group, percentile alone": (0, 0.6), "worst_group": (0.95, 1)}),
+        (
+            "worst accuracy 0.005, of 100 images",
+            {"worst_group, percentile alone": (0, 0.6), "worst_group": (0.95, 1)},
+        ),
     ],
 )
-def test_intervals_cover_where_they_can(setting: str, expected: dict[str, tuple[float, float]]) -> None:
-    """0.95 +- 3 standard errors. The minimum of tied groups is biased downwards; Wilson mends the boundary."""
+def test_intervals_cover_where_they_can(
+    setting: str, expected: dict[str, tuple[float, float]]
+) -> None:
+    """0.95 +- 3 standard errors. The minimum of tied groups is biased downwards; Wilson mends the
+    boundary."""
     found = study.simulate(BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200)
     for name, (low, high) in expected.items():
         assert low <= found[name]["coverage"] <= high, name
@@ -37,7 +47,10 @@ def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
         assert tuple(one.settings["after"]) == BY_NAME[one.task].after
         for interval, about in one.methods.items():
             if about["expected"]:
-                assert 0.92 <= committed.row(one.task, "coverage", interval).value <= 0.98, (one.task, interval)
+                assert 0.92 <= committed.row(one.task, "coverage", interval).value <= 0.98, (
+                    one.task,
+                    interval,
+                )
 
     def covered(setting: str, interval: str) -> float:
         return committed.row(setting, "coverage", interval).value
@@ -49,9 +62,16 @@ def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
 
 
 def test_committed_intervals_of_shares_cover() -> None:
-    """All but MaxSkew of a gallery of 100 of which five are of the rarer group, where resamples repeat those five."""
+    """All but MaxSkew of a gallery of 100 of which five are of the rarer group, where resamples
+    repeat those five."""
     result = Result.read(COMMITTED.with_name("coverage_shares.json"))
-    rows = {(row.task, row.method, row.subset): row.value for row in result.rows if row.metric == "coverage"}
-    assert len(rows) == 4 * (3 * 2 * 3 + 2)  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
+    rows = {
+        (row.task, row.method, row.subset): row.value
+        for row in result.rows
+        if row.metric == "coverage"
+    }
+    assert len(rows) == 4 * (
+        3 * 2 * 3 + 2
+    )  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
     assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
     assert min(rows.values()) >= 0.92

@@ -1,4 +1,5 @@
-"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the page."""
+"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the
+page."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from vldebias.prompts import load_prompts
 pytestmark = pytest.mark.usefixtures("no_charts")
 
 
-def two_values(n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0) -> tuple[torch.Tensor, np.ndarray]:
+def two_values(
+    n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0
+) -> tuple[torch.Tensor, np.ndarray]:
     """Rows of length 1 whose first column tells a value."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(2, size=n)
@@ -58,7 +61,9 @@ class TestReaders:
     @pytest.mark.parametrize("reader", ["linear", "neighbour"])
     def test_chance_is_one_over_the_values_whatever_their_shares(self, reader: str) -> None:
         rng = np.random.default_rng(0)
-        found = readable(rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader)
+        found = readable(
+            rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
+        )
         assert found.accuracy == pytest.approx(1 / 3, abs=0.06)
         assert 1 / 3 < found.limit < 1 / 3 + 0.1
 
@@ -76,9 +81,16 @@ class TestWrongLabels:
         listed = wrong_labels(rows, codes).sort_values("row")
         for rest, held in StratifiedKFold(5, shuffle=True, random_state=0).split(rows, codes):
             oracle = Ridge(alpha=rows.double().var(0, correction=0).mean().item() * len(rows))
-            scores = oracle.fit(rows.numpy()[rest], np.eye(2)[codes[rest]]).predict(rows.numpy()[held])
-            given_, other = scores[range(len(held)), codes[held]], scores[range(len(held)), 1 - codes[held]]
-            np.testing.assert_allclose(listed.confidence.to_numpy()[held], given_ - other, atol=1e-4)
+            scores = oracle.fit(rows.numpy()[rest], np.eye(2)[codes[rest]]).predict(
+                rows.numpy()[held]
+            )
+            given_, other = (
+                scores[range(len(held)), codes[held]],
+                scores[range(len(held)), 1 - codes[held]],
+            )
+            np.testing.assert_allclose(
+                listed.confidence.to_numpy()[held], given_ - other, atol=1e-4
+            )
 
     def test_labels_that_were_changed_come_first(self) -> None:
         digits, rng = load_digits(), np.random.default_rng(0)
@@ -92,7 +104,9 @@ class TestWrongLabels:
         first = listed[: wrong.sum()]
         assert (first.proposed.astype(int).to_numpy() == y[first.row]).mean() > 0.7
         some = wrong_labels(x, [None if i % 3 == 0 else f"c{label}" for i, label in enumerate(y)])
-        assert sorted(some.row) == [i for i in range(len(y)) if i % 3], "unknown labels are left out"
+        assert sorted(some.row) == [i for i in range(len(y)) if i % 3], (
+            "unknown labels are left out"
+        )
         assert all(f"c{y[row]}" == one for row, one in zip(some.row, some.given, strict=True))
 
 
@@ -111,25 +125,36 @@ class TestMargins:
         found, variance = margins(head, rows, codes)
         leaf = rows.clone().requires_grad_()
         scores = head(leaf)
-        own, rest = scores[range(60), codes], scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
+        own, rest = (
+            scores[range(60), codes],
+            scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf),
+        )
         margin = own - rest.max(1).values
         (slope,) = torch.autograd.grad(margin.sum(), leaf)
         np.testing.assert_allclose(found["margin"], margin.detach(), atol=1e-9)
-        np.testing.assert_allclose(found["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9)
+        np.testing.assert_allclose(
+            found["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
+        )
         each = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
         np.testing.assert_allclose(variance, each)
-        np.testing.assert_allclose(found["kv_margin"], margin.detach() / np.mean(each * steepest))  # 20 rows a class
+        np.testing.assert_allclose(
+            found["kv_margin"], margin.detach() / np.mean(each * steepest)
+        )  # 20 rows a class
         np.testing.assert_allclose(found["kv_gn_margin"], found["gn_margin"] / np.mean(each))
 
     @settings(max_examples=15)
     @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
-    def test_kv_margins_know_no_rotation_and_no_scale(self, seed: int, of_rows: float, of_head: float) -> None:
+    def test_kv_margins_know_no_rotation_and_no_scale(
+        self, seed: int, of_rows: float, of_head: float
+    ) -> None:
         torch.manual_seed(0)
         codes = torch.arange(24) % 2
         rows = torch.randn(24, 4, dtype=torch.float64) + codes[:, None]
         weight, bias = torch.randn(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-        turn = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)))[0]
+        turn = torch.linalg.qr(
+            torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        )[0]
         one, _ = margins((weight, bias), rows, codes.numpy())
         other, _ = margins((of_head * weight @ turn, bias), of_rows * rows @ turn, codes.numpy())
         np.testing.assert_allclose(one["kv_margin"], other["kv_margin"], rtol=1e-4, atol=1e-8)
@@ -147,7 +172,9 @@ def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
     rows[:, 1] += 2 * (2 * smile - 1)
     texts = {}
     shared = {text: rng.standard_normal(16) for pair in prompts.pairs for text in pair}
-    shared |= {text: shared[pair[0]] for pair in prompts.pairs for text in pair}  # a pair differs in gender alone
+    shared |= {
+        text: shared[pair[0]] for pair in prompts.pairs for text in pair
+    }  # a pair differs in gender alone
     for text in prompts.texts:
         row = 0.1 * shared.get(text, rng.standard_normal(16)) + np.eye(16)[2]
         row[0] += {("male",): 1.0, ("female",): -1.0}.get(prompts.values_in(text), 0.0)
@@ -159,7 +186,13 @@ def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
 @pytest.fixture(scope="module")
 def result(world: Any) -> Result:
     return vldebias.diagnose(
-        world[0], "smile", groups="gender", texts=world[1], prompts="gender", methods=["cali"], seed=1
+        world[0],
+        "smile",
+        groups="gender",
+        texts=world[1],
+        prompts="gender",
+        methods=["cali"],
+        seed=1,
     )
 
 
@@ -174,7 +207,9 @@ class TestDiagnose:
     def test_classes_that_are_points_have_margins_and_none_divided_by_their_variance(self) -> None:
         found = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
         metrics = {row.metric for row in found.rows if np.isfinite(row.value)}
-        assert {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+        assert (
+            {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+        )
         assert (found.provenance[0].seeds, 0 <= found.seconds < 600) == ([0], True)
 
     def test_margins_of_a_given_head_are_medians_with_their_quartiles(self, world: Any) -> None:
@@ -185,15 +220,32 @@ class TestDiagnose:
             for metric, each in of.items():
                 row = found.row("diagnose", metric, "none", subset=name)
                 quartiles = np.percentile(each[codes == code], (25, 50, 75))
-                assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(tuple(quartiles))
-            assert found.row("diagnose", "k_variance", "none", subset=name).value == pytest.approx(variance[code])
+                assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(
+                    tuple(quartiles)
+                )
+            assert found.row("diagnose", "k_variance", "none", subset=name).value == pytest.approx(
+                variance[code]
+            )
 
-    def test_removed_is_said_of_a_method_alone_and_only_where_a_linear_probe_is_at_chance(self, world: Any) -> None:
+    def test_removed_is_said_of_a_method_alone_and_only_where_a_linear_probe_is_at_chance(
+        self, world: Any
+    ) -> None:
         data, texts = world
-        how = {"texts": texts, "prompts": "gender", "methods": ["cali", "leace"], "reference": data[150:], "seed": 3}
+        how = {
+            "texts": texts,
+            "prompts": "gender",
+            "methods": ["cali", "leace"],
+            "reference": data[150:],
+            "seed": 3,
+        }
         read = vldebias.diagnose(data[:150], groups="gender", **how)
-        (gone,) = vldebias.diagnose(data[:150], groups=np.random.default_rng(2).integers(2, size=150), **how).provenance
-        assert ("nothing to remove" in gone.description, "leace" in gone.description) == (True, False)
+        (gone,) = vldebias.diagnose(
+            data[:150], groups=np.random.default_rng(2).integers(2, size=150), **how
+        ).provenance
+        assert ("nothing to remove" in gone.description, "leace" in gone.description) == (
+            True,
+            False,
+        )
         said = read.provenance[0]
         assert "nothing to remove" not in said.description
         for method, limit in said.settings["chance"]["linear_probe of gender"].items():
@@ -209,39 +261,69 @@ class TestDiagnose:
         for columns, codes in ((4, clusters[1]), (5, np.r_[np.zeros(59, int), 1])):
             with pytest.raises(InvalidInputError, match="head"):
                 margins((np.ones((3, columns)), np.ones(3)), clusters[0], codes)
-        for options in ({}, {"labels": "colour"}, {"labels": "smile", "methods": "cali"}, {"labels": np.zeros(7)}):
+        for options in (
+            {},
+            {"labels": "colour"},
+            {"labels": "smile", "methods": "cali"},
+            {"labels": np.zeros(7)},
+        ):
             with pytest.raises(InvalidInputError, match=r"labels|colour|methods|300"):
                 vldebias.diagnose(world[0], **options)
 
-    def test_groups_are_counted_one_by_one_and_hidden_ones_come_from_texts(self, world: Any, result: Result) -> None:
+    def test_groups_are_counted_one_by_one_and_hidden_ones_come_from_texts(
+        self, world: Any, result: Result
+    ) -> None:
         data, texts = world
         listed = wrong_labels(data.features, data.column("smile"), seed=1).set_index("row")
         gender, smile = data.column("gender"), data.column("smile")
         rows = {row.subset: row for row in result.rows if row.metric == "accuracy"}
         assert set(rows) == {"no/female", "no/male", "yes/female", "yes/male"}
         for name, row in rows.items():
-            mine = [i for i in range(300) if f"{smile.names[smile.codes[i]]}/{gender.names[gender.codes[i]]}" == name]
+            mine = [
+                i
+                for i in range(300)
+                if f"{smile.names[smile.codes[i]]}/{gender.names[gender.codes[i]]}" == name
+            ]
             right = [listed.given[i] == listed.proposed[i] for i in mine]
             assert (row.value, row.n) == (pytest.approx(np.mean(right)), {"images": len(mine)})
         suspect = result.row("diagnose", "suspect_labels", "none").value
         assert suspect == pytest.approx((listed.confidence < 0).mean())
         worst = min(rows.values(), key=lambda row: row.value)
-        told = f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%} right (all: "
-        for said in ("a linear probe predicts it in", told, f"{round(300 * suspect)} of 300 labels fit another class"):
+        told = (
+            f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%}"
+            " right (all: "
+        )
+        for said in (
+            "a linear probe predicts it in",
+            told,
+            f"{round(300 * suspect)} of 300 labels fit another class",
+        ):
             assert said in result.provenance[0].description
-        hidden = vldebias.diagnose(data, "smile", texts=TextTable(texts, "mine"), prompts="gender", seed=1)
+        hidden = vldebias.diagnose(
+            data, "smile", texts=TextTable(texts, "mine"), prompts="gender", seed=1
+        )
         assert {row.subset for row in hidden.rows if row.metric == "accuracy"} == set(rows)
         assert [one.provenance[0].model for one in (hidden, result)] == ["mine", "unnamed model"]
 
     @pytest.mark.parametrize(("rows", "named"), [(29, False), (30, True)])
     def test_a_group_of_few_rows_is_no_reason_for_advice(self, rows: int, named: bool) -> None:
-        classes, groups = np.repeat([0, 1, 0, 1], (60, 60, 60, rows)), np.repeat([0, 0, 1, 1], (60, 60, 60, rows))
+        classes, groups = (
+            np.repeat([0, 1, 0, 1], (60, 60, 60, rows)),
+            np.repeat([0, 0, 1, 1], (60, 60, 60, rows)),
+        )
         features = np.random.default_rng(0).normal(size=(len(classes), 8))
-        features[:, 0] += 4 * (classes * (1 - groups))  # the ones of the second group look like zeros
+        features[:, 0] += 4 * (
+            classes * (1 - groups)
+        )  # the ones of the second group look like zeros
         said = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
         assert (f"1/1, {rows} images" in said) == named
 
-    def test_a_page_answers_one_question_after_the_other(self, result: Result, tmp_path: Path) -> None:
+    def test_a_page_answers_one_question_after_the_other(
+        self, result: Result, tmp_path: Path
+    ) -> None:
         page = render(result, tmp_path / "page.html", beside=tmp_path).read_text()
-        places = [page.index(one) for one in ("a linear probe predicts it", "Worst group", "fit another class better")]
+        places = [
+            page.index(one)
+            for one in ("a linear probe predicts it", "Worst group", "fit another class better")
+        ]
         assert places == sorted(places)

@@ -1,4 +1,5 @@
-"""Grids: every cell is what the pipeline draws under its method from its seed; names and seeds stand beside them."""
+"""Grids: every cell is what the pipeline draws under its method from its seed; names and seeds
+stand beside them."""
 
 import sys
 from pathlib import Path
@@ -23,12 +24,18 @@ FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."
 
 
-def assert_drawn(picture: Image.Image, row: int, column: int, pipe: Any, text: str, seed: int) -> None:
+def assert_drawn(
+    picture: Image.Image, row: int, column: int, pipe: Any, text: str, seed: int
+) -> None:
     """One cell, in the size in which it was drawn, is what the pipeline draws by itself."""
     noise = torch.Generator().manual_seed(seed)
-    expected = pipe(text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil").images[0]
+    expected = pipe(
+        text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
+    ).images[0]
     left, top, zoom = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP), CELL // 64
-    shown = np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[zoom // 2 :: zoom, zoom // 2 :: zoom]
+    shown = np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[
+        zoom // 2 :: zoom, zoom // 2 :: zoom
+    ]
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
@@ -41,7 +48,9 @@ def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     assert attachment_of(pipe) is None
     named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
     assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
-    assert ((named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2).all()  # and a text that of its prompt
+    assert (
+        (named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2
+    ).all()  # and a text that of its prompt
     options = {"by name": {}, "as an edit": {"lam": 5}}
     for j, name in enumerate(methods):
         if name != "as it is":
@@ -73,7 +82,9 @@ def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
     """Batches of one would each be given a value of their own otherwise."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
-    with vldebias.debias(pipe := load_pipeline(), "professions-gender", method="balanced-prompts") as attachment:
+    with vldebias.debias(
+        pipe := load_pipeline(), "professions-gender", method="balanced-prompts"
+    ) as attachment:
         values = [attachment.rewrite([TEXT] * 4), list(attachment.sampled)][1]
     assert sorted(values) == ["female"] * 2 + ["male"] * 2
     for column, value in enumerate(values):

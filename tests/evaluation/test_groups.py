@@ -1,4 +1,5 @@
-"""GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is counted and refused."""
+"""GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is
+counted and refused."""
 
 import io
 from dataclasses import replace
@@ -28,7 +29,9 @@ silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are n
 pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]
 METHODS = ("none", "orth", "cali", "orth-cali")
 GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
-NOWHERE = replace(birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)})
+NOWHERE = replace(
+    birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)}
+)
 BOOT = {"resamples": 4000, "seed": 0}
 evaluate = partial(measure, methods=METHODS)
 
@@ -46,7 +49,9 @@ def test_figures_are_those_of_other_libraries(method: str) -> None:
     test = birds(noise=2.0)
     part = evaluate(test)[0]
     true, guess = test.column("label").codes, scores_of(test, method).argmax(1).numpy()
-    names = [f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)]
+    names = [
+        f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)
+    ]
     frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
     for name, value in frame.by_group.items():
         found = cell(part, "accuracy", method, name)
@@ -54,7 +59,9 @@ def test_figures_are_those_of_other_libraries(method: str) -> None:
         assert found.interval[0] < value < found.interval[1]
     assert cell(part, "worst_group", method).value == pytest.approx(frame.group_min())
     assert cell(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
-    assert cell(part, "gap", method).value == pytest.approx(accuracy_score(true, guess) - frame.group_min())
+    assert cell(part, "gap", method).value == pytest.approx(
+        accuracy_score(true, guess) - frame.group_min()
+    )
 
 
 def test_the_bare_model_at_the_median_of_its_own_scores_stands_beside_it() -> None:
@@ -65,9 +72,17 @@ def test_the_bare_model_at_the_median_of_its_own_scores_stands_beside_it() -> No
     right = (margin > np.median(margin)) == (test.column("label").codes == 1)
     assert cell(part, "average", MEDIAN).value == pytest.approx(right.mean())
     assert cell(part, "worst_group", MEDIAN).change is not None
-    assert "half of the images" in part.provenance.methods[MEDIAN]["assumes"] in part.provenance.description
-    turned = replace(test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)})
-    assert cell(evaluate(turned)[0], "average", MEDIAN).value == pytest.approx(1 - right.mean(), abs=0.01)
+    assert (
+        "half of the images"
+        in part.provenance.methods[MEDIAN]["assumes"]
+        in part.provenance.description
+    )
+    turned = replace(
+        test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)}
+    )
+    assert cell(evaluate(turned)[0], "average", MEDIAN).value == pytest.approx(
+        1 - right.mean(), abs=0.01
+    )
 
 
 def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothing() -> None:
@@ -76,22 +91,32 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
     label, place = test.column("label").codes == 1, test.column("place").codes
     found = cell(part, "worst_group_auc", "none")
-    assert found.value == pytest.approx(min(ordered(margin[place == v], label[place == v]) for v in (0, 1)))
+    assert found.value == pytest.approx(
+        min(ordered(margin[place == v], label[place == v]) for v in (0, 1))
+    )
     assert found.interval[0] < found.value < found.interval[1]
     assert not any(row.metric == "worst_group_auc" and row.method == MEDIAN for row in part.rows)
-    assert worst_areas({"none": margin + 3.0 * place}, label, place, **BOOT)[0]["none"] == pytest.approx(found.value)
+    assert worst_areas({"none": margin + 3.0 * place}, label, place, **BOOT)[0][
+        "none"
+    ] == pytest.approx(found.value)
 
 
 def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
     part = evaluate(birds(40), resamples=2)[1]
     side = texts()
-    rows = torch.nn.functional.normalize(fit_method(side, PROMPTS, "cali", 1000.0)(side.embed(PROMPTS.classes)), dim=1)
+    rows = torch.nn.functional.normalize(
+        fit_method(side, PROMPTS, "cali", 1000.0)(side.embed(PROMPTS.classes)), dim=1
+    )
     table = rows @ side.embed(["a land background", "a water background"]).T
     for (i, name), (j, value) in product(enumerate(NAMES), enumerate(PLACES)):
-        assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(float(table[i, j]))
+        assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(
+            float(table[i, j])
+        )
     spread = float((table.amax(1) - table.amin(1)).mean())
     assert cell(part, "cosine_spread", "cali").value == pytest.approx(spread)
-    assert cell(part, "cosine_spread", "cali", NAMES[1]).value == pytest.approx(float(np.ptp(table[1].numpy())))
+    assert cell(part, "cosine_spread", "cali", NAMES[1]).value == pytest.approx(
+        float(np.ptp(table[1].numpy()))
+    )
     assert cell(part, "cosine_spread", "orth").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
     assert len(evaluate(birds(40), prompts=replace(PROMPTS, attributes={}), resamples=2)) == 1
 
@@ -105,15 +130,23 @@ def test_reweighted_averages_have_the_weights_of_the_training_split() -> None:
         assert cell(part, "average_reweighted", method).value == pytest.approx(expected)
     for correlation in (0.95, 1.0):  # with images of every group, and of two
         part = evaluate(birds(), train=birds(600, seed=4, correlation=correlation))[0]
-        assert part.provenance.settings["group_weights"] == part.provenance.settings["train"]["images per group"]
-        assert cell(part, "average_reweighted", "none").value > cell(part, "average", "none").value + 0.2
+        assert (
+            part.provenance.settings["group_weights"]
+            == part.provenance.settings["train"]["images per group"]
+        )
+        assert (
+            cell(part, "average_reweighted", "none").value
+            > cell(part, "average", "none").value + 0.2
+        )
 
 
 def test_a_sweep_is_rows_with_lam() -> None:
     main = evaluate(birds(), lams=(0, 10, 1000))[0]
     keys = {(f.method, f.lam) for f in main.rows if f.metric == "gap"}
     fixed = {("none", None), (MEDIAN, None), ("orth", None)}
-    assert keys == fixed | {(method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)}
+    assert keys == fixed | {
+        (method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)
+    }
     assert len({(f.metric, f.method, f.subset, f.lam) for f in main.rows}) == len(main.rows)
     plain = evaluate(birds())[0]
     for method in ("cali", "orth-cali"):
@@ -129,7 +162,10 @@ def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
     order = np.random.default_rng(3).permutation(len(test))
     assert evaluate(test[order])[0].rows == evaluate(test)[0].rows
     label, place = test.column("label"), test.column("place")
-    turned = {"label": Labels(1 - label.codes, NAMES[::-1]), "place": Labels(1 - place.codes, PLACES[::-1])}
+    turned = {
+        "label": Labels(1 - label.codes, NAMES[::-1]),
+        "place": Labels(1 - place.codes, PLACES[::-1]),
+    }
     again = evaluate(replace(test, labels=turned))[0]
     for found in evaluate(test)[0].rows:
         assert cell(again, found.metric, found.method, found.subset).value == found.value
@@ -141,13 +177,22 @@ def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure(
     label[:7], place[5:20] = UNKNOWN, UNKNOWN
     broken = test.features.copy()
     broken[:20] = np.nan  # what is left out is not even read
-    holes = replace(test, features=broken, labels={"label": Labels(label, NAMES), "place": Labels(place, PLACES)})
+    holes = replace(
+        test,
+        features=broken,
+        labels={"label": Labels(label, NAMES), "place": Labels(place, PLACES)},
+    )
     part = evaluate(holes)[0]
     assert part.rows == evaluate(test[20:])[0].rows
     assert part.provenance.n == {"images": 380, "unknown": 20}
     inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
     part = evaluate(test[inside])[0]
-    assert {f.subset for f in part.rows} == {"", "landbird/land", "waterbird/land", "waterbird/water"}
+    assert {f.subset for f in part.rows} == {
+        "",
+        "landbird/land",
+        "waterbird/land",
+        "waterbird/water",
+    }
     facts = part.provenance.settings["data"]
     assert (facts["data"], facts["images per group"]["landbird/water"]) == ("made up", 0)
     inside[np.flatnonzero(~inside)[0]] = True  # now it has one image
@@ -158,7 +203,12 @@ def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure(
 def test_lam_strength_and_edits_reach_the_figures() -> None:
     part = evaluate(birds(), lam=0.5, strength=0.5)[0]
     found = {f.method: (f.lam, f.strength) for f in part.rows if f.method != MEDIAN}
-    assert found == {"none": (None, None), "orth": (None, 0.5), "cali": (0.5, 0.5), "orth-cali": (0.5, 0.5)}
+    assert found == {
+        "none": (None, None),
+        "orth": (None, 0.5),
+        "cali": (0.5, 0.5),
+        "orth-cali": (0.5, 0.5),
+    }
     nothing = evaluate(birds(), strength=0.0)[0]
     assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows if f.method != MEDIAN)
     fitted = fit_method(texts(), PROMPTS, "cali", 1000.0)
@@ -177,7 +227,8 @@ def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
-    """The bootstrap that they stand for: rows drawn with replacement, the worst value picked in each."""
+    """The bootstrap that they stand for: rows drawn with replacement, the worst value picked in
+    each."""
     rng, n, ends = np.random.default_rng(3), 500, (0.025, 0.975)
     positive, codes, shared = rng.random(n) < 0.4, rng.integers(2, size=n), rng.normal(size=n)
     scores = {
@@ -189,9 +240,13 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
     for b in range(1000):
         rows = rng.integers(n, size=n)
         for method, own in scores.items():
-            resampled[method][b] = min(ordered(own[p], positive[p]) for p in (rows[codes[rows] == v] for v in (0, 1)))
+            resampled[method][b] = min(
+                ordered(own[p], positive[p]) for p in (rows[codes[rows] == v] for v in (0, 1))
+            )
     for method in scores:
-        assert np.quantile(found[method], ends) == pytest.approx(np.quantile(resampled[method], ends), abs=0.012)
+        assert np.quantile(found[method], ends) == pytest.approx(
+            np.quantile(resampled[method], ends), abs=0.012
+        )
     moved, twin = (draws["better"] - draws["none"] for draws in (found, resampled))
     assert np.quantile(moved, ends) == pytest.approx(np.quantile(twin, ends), abs=0.012)
     assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is below the widths"
@@ -199,11 +254,18 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
 
 def test_the_variance_of_an_area_is_delongs_and_a_value_of_one_class_has_none() -> None:
     positive, scores = np.arange(6) < 3, np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
-    _, draws, _ = worst_areas({"none": scores}, positive, np.zeros(6, int), resamples=20_000, seed=0)
+    _, draws, _ = worst_areas(
+        {"none": scores}, positive, np.zeros(6, int), resamples=20_000, seed=0
+    )
     parts = share_below(scores[:3], scores[3:]), share_below(scores[3:], scores[:3])
-    assert draws["none"].var() == pytest.approx(sum(part.var(ddof=1) / 3 for part in parts), rel=0.05)
+    assert draws["none"].var() == pytest.approx(
+        sum(part.var(ddof=1) / 3 for part in parts), rel=0.05
+    )
     values = np.array([0, 0, 0, 0, 1, 1])  # the second has no positive row
-    assert worst_areas({"none": scores}, positive, values, **BOOT)[::2] == ({"none": 1.0}, {"images": 4, "values": 1})
+    assert worst_areas({"none": scores}, positive, values, **BOOT)[::2] == (
+        {"none": 1.0},
+        {"images": 4, "values": 1},
+    )
     assert worst_areas({"none": scores}, positive, 1 * positive, **BOOT) == ({}, {}, {})
 
 
@@ -240,9 +302,15 @@ def test_images_of_another_space_are_doubted() -> None:
     ({"methods": ("orth",), "lams": (1,)}, "lams"),
     ({"baselines": ("erm-linear",), "train": birds(40)}, "val"),
     ({"baselines": ("svm",), "train": birds(40)}, "erm-linear"),
-    *(({"group_weights": of}, "group_weights") for of in ({"landbird/land": 1.0}, dict.fromkeys(GROUPS, 0.0))),
+    *(
+        ({"group_weights": of}, "group_weights")
+        for of in ({"landbird/land": 1.0}, dict.fromkeys(GROUPS, 0.0))
+    ),
     ({"group_weights": dict(zip(GROUPS, (1.0, -1.0, 1.0, 1.0), strict=True))}, "group_weights"),
-    ({"images": birds(60, correlation=1.0), "group_weights": dict.fromkeys(GROUPS, 1.0)}, "group_weights"),
+    (
+        {"images": birds(60, correlation=1.0), "group_weights": dict.fromkeys(GROUPS, 1.0)},
+        "group_weights",
+    ),
     ({"images": NOWHERE}, "place"),
     error=ValueError,
 )

@@ -22,7 +22,15 @@ from vldebias import load_prompts
 from vldebias.data import UNKNOWN
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.evaluation import judges
-from vldebias.evaluation.judges import ClassifierJudge, ClipJudge, Judge, MiniatureJudge, VlmJudge, decide, predict
+from vldebias.evaluation.judges import (
+    ClassifierJudge,
+    ClipJudge,
+    Judge,
+    MiniatureJudge,
+    VlmJudge,
+    decide,
+    predict,
+)
 from vldebias.evaluation.plan import GeneratedImages
 from vldebias.evaluation.scores import judge_images, last_judgements
 from vldebias.evaluation.task import Session
@@ -57,10 +65,19 @@ def test_a_value_is_the_most_likely_one_or_unknown(raw: np.ndarray, sure: float)
 
 
 @pytest.mark.parametrize(
-    "rows", [np.empty(0), np.ones((2, 3)) / 3, [[3.0, -1.0], [0, 1]], [[0.7, 0.7], [0, 1]], [[np.nan, 0.7], [0, 1]]]
+    "rows",
+    [
+        np.empty(0),
+        np.ones((2, 3)) / 3,
+        [[3.0, -1.0], [0, 1]],
+        [[0.7, 0.7], [0, 1]],
+        [[np.nan, 0.7], [0, 1]],
+    ],
 )
 def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
-    judge = Judge("mine", {"light": ("dark", "bright")}, lambda images: {"light": np.asarray(rows)}, "1")
+    judge = Judge(
+        "mine", {"light": ("dark", "bright")}, lambda images: {"light": np.asarray(rows)}, "1"
+    )
     with pytest.raises(InvalidInputError, match="judge mine"):
         predict(judge, pictures(2))
 
@@ -68,10 +85,14 @@ def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
 def test_the_miniature_judge_is_the_network_of_the_world() -> None:
     images, world = people()
     found = predict(MiniatureJudge().ready(), images)
-    twin = load_judge().predict(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255)
+    twin = load_judge().predict(
+        torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+    )
     portrait = twin["world_probabilities"][:, [1]]
     for attribute in ("profession", "gender", "tone", "age"):
-        np.testing.assert_allclose(found[attribute], twin[f"{attribute}_probabilities"] * portrait, atol=1e-6)
+        np.testing.assert_allclose(
+            found[attribute], twin[f"{attribute}_probabilities"] * portrait, atol=1e-6
+        )
         assert (found[attribute].argmax(1) == getattr(world, attribute).numpy()).mean() > 0.9
     assert MiniatureJudge().ready().fingerprint == MiniatureJudge().ready().fingerprint
     with pytest.raises(InvalidInputError, match=r"the judge reads images \(n, 3, 64, 64\)"):
@@ -85,7 +106,9 @@ def test_the_miniature_judge_finds_no_gender_in_a_bird_and_no_bird_in_a_person()
     assert (decide(found["gender"], judge.names["gender"], 0.0).codes == UNKNOWN).mean() > 0.95
     for attribute, truth in (("species", "species"), ("bird", "label"), ("background", "place")):
         assert (found[attribute].argmax(1) == birds.labels[truth].codes).mean() > 0.9, attribute
-    assert (decide(predict(judge, people()[0])["bird"], judge.names["bird"], 0.0).codes == UNKNOWN).mean() > 0.95
+    assert (
+        decide(predict(judge, people()[0])["bird"], judge.names["bird"], 0.0).codes == UNKNOWN
+    ).mean() > 0.95
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +116,12 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("vit")
     names = dict(enumerate(("Latino_Hispanic", "White", "Black", "nobody")))
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    small = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+    }
     config = transformers.ViTConfig(image_size=8, patch_size=4, **small)
     config.id2label, config.label2id = names, {name: i for i, name in names.items()}
     transformers.ViTForImageClassification(config).save_pretrained(folder)
@@ -102,7 +130,9 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def race(folder: Path, values: Any = None) -> Judge:
-    return ClassifierJudge(model=str(folder), attribute="race", values=values).ready(None, Session(Options(out=folder)))
+    return ClassifierJudge(model=str(folder), attribute="race", values=values).ready(
+        None, Session(Options(out=folder))
+    )
 
 
 def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
@@ -113,8 +143,12 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
     np.testing.assert_allclose(every.sum(1), 1, atol=1e-6)
     merged = race(classifier, {"other": ["Latino_Hispanic", "Black"], "White": "White"})
     found = predict(merged, images)["race"]
-    np.testing.assert_allclose(found, np.stack([every[:, 0] + every[:, 2], every[:, 1]], axis=1), atol=1e-6)
-    np.testing.assert_allclose(1 - found.sum(1), every[:, 3], atol=1e-6)  # nobody: none of the values
+    np.testing.assert_allclose(
+        found, np.stack([every[:, 0] + every[:, 2], every[:, 1]], axis=1), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        1 - found.sum(1), every[:, 3], atol=1e-6
+    )  # nobody: none of the values
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
 
@@ -129,7 +163,9 @@ def test_labels_of_a_classifier_are_checked(classifier: Path) -> None:
 
 def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> Judge:
     model, preprocess, tokenizer = load_clip()
-    return ClipJudge(prompts=prompts, reject=reject).on(Loaded(model, "miniature", tokenizer, preprocess))
+    return ClipJudge(prompts=prompts, reject=reject).on(
+        Loaded(model, "miniature", tokenizer, preprocess)
+    )
 
 
 def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
@@ -138,7 +174,9 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
     found = predict(zero_shot(gender=GENDER), images)["gender"]
     assert (found.argmax(1) == world.gender.numpy()).mean() > 0.7
     with torch.no_grad():
-        rows = [model.encode_text(tokenizer(list(p)), normalize=True).mean(0) for p in GENDER.values()]
+        rows = [
+            model.encode_text(tokenizer(list(p)), normalize=True).mean(0) for p in GENDER.values()
+        ]
         pixels = torch.stack([preprocess(image) for image in images])
         scores = model.encode_image(pixels, normalize=True) @ normalize(torch.stack(rows), dim=-1).T
         twin = (model.logit_scale.exp() * scores).softmax(-1)
@@ -147,21 +185,26 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
 
 def test_rejects_compete_with_the_values() -> None:
     images = people(20)[0]
-    found = predict(zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images)["gender"]
+    found = predict(
+        zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images
+    )["gender"]
     assert (1 - found.sum(1) > 0.01).any()
     plain = predict(zero_shot(gender=GENDER), images)["gender"]
     np.testing.assert_allclose(found / found.sum(1, keepdims=True), plain, atol=1e-6)
 
 
 def test_the_scale_is_the_models_own() -> None:
-    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(50)  # as ALIGN has it
+    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
+        50
+    )  # as ALIGN has it
     with pytest.raises(InvalidInputError, match="SimpleNamespace"):
         judges.logit_scale(SimpleNamespace(logit_scale=None))
 
 
 TEMPLATE = (
-    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image' %}<image>\n"
-    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}{% if add_generation_prompt %} ASSISTANT:{% endif %}"
+    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image'"
+    " %}<image>\n{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}{% if"
+    " add_generation_prompt %} ASSISTANT:{% endif %}"
 )
 VALUES = {"gender": ("male", "female")}
 
@@ -174,9 +217,17 @@ def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.Ll
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, pad_token="<pad>", unk_token="<unk>", extra_special_tokens={"image_token": "<image>"}
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        extra_special_tokens={"image_token": "<image>"},
     )
-    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    small = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     vision = transformers.CLIPVisionConfig(**small, image_size=16, patch_size=8)
     text = transformers.LlamaConfig(**small, vocab_size=len(vocabulary))
     torch.manual_seed(0)
@@ -184,11 +235,17 @@ def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.Ll
     model = transformers.LlavaForConditionalGeneration(config).eval()
     with torch.no_grad():
         model.lm_head.weight.normal_(0, 0.3)
-    pixels = transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
+    pixels = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+    )
     processor = transformers.LlavaProcessor(
-        pixels, tokenizer, patch_size=8, vision_feature_select_strategy="default", chat_template=TEMPLATE,
+        pixels,
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        chat_template=TEMPLATE,
         num_additional_image_tokens=1,
-    )  # fmt: skip
+    )
     return model, processor
 
 
@@ -214,7 +271,9 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     got = predict(judge_of(*parts), [image])["gender"][0]
     each = []
     for order in ([0, 1, 2], [1, 0, 2]):
-        text = VlmJudge.question("gender", [[*VALUES["gender"], judges.NONE_OF_THESE][i] for i in order])
+        text = VlmJudge.question(
+            "gender", [[*VALUES["gender"], judges.NONE_OF_THESE][i] for i in order]
+        )
         chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
         each.append((chances - np.log(np.exp(chances).sum()))[order])
     mean = np.exp(np.mean(each, axis=0))
@@ -225,7 +284,9 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
     images, values = pictures(2), ("White", "Black", "Asian")
-    first, again = (judge_of(*parts, race=order).predict(images)["race"] for order in (values, values[::-1]))
+    first, again = (
+        judge_of(*parts, race=order).predict(images)["race"] for order in (values, values[::-1])
+    )
     np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-12)
 
 
@@ -240,8 +301,14 @@ def test_a_strong_order_bias_warns(parts) -> None:
     with torch.no_grad():  # says A, whatever is asked
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge, text = judge_of(model, processor), VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE])
-    if np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB")) < 0:
+    judge, text = (
+        judge_of(model, processor),
+        VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE]),
+    )
+    if (
+        np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB"))
+        < 0
+    ):
         model.lm_head.weight.data.neg_()  # the sign of a random hidden state
     with pytest.warns(VldebiasWarning, match="depend on the order"):
         chances = judge.predict(pictures(2))["gender"]
@@ -251,9 +318,17 @@ def test_a_strong_order_bias_warns(parts) -> None:
 
 def test_the_fingerprint_changes_with_whatever_changes_the_answers(parts) -> None:
     other = {"male": "A photo of a male.", "female": "A photo of a female."}
-    clips = [zero_shot(gender=GENDER), zero_shot(gender=other), zero_shot(("a photo",), gender=GENDER)]
+    clips = [
+        zero_shot(gender=GENDER),
+        zero_shot(gender=other),
+        zero_shot(("a photo",), gender=GENDER),
+    ]
     clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
-    asked = [judge_of(*parts), judge_of(*parts, gender=("female", "male")), judge_of(*parts, sex=VALUES["gender"])]
+    asked = [
+        judge_of(*parts),
+        judge_of(*parts, gender=("female", "male")),
+        judge_of(*parts, sex=VALUES["gender"]),
+    ]
     assert len({one.fingerprint for one in clips + asked}) == 7
     assert zero_shot(gender=GENDER).fingerprint == clips[0].fingerprint
     assert judge_of(*parts).fingerprint == asked[0].fingerprint
@@ -274,7 +349,9 @@ def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tm
     session = Session(Options(out=tmp_path))
     task = SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender"))
     loaded, image = VlmJudge(model=str(tmp_path)).ready(task, session), pictures(1)
-    np.testing.assert_allclose(loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5)
+    np.testing.assert_allclose(
+        loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5
+    )
     with pytest.raises(InvalidInputError, match="cannot load the judge"):
         VlmJudge(model=str(tmp_path / "nothing")).ready(task, session)
 
@@ -325,12 +402,16 @@ def test_the_newest_judge_of_an_attribute_answers_for_every_image(drawn) -> None
     made, shows = drawn
     assert last_judgements(made, "gender", GENDERS) is None
     for who in "ab":
-        judge_images(SimpleNamespace(**{**vars(Reader()), "name": who, "predict": Reader().predict}), made)
+        judge_images(
+            SimpleNamespace(**{**vars(Reader()), "name": who, "predict": Reader().predict}), made
+        )
     blank = Judge("other", {"x": ("y", "z")}, lambda images: {"x": np.zeros((len(images), 2))}, "1")
     judge_images(blank, made)
     assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
     name, said, sure = last_judgements(made, "gender", GENDERS)
     assert (name, said[0], sure[0]) == ("b", judges.NO_VALUE, 0)
-    assert said[1:] == [(*GENDERS, judges.NO_VALUE)[shows[image.path][0]] for image in made.images[1:]]
+    assert said[1:] == [
+        (*GENDERS, judges.NO_VALUE)[shows[image.path][0]] for image in made.images[1:]
+    ]
     assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", judges.NO_VALUE}

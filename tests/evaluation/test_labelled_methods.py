@@ -1,4 +1,5 @@
-"""Methods that learn from labelled images, and edits of images, in every evaluator: labels, sides, what it costs."""
+"""Methods that learn from labelled images, and edits of images, in every evaluator: labels, sides,
+what it costs."""
 
 from pathlib import Path
 
@@ -23,23 +24,40 @@ METHODS = ("leace", "spd", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
 @pytest.fixture(scope="module")
 def result() -> Result:
     gallery, reference = part("test"), part("reference")
-    given = {"reference": reference.features, "reference_labels": {"sex": reference.column("gender")}, "resamples": 20}
-    given |= {"prompts": {"gender": GENDER}, "labels": {"gender": gallery.column("gender")}, "k": 20}
+    given = {
+        "reference": reference.features,
+        "reference_labels": {"sex": reference.column("gender")},
+        "resamples": 20,
+    }
+    given |= {
+        "prompts": {"gender": GENDER},
+        "labels": {"gender": gallery.column("gender")},
+        "k": 20,
+    }
     return evaluate(texts(), gallery.features, methods=METHODS, **given)
 
 
 def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -> None:
-    skew = {row.method: row for row in result.rows if row.metric == "max_skew@20" and not row.subset}
+    skew = {
+        row.method: row for row in result.rows if row.metric == "max_skew@20" and not row.subset
+    }
     assert {name for name, row in skew.items() if row.uses_labels} == {"leace", "spd", "bend-vlm"}
     assert skew["none"].value > 0.5 > max(skew[name].value for name in ("leace", "bend-vlm"))
     (about,) = result.provenance
-    assert [about.methods[name]["labels"] for name in ("leace", "leace, zero-shot labels")] == ["given", "zero-shot"]
+    assert [about.methods[name]["labels"] for name in ("leace", "leace, zero-shot labels")] == [
+        "given",
+        "zero-shot",
+    ]
     assert (about.methods["bend-vlm"]["side"], about.n["reference images"]) == ("text", 100)
 
 
-def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(result: Result) -> None:
+def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(
+    result: Result,
+) -> None:
     moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
-    assert result.row("retrieval gender", "image_cosine", "leace").change == (moved["leace"] - 1,) * 3
+    assert (
+        result.row("retrieval gender", "image_cosine", "leace").change == (moved["leace"] - 1,) * 3
+    )
     assert set(moved) == {"leace", "spd", "roboshot", "leace, zero-shot labels"}
     assert all(0 < value < 1 for value in moved.values())
     assert result.row("retrieval gender", "query_cosine", "leace").value == pytest.approx(1.0)
@@ -53,9 +71,16 @@ def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) ->
     edit = load_edit(problem.fit("leace", "joint").save_pretrained(tmp_path))
     assert (edit.side, edit.provenance.labels) == ("image", "given")
     result = evaluate(
-        texts(), gallery, prompts=GENDER, task="groups", label="job", spurious="gender", resamples=20,
-        methods={"leace": get_method("leace"), "saved": edit}, reference=reference,
-    )  # fmt: skip
+        texts(),
+        gallery,
+        prompts=GENDER,
+        task="groups",
+        label="job",
+        spurious="gender",
+        resamples=20,
+        methods={"leace": get_method("leace"), "saved": edit},
+        reference=reference,
+    )
     for metric in ("worst_group", "average"):
         rows = [result.row("groups", metric, name) for name in ("leace", "saved")]
         assert rows[0].value == rows[1].value
@@ -81,8 +106,13 @@ def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
     gallery = Embeddings.of(rows, labels={"gender": ["a", "b"] * 10})
     kept, counts = disjoint(gallery, gallery, methods=["equalise", "cali"])
     assert np.array_equal(kept.features, gallery.features)
-    assert (kept.labels, counts) == ({}, {"reference images": 20, "of the reference, measured too": 20})
+    assert (kept.labels, counts) == (
+        {},
+        {"reference images": 20, "of the reference, measured too": 20},
+    )
     with pytest.raises(InvalidInputError, match="leace would learn from their labels"):
         disjoint(gallery, gallery, methods=["equalise", "leace"])
-    blind, _ = disjoint(Embeddings.of(rows), gallery, methods=["leace"])  # which then reads zero-shot ones
+    blind, _ = disjoint(
+        Embeddings.of(rows), gallery, methods=["leace"]
+    )  # which then reads zero-shot ones
     assert blind is not None

@@ -1,4 +1,5 @@
-"""Millions of images: what an evaluation takes beside their features is a block, whatever their number."""
+"""Millions of images: what an evaluation takes beside their features is a block, whatever their
+number."""
 
 import subprocess
 import sys
@@ -21,7 +22,8 @@ task = sys.argv[1]
 rng = np.random.default_rng(0)
 queries = load_prompts("professions-gender").classes[:10]
 sets = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
-texts = {{p: rng.normal(size=512) for p in [*(text for one in sets for text in one.texts), *queries]}}
+prompts = [*(text for prompt_set in sets for text in prompt_set.texts), *queries]
+texts = {{prompt: rng.normal(size=512) for prompt in prompts}}
 columns = {{
     "retrieval": {{"gender": ["female", "male"], "race": ["asian", "black", "white"]}},
     "groups": {{"bird": ["landbird", "waterbird"], "place": ["land", "water"]}},
@@ -31,15 +33,26 @@ columns = {{
 def features(n, seed):
     rows, draw = np.empty((n, 512), np.float16), np.random.default_rng(seed)
     for start in range(0, n, 4096):
-        rows[start : start + 4096] = draw.standard_normal((min(4096, n - start), 512), dtype=np.float32)
+        size = (min(4096, n - start), 512)
+        rows[start : start + 4096] = draw.standard_normal(size, dtype=np.float32)
     return rows
 
 
 def measured(n, images, reference):
-    labels = {{name: np.array(values)[rng.integers(len(values), size=n)] for name, values in columns.items()}}
-    labels["race"] = np.where(rng.random(n) < 0.1, "", labels["race"]) if "race" in labels else labels["bird"]
-    fields = {{"methods": ["none", "orth-cali", "cali", "equalise"], "resamples": 50, "reference": reference}}
-    fields |= {{"queries": queries, "k": n // 200}} if task == "retrieval" else {{"label": "bird", "spurious": "place"}}
+    labels = {{
+        name: np.array(values)[rng.integers(len(values), size=n)]
+        for name, values in columns.items()
+    }}
+    if "race" in labels:
+        labels["race"] = np.where(rng.random(n) < 0.1, "", labels["race"])
+    else:
+        labels["race"] = labels["bird"]
+    fields = {{"methods": ["none", "orth-cali", "cali", "equalise"], "resamples": 50}}
+    fields["reference"] = reference
+    if task == "retrieval":
+        fields |= {{"queries": queries, "k": n // 200}}
+    else:
+        fields |= {{"label": "bird", "spurious": "place"}}
     prompts = {{"gender": "gender", "race": "race"}} if task == "retrieval" else "waterbirds"
     vldebias.evaluate(texts, images, task=task, prompts=prompts, labels=labels, **fields)
 
@@ -65,6 +78,8 @@ print(memory("VmHWM") - before)
 @pytest.mark.parametrize("task", ["retrieval", "groups"])
 def test_an_evaluation_stays_within_a_block_of_its_features(task: str) -> None:
     command = [sys.executable, "-c", MEASURE, task]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) < MOST

@@ -1,4 +1,5 @@
-"""Plans: pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they stopped."""
+"""Plans: pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they
+stopped."""
 
 import copy
 import json
@@ -46,8 +47,20 @@ BARE = "cali, stated not kept"
 
 
 def task(**changes: Any) -> GenerationTask:
-    settings = {"prompts": PEOPLE, "attributes": ["gender"], "variants": {"cali": {}}, "concepts": "train"}
-    settings |= {"images": 3, "stated_images": 1, "steps": 2, "guidance": 3.0, "batch_size": 4, "options": SIZE}
+    settings = {
+        "prompts": PEOPLE,
+        "attributes": ["gender"],
+        "variants": {"cali": {}},
+        "concepts": "train",
+    }
+    settings |= {
+        "images": 3,
+        "stated_images": 1,
+        "steps": 2,
+        "guidance": 3.0,
+        "batch_size": 4,
+        "options": SIZE,
+    }
     return GenerationTask.build(settings | changes)
 
 
@@ -57,7 +70,9 @@ def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedIma
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -70,33 +85,53 @@ def pixels(made: GeneratedImages, image: PlannedImage) -> np.ndarray:
 
 
 def plan(**changes: Any) -> Plan:
-    settings = {"prompts": "professions-gender", "concepts": "unseen", "stated_images": 2, "seeds": [0, 4]} | changes
+    settings = {
+        "prompts": "professions-gender",
+        "concepts": "unseen",
+        "stated_images": 2,
+        "seeds": [0, 4],
+    } | changes
     return task(**settings).plan({"pipeline": "Tiny", "id": None, "fingerprint": None})
 
 
 def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -> None:
     images = plan().all_images
-    plain, stated = (Counter(one.variant for one in images if bool(one.stated) is told) for told in (False, True))
+    plain, stated = (
+        Counter(one.variant for one in images if bool(one.stated) is told) for told in (False, True)
+    )
     assert plain == dict.fromkeys(["none", "cali"], 20 * 3 * 2)
     assert stated == dict.fromkeys(["none", "cali", BARE], 40 * 2 * 2)
-    assert {image.seed for image in images if image.stated is None} == {0, 1, 2, 40_000, 40_001, 40_002}
+    assert {image.seed for image in images if image.stated is None} == {
+        0,
+        1,
+        2,
+        40_000,
+        40_001,
+        40_002,
+    }
     noise = {(image.prompt, image.seed, image.noise) for image in images}
     assert len(noise) == len({one[:2] for one in noise}) == len({one[2] for one in noise})
     assert images[0].under("cali") in images
-    assert images[0].path == "none/a-photo-of-an-accountant-6d71559d/0.png", "judgements and labels name it"
+    assert images[0].path == "none/a-photo-of-an-accountant-6d71559d/0.png", (
+        "judgements and labels name it"
+    )
     pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
     assert pinned.noise == 159895270975431  # other noise would be other images
 
 
 def test_subjects_take_the_place_of_unseen_concepts() -> None:
     made = plan(prompts="backgrounds", subjects=["waterbird"])
-    assert [one for one in made.prompts if one[3] is None] == [("a photo of a waterbird", "waterbird", "unseen", None)]
+    assert [one for one in made.prompts if one[3] is None] == [
+        ("a photo of a waterbird", "waterbird", "unseen", None)
+    ]
     stated = [(concept, value) for _, concept, _, value in made.prompts if value]
     assert stated == [("waterbird", value) for value in load_prompts("backgrounds").attributes]
 
 
 @given(size=st.integers(1, 40), images=st.integers(1, 5))
-def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(size: int, images: int) -> None:
+def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(
+    size: int, images: int
+) -> None:
     made = plan(prompts=PEOPLE, concepts="train", batch_size=size, images=images)
     for variant in made.variants:
         images = [image for image in made.all_images if image.variant == variant]
@@ -104,23 +139,40 @@ def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_othe
         assert sorted(chain(*batches)) == list(range(len(images)))
         kinds = [{images[i].stated is not None for i in batch} for batch in batches]
         assert all(len(kind) == 1 for kind in kinds)
-        assert all(len(b) == size for b, kind, after in zip(batches, kinds, kinds[1:], strict=False) if kind == after)
+        assert all(
+            len(b) == size
+            for b, kind, after in zip(batches, kinds, kinds[1:], strict=False)
+            if kind == after
+        )
 
 
-@pytest.mark.parametrize("name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"])
+@pytest.mark.parametrize(
+    "name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"]
+)
 def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
-    """In these sets a group has one prompt for each value, in order, and groups follow the classes."""
+    """In these sets a group has one prompt for each value, in order, and groups follow the
+    classes."""
     of = load_prompts(name)
     train, unseen = (of.groups, of.class_names), (of.held_out_groups, of.held_out_class_names)
     for part, (groups, concepts) in {"train": train, "unseen": unseen}.items():
         asked = plan(prompts=of, concepts=part).prompts
-        expected = [*zip(chain(*groups), cycle(of.attributes), np.repeat(concepts, len(of.attributes)))]
-        assert [(prompt, value, concept) for prompt, concept, _, value in asked if value] == expected
+        expected = [
+            *zip(chain(*groups), cycle(of.attributes), np.repeat(concepts, len(of.attributes)))
+        ]
+        assert [
+            (prompt, value, concept) for prompt, concept, _, value in asked if value
+        ] == expected
 
 
 def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
     classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
-    alike = PromptSet("alike", PEOPLE.groups, classes=classes, class_names=tuple("wxyz"), attributes=PEOPLE.attributes)
+    alike = PromptSet(
+        "alike",
+        PEOPLE.groups,
+        classes=classes,
+        class_names=tuple("wxyz"),
+        attributes=PEOPLE.attributes,
+    )
     paths = [image.path for image in plan(prompts=alike, concepts="train", stated=False).all_images]
     assert len({path.lower() for path in paths}) == len(paths)
     assert all(len(part) < 100 for path in paths for part in Path(path).parts)
@@ -143,9 +195,18 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     ({"variants": {"none": {}}}, "none"),
     ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
     ({"variants": {"x" * 60 + "a": {}, "x" * 60 + "b": {}}}, "folders"),
-    ({"prompts": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"}, "has no train classes"),
-    ({"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))}, "needs unseen pairs"),
-    ({"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"}, "'a nurse' states"),
+    (
+        {"prompts": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"},
+        "has no train classes",
+    ),
+    (
+        {"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))},
+        "needs unseen pairs",
+    ),
+    (
+        {"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"},
+        "'a nurse' states",
+    ),
     ({"variants": {"cali": {"method": "magic"}}}, "magic"),
     ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
     ({"subjects": ["nurse"]}, "nurse"),
@@ -158,7 +219,9 @@ def test_what_cannot_be_planned_is_refused(changes: dict[str, Any]) -> None:
     plan(**changes)
 
 
-@pytest.mark.parametrize("name", [name for name, one in METHODS.items() if name != "none" and one.pipelines])
+@pytest.mark.parametrize(
+    "name", [name for name, one in METHODS.items() if name != "none" and one.pipelines]
+)
 def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
     told = made.settle(tmp_path).result(task="t", description="", settings={})
@@ -176,22 +239,45 @@ def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: Genera
             debias(pipe, PEOPLE, method="cali", keep_stated=False)
         call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
         expected = pipe(image.prompt, **call).images[0]
-        assert np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1  # batched here, single there
+        assert (
+            np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1
+        )  # batched here, single there
 
 
 def test_stated_prompts_are_left_alone_unless_asked_for(whole: GeneratedImages) -> None:
-    none, kept, bare = (list(chosen(whole, variant=name, stated=True)) for name in whole.plan.variants)
+    none, kept, bare = (
+        list(chosen(whole, variant=name, stated=True)) for name in whole.plan.variants
+    )
     assert {whole.about(image)["left_alone"] for image in kept} == {True}
     assert {whole.about(image)["left_alone"] for image in none + bare} == {False}
-    assert any((pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, bare, strict=True))
+    assert any(
+        (pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, bare, strict=True)
+    )
 
 
 def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
     image = chosen(whole, variant="cali").images[2]
     about = whole.about(image)
-    expected = {"prompt": image.prompt, "seed": image.seed, "noise": image.noise, "variant": "cali", "method": "cali"}
-    expected |= {"sets": {"people": PEOPLE.hash}, "lam": 500.0, "strength": 1.0, "keep_stated": True, "steps": 2}
-    expected |= {"guidance": 3.0, "options": SIZE, "pipeline": "StableDiffusionPipeline", "left_alone": False}
+    expected = {
+        "prompt": image.prompt,
+        "seed": image.seed,
+        "noise": image.noise,
+        "variant": "cali",
+        "method": "cali",
+    }
+    expected |= {
+        "sets": {"people": PEOPLE.hash},
+        "lam": 500.0,
+        "strength": 1.0,
+        "keep_stated": True,
+        "steps": 2,
+    }
+    expected |= {
+        "guidance": 3.0,
+        "options": SIZE,
+        "pipeline": "StableDiffusionPipeline",
+        "left_alone": False,
+    }
     assert (expected | {"flagged": False}).items() <= about.items()
     assert {"model", "fingerprint", "version"} <= about.keys()
     assert json.loads(Image.open(whole.path(image)).text["vldebias"]) == about
@@ -200,27 +286,43 @@ def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
 
 def test_black_images_of_a_safety_checker_are_marked() -> None:
     pipe = sd()
-    made = SimpleNamespace(images=[Image.new("RGB", (4, 4))] * 2, nsfw_content_detected=[False, True])
+    made = SimpleNamespace(
+        images=[Image.new("RGB", (4, 4))] * 2, nsfw_content_detected=[False, True]
+    )
     given: dict[str, Any] = {}
-    pipe.__class__ = type("Checked", (type(pipe),), {"__call__": lambda *_, **options: given.update(options) or made})
-    with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as (_, pictures_of):
+    pipe.__class__ = type(
+        "Checked", (type(pipe),), {"__call__": lambda *_, **options: given.update(options) or made}
+    )
+    with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as (
+        _,
+        pictures_of,
+    ):
         assert [flagged for _, flagged in pictures_of([0, 1])] == [False, True]
         assert pipe._progress_bar_config["disable"], "there would be a bar for each batch"
     assert given["negative_prompt"] == ["blurry"] * 2
 
 
-def test_missing_and_damaged_files_are_generated_again_and_no_others(whole: GeneratedImages, tmp_path: Path) -> None:
+def test_missing_and_damaged_files_are_generated_again_and_no_others(
+    whole: GeneratedImages, tmp_path: Path
+) -> None:
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     made, before = GeneratedImages.open(tmp_path), contents(tmp_path)
-    damaged = missing, cut, garbage, other, stranger = [made.path(image) for image in made.images[3:8]]
+    damaged = missing, cut, garbage, other, stranger = [
+        made.path(image) for image in made.images[3:8]
+    ]
     missing.unlink()
     cut.write_bytes(cut.read_bytes()[:-40])
     garbage.write_bytes(b"no picture")
     write_png(made.read(made.images[6]), other, {"prompt": "another"})
     Image.new("RGB", (16, 16)).save(stranger)
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged}
+    times = {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged
+    }
     generated_in(tmp_path)
-    assert (contents(tmp_path), {path: path.stat().st_mtime_ns for path in times}) == (before, times)
+    assert (contents(tmp_path), {path: path.stat().st_mtime_ns for path in times}) == (
+        before,
+        times,
+    )
 
 
 def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
@@ -267,7 +369,11 @@ def trained() -> Any:
         (sd, {"variants": {"cali": {"lam": 1.0}}}, "variants"),
         (sd, {"options": SIZE | {"eta": 1.0}}, "options"),
         (trained, {}, "the weights differ"),
-        (lambda: sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)), {}, "scheduler was"),
+        (
+            lambda: sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)),
+            {},
+            "scheduler was",
+        ),
     ],
 )
 def test_what_differs_from_a_folder_of_images_is_refused(
@@ -283,7 +389,9 @@ def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages
     """The images keep the fingerprint that the plan was begun with, and none is generated again."""
     given, before = task(), contents(whole.folder)
     model = given.plan(identity(sd())).model
-    rounded = model["fingerprint"] | {"tensors": [[x + 1e-6, y] for x, y in model["fingerprint"]["tensors"]]}
+    rounded = model["fingerprint"] | {
+        "tensors": [[x + 1e-6, y] for x, y in model["fingerprint"]["tensors"]]
+    }
     made = generate(sd(), given.plan(model | {"fingerprint": rounded}), given.ways, whole.folder)
     assert (made.plan, contents(whole.folder)) == (whole.plan, before)
 
@@ -295,7 +403,11 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     joint, same, tuned, part, unknown = (
         identity(one)["fingerprint"] for one in (sd(), sd(), trained(), fewer, offloaded)
     )
-    assert [Fingerprint(**joint).matches(Fingerprint(**one)) for one in (same, tuned, part)] == [True, False, False]
+    assert [Fingerprint(**joint).matches(Fingerprint(**one)) for one in (same, tuned, part)] == [
+        True,
+        False,
+        False,
+    ]
     assert unknown is None
     fewer.unet.peft_config = {"a style": None}
     fewer.register_to_config(_name_or_path="own/pipe")
@@ -304,7 +416,8 @@ def test_one_fingerprint_stands_for_all_components() -> None:
 
 
 def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
-    """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need no pipeline."""
+    """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need
+    no pipeline."""
     pipe = sd()
     calls = counting(pipe)
     made = generated_in(tmp_path, pipe, batch_size=2)
@@ -312,21 +425,33 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_p
     stated = list(chosen(made, variant="cali", stated=True))[:2]
     texts, noise = zip(*((one.prompt, one.noise) for one in stated), strict=True)
     attach = partial(debias, pipe, PEOPLE, method="cali")
-    with prepared(pipe, attach, texts, noise, num_inference_steps=2, guidance_scale=3.0, **SIZE) as (_, pictures_of):
+    with prepared(
+        pipe, attach, texts, noise, num_inference_steps=2, guidance_scale=3.0, **SIZE
+    ) as (_, pictures_of):
         again = pictures_of([0, 1])
     for one, (picture, _) in zip(stated, again, strict=True):
         assert np.array_equal(pixels(made, one), np.asarray(picture))
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
-@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs])
+@pytest.mark.parametrize(
+    "method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs]
+)
 def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
-    spurious = replace(PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female"))
-    made = generated_in(tmp_path, prompts=spurious, variants={"mine": {"method": method}}, images=1, stated=False)
+    spurious = replace(
+        PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female")
+    )
+    made = generated_in(
+        tmp_path, prompts=spurious, variants={"mine": {"method": method}}, images=1, stated=False
+    )
     none, other = (chosen(made, variant=name) for name in made.plan.variants)
-    changed = any((pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, other, strict=True))
+    changed = any(
+        (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, other, strict=True)
+    )
     assert changed or method in ("none", "auto")
-    expected = "balanced-prompts" if method == "default" else method  # the default of sets about persons
+    expected = (
+        "balanced-prompts" if method == "default" else method
+    )  # the default of sets about persons
     assert made.about(other.images[0])["method"] == expected
 
 
@@ -339,10 +464,16 @@ def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Pa
     assert {about["value"] for about in told if not about["left_alone"]} == {"male", "female"}
 
 
-def test_a_saved_edit_is_a_variant_and_another_is_another(whole: GeneratedImages, tmp_path: Path) -> None:
+def test_a_saved_edit_is_a_variant_and_another_is_another(
+    whole: GeneratedImages, tmp_path: Path
+) -> None:
     for lam in (500.0, 5.0):
-        fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(tmp_path / f"edit{lam:g}")
-    made = generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit500"}})
+        fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(
+            tmp_path / f"edit{lam:g}"
+        )
+    made = generated_in(
+        tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit500"}}
+    )
     for image in whole:
         assert (pixels(made, image) == pixels(whole, image)).all()
     assert made.plan.variants["cali"]["lam"] == 500
@@ -350,8 +481,11 @@ def test_a_saved_edit_is_a_variant_and_another_is_another(whole: GeneratedImages
         generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit5"}})
 
 
-def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tmp_path: Path) -> None:
-    """The whole plan is balanced once; noise is that of the original prompt; what is left alone is copied."""
+def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
+    tmp_path: Path,
+) -> None:
+    """The whole plan is balanced once; noise is that of the original prompt; what is left alone is
+    copied."""
     variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
     made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
     assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}
@@ -360,26 +494,43 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(tm
     counts = Counter(zip((image.prompt for image in images), written.values, strict=True))
     for image, text, value in zip(images, written.prompts, written.values, strict=True):
         about = made.about(image)
-        assert (about["value"], about["generated prompt"], about["prompt"]) == (value, text, image.prompt)
+        assert (about["value"], about["generated prompt"], about["prompt"]) == (
+            value,
+            text,
+            image.prompt,
+        )
         same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
         assert same == (text == image.prompt) == about["left_alone"]
-    assert all(counts[prompt, value] == 2 for prompt in PEOPLE.classes for value in ("male", "female"))
-    assert not any(counts[one.prompt, value] for one in images if one.part == "others" for value in ("male", "female"))
+    assert all(
+        counts[prompt, value] == 2 for prompt in PEOPLE.classes for value in ("male", "female")
+    )
+    assert not any(
+        counts[one.prompt, value]
+        for one in images
+        if one.part == "others"
+        for value in ("male", "female")
+    )
     batch = [images[i] for i in made.plan.batches(images)[0]]
     texts = [made.about(one)["generated prompt"] for one in batch]
     noise = [torch.Generator().manual_seed(one.noise) for one in batch]
-    expected = sd()(texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE).images
+    expected = sd()(
+        texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE
+    ).images
     for one, picture in zip(batch, expected, strict=True):
         assert np.array_equal(np.asarray(picture), pixels(made, one))
 
 
 @pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt
-def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, _, tokenizer = load_clip()
 
     def told(host: Any, tokenizer: Any = None) -> dict[str, bool | None]:
         call = {} if tokenizer else {"num_inference_steps": 2, **SIZE}
-        found = {one.name: one.right for one in check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)}
+        found = {
+            one.name: one.right for one in check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)
+        }
         assert attachment_of(host) is None, "an edit is merged or removed"
         return found
 

@@ -1,4 +1,5 @@
-"""The quickstart end to end on the shipped weights, small; and the committed result behind the README."""
+"""The quickstart end to end on the shipped weights, small; and the committed result behind the
+README."""
 
 import json
 from pathlib import Path
@@ -31,13 +32,19 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     result = Result.model_validate_json(done.stdout)
     assert Result.read(tmp_path / "result.json") == result
-    assert {"birds", "portraits gender", "generation gender"} <= {row.task for row in result.rows if row.change}
+    assert {"birds", "portraits gender", "generation gender"} <= {
+        row.task for row in result.rows if row.change
+    }
     committed = Result.read(COMMITTED)
     for figure in result.rows:
-        if figure.task in ("birds", "portraits gender") and not figure.subset:  # the same renders, so the same figures
+        if (
+            figure.task in ("birds", "portraits gender") and not figure.subset
+        ):  # the same renders, so the same figures
             before = committed.row(figure.task, figure.metric, figure.method)
             assert figure.value == pytest.approx(before.value, abs=0.01)
-    assert (tmp_path / "index.html").read_text().count("data:image/png;base64,") == 2  # the same seeds, and the dots
+    assert (tmp_path / "index.html").read_text().count(
+        "data:image/png;base64,"
+    ) == 2  # the same seeds, and the dots
     assert list((tmp_path / "cache").glob("birds-*"))  # and nowhere else
     again = CliRunner().invoke(app, arguments)
     assert again.stderr.count("reused from an earlier run") == 3
@@ -53,7 +60,11 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         method, images, paper = task.methods[1:]
         assert (method, images, paper) == ("default", "cali+equalise", "paper")
         reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
-        for name, given, asked in ((method, None, {}), (images, reference, {}), (paper, None, {"method": paper})):
+        for name, given, asked in (
+            (method, None, {}),
+            (images, reference, {}),
+            (paper, None, {"method": paper}),
+        ):
             measured = fit_method(host, load_prompts(prompts), name, task.lam, reference=given)
             attached = fit_projection(host, prompts, reference=given, **asked)
             assert torch.equal(measured.matrix(), attached.matrix())

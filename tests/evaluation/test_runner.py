@@ -1,4 +1,5 @@
-"""Runs of suites on the miniature world, small: what they write, take over, measure again, and leave when stopped."""
+"""Runs of suites on the miniature world, small: what they write, take over, measure again, and
+leave when stopped."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,21 +32,45 @@ from vldebias.prompts import make_prompt_set
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 BIRDS: dict[str, Any] = {
-    "task": "groups", "name": "birds", "title": "Birds", "data": {"name": "birds", "options": {"n": 80}},
-    "prompts": "waterbirds", "label": "label", "spurious": "place", "lams": [0, 10, 1000], "resamples": 20,
-}  # fmt: skip
+    "task": "groups",
+    "name": "birds",
+    "title": "Birds",
+    "data": {"name": "birds", "options": {"n": 80}},
+    "prompts": "waterbirds",
+    "label": "label",
+    "spurious": "place",
+    "lams": [0, 10, 1000],
+    "resamples": 20,
+}
 PORTRAITS: dict[str, Any] = {
-    "task": "retrieval", "name": "portraits", "title": "Portraits", "data": {"name": "portraits", "options": {"n": 80}},
-    "prompts": {"gender": "fairface-gender"}, "queries": {"of": "fairface-gender"}, "k": 10, "resamples": 20,
+    "task": "retrieval",
+    "name": "portraits",
+    "title": "Portraits",
+    "data": {"name": "portraits", "options": {"n": 80}},
+    "prompts": {"gender": "fairface-gender"},
+    "queries": {"of": "fairface-gender"},
+    "k": 10,
+    "resamples": 20,
     "classes": {"age": {"young": "the young", "old": "the old"}},
-}  # fmt: skip
+}
 TEXTS = {"task": "texts", "name": "pairs", "title": "Pairs", "sets": {"gender": "fairface-gender"}}
-PEOPLE: dict[str, Any] = {"task": "shares", "name": "by people", "title": "P", "attribute": "gender"}
+PEOPLE: dict[str, Any] = {
+    "task": "shares",
+    "name": "by people",
+    "title": "P",
+    "attribute": "gender",
+}
 PEOPLE |= {"values": ["male", "female"]}
 
 
 def suite(*tasks: Any, host: str | None = "miniature") -> Suite:
-    about = {"name": "small", "title": "t", "description": "d", "source": "s", "needs": "a brave heart"}
+    about = {
+        "name": "small",
+        "title": "t",
+        "description": "d",
+        "source": "s",
+        "needs": "a brave heart",
+    }
     return Suite.model_validate({**about, "host": host, "tasks": tasks})
 
 
@@ -60,19 +85,34 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     path = tmp_path_factory.mktemp("table") / "table.csv"
     rows = [f"{job},{('male', 'female')[i % 2]}" for job in ("nurse", "pilot") for i in range(9)]
     path.write_text("\n".join(["prompt,value", *rows]))
-    return {"task": "shares", "name": "table", "title": "Table", "resamples": 20, "table": str(path)}
+    return {
+        "task": "shares",
+        "name": "table",
+        "title": "Table",
+        "resamples": 20,
+        "table": str(path),
+    }
 
 
 @pytest.fixture
-def run(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, str]]:
-    """Run tasks into tmp_path; gives the result and what was said. Charts take time, so they are drawn on demand."""
+def run(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Result, str]]:
+    """Run tasks into tmp_path; gives the result and what was said. Charts take time, so they are
+    drawn on demand."""
 
-    def go(*tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any) -> Any:
+    def go(
+        *tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
+    ) -> Any:
         said = StringIO()
         if not charts:
-            monkeypatch.setattr(runner, "render", lambda result, path, beside: path.write_text("page"))
+            monkeypatch.setattr(
+                runner, "render", lambda result, path, beside: path.write_text("page")
+            )
         given = Options(**{"out": tmp_path, "cache": cache, **options})
-        found = run_suite(suite(*tasks, host=host), given, console=Console(file=said, width=200), only=only)
+        found = run_suite(
+            suite(*tasks, host=host), given, console=Console(file=said, width=200), only=only
+        )
         return found, said.getvalue()
 
     return go
@@ -85,7 +125,11 @@ def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Pat
     assert tasks == {"birds": ["Birds"], "birds: cosines": ["Birds"], "table": ["Table"]}
     assert list(tasks) == [*dict.fromkeys(figure.task for figure in found.rows)]
     page = (tmp_path / "index.html").read_text()
-    assert (page.count('class="task"'), page.count("data:image/png"), "birds: done" in said) == (len(tasks), 1, True)
+    assert (page.count('class="task"'), page.count("data:image/png"), "birds: done" in said) == (
+        len(tasks),
+        1,
+        True,
+    )
 
 
 def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path: Path) -> None:
@@ -120,18 +164,26 @@ def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherw
     assert calls == [1] * 4
 
 
-def test_of_each_kind_of_warning_a_task_issues_one(run: Any, table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_each_kind_of_warning_a_task_issues_one(
+    run: Any, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measure = SharesTask.measured
-    monkeypatch.setattr(SharesTask, "measured", lambda *a: [warn("one"), warn("two"), measure(*a)][2])
+    monkeypatch.setattr(
+        SharesTask, "measured", lambda *a: [warn("one"), warn("two"), measure(*a)][2]
+    )
     with pytest.warns(VldebiasWarning) as caught:
         run(table)
     assert [str(one.message) for one in caught] == ["one"]
 
 
-def test_pictures_and_the_name_of_a_pipeline_are_kept(run: Any, table: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_pictures_and_the_name_of_a_pipeline_are_kept(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     def measured(task: SharesTask, inputs: Any) -> Any:
         (part,) = task.measure(inputs["table"])
-        part.provenance = part.provenance.model_copy(update={"split": "generated", "model": "Tiny", "title": "T"})
+        part.provenance = part.provenance.model_copy(
+            update={"split": "generated", "model": "Tiny", "title": "T"}
+        )
         part.pictures["Side by side"] = "seeds", Image.new("RGB", (4, 4))
         return [part]
 
@@ -153,7 +205,9 @@ def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_pa
 
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
     def session(**options: Any) -> Session:
-        return Session(Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options}))
+        return Session(
+            Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options})
+        )
 
     def key(session: Session, **changes: Any) -> str:
         task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
@@ -174,7 +228,9 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
     assert (len(set(keys)), key(session())) == (len(keys), keys[0])
 
 
-def test_an_interrupt_leaves_what_is_done(run: Any, table: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_interrupt_leaves_what_is_done(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(RetrievalTask, "measured", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -187,18 +243,31 @@ def test_an_interrupt_leaves_what_is_done(run: Any, table: Any, tmp_path: Path, 
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
-    data, usual = Data.model_validate(BIRDS["data"]), Options(out=tmp_path, model="miniature", cache=cache)
+    data, usual = (
+        Data.model_validate(BIRDS["data"]),
+        Options(out=tmp_path, model="miniature", cache=cache),
+    )
     limited = replace(usual, limit=60)
-    first, second, every = (Session(given).embedded("images", data).ids for given in (limited, limited, usual))
+    first, second, every = (
+        Session(given).embedded("images", data).ids for given in (limited, limited, usual)
+    )
     assert first == second == tuple(sorted(first)) != every[:60]
     assert len(first) == 60
 
 
-def test_what_a_suite_needs_is_said(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_suite_needs_is_said(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
     sized = {**BIRDS, "data": {"name": "birds", "options": {"m": 3}}}
-    model, people = (BIRDS, None, "model: .* a brave heart"), (PEOPLE, "miniature", "this suite needs")
-    files, options = (elsewhere, "miniature", "waterbirds: .*mine"), (sized, "miniature", "options m;")
+    model, people = (
+        (BIRDS, None, "model: .* a brave heart"),
+        (PEOPLE, "miniature", "this suite needs"),
+    )
+    files, options = (
+        (elsewhere, "miniature", "waterbirds: .*mine"),
+        (sized, "miniature", "options m;"),
+    )
     for task, host, named in (model, people, (TEXTS, None, "pipeline"), files, options):
         with pytest.raises(InvalidInputError, match=named):
             run(task, host=host, data_root=tmp_path / "mine")
@@ -226,30 +295,58 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Session(Options(out=tmp_path, embeddings=path))
     train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
-    assert [session.embedded(*of).ids for of in (("images", test), ("train", train))] == [("b", "c"), ("a",)]
+    assert [session.embedded(*of).ids for of in (("images", test), ("train", train))] == [
+        ("b", "c"),
+        ("a",),
+    ]
     assert session.embedded("val", val) is session.embedded("reference") is None
-    assert len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
+    assert (
+        len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
+    )
     with pytest.raises(InvalidInputError, match=r"\['test', 'train'\].*'val'"):
         session.embedded("images", val)
-    whole = Session(Options(out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))))
+    whole = Session(
+        Options(
+            out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))
+        )
+    )
     assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
     assert whole.embedded("train", train) is None
-    named, opened = Session(Options(out=tmp_path), given=dict.fromkeys(("images", "train"), "birds"), split="val"), []
-    monkeypatch.setattr("vldebias.evaluation.task.open_split", lambda *of: opened.append(of[2]) or rows)
-    assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == ([3, 3], ["val", "train"])
+    named, opened = (
+        Session(
+            Options(out=tmp_path), given=dict.fromkeys(("images", "train"), "birds"), split="val"
+        ),
+        [],
+    )
+    monkeypatch.setattr(
+        "vldebias.evaluation.task.open_split", lambda *of: opened.append(of[2]) or rows
+    )
+    assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == (
+        [3, 3],
+        ["val", "train"],
+    )
 
 
-def test_of_several_processes_the_first_alone_writes(run: Any, table: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_of_several_processes_the_first_alone_writes(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     alone, _ = run(table, out=tmp_path / "alone")
-    monkeypatch.setattr(runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value))
+    monkeypatch.setattr(
+        runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value)
+    )
     second, said = run(table, out=tmp_path / "second")
     assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
     used, measure = [], runner._finished
-    monkeypatch.setattr(runner, "_finished", lambda s, *a: [used.append(s.options), measure(s, *a)][1])
+    monkeypatch.setattr(
+        runner, "_finished", lambda s, *a: [used.append(s.options), measure(s, *a)][1]
+    )
     run(table, device="cuda")
     monkeypatch.setenv("LOCAL_RANK", "3")
     run(table, device="cuda", pipeline="own/pipe")
-    assert [(own.device, own.pipeline) for own in used] == [("cuda", "miniature"), ("cuda:3", "own/pipe")]
+    assert [(own.device, own.pipeline) for own in used] == [
+        ("cuda", "miniature"),
+        ("cuda:3", "own/pipe"),
+    ]
 
 
 def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
@@ -265,13 +362,31 @@ def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
 
 
 @pytest.mark.slow
-def test_people_label_what_was_generated_with_pictures_and_clip_score(run: Any, tmp_path: Path) -> None:
+def test_people_label_what_was_generated_with_pictures_and_clip_score(
+    run: Any, tmp_path: Path
+) -> None:
     words = {"male": ["male"], "female": ["female"]}
     made = make_prompt_set("two", words, ["nurse", "doctor"], test_concepts=["pilot", "clerk"])
     path, out = str(made.to_yaml(tmp_path / "two.yaml")), tmp_path / "out"
-    generated = {"task": "generation", "name": "small gender", "title": "Gender", "attributes": ["gender"]}
-    generated |= {"judge": {"kind": "miniature"}, "images": 2, "stated_images": 1, "steps": 2, "guidance": 2.0}
-    generated |= {"clip_score": True, "prompts": path, "variants": {"cali": {"prompts": [path]}}, "resamples": 20}
+    generated = {
+        "task": "generation",
+        "name": "small gender",
+        "title": "Gender",
+        "attributes": ["gender"],
+    }
+    generated |= {
+        "judge": {"kind": "miniature"},
+        "images": 2,
+        "stated_images": 1,
+        "steps": 2,
+        "guidance": 2.0,
+    }
+    generated |= {
+        "clip_score": True,
+        "prompts": path,
+        "variants": {"cali": {"prompts": [path]}},
+        "resamples": 20,
+    }
     found, _ = run(generated, out=out, charts=True)
     assert {f.task for f in found.rows} == {"small gender gender", "small gender: CLIPScore"}
     pictures = sorted(out.glob("*.png"))
@@ -282,7 +397,9 @@ def test_people_label_what_was_generated_with_pictures_and_clip_score(run: Any, 
     assert again.rows == found.rows
     folder = out / "images" / "small-gender"
     log = AnnotationLog(tmp_path / "labels.jsonl")
-    for i, name in enumerate(sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))):
+    for i, name in enumerate(
+        sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))
+    ):
         for who in ("anna", "ben"):
             log.append(name, who, "gender", ("male", "female")[i % 2])
     by_people, _ = run(PEOPLE, out=tmp_path / "human", labels=(log.path,), drawn=folder)

@@ -20,19 +20,36 @@ pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
 
 
 def table(seed=0, prompts=8, each=30):
-    """Columns of a judge that calls every fourth woman a man; people are asked about every fifth image."""
+    """Columns of a judge that calls every fourth woman a man; people are asked about every fifth
+    image."""
     rng, rows = np.random.default_rng(seed), []
     for p in range(prompts):
         for method, share in (("sd", 0.2 + 0.08 * p), ("mended", 0.5)):
             for i in range(each):
                 truth = "male" if rng.random() < share else "female"
                 said = "male" if truth == "female" and rng.random() < 0.25 else truth
-                rows.append((f"prompt {p}", method, "" if i == 7 else said, truth if i % 5 == 0 else "", 1.0))
-    return dict(zip(("text", "model", "judge", "people", "weight"), zip(*rows, strict=True), strict=True))
+                rows.append(
+                    (
+                        f"prompt {p}",
+                        method,
+                        "" if i == 7 else said,
+                        truth if i % 5 == 0 else "",
+                        1.0,
+                    )
+                )
+    return dict(
+        zip(("text", "model", "judge", "people", "weight"), zip(*rows, strict=True), strict=True)
+    )
 
 
 def measure(columns, **fields):
-    given = {"table": "t.csv", "prompt": "text", "value": "judge", "method": "model", "baseline": "sd"}
+    given = {
+        "table": "t.csv",
+        "prompt": "text",
+        "value": "judge",
+        "method": "model",
+        "baseline": "sd",
+    }
     return SharesTask.build(given | {"resamples": 200} | fields).measure(columns)
 
 
@@ -45,7 +62,9 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
     rows = by_name(measure(columns)[0])
     code, found = {"female": 0, "male": 1, "": -1}, []
     for method, name in (("none", "sd"), ("mended", "mended")):
-        codes = [code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name]
+        codes = [
+            code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name
+        ]
         counts = (np.array(codes).reshape(8, 30, 1) == [0, 1]).sum(1)
         assert rows["discrepancy", method, ""].value == pytest.approx(discrepancies(counts).mean())
         squares = squared_discrepancies(counts).mean()
@@ -53,13 +72,17 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
         assert rows["unknown", method, ""].value == pytest.approx(1 / 30)
         share = rows["share", method, "mean over prompts: female"].value
         assert share == pytest.approx((counts[:, 0] / 30).mean())
-        found.append((float(discrepancies(counts)[3]), float(shares_radius(counts, resamples=200)[3])))
+        found.append(
+            (float(discrepancies(counts)[3]), float(shares_radius(counts, resamples=200)[3]))
+        )
     moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
     assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
     (before, by), (gap, around) = found
     one, most, moved = rows["discrepancy", "mended", "prompt 3"], 0.5**0.5, gap - before
     assert one.interval == pytest.approx((max(0, gap - around), min(most, gap + around)))
-    assert one.change == pytest.approx((moved, max(-most, moved - by - around), min(most, moved + by + around)))
+    assert one.change == pytest.approx(
+        (moved, max(-most, moved - by - around), min(most, moved + by + around))
+    )
 
 
 def test_weights_count_as_rows_that_are_repeated():
@@ -72,7 +95,9 @@ def test_weights_count_as_rows_that_are_repeated():
     shares = [row.value for row in doubled if row.metric == "share"]
     assert shares == pytest.approx([row.value for row in plain if row.metric == "share"])
     uneven = columns | {"weight": [3.0 if value == "male" else 1.0 for value in columns["judge"]]}
-    weighted = next(row for row in measure(uneven, weight="weight")[0].rows if "female" in row.subset)
+    weighted = next(
+        row for row in measure(uneven, weight="weight")[0].rows if "female" in row.subset
+    )
     assert weighted.value < next(row for row in plain if "female" in row.subset).value
 
 
@@ -84,10 +109,15 @@ def test_people_correct_the_judge():
     gap, bare = (rows["corrected_discrepancy", method, ""] for method in ("mended", "none"))
     assert gap.change[0] == pytest.approx(gap.value - bare.value)
     assert gap.interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
-    assert {"discrepancy_squared", "max_skew"} <= {metric.removeprefix("corrected_") for metric, _, _ in rows}
+    assert {"discrepancy_squared", "max_skew"} <= {
+        metric.removeprefix("corrected_") for metric, _, _ in rows
+    }
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
     found = lines(told(Result.of("shares", [raw, mended], seconds=1.0)))
-    assert [one.row.metric for one in found] == ["discrepancy_squared", "corrected_discrepancy_squared"]
+    assert [one.row.metric for one in found] == [
+        "discrepancy_squared",
+        "corrected_discrepancy_squared",
+    ]
 
 
 def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_images():
@@ -99,7 +129,9 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
     assert whole.interval[0] < whole.value < whole.interval[1]
     columns = {"text": ["b", "a", "a"], "judge": ["x", "x", "y"]}
     lone = by_name(measure(columns, method=None, baseline="none")[0])
-    assert [subset for *_, subset in lone][-4:] == ["b", "b: x", "a", "a: x"], "of two values the first says all"
+    assert [subset for *_, subset in lone][-4:] == ["b", "b: x", "a", "a: x"], (
+        "of two values the first says all"
+    )
     assert lone["share", "none", "b: x"].interval == pytest.approx(wilson_interval(1, 1))
 
 
@@ -124,7 +156,9 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
     plain = measure(columns)[0].rows
     same = {"M": "male", "F": "female"}
     for fields in ({"same": same}, {"same": same, "values": ["female", "male"]}):
-        assert [r.value for r in measure(columns | {"judge": mixed}, **fields)[0].rows] == [r.value for r in plain]
+        assert [r.value for r in measure(columns | {"judge": mixed}, **fields)[0].rows] == [
+            r.value for r in plain
+        ]
     capitals = [v.title() if i % 2 else v for i, v in enumerate(columns["judge"])]
     with pytest.warns(SuspectInputWarning, match="--same Female=female"):
         measure(columns | {"judge": capitals})
@@ -145,7 +179,9 @@ def test_a_table_is_read_from_its_file(tmp_path):
     pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
     read, given = (measure(one, people="people") for one in (tmp_path / "mine.csv", columns))
     assert [part.rows for part in read] == [part.rows for part in given]
-    assert ("corrected_discrepancy_squared", "mended", "") in by_name(read[1]), "a mean over both prompts"
+    assert ("corrected_discrepancy_squared", "mended", "") in by_name(read[1]), (
+        "a mean over both prompts"
+    )
 
 
 MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}
@@ -153,7 +189,8 @@ MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}
 
 @pytest.fixture
 def people(tmp_path):
-    """Figures of what people say: (variant, concept) -> a string of letters for each annotator, a letter an image."""
+    """Figures of what people say: (variant, concept) -> a string of letters for each annotator, a
+    letter an image."""
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
 
@@ -172,7 +209,11 @@ def people(tmp_path):
 
 
 def test_means_over_prompts_are_those_of_the_metric(people):
-    said = {("none", "pilot"): ["mmmf?"], ("none", "clerk"): ["mff0f"], ("cali", "pilot"): ["mf?0."]}
+    said = {
+        ("none", "pilot"): ["mmmf?"],
+        ("none", "clerk"): ["mff0f"],
+        ("cali", "pilot"): ["mf?0."],
+    }
     rows, _ = people(said | {("cali", "clerk"): ["mmfff"]})
     gaps = [discrepancy([0, 0, 0, 1], 2), discrepancy([0, 1, 1, 1], 2)]
     assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
@@ -183,8 +224,13 @@ def test_means_over_prompts_are_those_of_the_metric(people):
 
 
 def test_the_change_is_paired_by_prompt(people):
-    """Prompts differ a lot, the variant lowers each by the same: the change is known though the mean is not."""
-    said = {("none", "pilot"): ["m" * 8], ("none", "clerk"): ["mmmmmmff"], ("cali", "pilot"): ["mmmmmmmf"]}
+    """Prompts differ a lot, the variant lowers each by the same: the change is known though the
+    mean is not."""
+    said = {
+        ("none", "pilot"): ["m" * 8],
+        ("none", "clerk"): ["mmmmmmff"],
+        ("cali", "pilot"): ["mmmmmmmf"],
+    }
     rows, _ = people(said | {("cali", "clerk"): ["mmmmmfff"]})
     mean, step = rows["discrepancy", "cali", ""], -(2**0.5) / 8
     assert mean.change == pytest.approx((step, step, step))

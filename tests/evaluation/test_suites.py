@@ -1,4 +1,5 @@
-"""Suites: every shipped one is valid, comes with the wheel and names what exists; mistakes are answered by name."""
+"""Suites: every shipped one is valid, comes with the wheel and names what exists; mistakes are
+answered by name."""
 
 import json
 import tomllib
@@ -16,7 +17,13 @@ from vldebias.files import packaged
 
 ROOT = Path(__file__).parents[2]
 
-GROUPS = {"task": "groups", "name": "birds", "title": "Birds", "data": {"name": "birds"}, "prompts": "waterbirds"}
+GROUPS = {
+    "task": "groups",
+    "name": "birds",
+    "title": "Birds",
+    "data": {"name": "birds"},
+    "prompts": "waterbirds",
+}
 GROUPS |= {"label": "label", "spurious": "place"}
 SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
 
@@ -36,14 +43,22 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
             assert not task.lams or task.lam in task.lams
         elif isinstance(task, RetrievalTask):
             assert len(task.queries) >= 10
-            assert all(len(column.split(" x ")) == len(sets) for column, sets in task.prompts.items())
+            assert all(
+                len(column.split(" x ")) == len(sets) for column, sets in task.prompts.items()
+            )
         elif isinstance(task, GenerationTask):
             assert all(one.pairs for spec in task.variants.values() for one in spec.prompts)
         elif isinstance(task, TextsTask):
             assert all(one.held_out_pairs for one in task.sets.values())
 
 
-JUDGED = {"task": "generation", "name": "g", "title": "G", "prompts": "professions-gender", "attributes": ["gender"]}
+JUDGED = {
+    "task": "generation",
+    "name": "g",
+    "title": "G",
+    "prompts": "professions-gender",
+    "attributes": ["gender"],
+}
 JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"prompts": ["professions-gender"]}}}
 
 
@@ -54,7 +69,9 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
     assert (fairface.k, fairface.prior, fairface.lam, fairface.seed) == ([1000], "uniform", 1000, 0)
     generation = load_suite("generation").tasks[1]
     assert (generation.images, generation.variants["cali"].lam) == (100, 500)
-    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
     assert packed["force-include"]["eval/suites"] == "vldebias/_resources/suites"
     assert all((ROOT / source).exists() for source in packed["force-include"])
 

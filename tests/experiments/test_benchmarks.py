@@ -1,4 +1,5 @@
-"""Benchmarks on tiny sizes, whose times are never tested, and the command that compares this version with another."""
+"""Benchmarks on tiny sizes, whose times are never tested, and the command that compares this
+version with another."""
 
 import json
 
@@ -10,7 +11,13 @@ from eval.benchmarks import speed
 
 
 def test_sorts_figures_into_equal_moved_went_and_came():
-    old = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.0], "d": "ValueError", "e": [1.0]}
+    old = {
+        "a": np.ones((3, 3)),
+        "b": [0.5, float("nan")],
+        "c": [1.0],
+        "d": "ValueError",
+        "e": [1.0],
+    }
     new = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.1], "d": [2.0], "f": [1.0]}
     found = compare(old, new, 1e-6)
     assert found.equal == 2

@@ -1,4 +1,5 @@
-"""The rule that names a default, on made-up tables and the committed ones; how generated images are counted."""
+"""The rule that names a default, on made-up tables and the committed ones; how generated images are
+counted."""
 
 import numpy as np
 import pytest
@@ -33,7 +34,11 @@ def test_the_rule_by_a_naive_twin(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = rng.uniform(-0.2, 0.8, size=(6, 4))
     bad = rng.random((6, 4)) < 0.05
-    made = [Place(f"t{t}", f"f{f}", float(table[t, f]), 0.0, bool(bad[t, f])) for f in range(4) for t in range(6)]
+    made = [
+        Place(f"t{t}", f"f{f}", float(table[t, f]), 0.0, bool(bad[t, f]))
+        for f in range(4)
+        for t in range(6)
+    ]
     allowed = [f for f in range(4) if not bad[:, f].any()]
     best = max((table[:, f].mean() for f in allowed), default=None)
     near = [f for f in allowed if table[:, f].mean() >= best - NEAR]
@@ -45,10 +50,16 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     found = {(one.table, one.form): one for one in of_models([result], FORMS["prompts"])}
     skew, groups = found["celeba professions", "difference"], found["celeba age", "difference"]
     value = {
-        row.method: row.value for row in result.rows if (row.task, row.metric) == ("celeba professions", "max_skew@50")
+        row.method: row.value
+        for row in result.rows
+        if (row.task, row.metric) == ("celeba professions", "max_skew@50")
     }
     assert skew.gain == pytest.approx(1 - value["difference of the values"] / value["none"])
-    value = {m: row.value for (m, metric), row in rows_in(result, "celeba age").items() if metric == "worst_group"}
+    value = {
+        m: row.value
+        for (m, metric), row in rows_in(result, "celeba age").items()
+        if metric == "worst_group"
+    }
     none = value["none"]
     assert groups.gain == pytest.approx((value["difference of the values"] - none) / (1 - none))
     assert all(0 <= one.cost < 0.6 for one in found.values())
@@ -59,7 +70,9 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise
 @pytest.mark.parametrize("kind", FORMS)
 def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
-    chosen = {about.task: about.settings["chosen"]["all"] for about in read("default_choice").provenance}
+    chosen = {
+        about.task: about.settings["chosen"]["all"] for about in read("default_choice").provenance
+    }
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
     assert chosen[kind] == list(ATTACHED)[list(FORMS).index(kind)]  # the tables mark it
     assert chosen["pipelines"] == "default"
@@ -68,7 +81,9 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     images = torch.randn(60, 16, generator=noise) if kind == "images" else None
     (form,) = [method for method in compared() if method.name == chosen[kind]]
     by_rule = fit_projection(host, prompts, method=form, reference=images)
-    if images is None:  # of noise, texts expect no help: the entry of the table is what would be attached
+    if (
+        images is None
+    ):  # of noise, texts expect no help: the entry of the table is what would be attached
         assert PRESETS["default", "model"][0] == by_rule.method
         return
     attached = fit_projection(host, prompts, reference=images)
@@ -76,7 +91,8 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     assert not torch.equal(attached.matrix(), fit_projection(host, prompts, method="cali").matrix())
 
 
-# ---- generated images ---------------------------------------------------------------------------------------------
+# ---- generated images
+# ---------------------------------------------------------------------------------------------
 
 
 def task() -> TaskResult:
@@ -93,7 +109,9 @@ def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
         assert {*one.class_names} == whole - {*one.held_out_class_names}
         said = " ".join(text for pair in one.groups for text in pair)
         assert not any(f"male {name}." in said for name in one.held_out_class_names)
-        assert all(name in group[0] for name, group in zip(one.class_names, one.groups, strict=True))
+        assert all(
+            name in group[0] for name, group in zip(one.class_names, one.groups, strict=True)
+        )
 
 
 def test_what_fits_differ_in_widens_the_interval() -> None:
@@ -116,4 +134,7 @@ def test_only_images_that_show_it_without_a_method_count() -> None:
     }
     result = task()
     kept(result, shown, 1, "people")
-    assert {row.method: row.value for row in result.rows} == {"none": 1.0, "one": pytest.approx(0.75)}
+    assert {row.method: row.value for row in result.rows} == {
+        "none": 1.0,
+        "one": pytest.approx(0.75),
+    }

@@ -18,13 +18,20 @@ def test_a_notebook_runs_and_shows_what_is_kept(path: Path, tmp_path: Path) -> N
 
 def test_another_text_another_number_and_a_picture_less_are_differences() -> None:
     def notebook(*outputs: Any) -> Any:
-        return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=list(outputs))])
+        return nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell("1", outputs=list(outputs))]
+        )
 
     def shown(**data: str) -> Any:
-        return nbformat.v4.new_output("display_data", {name.replace("_", "/"): text for name, text in data.items()})
+        return nbformat.v4.new_output(
+            "display_data", {name.replace("_", "/"): text for name, text in data.items()}
+        )
 
     kept = notebook(shown(text_plain="skew 0.30"), shown(image_png="AAAA"))
-    assert list(differences(kept, notebook(shown(text_plain="skew  0.31"), shown(image_png="BBBB")))) == []
+    assert (
+        list(differences(kept, notebook(shown(text_plain="skew  0.31"), shown(image_png="BBBB"))))
+        == []
+    )
     for other in (
         notebook(shown(text_plain="skew 0.40"), shown(image_png="AAAA")),
         notebook(shown(text_plain="gap 0.30"), shown(image_png="AAAA")),

@@ -1,6 +1,8 @@
-"""The Python and the commands of the documentation run as they stand and print what stands beneath them.
+"""The Python and the commands of the documentation run as they stand and print what stands beneath
+them.
 
-Outputs are made anew by `VLDEBIAS_REWRITE=1 python -m pytest -m slow tests/experiments/test_readme.py -k beneath`.
+Outputs are made anew by
+`VLDEBIAS_REWRITE=1 python -m pytest -m slow tests/experiments/test_readme.py -k beneath`.
 """
 
 import os
@@ -47,13 +49,16 @@ def check_output(block: str, expected: str | None, path: Path, came: str) -> Non
     if os.environ.get("VLDEBIAS_REWRITE") and not alike(expected, came):
         text, fence = path.read_text(encoding="utf-8"), f"{block}```\n\n```text\n"
         assert text.count(fence + expected + "```") == 1
-        path.write_text(text.replace(f"{fence}{expected}```", f"{fence}{came}```"), encoding="utf-8")
+        path.write_text(
+            text.replace(f"{fence}{expected}```", f"{fence}{came}```"), encoding="utf-8"
+        )
         expected = came
     assert alike(expected, came), f"{path.name} says:\n{expected}\nit prints:\n{came}"
 
 
 def commands(block: str) -> Iterator[list[str]]:
-    """The words of each `vldebias` command of a block, without what a shell would do with its output."""
+    """The words of each `vldebias` command of a block, without what a shell would do with its
+    output."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
         if "vldebias" in words:
@@ -68,7 +73,11 @@ def known(words: list[str]) -> click.Command:
         if command.name == "eval" and rest[0] not in command.commands:
             rest.insert(0, "run")
         command = command.commands[rest.pop(0)]
-    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
     assert given <= options, f"vldebias {shlex.join(words)}: no {given - options}"
     return command
@@ -130,7 +139,8 @@ def test_python_runs_and_prints_what_stands_beneath(
 def test_commands_run_and_print_what_stands_beneath(
     block: str, expected: str | None, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks of `bash` run offline as they stand; those of `console` name models of the hub or folders of yours."""
+    """Blocks of `bash` run offline as they stand; those of `console` name models of the hub or
+    folders of yours."""
     monkeypatch.chdir(tmp_path)
     printed = ""
     for line in block.replace("\\\n", " ").splitlines():
@@ -142,7 +152,9 @@ def test_commands_run_and_print_what_stands_beneath(
             ran = CliRunner().invoke(app, words)
             assert ran.exit_code == 0, (words, ran.output, ran.exception)
             first = re.search(r" \| head -(\d+)$", line)
-            printed += "".join(ran.stdout.splitlines(keepends=True)[: int(first[1]) if first else None])
+            printed += "".join(
+                ran.stdout.splitlines(keepends=True)[: int(first[1]) if first else None]
+            )
     check_output(block, expected, path, printed)
 
 
@@ -157,5 +169,7 @@ def test_commands_run_and_print_what_stands_beneath(
         ("gain -0.30", "gain 0.30", False),
     ],
 )
-def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(one: str, other: str, same: bool) -> None:
+def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(
+    one: str, other: str, same: bool
+) -> None:
     assert alike(one, other) == same

@@ -1,4 +1,5 @@
-"""Contributed results: verified by digest, versions and n, and shown as rows; an empty row names its command."""
+"""Contributed results: verified by digest, versions and n, and shown as rows; an empty row names
+its command."""
 
 import hashlib
 import json
@@ -13,22 +14,52 @@ from vldebias.evaluation.result import Measurement, Result, TaskProvenance
 
 def contributed(folder: Path, **wrong: Any) -> Path:
     """A folder as a run on a real model leaves it."""
-    same = {"task": "waterbirds", "metric": "worst_group", "better": "higher", "n": {"images": 5794}}
+    same = {
+        "task": "waterbirds",
+        "metric": "worst_group",
+        "better": "higher",
+        "n": {"images": 5794},
+    }
     bare = Measurement(**same, method="none", value=0.40, interval=(0.37, 0.42), change=None)
-    cali = Measurement(**same | wrong, method="orth-cali", value=0.70, interval=(0.68, 0.72), change=(0.3, 0.27, 0.33))
-    about = {"description": "d", "prompts": "waterbirds", "prompts_hash": "0", "split": "test", "n": {}}
-    provenance = TaskProvenance(task="waterbirds", model="open_clip RN50 openai", methods={}, seeds=[0],
-                                fingerprint=None, **about)  # fmt: skip
+    cali = Measurement(
+        **same | wrong,
+        method="orth-cali",
+        value=0.70,
+        interval=(0.68, 0.72),
+        change=(0.3, 0.27, 0.33),
+    )
+    about = {
+        "description": "d",
+        "prompts": "waterbirds",
+        "prompts_hash": "0",
+        "split": "test",
+        "n": {},
+    }
+    provenance = TaskProvenance(
+        task="waterbirds",
+        model="open_clip RN50 openai",
+        methods={},
+        seeds=[0],
+        fingerprint=None,
+        **about,
+    )
     versions = {"vldebias": "0.4.0", "torch": "2.9.0"}
     Result(
-        name="waterbirds", rows=[bare, cali], provenance=[provenance], versions=versions, commit="abc", seconds=9.0
+        name="waterbirds",
+        rows=[bare, cali],
+        provenance=[provenance],
+        versions=versions,
+        commit="abc",
+        seconds=9.0,
     ).write(folder / "result.json")
     digest = hashlib.sha256((folder / "result.json").read_bytes()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps({"files": {"result.json": digest}}))
     return folder
 
 
-def test_a_sound_result_passes_and_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sound_result_passes_and_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = contributed(tmp_path / "rn50")
     assert list(real.problems(folder)) == []
     empty = real.measured()
@@ -50,6 +81,10 @@ def test_a_changed_figure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert real.main() == 1
 
 
-@pytest.mark.parametrize(("wrong", "said"), [({"n": {}}, "how many"), ({"task": "else"}, "provenance")])
-def test_a_figure_without_n_or_provenance_is_found(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"n": {}}, "how many"), ({"task": "else"}, "provenance")]
+)
+def test_a_figure_without_n_or_provenance_is_found(
+    tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
     assert any(said in text for text in real.problems(contributed(tmp_path / "rn50", **wrong)))

@@ -1,4 +1,5 @@
-"""Every committed result opens, its rows hold together, a page quotes it, and pages show the figures that are there."""
+"""Every committed result opens, its rows hold together, a page quotes it, and pages show the
+figures that are there."""
 
 import re
 from collections import Counter
@@ -23,17 +24,26 @@ def problems(result: Result) -> list[str]:
     found, tasks = [], {one.task for one in result.provenance}
     for row in result.rows:
         where = f"{row.task}, {row.metric}, {row.method}, {row.subset}"
-        for interval, value in ((row.interval, row.value), *([(row.change[1:], row.change[0])] if row.change else [])):
+        for interval, value in (
+            (row.interval, row.value),
+            *([(row.change[1:], row.change[0])] if row.change else []),
+        ):
             if not interval[0] - 1e-9 <= value <= interval[1] + 1e-9:
                 found.append(f"{where}: {value} is not in {interval}")
-        if min(row.n.values(), default=0) < 0 or (row.interval[0] < row.interval[1] and not any(row.n.values())):
+        if min(row.n.values(), default=0) < 0 or (
+            row.interval[0] < row.interval[1] and not any(row.n.values())
+        ):
             found.append(f"{where}: n is {row.n}")
         if row.task not in tasks and len(result.provenance) != 1:
             found.append(f"{where}: no protocol of its task")
     keys = Counter((r.task, r.metric, r.method, r.subset, r.lam, r.strength) for r in result.rows)
     found += [f"{key} stands {count} times" for key, count in keys.items() if count > 1]
-    found += [f"{one.task}: a protocol without words" for one in result.provenance if not one.description]
-    if re.search(r'"(/|[A-Za-z]:\\\\|~)|/(home|tmp|root|Users|mnt|work)/', result.model_dump_json()):
+    found += [
+        f"{one.task}: a protocol without words" for one in result.provenance if not one.description
+    ]
+    if re.search(
+        r'"(/|[A-Za-z]:\\\\|~)|/(home|tmp|root|Users|mnt|work)/', result.model_dump_json()
+    ):
         found.append("a path of a machine")
     return found
 
@@ -47,7 +57,14 @@ def test_rows_and_protocol_hold_together(path: Path) -> None:
 
 
 def row(**changed: Any) -> Measurement:
-    given = {"task": "t", "metric": "m", "method": "none", "value": 1.0, "interval": (0.0, 2.0), "better": "lower"}
+    given = {
+        "task": "t",
+        "metric": "m",
+        "method": "none",
+        "value": 1.0,
+        "interval": (0.0, 2.0),
+        "better": "lower",
+    }
     return Measurement(**{**given, "n": {"images": 3}, **changed})
 
 
@@ -55,7 +72,9 @@ def test_a_result_names_its_command_and_date_and_a_page_quotes_it() -> None:
     pages = [ROOT / "README.md", ROOT / "eval" / "README.md", *(ROOT / "docs").rglob("*.md")]
     quoted = " ".join(path.read_text(encoding="utf-8") for path in pages)
     for path in (path for path in RESULTS.iterdir() if path.is_file()):
-        used = (path.stem in code.read_text(encoding="utf-8") for code in (ROOT / "eval").rglob("*.py"))
+        used = (
+            path.stem in code.read_text(encoding="utf-8") for code in (ROOT / "eval").rglob("*.py")
+        )
         assert path.name in quoted or (path.with_suffix(".json").exists() and any(used)), path
     for path in COMMITTED:
         result = Result.read(path)
@@ -65,24 +84,45 @@ def test_a_result_names_its_command_and_date_and_a_page_quotes_it() -> None:
 
 def test_tables_of_pages_are_those_of_the_committed_results() -> None:
     for page in readme.BLOCKS:
-        assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), "run python -m eval.readme"
+        assert readme.render(page) == (ROOT / page).read_text(encoding="utf-8"), (
+            "run python -m eval.readme"
+        )
 
 
 def arms(**changes: float) -> readme.Arms:
     """Accuracies of .8 and a change, with intervals of .01 either side, at two shares."""
-    found = {readme.BASE: {share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)}}
+    found = {
+        readme.BASE: {
+            share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)
+        }
+    }
     for arm, gain in changes.items():
-        moved = {"change": (gain, gain - 0.01, gain + 0.01), "interval": (0.0, 1.0), "better": "higher"}
+        moved = {
+            "change": (gain, gain - 0.01, gain + 0.01),
+            "interval": (0.0, 1.0),
+            "better": "higher",
+        }
         found[arm] = {share: row(value=0.8 + gain, **moved) for share in (0.2, 0.4)}
     return found
 
 
-def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_the_usual_loss() -> None:
+def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_the_usual_loss() -> (
+    None
+):
     assert readme.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
     assert readme.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == readme.BASE
     assert readme.best(arms(), (0.2, 0.4)) == readme.BASE
 
 
-@given(st.dictionaries(st.sampled_from("abc"), st.one_of(st.floats(0, 1), st.integers(0, 9), st.just("as it is"))))
+@given(
+    st.dictionaries(
+        st.sampled_from("abc"), st.one_of(st.floats(0, 1), st.integers(0, 9), st.just("as it is"))
+    )
+)
 def test_the_columns_of_a_row_are_read_from_its_subset(place: dict[str, Any]) -> None:
-    assert place_of(row(subset=subset(place))) == {**place, "task": "t", "metric": "m", "method": "none"}
+    assert place_of(row(subset=subset(place))) == {
+        **place,
+        "task": "t",
+        "metric": "m",
+        "method": "none",
+    }

@@ -1,4 +1,5 @@
-"""eval/experiments/ssa.py: what it computes, on next to nothing, and what its committed result shows."""
+"""eval/experiments/ssa.py: what it computes, on next to nothing, and what its committed result
+shows."""
 
 from dataclasses import replace
 
@@ -46,7 +47,8 @@ def done(trained: Towers) -> PerImage:
 
 
 def test_a_crop_shows_nothing_from_outside_the_image() -> None:
-    """Of an image whose value is its column, a crop spans the share of columns that was kept, and no reflection."""
+    """Of an image whose value is its column, a crop spans the share of columns that was kept, and
+    no reflection."""
     ramp = torch.linspace(0, 1, 32).expand(200, 3, 32, 32).clone()
     seen = Views(0.25, 0.0)(ramp, torch.Generator().manual_seed(0))[:, 0, 0]
     steps = seen.diff(dim=1)
@@ -60,7 +62,9 @@ def test_a_crop_shows_nothing_from_outside_the_image() -> None:
 def test_every_arm_starts_from_the_same_weights_and_views() -> None:
     images = world(0, TINY)[0].images
     short = replace(TINY, steps=1)
-    arms = {name: arm for name, arm in Experiment.read("ssa").arms.items() if not arm.get("fourier")}
+    arms = {
+        name: arm for name, arm in Experiment.read("ssa").arms.items() if not arm.get("fourier")
+    }
     first = {name: train(arm, 0, short, images)[1][0]["loss"] for name, arm in arms.items()}
     assert len(first) == 4
     assert len(set(first.values())) == 1
@@ -71,11 +75,15 @@ def test_every_arm_starts_from_the_same_weights_and_views() -> None:
 def test_the_loss_is_simclr_s_of_two_views() -> None:
     images = world(0, TINY)[0].images
     augment = Views(TINY.smallest_crop, TINY.brightness)
-    batch = TensorBatches(images, batch_size=TINY.batch_size, augment=augment, two_views=True, seed=0).batch(0)
+    batch = TensorBatches(
+        images, batch_size=TINY.batch_size, augment=augment, two_views=True, seed=0
+    ).batch(0)
     assert batch.views is not None
     read = fresh_towers(0)
     with torch.no_grad():
-        first, second = (F.normalize(read.image(views), dim=1) for views in (batch.images, batch.views))
+        first, second = (
+            F.normalize(read.image(views), dim=1) for views in (batch.images, batch.views)
+        )
     expected = info_nce(first, second, temperature=TINY.temperature, within_view=True)
     assert train({}, 0, TINY, images)[1][0]["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
@@ -88,9 +96,13 @@ def test_the_classifier_is_the_regression_on_unit_features(trained: Towers) -> N
     assert torch.allclose(features.norm(dim=1), torch.ones(len(features)))
     found = LinearClassifier(trained, features, labels, 3)(test.images).detach()
     mean, std = features.mean(0), features.std(0, correction=0)
-    oracle = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(((features - mean) / std).numpy(), labels.numpy())
+    oracle = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(
+        ((features - mean) / std).numpy(), labels.numpy()
+    )
     logits = oracle.decision_function(((embed(trained, test.images) - mean) / std).numpy())
-    assert np.allclose(found - found.mean(1, keepdim=True), logits - logits.mean(1, keepdims=True), atol=0.02)
+    assert np.allclose(
+        found - found.mean(1, keepdim=True), logits - logits.mean(1, keepdims=True), atol=0.02
+    )
 
 
 def test_accuracies_are_those_of_the_classifier(
@@ -102,7 +114,10 @@ def test_accuracies_are_those_of_the_classifier(
     right = classifier(test.images).argmax(1) == test.species
     assert done["accuracy"].tolist() == right.double().tolist()
     assert right.sum() > 3
-    robust = [done[name].mean() for name in ("accuracy", *(f"robust_accuracy@{by}/255" for by in (1, 2, 8)))]
+    robust = [
+        done[name].mean()
+        for name in ("accuracy", *(f"robust_accuracy@{by}/255" for by in (1, 2, 8)))
+    ]
     assert robust == sorted(robust, reverse=True)
     assert robust[-1] < robust[0]
 
@@ -114,14 +129,18 @@ def test_the_gap_is_that_of_the_views_image_by_image(trained: Towers, done: PerI
         for i, feature in zip(index.repeat(2).tolist(), embed(trained, two), strict=True):
             seen[i].append(feature)
     assert {len(views) for views in seen} == {TINY.views}
-    views, images = torch.stack([torch.stack(one) for one in seen]).numpy(), embed(trained, test.images).numpy()
+    views, images = (
+        torch.stack([torch.stack(one) for one in seen]).numpy(),
+        embed(trained, test.images).numpy(),
+    )
     expected = shift_distances(views, test.species.numpy(), images).mean()
     assert done["gap, original"].mean() == pytest.approx(expected, rel=1e-4)
     assert not np.array_equal(done["gap, mixed"], done["gap, original"])
     assert 0 < done["partner is the other view"].mean() < 1
 
 
-# ---- attacks and gaps by definition ------------------------------------------------------------------------------
+# ---- attacks and gaps by definition
+# ------------------------------------------------------------------------------
 
 
 class Linear(torch.nn.Module):
@@ -130,8 +149,12 @@ class Linear(torch.nn.Module):
     def __init__(self, classes: int, scale: float = 1.0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(1)
-        self.weight = torch.nn.Parameter(torch.randn(classes, 48, generator=generator, dtype=torch.float64))
-        self.bias = torch.nn.Parameter(torch.randn(classes, generator=generator, dtype=torch.float64))
+        self.weight = torch.nn.Parameter(
+            torch.randn(classes, 48, generator=generator, dtype=torch.float64)
+        )
+        self.bias = torch.nn.Parameter(
+            torch.randn(classes, generator=generator, dtype=torch.float64)
+        )
         self.scale = scale
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -140,16 +163,22 @@ class Linear(torch.nn.Module):
 
 def noise(seed: int, n: int = 300) -> torch.Tensor:
     """Images with a distance of .2 to black and white, so that clipping does not bite."""
-    return 0.2 + 0.6 * torch.rand(n, 3, 4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 0.2 + 0.6 * torch.rand(
+        n, 3, 4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.01, 0.1])
-def test_of_two_classes_and_a_linear_classifier_the_attack_is_the_worst_there_is(epsilon: float) -> None:
+def test_of_two_classes_and_a_linear_classifier_the_attack_is_the_worst_there_is(
+    epsilon: float,
+) -> None:
     images, labels, classifier = noise(0), torch.arange(300) % 2, Linear(2)
     with torch.no_grad():
         logits, across = classifier(images), classifier.weight[1] - classifier.weight[0]
     margin = (logits[:, 1] - logits[:, 0]) * (2 * labels - 1)
-    assert torch.equal(robust_correct(classifier, images, labels, epsilon), margin > epsilon * across.abs().sum())
+    assert torch.equal(
+        robust_correct(classifier, images, labels, epsilon), margin > epsilon * across.abs().sum()
+    )
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e5])
@@ -162,14 +191,22 @@ def test_a_sure_classifier_is_attacked_as_well_and_the_budget_is_spent(scale: fl
     if scale == 1:
         assert torch.equal(attacked, (images.float() + 0.1 * pixels.grad.sign()).clamp(0, 1))
     else:
-        assert pixels.grad.flatten(1).any(1).float().mean() < 0.1  # the gradient that is not taken is 0
+        assert (
+            pixels.grad.flatten(1).any(1).float().mean() < 0.1
+        )  # the gradient that is not taken is 0
     assert torch.allclose((attacked - images).abs(), torch.tensor(0.1).double(), atol=1e-6)
     assert robust_correct(sure, images.float(), labels, 0.1).sum() < 150
 
 
 def test_shift_distances_agree_with_the_definition() -> None:
     rng = np.random.default_rng(0)
-    views, labels, images = rng.normal(size=(12, 3, 5)), rng.integers(3, size=12), rng.normal(size=(12, 5))
+    views, labels, images = (
+        rng.normal(size=(12, 3, 5)),
+        rng.integers(3, size=12),
+        rng.normal(size=(12, 5)),
+    )
     for i, found in enumerate(shift_distances(views, labels, images)):
         centre = np.mean([images[j] for j in range(12) if labels[j] == labels[i]], axis=0)
-        assert found == pytest.approx(sum((a - b) ** 2 for a, b in zip(centre, views[i].mean(0), strict=True)) ** 0.5)
+        assert found == pytest.approx(
+            sum((a - b) ** 2 for a, b in zip(centre, views[i].mean(0), strict=True)) ** 0.5
+        )

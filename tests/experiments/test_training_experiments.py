@@ -37,7 +37,8 @@ class TestIntervals:
 
 class TestImages:
     def test_intervals_cover_a_world_of_other_seeds_and_other_images(self) -> None:
-        """Crossed effects of seeds and images: 95 % over both cover the truth, over seeds alone far too seldom."""
+        """Crossed effects of seeds and images: 95 % over both cover the truth, over seeds alone far
+        too seldom."""
         generator, both, alone = np.random.default_rng(1), 0, 0
         for _ in range(200):
             easy = generator.uniform(0.3, 0.9, 100)  # the truth is .6
@@ -55,19 +56,27 @@ def cell(arm: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
 
 
 class TestRows:
-    @given(st.lists(st.tuples(figures, figures), min_size=2, max_size=6), st.randoms(use_true_random=False))
+    @given(
+        st.lists(st.tuples(figures, figures), min_size=2, max_size=6),
+        st.randoms(use_true_random=False),
+    )
     def test_changes_are_paired_by_seed_in_whatever_order_cells_come(
         self, pairs: list[tuple[float, float]], random: Any
     ) -> None:
         cells = [cell("base", seed, a) for seed, (a, _) in enumerate(pairs)]
         cells += [cell("new", seed, b) for seed, (_, b) in enumerate(pairs)]
         random.shuffle(cells)
-        rows = {(row["arm"], row["metric"]): row for row in summed_up(cells, ("arm",), against={"arm": "base"})}
+        rows = {
+            (row["arm"], row["metric"]): row
+            for row in summed_up(cells, ("arm",), against={"arm": "base"})
+        }
         assert len(rows) == 4
         by_hand = interval([b - a for a, b in pairs])
         assert rows["new", "score"]["change"] == pytest.approx(by_hand, abs=1e-12)
         assert rows["new", "score"]["value"] == pytest.approx(np.mean([b for _, b in pairs]))
-        assert rows["new", "other"]["change"]["value"] == pytest.approx(-by_hand["value"], abs=1e-12)
+        assert rows["new", "other"]["change"]["value"] == pytest.approx(
+            -by_hand["value"], abs=1e-12
+        )
         assert "change" not in rows["base", "score"]
         assert rows["new", "score"]["seeds"] == list(range(len(pairs)))
 
@@ -78,7 +87,9 @@ class TestRows:
         ]
         rows = summed_up(cells, ("place", "arm"), against={"arm": "a"})
         changes = {
-            (r["place"], r["arm"]): r["change"]["value"] for r in rows if "change" in r and r["metric"] == "score"
+            (r["place"], r["arm"]): r["change"]["value"]
+            for r in rows
+            if "change" in r and r["metric"] == "score"
         }
         assert changes == {(0, "b"): 1.0, (1, "b"): 2.0}
 
@@ -95,7 +106,9 @@ def squared(one: Mapping[str, Any]) -> dict[str, float]:
 class TestCells:
     plan: Sequence[dict[str, Any]] = [{"x": x, "seed": 0} for x in (3, 1, 2)]
 
-    def test_come_in_their_order_and_are_done_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_come_in_their_order_and_are_done_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         seen: list[int] = []
 
         def work(one: Mapping[str, Any]) -> dict[str, float]:
@@ -114,7 +127,9 @@ class TestCells:
 
     @pytest.mark.slow
     def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path) -> None:
-        one, two = (run_cells(squared, self.plan, tmp_path / str(n), processes=n, title="") for n in (1, 2))
+        one, two = (
+            run_cells(squared, self.plan, tmp_path / str(n), processes=n, title="") for n in (1, 2)
+        )
         assert one == two
 
 
@@ -122,7 +137,13 @@ class TestCells:
 def small() -> Iterator[None]:
     """Worlds of a few renders, batches that fit into them."""
     patch = pytest.MonkeyPatch()
-    for name, value in {"IMAGES": 48, "FEWER": 48, "HELD_OUT": 96, "VALIDATION": 48, "BATCH": 16}.items():
+    for name, value in {
+        "IMAGES": 48,
+        "FEWER": 48,
+        "HELD_OUT": 96,
+        "VALIDATION": 48,
+        "BATCH": 16,
+    }.items():
         patch.setattr(captions, name, value)
     patch.setattr(captions, "FEWER_BATCH", 16)
     yield
@@ -134,13 +155,20 @@ def small() -> Iterator[None]:
 class TestEachOnNextToNothing:
     @pytest.mark.parametrize("loss", ["InfoNCE", "RINCE q=1.0"])
     def test_noisy_captions(self, small: None, loss: str) -> None:
-        place = {"settings": arms("noisy_captions")[loss], "seed": 0, "steps": 2, "temperature": 0.5}
+        place = {
+            "settings": arms("noisy_captions")[loss],
+            "seed": 0,
+            "steps": 2,
+            "temperature": 0.5,
+        }
         found = captions.noisy_captions({**place, "eta": 0.8})
         assert found.keys() == {*captions.SCORES, "wrong"}
         assert all(0 <= found[name] <= 1 for name in captions.SCORES)
         assert 0.55 < found["wrong"] < 0.95
         assert captions.noisy_captions({**place, "eta": 0.0})["wrong"] == 0.0
-        assert captions.noisy_captions({**place, "eta": 0.8}) == found, "a cell does not see what was done before it"
+        assert captions.noisy_captions({**place, "eta": 0.8}) == found, (
+            "a cell does not see what was done before it"
+        )
 
     def test_wrong_pairs(self, small: None) -> None:
         cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}
@@ -148,18 +176,36 @@ class TestEachOnNextToNothing:
         scores, wrong = captions.scores(cell)
         assert found["score of wrong pairs"] == pytest.approx(scores[wrong].mean())
         pairs = [(a, b) for a in scores[wrong] for b in scores[~wrong]]
-        assert found["auroc"] == pytest.approx(np.mean([(a < b) + 0.5 * (a == b) for a, b in pairs]))
+        assert found["auroc"] == pytest.approx(
+            np.mean([(a < b) + 0.5 * (a == b) for a, b in pairs])
+        )
 
     @pytest.mark.parametrize("noise", ["mixture", "class", "crop"])
     def test_which_loss_reads_other_arms_on_its_way(self, small: None, noise: str) -> None:
         given = Experiment.read("which_loss_heads").given
-        cell = {"start": "heads", "noise": noise, "share": 0.8, "arm": "InfoNCE", "seed": 0, "steps": 5, "lr": 0.01}
-        found = captions.which_loss({**given, **cell, "temperature": 0.2, "settings": {"loss": "info_nce"}})
+        cell = {
+            "start": "heads",
+            "noise": noise,
+            "share": 0.8,
+            "arm": "InfoNCE",
+            "seed": 0,
+            "steps": 5,
+            "lr": 0.01,
+        }
+        found = captions.which_loss(
+            {**given, **cell, "temperature": 0.2, "settings": {"loss": "info_nce"}}
+        )
         named = {name.partition(": ")[0] for name in found}
         assert named == {"zero_shot_accuracy", "rows", "InfoNCE, WiSE-FT", "InfoNCE, filtered"}
 
     def test_noisy_digits(self) -> None:
-        cell = {"settings": arms("noisy_digits")["InfoNCE"], "eta": 0.4, "seed": 0, "steps": 2, "temperature": 0.2}
+        cell = {
+            "settings": arms("noisy_digits")["InfoNCE"],
+            "eta": 0.4,
+            "seed": 0,
+            "steps": 2,
+            "temperature": 0.2,
+        }
         found = noisy_digits.work(cell)
         assert 0.1 < found["linear evaluation"] < 1
 
@@ -179,19 +225,26 @@ def test_softmax_scores_by_definition() -> None:
     logits = x @ v.T / 0.5
     for i, code in enumerate(codes):
         expected = (logits.log_softmax(1)[i, code] + logits.log_softmax(0)[i, code]) / 2
-        assert captions.softmax_scores(x, v, codes, 0.5)[i] == pytest.approx(expected.item(), abs=1e-6)
+        assert captions.softmax_scores(x, v, codes, 0.5)[i] == pytest.approx(
+            expected.item(), abs=1e-6
+        )
 
 
 class TestExperiment:
     def test_settings_are_chosen_by_the_highest_figure_the_first_of_equal_ones(self) -> None:
         noisy = Experiment.read("noisy_captions")
         values = {0.1: 0.3, 0.2: 0.7, 0.5: 0.7, 1.0: 0.1}
-        tried = [{**one, "figures": {"zero_shot_accuracy": values[one["temperature"]]}} for one in noisy.tried(1)]
+        tried = [
+            {**one, "figures": {"zero_shot_accuracy": values[one["temperature"]]}}
+            for one in noisy.tried(1)
+        ]
         assert {one["seed"] for one in tried} == {100}
         chosen = noisy.chosen(tried)
         assert [settings for _, settings in chosen] == [{"temperature": 0.2}] * 5
         lam = [cell for table, cell, _ in noisy.plan(chosen, 5, 300) if table.task == "lam"]
-        assert {(cell["loss"], cell["temperature"], cell["steps"]) for cell in lam} == {("RINCE q=0.5", 0.2, 300)}
+        assert {(cell["loss"], cell["temperature"], cell["steps"]) for cell in lam} == {
+            ("RINCE q=0.5", 0.2, 300)
+        }
         assert {cell["seed"] for cell in lam} == {0, 1, 2}
 
     def test_cells_that_do_not_depend_on_a_column_are_done_once(self) -> None:
@@ -210,14 +263,31 @@ class TestExperiment:
             "method": "loss",
             "steps": 1,
             "arms": {"InfoNCE": {"loss": "info_nce"}, "RINCE": {"loss": "rince", "q": 0.5}},
-            "tables": [{"columns": {"eta": [0.5], "loss": ["InfoNCE", "RINCE"]}, "against": {"loss": "InfoNCE"}}],
+            "tables": [
+                {
+                    "columns": {"eta": [0.5], "loss": ["InfoNCE", "RINCE"]},
+                    "against": {"loss": "InfoNCE"},
+                }
+            ],
             "metrics": {"zero_shot_accuracy": "higher", "wrong": "neither"},
         }
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
-        words = [tmp_path / "mine.yaml", "--out", tmp_path, "--work", tmp_path / "cells", "--processes", "1", "--seeds"]
+        words = [
+            tmp_path / "mine.yaml",
+            "--out",
+            tmp_path,
+            "--work",
+            tmp_path / "cells",
+            "--processes",
+            "1",
+            "--seeds",
+        ]
         assert run.main([*map(str, words), "2"]) == 0
         result = Result.read(tmp_path / "mine.json")
-        assert {(row.method, row.subset) for row in result.rows} == {("InfoNCE", "eta = 0.5"), ("RINCE", "eta = 0.5")}
+        assert {(row.method, row.subset) for row in result.rows} == {
+            ("InfoNCE", "eta = 0.5"),
+            ("RINCE", "eta = 0.5"),
+        }
         assert {row.method for row in result.rows if row.change is not None} == {"RINCE"}
         assert run.main([*map(str, words), "2"]) == 0
         assert len(list((tmp_path / "cells").iterdir())) == 4

@@ -1,4 +1,5 @@
-"""The miniature answers as real models do: geometry and ranking of methods, so that the next edition cannot drift."""
+"""The miniature answers as real models do: geometry and ranking of methods, so that the next
+edition cannot drift."""
 
 from pathlib import Path
 
@@ -19,7 +20,8 @@ COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
 
 @pytest.fixture
 def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Images of eight dimensions beside a gender along the first axis; pairs that say it along the second, too."""
+    """Images of eight dimensions beside a gender along the first axis; pairs that say it along the
+    second, too."""
     rng = np.random.default_rng(0)
     groups = np.arange(4000) % 2
     images = rng.normal(size=(4000, 9)) * 0.1
@@ -61,28 +63,44 @@ def test_lean_is_read_along_the_pairs(cloud):
 
 def test_ranks_are_of_the_methods_that_both_have():
     real = {"none": 9.0, "a": 0.1, "b": 0.2, "c": 0.3, "other": 0.0}
-    assert correlation({"none": 0.0, "random": 0.5, "a": 1, "b": 2, "c": 3}, real) == pytest.approx(1)
+    assert correlation({"none": 0.0, "random": 0.5, "a": 1, "b": 2, "c": 3}, real) == pytest.approx(
+        1
+    )
     assert correlation({"a": 3, "b": 2, "c": 1}, real) == pytest.approx(-1)
 
 
 def test_geometry_of_the_real_model_is_in_its_range():
     if not file().is_file():
-        pytest.skip(f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder")
+        pytest.skip(
+            f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
+        )
     data = celeba()
-    found = geometry(data.images.features, data.gender, *in_space(data.texts, data.prompts, data.queries))
+    found = geometry(
+        data.images.features, data.gender, *in_space(data.texts, data.prompts, data.queries)
+    )
     for name, (low, high) in RANGES.items():
         assert low * 0.97 <= found[name] <= high * 1.1, name
 
 
 def test_what_ships_has_the_geometry_that_is_committed():
-    """So that the next edition cannot drift from its table unseen: on fewer pictures, the first of the same stream."""
-    committed = {(r.task, r.metric): r.value for r in Result.read(COMMITTED).rows if r.method == "none"}
+    """So that the next edition cannot drift from its table unseen: on fewer pictures, the first of
+    the same stream."""
+    committed = {
+        (r.task, r.metric): r.value for r in Result.read(COMMITTED).rows if r.method == "none"
+    }
     model, preprocess, tokenizer = load_clip()
-    jobs, shown = load_prompts("professions-gender"), portraits.sample(400, seed=9002, balanced=True)
+    jobs, shown = (
+        load_prompts("professions-gender"),
+        portraits.sample(400, seed=9002, balanced=True),
+    )
     with torch.no_grad():
-        images = model.encode_image(torch.stack([preprocess(image) for image in shown.images])).numpy()
+        images = model.encode_image(
+            torch.stack([preprocess(image) for image in shown.images])
+        ).numpy()
     queries, pairs = in_space(resolve(model, tokenizer=tokenizer), jobs, jobs.held_out_classes)
     for name, value in geometry(images, shown.gender.numpy(), queries, pairs).items():
         told = committed["professions", name]
         assert value == pytest.approx(told, abs=0.03, rel=0.06) or "gap" in name, name
-    assert lean(queries, pairs, people.MALE_SHARE[-20:]) == pytest.approx(committed["professions", LEAN], abs=1e-3)
+    assert lean(queries, pairs, people.MALE_SHARE[-20:]) == pytest.approx(
+        committed["professions", LEAN], abs=1e-3
+    )

@@ -1,4 +1,5 @@
-"""Tiny diffusers pipelines from configs (diffusers.yaml): a few channels, real tokenizers, nothing from the network."""
+"""Tiny diffusers pipelines from configs (diffusers.yaml): a few channels, real tokenizers, nothing
+from the network."""
 
 import copy
 import functools
@@ -28,7 +29,9 @@ TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"),
 
 def gender():
     """A small prompt set."""
-    groups = tuple((f"a photo of a male {job}", f"a photo of a female {job}") for job in tiny_tokenizers.JOBS)
+    groups = tuple(
+        (f"a photo of a male {job}", f"a photo of a female {job}") for job in tiny_tokenizers.JOBS
+    )
     words, spurious = ("male", "female", "man", "woman"), ("a photo of a man", "a photo of a woman")
     return PromptSet(name="tiny-gender", groups=groups, spurious=spurious, stated_words=words)
 
@@ -53,7 +56,8 @@ def seeded(make):
 
 
 def fresh(make):
-    """A text encoder for whoever asks, since a pipeline may be attached to it; all of them share their numbers."""
+    """A text encoder for whoever asks, since a pipeline may be attached to it; all of them share
+    their numbers."""
     first = seeded(make)
 
     def build():
@@ -71,7 +75,10 @@ class Around(nn.Module):
         super().__init__()
         self.inner, self.config = inner, inner.config
 
-    dtype, device = property(lambda self: self.inner.dtype), property(lambda self: self.inner.device)
+    dtype, device = (
+        property(lambda self: self.inner.dtype),
+        property(lambda self: self.inner.device),
+    )
 
 
 class WithImages(Around):
@@ -85,9 +92,13 @@ class WithImages(Around):
             tiny_tokenizers.chat_bpe().token_to_id, ("<|image_pad|>", "<|vision_end|>")
         )
 
-    def forward(self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings):
+    def forward(
+        self, input_ids, attention_mask=None, pixel_values=None, image_grid_thw=None, **settings
+    ):
         positions = settings.get("position_ids")
-        if positions is not None and positions.ndim == 3:  # of time, height and width, which are one for texts
+        if (
+            positions is not None and positions.ndim == 3
+        ):  # of time, height and width, which are one for texts
             settings["position_ids"] = positions[0]
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, **settings)
 
@@ -101,7 +112,8 @@ class Glm(Around):
 
 
 class Stub(nn.Module):
-    """In the place of a denoiser or VAE, which encoding does not need, or of a model that refuses prompts."""
+    """In the place of a denoiser or VAE, which encoding does not need, or of a model that refuses
+    prompts."""
 
     dtype, device = torch.float32, torch.device("cpu")
     temporal_compression_ratio, spatial_compression_ratio = 4, 8
@@ -118,7 +130,8 @@ class Stub(nn.Module):
 
 
 def encoder(config):
-    """A text encoder of transformers; config: its class, what is put around it, and its settings."""
+    """A text encoder of transformers; config: its class, what is put around it, and its
+    settings."""
     settings = {key: value for key, value in config.items() if key not in ("class", "around")}
     if isinstance(settings["vocab_size"], str):
         settings["vocab_size"] = len(getattr(tiny_tokenizers, settings["vocab_size"])())
@@ -128,7 +141,8 @@ def encoder(config):
 
 
 def made(config):
-    """An object of diffusers; config: its class, or "folder:class" of a pipeline's own, and its arguments."""
+    """An object of diffusers; config: its class, or "folder:class" of a pipeline's own, and its
+    arguments."""
     folder, _, cls = config["class"].rpartition(":")
     arguments = {name: value for name, value in config.items() if name != "class"}
     built = getattr(import_module(f"diffusers{folder and '.pipelines.'}{folder}"), cls)(**arguments)
@@ -143,7 +157,8 @@ ENCODERS = {name: fresh(partial(encoder, config)) for name, config in TABLE["enc
 
 
 def builder(entry, anew=False):
-    """Makes what an entry of the table stands for, once if it is a model; anew: each time, for what has a state."""
+    """Makes what an entry of the table stands for, once if it is a model; anew: each time, for what
+    has a state."""
     if isinstance(entry, dict) and "class" in entry:
         return partial(made, entry) if anew else seeded(partial(made, entry))
     if isinstance(entry, dict):
@@ -162,7 +177,8 @@ def own(pipe):
 
 
 def twin(model):
-    """A copy through the constructor: transformers registers what a model can record when it is made."""
+    """A copy through the constructor: transformers registers what a model can record when it is
+    made."""
     if not hasattr(model, "get_input_embeddings"):
         return copy.deepcopy(model)
     made = type(model)(copy.deepcopy(model.config))
@@ -173,7 +189,11 @@ def twin(model):
 def _pipeline(name):
     def make(cls=None, **extra):
         config = {key: entry for key, entry in TABLE["pipelines"][name].items() if key != "call"}
-        parts = {key: builder(entry, key == "scheduler")() for key, entry in config.items() if key != "class"}
+        parts = {
+            key: builder(entry, key == "scheduler")()
+            for key, entry in config.items()
+            if key != "class"
+        }
         pipe = (cls or getattr(import_module("diffusers"), config["class"]))(**parts | extra)
         pipe.set_progress_bar_config(disable=True)
         return pipe
@@ -181,7 +201,9 @@ def _pipeline(name):
     return make
 
 
-FAMILIES = {name: (_pipeline(name), config.get("call", {})) for name, config in TABLE["pipelines"].items()}
+FAMILIES = {
+    name: (_pipeline(name), config.get("call", {})) for name, config in TABLE["pipelines"].items()
+}
 sd, sdxl, sd3, flux, chroma, pixart, sana, aura = (make for make, _ in FAMILIES.values())
 T5_LENGTH = {"max_sequence_length": 40}
 
@@ -189,7 +211,13 @@ T5_LENGTH = {"max_sequence_length": 40}
 def draw(pipe, prompt=PLAIN, **call):
     """Latents of two steps from one seed."""
     noise = torch.Generator().manual_seed(0)
-    defaults = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent", "generator": noise}
+    defaults = {
+        "num_inference_steps": 2,
+        "height": 16,
+        "width": 16,
+        "output_type": "latent",
+        "generator": noise,
+    }
     return pipe(prompt, **defaults | call).images
 
 
@@ -197,18 +225,26 @@ def draw(pipe, prompt=PLAIN, **call):
 def encode(pipe, prompt=PLAIN, images=1, **call):
     """What encode_prompt returns, whatever it requires; arguments that it has not are left out."""
     count = 1 if isinstance(prompt, str) else len(prompt)
-    given = {"prompt": prompt, "device": "cpu", "do_classifier_free_guidance": False, "clean_caption": False}
+    given = {
+        "prompt": prompt,
+        "device": "cpu",
+        "do_classifier_free_guidance": False,
+        "clean_caption": False,
+    }
     given |= {"batch_size": count, "guidance_scale": 1.0, "dtype": torch.float32, "image": None}
     given |= {"prompt_2": None, "prompt_3": None, "prompt_4": None}
     given |= {"num_images_per_prompt": images, "num_videos_per_prompt": images}
     takes = inspect.signature(pipe.encode_prompt).parameters
-    return pipe.encode_prompt(**{key: value for key, value in (given | call).items() if key in takes})
+    return pipe.encode_prompt(
+        **{key: value for key, value in (given | call).items() if key in takes}
+    )
 
 
 def same(one, other):
     """Equal tuples of tensors and None."""
     return len(one) == len(other) and all(
-        a is b if a is None or b is None else torch.equal(a, b) for a, b in zip(one, other, strict=True)
+        a is b if a is None or b is None else torch.equal(a, b)
+        for a, b in zip(one, other, strict=True)
     )
 
 
@@ -227,12 +263,14 @@ def pictured(call):
 
 @dataclass
 class Case:
-    """A family: its class, its text side, how `encode_prompt` is asked, and how a whole pipeline is called.
+    """A family: its class, its text side, how `encode_prompt` is asked, and how a whole pipeline is
+    called.
 
-    components: of the text side; drawing: what makes denoiser, autoencoder, scheduler. end: the token that ends a
-    prompt; None for the last of the prompt. padded: on which side. call: further arguments of `encode_prompt`; usual:
-    of the call of the pipeline, None leaves one out. settings: attributes of the pipeline. length: to which a call
-    pads. one_by_one: it takes a single prompt. small: functions of its module that would make an image too large.
+    components: of the text side; drawing: what makes denoiser, autoencoder, scheduler. end: the
+    token that ends a prompt; None for the last of the prompt. padded: on which side. call: further
+    arguments of `encode_prompt`; usual: of the call of the pipeline, None leaves one out. settings:
+    attributes of the pipeline. length: to which a call pads. one_by_one: it takes a single prompt.
+    small: functions of its module that would make an image too large.
     """
 
     pipeline: str
@@ -252,11 +290,18 @@ class Case:
 
     @quiet()
     def make(self, whole=False, pipeline=None):
-        """A new pipeline, of the text side alone or whole; pipeline: another class of the family."""
+        """A new pipeline, of the text side alone or whole; pipeline: another class of the
+        family."""
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
         if self.length is not None and not whole:
             cls = type(self.pipeline, (cls,), {"__call__": shorter(cls.__call__, self.length)})
-        config = {"in_channels": 16, "sample_size": 8, "patch_size": 1, "patch_size_t": 1, "target_size": 16}
+        config = {
+            "in_channels": 16,
+            "sample_size": 8,
+            "patch_size": 1,
+            "patch_size_t": 1,
+            "target_size": 16,
+        }
         config |= {"image_embed_dim": 8, "in_visual_dim": 4, "enable_text_attention_mask": True}
         known = {} if whole else {"transformer": Stub(**config, guidance_embeds=False)}
         drawing = {name: make() for name, make in self.drawing.items() if whole}
@@ -273,19 +318,35 @@ class Case:
         return encode(pipe, prompt, **self.call | call)
 
     def draw(self, pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **more):
-        """Latents of two images of each prompt: (4, ...), guided, from one seed; more: arguments of the call."""
+        """Latents of two images of each prompt: (4, ...), guided, from one seed; more: arguments of
+        the call."""
         if self.one_by_one and len(prompts) > 1:
             return torch.cat([self.draw(pipe, [prompt], negative, **more) for prompt in prompts])
         usual = {"num_inference_steps": 2, "height": 32, "width": 32, "num_frames": 5, "frames": 5}
-        usual |= {"guidance_scale": 3.0, "true_cfg_scale": 3.0, "output_type": "latent", "return_dict": False}
+        usual |= {
+            "guidance_scale": 3.0,
+            "true_cfg_scale": 3.0,
+            "output_type": "latent",
+            "return_dict": False,
+        }
         usual |= {"num_images_per_prompt": 2, "num_videos_per_prompt": 2, "max_sequence_length": 40}
-        usual |= {"use_resolution_binning": False, "clean_caption": False, "generator": torch.manual_seed(0)}
+        usual |= {
+            "use_resolution_binning": False,
+            "clean_caption": False,
+            "generator": torch.manual_seed(0),
+        }
         usual |= {"negative_prompt": [negative] * len(prompts)}
         takes = inspect.signature(type(pipe).__call__).parameters
-        call = {name: value for name, value in usual.items() if name in takes} | pictured(self.usual) | more
+        call = (
+            {name: value for name, value in usual.items() if name in takes}
+            | pictured(self.usual)
+            | more
+        )
         small = {name: lambda *_, value=tuple(value): value for name, value in self.small.items()}
         with torch.no_grad(), mock.patch.dict(vars(sys.modules[type(pipe).__module__]), small):
-            drawn = pipe(prompt=list(prompts), **{n: v for n, v in call.items() if v is not None})[0]
+            drawn = pipe(prompt=list(prompts), **{n: v for n, v in call.items() if v is not None})[
+                0
+            ]
         return torch.stack(list(drawn)) if isinstance(drawn, list) else drawn
 
 
@@ -304,23 +365,40 @@ def shorter(call, length):
 
 
 def _case(name):
-    known = {one for one in Case.__dataclass_fields__ if one not in ("components", "drawing", "usual")}
-    text, drawing = TABLE["texts"][name], {"scheduler": "FlowMatchEulerDiscreteScheduler"} | TABLE["drawings"][name]
-    usual, how = drawing.pop("call", {}), {key: drawing.pop(key) for key in ("one_by_one", "small") if key in drawing}
+    known = {
+        one for one in Case.__dataclass_fields__ if one not in ("components", "drawing", "usual")
+    }
+    text, drawing = (
+        TABLE["texts"][name],
+        {"scheduler": "FlowMatchEulerDiscreteScheduler"} | TABLE["drawings"][name],
+    )
+    usual, how = (
+        drawing.pop("call", {}),
+        {key: drawing.pop(key) for key in ("one_by_one", "small") if key in drawing},
+    )
     components = {key: entry for key, entry in text.items() if key not in known}
     made = {key: builder(entry, key in ("scheduler", "guider")) for key, entry in drawing.items()}
-    return Case(components=components, drawing=made, usual=usual, **how, **{k: text[k] for k in known & text.keys()})
+    return Case(
+        components=components,
+        drawing=made,
+        usual=usual,
+        **how,
+        **{k: text[k] for k in known & text.keys()},
+    )
 
 
 CASES = {name: _case(name) for name in TABLE["texts"]}
-VARIANTS = {name: (call["family"], pictured({k: v for k, v in call.items() if k != "family"}))
-            for name, call in TABLE["variants"].items()}  # fmt: skip
+VARIANTS = {
+    name: (call["family"], pictured({k: v for k, v in call.items() if k != "family"}))
+    for name, call in TABLE["variants"].items()
+}
 _ids = tiny_tokenizers.chat_tokenizer()(TABLE["krea"]).input_ids
 CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(_ids)
 
 
 def three_states(pipe, draw, attach):
-    """Attach; assert the images of each state, bit for bit, and that nothing is left on the pipeline in the end."""
+    """Attach; assert the images of each state, bit for bit, and that nothing is left on the
+    pipeline in the end."""
     bare, before = draw(), dict(vars(pipe))
     attachment = attach()
     attached = draw()

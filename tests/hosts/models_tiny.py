@@ -1,4 +1,5 @@
-"""Tiny models of every class of open_clip and transformers, and every host as a subject of the same tests."""
+"""Tiny models of every class of open_clip and transformers, and every host as a subject of the same
+tests."""
 
 import copy
 from collections.abc import Callable
@@ -19,7 +20,13 @@ import vldebias
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.transformers import WITH_IMAGES
 
-PROMPTS = ["a photo of a doctor", "a photo of the manager", "a photo of a FEMALE doctor", "A WOMAN", "a pilot"]
+PROMPTS = [
+    "a photo of a doctor",
+    "a photo of the manager",
+    "a photo of a FEMALE doctor",
+    "A WOMAN",
+    "a pilot",
+]
 STATED = [False, False, True, True, False]
 IMAGES = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()
 DIM = 24
@@ -30,8 +37,20 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return all(torch.equal(one[key], other[key]) for key in one)
 
 
-VISION: dict[str, Any] = {"layers": 1, "width": 32, "head_width": 16, "patch_size": 16, "image_size": 32}
-TEXT: dict[str, Any] = {"context_length": 77, "vocab_size": CLIP_IDS, "width": 32, "heads": 2, "layers": 1}
+VISION: dict[str, Any] = {
+    "layers": 1,
+    "width": 32,
+    "head_width": 16,
+    "patch_size": 16,
+    "image_size": 32,
+}
+TEXT: dict[str, Any] = {
+    "context_length": 77,
+    "vocab_size": CLIP_IDS,
+    "width": 32,
+    "heads": 2,
+    "layers": 1,
+}
 
 
 def make_clip(vision: dict[str, Any] = VISION, **more: Any) -> nn.Module:
@@ -46,7 +65,12 @@ def make_hf(proj: str = "mlp") -> nn.Module:
     """A CustomTextCLIP whose text tower is a Hugging Face model, made from a config."""
     from open_clip.hf_model import HFTextEncoder
 
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 37}
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 37,
+    }
     config = transformers.BertConfig(vocab_size=CLIP_IDS, initializer_range=0.3, **sizes)
     model = make_custom()
     model.text = HFTextEncoder("", DIM, config, proj_type=proj)
@@ -63,13 +87,16 @@ def make_coca() -> nn.Module:
 
 
 def with_bias(model: nn.Module) -> nn.Module:
-    """open_clip starts the bias of its head at zero, where a fold that forgets it goes unnoticed."""
+    """open_clip starts the bias of its head at zero, where a fold that forgets it goes
+    unnoticed."""
     nn.init.normal_(getattr(model, "text", model).text_projection.bias)
     return model
 
 
 def make_timm(proj: str) -> nn.Module:
-    return make_clip({"image_size": 32, "timm_model_name": "resnet10t", "timm_proj": proj, "timm_pool": "avg"})
+    return make_clip(
+        {"image_size": 32, "timm_model_name": "resnet10t", "timm_proj": proj, "timm_pool": "avg"}
+    )
 
 
 OPEN_CLIP: dict[str, Callable[[], nn.Module]] = {
@@ -84,10 +111,14 @@ OPEN_CLIP: dict[str, Callable[[], nn.Module]] = {
 }
 TOWERS: dict[str, Callable[[], nn.Module]] = {
     **{name: OPEN_CLIP[name] for name in ("clip", "custom", "hf-mlp", "coca")},
-    "resnet": lambda: make_clip({"image_size": 32, "layers": (1, 1, 1, 1), "width": 8, "head_width": 16}),
+    "resnet": lambda: make_clip(
+        {"image_size": 32, "layers": (1, 1, 1, 1), "width": 8, "head_width": 16}
+    ),
     "timm-linear": lambda: make_timm("linear"),
     "timm-mlp": lambda: make_timm("mlp"),
-    "timm": lambda: make_timm(""),  # the classifier of the trunk makes the embedding, and the head has nothing
+    "timm": lambda: make_timm(
+        ""
+    ),  # the classifier of the trunk makes the embedding, and the head has nothing
 }
 """Image towers of every kind."""
 
@@ -98,14 +129,21 @@ TRANSFORMERS: dict[str, Any] = TABLE["models"]
 
 def make(name: str, **text: Any) -> nn.Module:
     """A new model in evaluation mode; text: settings of its text tower."""
-    config = {k: v for k, v in copy.deepcopy(TRANSFORMERS[name]).items() if k not in ("tokenizer", "processor")}
-    config = config | ({"text_config": config["text_config"] | text} if "text_config" in config else text)
+    config = {
+        k: v
+        for k, v in copy.deepcopy(TRANSFORMERS[name]).items()
+        if k not in ("tokenizer", "processor")
+    }
+    config = config | (
+        {"text_config": config["text_config"] | text} if "text_config" in config else text
+    )
     kind = getattr(transformers, name)
     return kind(kind.config_class(**config)).eval()
 
 
 def made(name: str) -> nn.Module:
-    """One whose embeddings differ: the usual initial weights make all prompts and images nearly the same."""
+    """One whose embeddings differ: the usual initial weights make all prompts and images nearly the
+    same."""
     model = make(name)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -119,15 +157,18 @@ def made(name: str) -> nn.Module:
 def tokenizer_for(model: nn.Module) -> Any:
     if isinstance(model, (open_clip.CLIP, open_clip.CustomTextCLIP, open_clip.CoCa)):
         return tiny_tokenizers.open_clip_tokenizer(min(77, model.context_length))
-    return getattr(tiny_tokenizers, f"{TRANSFORMERS[type(model).__name__]['tokenizer']}_tokenizer")()
+    return getattr(
+        tiny_tokenizers, f"{TRANSFORMERS[type(model).__name__]['tokenizer']}_tokenizer"
+    )()
 
 
 class Subject:
     """A model or pipeline with texts whose embeddings can be read on several paths.
 
-    outputs, seen: every tensor that depends on a text, or on an image, by the path that gives it. rows: embeddings
-    (b, ..., d) of PROMPTS by role, before normalising, as "features" of `seen` are those of images.
-    merges, merges_images: its weights can hold a projection, those of its image tower too.
+    outputs, seen: every tensor that depends on a text, or on an image, by the path that gives it.
+    rows: embeddings (b, ..., d) of PROMPTS by role, before normalising, as "features" of `seen` are
+    those of images. merges, merges_images: its weights can hold a projection, those of its image
+    tower too.
     """
 
     host: Any
@@ -148,14 +189,23 @@ class Subject:
         return resolve(self.host, tokenizer=self.tokenizer)
 
     def state(self) -> Any:
-        """Everything that could be left behind on modules: dictionaries by their items, all else by identity."""
+        """Everything that could be left behind on modules: dictionaries by their items, all else by
+        identity."""
 
         def contents(value: object) -> object:
-            return {key: id(item) for key, item in value.items()} if isinstance(value, dict) else id(value)
+            return (
+                {key: id(item) for key, item in value.items()}
+                if isinstance(value, dict)
+                else id(value)
+            )
 
-        parts = {f"{i}.{n}": m for i, part in enumerate(self.modules()) for n, m in part.named_modules()}
+        parts = {
+            f"{i}.{n}": m for i, part in enumerate(self.modules()) for n, m in part.named_modules()
+        }
         parts |= {"host": self.host}
-        return {name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()}
+        return {
+            name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()
+        }
 
 
 class OpenClip(Subject):
@@ -190,10 +240,16 @@ class OpenClip(Subject):
 
     def seen(self) -> dict[str, Tensor]:
         model, ids = self.host, self.tokenizer(PROMPTS)
-        found = {name: model.encode_image(IMAGES, normalize=name != "features") for name in ("features", "normalized")}
+        found = {
+            name: model.encode_image(IMAGES, normalize=name != "features")
+            for name in ("features", "normalized")
+        }
         output = model(IMAGES)
         if isinstance(output, dict):
-            return found | {"forward": output["image_features"], "private": model._encode_image(IMAGES)[0]}
+            return found | {
+                "forward": output["image_features"],
+                "private": model._encode_image(IMAGES)[0],
+            }
         found |= {"forward": model(IMAGES, ids)[0], "image only": output[0]}
         return found | self._with_both("image_features", ids)
 
@@ -205,7 +261,11 @@ class Transformers(Subject):
         self.merges_images = not name.startswith(("Siglip", "Align"))
 
     def inputs(self, prompts: list[str] = PROMPTS) -> dict[str, Tensor]:
-        padding = {"padding": "max_length", "max_length": 64} if "Siglip" in self.name else {"padding": True}
+        padding = (
+            {"padding": "max_length", "max_length": 64}
+            if "Siglip" in self.name
+            else {"padding": True}
+        )
         texts = [prompt.lower() if "Siglip" in self.name else prompt for prompt in prompts]
         batch = self.tokenizer(texts, return_tensors="pt", **padding)
         return {key: batch[key] for key in ("input_ids", "attention_mask")}
@@ -215,7 +275,11 @@ class Transformers(Subject):
             return {"pixel_values": IMAGES[:2]}
         ones = torch.ones(2, 4, dtype=torch.long)
         patches = torch.linspace(-1, 1, 2 * 4 * 768).reshape(2, 4, 768).sin()
-        return {"pixel_values": patches, "pixel_attention_mask": ones, "spatial_shapes": ones[:, :2] * 2}
+        return {
+            "pixel_values": patches,
+            "pixel_attention_mask": ones,
+            "spatial_shapes": ones[:, :2] * 2,
+        }
 
     def features(self, **more: Any) -> Tensor:
         """The embedding before it is normalised, by the shortest path."""
@@ -230,11 +294,20 @@ class Transformers(Subject):
         if self.name == "XCLIPModel":  # its texts see the video
             videos = torch.linspace(-1, 1, 2 * 2 * 3 * 32 * 32).reshape(2, 2, 3, 32, 32).sin()
             output = model(**inputs, pixel_values=videos)
-            return found | {"after the video": output.text_embeds, "videos": output.logits_per_video}
+            return found | {
+                "after the video": output.text_embeds,
+                "videos": output.logits_per_video,
+            }
         if not hasattr(model, "get_text_features"):
-            return found | {"positional": model(ids)[place], "tuple": model(**inputs, return_dict=False)[place]}
+            return found | {
+                "positional": model(ids)[place],
+                "tuple": model(**inputs, return_dict=False)[place],
+            }
         output = model(**inputs, **self.pixels())
-        found |= {"positional": model.get_text_features(ids).pooler_output, "forward": output.text_embeds}
+        found |= {
+            "positional": model.get_text_features(ids).pooler_output,
+            "forward": output.text_embeds,
+        }
         found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text}
         if self.name != "AltCLIPModel":  # its forward ignores return_dict in transformers 5
             found["tuple"] = model(**inputs, **self.pixels(), return_dict=False)[2]
@@ -245,10 +318,22 @@ class Transformers(Subject):
 
     def seen(self) -> dict[str, Tensor]:
         model, pixels = self.host, self.pixels()
-        inputs = {key: rows[:2] for key, rows in self.inputs().items()}  # as many as images: the loss pairs them
-        output, features = model(**inputs, **pixels, return_loss=True), model.get_image_features(**pixels)
-        found = {"features": getattr(features, "pooler_output", features), "forward": output.image_embeds}
-        found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text, "loss": output.loss}
+        inputs = {
+            key: rows[:2] for key, rows in self.inputs().items()
+        }  # as many as images: the loss pairs them
+        output, features = (
+            model(**inputs, **pixels, return_loss=True),
+            model.get_image_features(**pixels),
+        )
+        found = {
+            "features": getattr(features, "pooler_output", features),
+            "forward": output.image_embeds,
+        }
+        found |= {
+            "image logits": output.logits_per_image,
+            "text logits": output.logits_per_text,
+            "loss": output.loss,
+        }
         if self.name != "AltCLIPModel":
             found["tuple"] = model(**inputs, **pixels, return_dict=False)[3]
         return found
@@ -259,7 +344,8 @@ class Diffusers(Subject):
         make, self.call = diffusers_tiny.FAMILIES[name]
         self.host = diffusers_tiny.own(make())
         self.merges = name != "StableDiffusion3"
-        self._encoded()  # transformers hooks layers whose states it gives at the first call, and leaves them so
+        # transformers hooks layers whose states it gives at the first call, and leaves them so
+        self._encoded()
 
     def _encoded(self) -> Any:
         return diffusers_tiny.encode.__wrapped__(self.host, PROMPTS, **self.call)

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 import vldebias
 from vldebias.edit import Fingerprint
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    UnsupportedHostError,
+    VldebiasError,
+)
 from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.hosts.base import hook_methods
@@ -24,7 +29,8 @@ from vldebias.prompts import PromptSet
 
 
 class Tower:
-    """Embeds a prompt as letter counts; the hook is an attribute of the instance, as in real hosts."""
+    """Embeds a prompt as letter counts; the hook is an attribute of the instance, as in real
+    hosts."""
 
     def encode(self, prompts: Sequence[str], images_per_prompt: int = 1) -> Tensor:
         rows = torch.tensor([[p.count(c) for c in "abcdef"] for p in prompts], dtype=torch.float32)
@@ -34,8 +40,15 @@ class Tower:
 class TowerHost(Host):
     library, roles = "test_attachment", ("joint",)
 
-    def __init__(self, tower: Tower, *_: object, shared: Sequence[object] = (), name: str = "Tower") -> None:
-        self.tower, self.exclusive_modules, self.shared_modules, self.name = tower, [tower], shared, name
+    def __init__(
+        self, tower: Tower, *_: object, shared: Sequence[object] = (), name: str = "Tower"
+    ) -> None:
+        self.tower, self.exclusive_modules, self.shared_modules, self.name = (
+            tower,
+            [tower],
+            shared,
+            name,
+        )
         self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
@@ -50,7 +63,9 @@ class TowerHost(Host):
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         def change(original: Any, call: Any) -> Tensor:
-            return attachment.apply("joint", original(*call.args), lambda: call.arguments["prompts"])
+            return attachment.apply(
+                "joint", original(*call.args), lambda: call.arguments["prompts"]
+            )
 
         return hook_methods(attachment, self.tower, {"encode": change})
 
@@ -82,7 +97,9 @@ def test_three_states(tower: Tower) -> None:
         assert attachment.state == "disabled"
         with attachment.disabled():
             assert torch.equal(tower.encode(PROMPTS), plain)
-        assert torch.equal(tower.encode(PROMPTS), plain), "leaving the inner block must not switch it on"
+        assert torch.equal(tower.encode(PROMPTS), plain), (
+            "leaving the inner block must not switch it on"
+        )
         with pytest.raises(AlreadyAttachedError):
             attach(tower)
     with pytest.raises(ZeroDivisionError), attachment.disabled():
@@ -148,7 +165,9 @@ def test_stated_prompts_are_left_alone(tower: Tower, images: int) -> None:
     stated = torch.tensor([False, True, False]).repeat_interleave(images)
     assert torch.equal(got[stated], plain[stated])
     assert torch.equal(got[~stated], PROJECTION(plain)[~stated])
-    assert torch.equal(attachment.apply("joint", plain), PROJECTION(plain)), "without texts everything is edited"
+    assert torch.equal(attachment.apply("joint", plain), PROJECTION(plain)), (
+        "without texts everything is edited"
+    )
 
 
 def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
@@ -161,12 +180,18 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
             attachment.apply("pooled", torch.randn(2, 6))
     attachment = attach(tower, stated_words=["woman"])
     for texts in (["a", "b", "c"], []):
-        with pytest.raises(InvalidInputError, match=rf"Tower: 4 embeddings for {len(texts)} prompts"):
+        with pytest.raises(
+            InvalidInputError, match=rf"Tower: 4 embeddings for {len(texts)} prompts"
+        ):
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
     attachment.remove()
-    reads = SimpleNamespace(method="reads", lam=0.0, wordings=tuple, provenance=SimpleNamespace(choice=None))
+    reads = SimpleNamespace(
+        method="reads", lam=0.0, wordings=tuple, provenance=SimpleNamespace(choice=None)
+    )
     with Attachment(TowerHost(tower), {"joint": reads}) as attachment:
-        assert repr(attachment).startswith("Attachment(Tower, projection, joint: reads lam=0.0, strength=1.0, ")
+        assert repr(attachment).startswith(
+            "Attachment(Tower, projection, joint: reads lam=0.0, strength=1.0, "
+        )
         with pytest.raises(InvalidInputError, match="needs the prompt of each row"):
             attachment.apply("joint", torch.randn(4, 6))
         with pytest.raises(VldebiasError, match=r"SimpleNamespace \(reads\) is not one linear map"):
@@ -174,10 +199,19 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
 
 
 def test_it_says_what_it_holds_and_who_chose_that(tower: Tower) -> None:
-    for method, choice, shown in (("cali", None, ""), ("cali", "fewest", "auto: "), ("auto-x", "fewest", "")):
+    for method, choice, shown in (
+        ("cali", None, ""),
+        ("cali", "fewest", "auto: "),
+        ("auto-x", "fewest", ""),
+    ):
         edit = PROJECTION.stamped(method=method, lam=2.0, choice=choice)
-        said = f"joint: {shown}{method} lam=2.0 rank {edit.rank}/6, strength=0.5, stated kept, attached)"
-        with Attachment(TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine") as one:
+        said = (
+            f"joint: {shown}{method} lam=2.0 rank {edit.rank}/6, strength=0.5, stated kept,"
+            " attached)"
+        )
+        with Attachment(
+            TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine"
+        ) as one:
             assert repr(one) == f"Attachment(Tower, of mine, {said}"
 
 
@@ -187,7 +221,9 @@ def test_prompts_of_a_host_are_edited_as_an_attachment_edits_them(tower: Tower) 
     unit = [torch.nn.functional.normalize(edit(bare, strength), dim=-1) for strength in (1.0, 0.5)]
     assert torch.equal(host.under(PROMPTS, "joint", None), bare)
     assert torch.equal(host.under(PROMPTS, "joint", edit, keep_stated=False), unit[0])
-    assert torch.equal(host.under(PROMPTS, "joint", edit), torch.stack([unit[0][0], bare[1], unit[0][2]]))
+    assert torch.equal(
+        host.under(PROMPTS, "joint", edit), torch.stack([unit[0][0], bare[1], unit[0][2]])
+    )
     assert torch.equal(host.under(PROMPTS, "joint", edit, strength=0.5)[::2], unit[1][::2])
     assert host.weights == {"structure": "letters", "tensors": [[1.0, 0.5]]}
 
@@ -261,7 +297,9 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
     assert attachment.state == "merged"
     assert vars(tower) == {}
     assert attachment_of(tower) is None
-    with pytest.raises(VldebiasError, match=r"Tower: the projection is part of the weights since merge\(\); reload"):
+    with pytest.raises(
+        VldebiasError, match=r"Tower: the projection is part of the weights since merge\(\); reload"
+    ):
         attachment.remove()
     with pytest.raises(VldebiasError, match="cannot merge an attachment that is merged"):
         attachment.merge()
@@ -269,7 +307,9 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
         attach(tower)
     other = TowerHost(Tower())
     other.merge = lambda edits, strength: Host.merge(other, edits, strength)
-    with pytest.raises(UnsupportedHostError, match="Tower: cannot merge, because no layer is known"):
+    with pytest.raises(
+        UnsupportedHostError, match="Tower: cannot merge, because no layer is known"
+    ):
         Attachment(other, {"joint": PROJECTION}).merge()
 
 
@@ -291,17 +331,25 @@ def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     about = tmp_path / "acme-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[vldebias.hosts]\ntest_attachment = test_attachment:TowerHost\n")
-    with pytest.raises(UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"):
+    (about / "entry_points.txt").write_text(
+        "[vldebias.hosts]\ntest_attachment = test_attachment:TowerHost\n"
+    )
+    with pytest.raises(
+        UnsupportedHostError, match=r"no model of open_clip, transformers or diffusers\.\n"
+    ):
         resolve(Tower())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(HOSTS, "_searched", False)
     assert isinstance(resolve(Tower()), TowerHost)
-    with pytest.raises(UnsupportedHostError, match=r"transformers, diffusers or test_attachment\.\n"):
+    with pytest.raises(
+        UnsupportedHostError, match=r"transformers, diffusers or test_attachment\.\n"
+    ):
         resolve(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("given", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})])
+@pytest.mark.parametrize(
+    "given", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
+)
 def test_what_is_no_host_is_refused(given: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"derives from|open_clip"):
         register_host(given)

@@ -1,4 +1,5 @@
-"""Balanced prompts on pipelines: pictures are those of the rewritten prompts, and nothing else changes."""
+"""Balanced prompts on pipelines: pictures are those of the rewritten prompts, and nothing else
+changes."""
 
 from collections import Counter
 
@@ -15,7 +16,9 @@ from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines import rewrite_call
 
 SET, PROMPTS = "professions-gender", ["A photo of a nurse.", "a red car", "A photo of a doctor."]
-pytestmark = pytest.mark.filterwarnings("ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning"
+)
 
 
 def balanced(pipe, **more):
@@ -27,14 +30,19 @@ def rewritten(attachment, prompts, images=2):
     each = [prompt for prompt in prompts for _ in range(images)]
     values = attachment.sampled
     assert [value is None for value in values] == ["car" in prompt for prompt in each]
-    return [p if v is None else p.replace(" of a ", f" of a {v} ") for p, v in zip(each, values, strict=True)]
+    return [
+        p if v is None else p.replace(" of a ", f" of a {v} ")
+        for p, v in zip(each, values, strict=True)
+    ]
 
 
 def noises():
     return [torch.Generator().manual_seed(seed) for seed in range(6)]
 
 
-@pytest.mark.parametrize("name", ["StableDiffusion", "StableDiffusionXL", "StableDiffusion3", "Flux", "PixArt", "Sana"])
+@pytest.mark.parametrize(
+    "name", ["StableDiffusion", "StableDiffusionXL", "StableDiffusion3", "Flux", "PixArt", "Sana"]
+)
 def test_pictures_are_those_of_the_rewritten_prompts(name):
     make, call = tiny.FAMILIES[name]
     pipe, bare = make(), make()
@@ -64,7 +72,8 @@ def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(nam
 
 
 def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
-    """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is balanced."""
+    """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is
+    balanced."""
     pipe, draw = CASES["ZImage"].make(whole=True), CASES["ZImage"].draw
     attachment = balanced(pipe)
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
@@ -76,7 +85,13 @@ def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
 
 def test_so_are_those_of_a_modular_pipeline():
     pipe = modular("StableDiffusionXL")
-    small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent", "output": "latents"}
+    small = {
+        "num_inference_steps": 2,
+        "height": 16,
+        "width": 16,
+        "output_type": "latent",
+        "output": "latents",
+    }
     names, before = list(pipe._blocks.sub_blocks), dict(vars(pipe))
     attachment = balanced(pipe)
     drawn = pipe(prompt=PROMPTS, num_images_per_prompt=2, generator=noises(), **small)
@@ -88,9 +103,14 @@ def test_so_are_those_of_a_modular_pipeline():
 
 def test_a_block_that_encodes_one_prompt_alone_says_that_its_images_share_a_value():
     pipe = modular("Flux3")
-    expected = [modular_states(modular("Flux3"), [f"A photo of a {value} nurse."]) for value in ("male", "female")]
+    expected = [
+        modular_states(modular("Flux3"), [f"A photo of a {value} nurse."])
+        for value in ("male", "female")
+    ]
     attachment = balanced(pipe)
-    found = modular_states(pipe, PROMPTS[:1], num_images_per_prompt=1)  # which says nothing: a warning is an error
+    found = modular_states(
+        pipe, PROMPTS[:1], num_images_per_prompt=1
+    )  # which says nothing: a warning is an error
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1
@@ -114,9 +134,19 @@ def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
 
 
 def test_a_call_that_names_its_batch_size_gets_that_of_the_images():
-    call = {"prompt": ["nurse", "pilot"], "negative_prompt": ["a", "b"], "num_images_per_prompt": 2, "batch_size": 2}
+    call = {
+        "prompt": ["nurse", "pilot"],
+        "negative_prompt": ["a", "b"],
+        "num_images_per_prompt": 2,
+        "batch_size": 2,
+    }
     rewrite_call(call, lambda prompts: [f"{text}!" for text in prompts])
-    assert [*call.values()] == [["nurse!", "nurse!", "pilot!", "pilot!"], ["a", "a", "b", "b"], 1, 4]
+    assert [*call.values()] == [
+        ["nurse!", "nurse!", "pilot!", "pilot!"],
+        ["a", "a", "b", "b"],
+        1,
+        4,
+    ]
 
 
 def test_stated_prompts_and_those_without_a_person_stay_bit_for_bit():
@@ -166,7 +196,9 @@ def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
 
 def test_it_is_no_edit():
     pipe = tiny.sd()
-    with pytest.raises(UnsupportedHostError, match="CLIP: balanced prompts are for pipelines of diffusers"):
+    with pytest.raises(
+        UnsupportedHostError, match="CLIP: balanced prompts are for pipelines of diffusers"
+    ):
         balanced(make_clip())
     with pytest.raises(InvalidInputError, match="cali"):
         fit_projection(pipe, SET, method="balanced-prompts")

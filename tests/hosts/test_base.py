@@ -1,4 +1,5 @@
-"""Reading and hooking a model in threads and copies; the fingerprint: same through casts, other for other weights."""
+"""Reading and hooking a model in threads and copies; the fingerprint: same through casts, other for
+other weights."""
 
 import copy
 import multiprocessing
@@ -79,7 +80,8 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
 
 @pytest.mark.parametrize("kind", ["transformers", "diffusers"])
 def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
-    """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads do so at once."""
+    """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads
+    do so at once."""
     inside, met = threading.Lock(), []
 
     def guarded(tokenizer: Any) -> Any:
@@ -110,7 +112,10 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
         host.memory = {}
     met.clear()
     with ThreadPoolExecutor(4) as pool:
-        rows = [pool.submit(hosts[i % 2].read, ["a photo of a doctor"], hosts[0].roles[0]) for i in range(8)]
+        rows = [
+            pool.submit(hosts[i % 2].read, ["a photo of a doctor"], hosts[0].roles[0])
+            for i in range(8)
+        ]
         found = [next(iter(one.result().values())) for one in rows]
     assert met, "nothing was tokenised, so that this tests nothing"
     assert not any(met)
@@ -140,7 +145,10 @@ def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None
 def test_the_numbers_of_a_fingerprint_are_those_that_saved_edits_hold() -> None:
     model, _, tokenizer = miniature.load_clip()
     found = resolve(model, tokenizer=tokenizer).fingerprint("joint")
-    assert found.tensors[:2] == (pytest.approx((0.346213, -0.215774), abs=1e-4), pytest.approx((19.794238, 9.866271)))
+    assert found.tensors[:2] == (
+        pytest.approx((0.346213, -0.215774), abs=1e-4),
+        pytest.approx((19.794238, 9.866271)),
+    )
     assert found.texts[0][:3] == pytest.approx((0.10143, -0.10004, 0.16513), abs=1e-4)
 
 
@@ -194,7 +202,9 @@ def test_an_adapter_does_not_change_it() -> None:
             if "lora_" in name:
                 parameter.fill_(0.3)
     count = sum(p.numel() for name, p in inside.named_parameters() if "lora_" in name)
-    assert weights_fingerprint(inside).adapters == round(0.3 * count**0.5, 6), "the length of all of them together"
+    assert weights_fingerprint(inside).adapters == round(0.3 * count**0.5, 6), (
+        "the length of all of them together"
+    )
 
 
 def test_absent_weights_have_none_and_exclude_nothing() -> None:
@@ -212,13 +222,22 @@ def test_absent_weights_have_none_and_exclude_nothing() -> None:
 
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_no_tensor_that_moves_a_text_is_left_out(name: str) -> None:
-    """What texts have a gradient of is read, and nothing else of the model; each tensor of what is read counts."""
+    """What texts have a gradient of is read, and nothing else of the model; each tensor of what is
+    read counts."""
     subject = SUBJECTS[name]()
     read = {id(p) for module in subject.resolve().text_modules for p in module.parameters()}
-    named = {id(p): label for module in subject.modules() for label, p in module.named_parameters() if p.requires_grad}
+    named = {
+        id(p): label
+        for module in subject.modules()
+        for label, p in module.named_parameters()
+        if p.requires_grad
+    }
     parameters = [p for module in subject.modules() for p in module.parameters() if p.requires_grad]
     moved = torch.autograd.grad(
-        sum((rows * torch.linspace(-1, 1, rows.numel()).view_as(rows)).sum() for rows in subject.rows().values()),
+        sum(
+            (rows * torch.linspace(-1, 1, rows.numel()).view_as(rows)).sum()
+            for rows in subject.rows().values()
+        ),
         parameters,
         allow_unused=True,
     )
@@ -246,7 +265,11 @@ def test_every_tensor_counts() -> None:
 def trained() -> tuple[nn.Module, Any, CalibratedProjection]:
     """The miniature CLIP, its tokenizer, and an edit that was fitted on it."""
     model, _, tokenizer = miniature.load_clip()
-    return model, tokenizer, vldebias.fit_projection(model, "gender", method="cali", lam=10.0, tokenizer=tokenizer)
+    return (
+        model,
+        tokenizer,
+        vldebias.fit_projection(model, "gender", method="cali", lam=10.0, tokenizer=tokenizer),
+    )
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.01, 0.001])

@@ -1,4 +1,5 @@
-"""transformers and open_clip: supported classes on all paths, ids that the gate reads, folding, what is refused."""
+"""transformers and open_clip: supported classes on all paths, ids that the gate reads, folding,
+what is refused."""
 
 import copy
 import threading
@@ -9,13 +10,28 @@ import open_clip
 import pytest
 import torch
 import transformers
-from models_tiny import OPEN_CLIP, PROMPTS, STATED, TRANSFORMERS, OpenClip, Transformers, make, make_clip, make_hf
+from models_tiny import (
+    OPEN_CLIP,
+    PROMPTS,
+    STATED,
+    TRANSFORMERS,
+    OpenClip,
+    Transformers,
+    make,
+    make_clip,
+    make_hf,
+)
 from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, hf_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging
 
 import vldebias
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    TruncatedPromptWarning,
+    UnsupportedHostError,
+)
 from vldebias.hosts.open_clip import OpenClipHost
 from vldebias.hosts.transformers import TransformersHost
 from vldebias.prompts import PromptSet, StatedWords
@@ -62,7 +78,10 @@ def test_long_prompts_warn(case: Transformers) -> None:
 def test_one_tower_has_one_door(whole_first: bool, gender: PromptSet) -> None:
     siglip, text, clip = map(make, ("SiglipModel", "CLIPTextModelWithProjection", "CLIPModel"))
     clip.text_model, clip.text_projection = text.text_model, text.text_projection
-    for doors, tokenizer in (((siglip, siglip.text_model), siglip_tokenizer()), ((clip, text), clip_tokenizer())):
+    for doors, tokenizer in (
+        ((siglip, siglip.text_model), siglip_tokenizer()),
+        ((clip, text), clip_tokenizer()),
+    ):
         first, second = doors if whole_first else doors[::-1]
         attachment = vldebias.debias(first, gender, tokenizer=tokenizer)
         with pytest.raises(AlreadyAttachedError, match=rf"{type(second).__name__} already carries"):
@@ -73,7 +92,8 @@ def test_one_tower_has_one_door(whole_first: bool, gender: PromptSet) -> None:
 
 @torch.no_grad()
 def test_ids_are_forgotten_once_used(clip: Transformers, gender: PromptSet) -> None:
-    """Embeddings that are given to the head itself belong to no prompt, least of all to the last ones."""
+    """Embeddings that are given to the head itself belong to no prompt, least of all to the last
+    ones."""
     pooled = torch.randn(len(PROMPTS), 32)
     base = clip.host.text_projection(pooled)
     with clip.debias(gender):
@@ -106,19 +126,25 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
     assert not torch.allclose(found[0], base[1], atol=1e-3)
 
 
-def test_a_saved_edit_serves_both_classes_of_a_checkpoint(clip: Transformers, gender: PromptSet, tmp_path: Any) -> None:
+def test_a_saved_edit_serves_both_classes_of_a_checkpoint(
+    clip: Transformers, gender: PromptSet, tmp_path: Any
+) -> None:
     clip.host.save_pretrained(tmp_path / "model")
     with clip.debias(gender, keep_stated=False) as attachment:
         expected = clip.features()
         loaded = attachment.projections["joint"]
-    with vldebias.debias(clip.host, loaded, keep_stated=False):  # no tokenizer: there is nothing to read
+    with vldebias.debias(
+        clip.host, loaded, keep_stated=False
+    ):  # no tokenizer: there is nothing to read
         assert torch.equal(clip.features(), expected)
     text = transformers.CLIPTextModelWithProjection.from_pretrained(tmp_path / "model").eval()
     with vldebias.debias(text, loaded, keep_stated=False):
         torch.testing.assert_close(text(**clip.inputs()).text_embeds, expected)
 
 
-def test_merged_and_saved_weights_are_not_edited_again(clip: Transformers, gender: PromptSet, tmp_path: Any) -> None:
+def test_merged_and_saved_weights_are_not_edited_again(
+    clip: Transformers, gender: PromptSet, tmp_path: Any
+) -> None:
     clip.host.save_pretrained(tmp_path / "before")
     clip.debias(gender, method="cali", strength=0.5, keep_stated=False).merge()
     clip.host.save_pretrained(tmp_path / "after")
@@ -131,10 +157,14 @@ def test_merged_and_saved_weights_are_not_edited_again(clip: Transformers, gende
     vldebias.debias(before, gender, tokenizer=clip.tokenizer).remove()
 
 
-def test_the_tokenizer_of_the_checkpoint_is_found(clip: Transformers, gender: PromptSet, tmp_path: Any) -> None:
+def test_the_tokenizer_of_the_checkpoint_is_found(
+    clip: Transformers, gender: PromptSet, tmp_path: Any
+) -> None:
     clip.host.save_pretrained(tmp_path)
     loaded = transformers.CLIPModel.from_pretrained(tmp_path)
-    with pytest.raises(InvalidInputError, match=rf"found no tokenizer in .{tmp_path}. .*pass tokenizer="):
+    with pytest.raises(
+        InvalidInputError, match=rf"found no tokenizer in .{tmp_path}. .*pass tokenizer="
+    ):
         vldebias.debias(loaded, gender)
     clip.tokenizer.save_pretrained(tmp_path)
     with vldebias.debias(loaded, gender) as attachment:
@@ -157,14 +187,19 @@ def test_tokenizers(clip: Transformers, gender: PromptSet) -> None:
 
 @pytest.mark.parametrize("eos", [CLIP_IDS - 1, 2])
 def test_padding_with_the_end_token(eos: int) -> None:
-    """Old CLIP configs name 2 as the end token, and the tower then takes the first of the largest ids."""
+    """Old CLIP configs name 2 as the end token, and the tower then takes the first of the largest
+    ids."""
     assert clip_tokenizer().pad_token_id == clip_tokenizer().eos_token_id == CLIP_IDS - 1
     model = make("CLIPTextModelWithProjection", eos_token_id=eos)
     host = TransformersHost(model, clip_tokenizer())
     short = "a doctor"
     alone = host.embed([short])
-    torch.testing.assert_close(host.embed([short, "a photo of " * 6])[:1], alone, atol=1e-6, rtol=1e-5)
-    ids = clip_tokenizer()([short], padding="max_length", max_length=77, return_tensors="pt").input_ids
+    torch.testing.assert_close(
+        host.embed([short, "a photo of " * 6])[:1], alone, atol=1e-6, rtol=1e-5
+    )
+    ids = clip_tokenizer()(
+        [short], padding="max_length", max_length=77, return_tensors="pt"
+    ).input_ids
     assert host.texts(ids) == [short]
 
 
@@ -182,12 +217,17 @@ def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 def test_adapters(clip: Transformers, gender: PromptSet) -> None:
-    """LoRA inside the tower is part of what is projected; on the head it has to be merged before folding."""
+    """LoRA inside the tower is part of what is projected; on the head it has to be merged before
+    folding."""
     import peft
 
     plain = copy.deepcopy(clip.host)
-    wrapped = peft.get_peft_model(clip.host, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
-    with pytest.raises(UnsupportedHostError, match=r"PeftModel: .*pass the model inside, model\.get_base_model\(\)"):
+    wrapped = peft.get_peft_model(
+        clip.host, peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    )
+    with pytest.raises(
+        UnsupportedHostError, match=r"PeftModel: .*pass the model inside, model\.get_base_model\(\)"
+    ):
         vldebias.debias(wrapped, gender, tokenizer=clip.tokenizer)
     clip.host = wrapped.get_base_model()
     base = clip.features()
@@ -202,7 +242,9 @@ def test_adapters(clip: Transformers, gender: PromptSet) -> None:
             attachment.merge()
 
 
-@pytest.mark.filterwarnings("ignore:The following device_map keys:UserWarning")  # of a parameter without a module
+@pytest.mark.filterwarnings(
+    "ignore:The following device_map keys:UserWarning"
+)  # of a parameter without a module
 @pytest.mark.filterwarnings("ignore:.*offloaded, so they have no fingerprint")
 @torch.no_grad()
 def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any) -> None:
@@ -211,7 +253,12 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
 
     clip = Transformers("CLIPModel")
     base = clip.features()
-    device_map = {"text_model": "disk", "vision_model": "cpu", "text_projection": "cpu", "visual_projection": "cpu"}
+    device_map = {
+        "text_model": "disk",
+        "vision_model": "cpu",
+        "text_projection": "cpu",
+        "visual_projection": "cpu",
+    }
     device_map |= {"logit_scale": "cpu"}
     clip.host = dispatch_model(clip.host, device_map, main_device="cpu", offload_dir=str(tmp_path))
     assert next(clip.host.text_model.parameters()).is_meta
@@ -227,7 +274,8 @@ def test_a_model_over_two_devices_and_the_disk(gender: PromptSet, tmp_path: Any)
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet) -> None:
-    """Compiled code does not look for new hooks: the edit was left out without a word, the first and the second."""
+    """Compiled code does not look for new hooks: the edit was left out without a word, the first
+    and the second."""
     clip = Transformers("CLIPModel")
     base, compiled = clip.features(), torch.compile(clip.host.get_text_features, backend="eager")
     torch.testing.assert_close(compiled(**clip.inputs()).pooler_output, base)
@@ -241,7 +289,9 @@ def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["clip", "custom"])
-def test_intermediates_are_refused_and_come_back(kind: str, gender: PromptSet, images: Tensor) -> None:
+def test_intermediates_are_refused_and_come_back(
+    kind: str, gender: PromptSet, images: Tensor
+) -> None:
     model = OPEN_CLIP[kind]()
     bare = model.forward_intermediates(images)["image_features"]
     with OpenClip(model).debias(gender) as attachment:
@@ -254,7 +304,9 @@ def test_intermediates_are_refused_and_come_back(kind: str, gender: PromptSet, i
     assert torch.equal(model.forward_intermediates(images)["image_features"], bare)
 
 
-@pytest.mark.parametrize("text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"])
+@pytest.mark.parametrize(
+    "text", ["a male-dominated room!!", "don't   PANIC — a woman's café", "25-year-old man", "!"]
+)
 def test_ids_are_read_back_as_the_text(text: str) -> None:
     host = OpenClipHost(make_clip(vocab_size=49408))
     (read,) = host.texts(open_clip.SimpleTokenizer()([text]))
@@ -264,9 +316,13 @@ def test_ids_are_read_back_as_the_text(text: str) -> None:
 
 
 def test_tokenizers_of_open_clip(gender: PromptSet) -> None:
-    with pytest.raises(InvalidInputError, match=r"vocabulary 1000 .*pass tokenizer=open_clip\.get_tokenizer"):
+    with pytest.raises(
+        InvalidInputError, match=r"vocabulary 1000 .*pass tokenizer=open_clip\.get_tokenizer"
+    ):
         vldebias.debias(make_clip(vocab_size=1000), gender)
-    with pytest.raises(InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"):
+    with pytest.raises(
+        InvalidInputError, match=r"expected what open_clip\.get_tokenizer.* returns, got function"
+    ):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.tokenize)
     with pytest.raises(InvalidInputError, match=r"expected ids below 2562, the vocabulary of CLIP"):
         vldebias.debias(make_clip(), gender, tokenizer=open_clip.SimpleTokenizer())
@@ -282,14 +338,20 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
         attached = model.encode_text(ids)
         with pytest.warns(TruncatedPromptWarning, match=r"12 tokens.*\(13 tokens\)"):
             OpenClipHost(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
-    assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[:3]
+    assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[
+        :3
+    ]
 
 
 @torch.no_grad()
-def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(gender: PromptSet) -> None:
+def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(
+    gender: PromptSet,
+) -> None:
     model = make_clip()
     ids, own = OpenClip(model).tokenizer(PROMPTS), model.encode_text
     model.encode_text = mine = lambda tokens, **more: own(tokens, **more) * 2
     with OpenClip(model).debias(gender, keep_stated=False) as attachment:
-        torch.testing.assert_close(model.encode_text(ids), attachment.projections["joint"](2 * own(ids)))
+        torch.testing.assert_close(
+            model.encode_text(ids), attachment.projections["joint"](2 * own(ids))
+        )
     assert model.encode_text is mine

@@ -1,4 +1,5 @@
-"""`vldebias.hosts.custom`: towers of no library that we know, in three states, and what cannot be read is refused."""
+"""`vldebias.hosts.custom`: towers of no library that we know, in three states, and what cannot be
+read is refused."""
 
 import math
 from collections.abc import Sequence
@@ -67,7 +68,9 @@ class Pipeline:
 
 
 def clip_host(clip: Clip, **options: Any) -> Any:
-    return custom(clip, "encode_text", embed=lambda p: clip.encode_text(counts(p)), head=clip.head, **options)
+    return custom(
+        clip, "encode_text", embed=lambda p: clip.encode_text(counts(p)), head=clip.head, **options
+    )
 
 
 def decoded(ids: Tensor) -> list[str]:
@@ -117,7 +120,9 @@ def test_sentences(gender: PromptSet, asked: Any, convert: bool) -> None:
     edit = attachment.projections["joint"]
     rows = torch.as_tensor(bare).reshape(-1, 8)
     names = [asked] if isinstance(asked, str) else asked
-    expected = torch.stack([row if "male" in name else edit(row) for name, row in zip(names, rows, strict=True)])
+    expected = torch.stack(
+        [row if "male" in name else edit(row) for name, row in zip(names, rows, strict=True)]
+    )
     assert type(got) is type(bare)
     np.testing.assert_allclose(got, expected.reshape(np.shape(bare)), rtol=1e-5)
     assert np.array_equal(model.encode(asked, convert_to_tensor=convert), bare)
@@ -147,7 +152,12 @@ def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
         (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "embed="),
         (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
         (lambda: custom(Clip(), "head"), "'head' is a module inside; pass embed="),
-        (lambda: vldebias.debias(custom(Clip(), "encode_text", embed=lambda p: counts(p[1:])), "gender"), "one row"),
+        (
+            lambda: vldebias.debias(
+                custom(Clip(), "encode_text", embed=lambda p: counts(p[1:])), "gender"
+            ),
+            "one row",
+        ),
     ],
 )
 def test_refusals_say_what_to_do(make: Any, words: str) -> None:
@@ -155,7 +165,9 @@ def test_refusals_say_what_to_do(make: Any, words: str) -> None:
         make()
 
 
-def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_guessed(gender: PromptSet) -> None:
+def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_guessed(
+    gender: PromptSet,
+) -> None:
     clip = Clip()
     said = "ids: Tensor, and no prompts to read; pass texts="
     with vldebias.debias(clip_host(clip), gender), pytest.raises(InvalidInputError, match=said):
@@ -163,7 +175,10 @@ def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_gu
     pipe = Pipeline()
     host = custom(pipe, "encode_prompt", embed=lambda p: pipe.tower.head(counts(p)))
     said = "got Output.*output="
-    with vldebias.debias(host, gender, keep_stated=False), pytest.raises(InvalidInputError, match=said):
+    with (
+        vldebias.debias(host, gender, keep_stated=False),
+        pytest.raises(InvalidInputError, match=said),
+    ):
         pipe.encode_prompt(PROMPTS)
 
 
@@ -209,7 +224,9 @@ def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
         ("poler", "no method 'poler'; .*pooler"),
     ],
 )
-def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, place: str, words: str) -> None:
+def test_a_place_that_the_embedding_does_not_pass_is_refused(
+    gender: PromptSet, place: str, words: str
+) -> None:
     tower = Tower()
     fitted = vldebias.fit_projection(tower_host(tower, "pooler"), gender)
     for given in (gender, fitted):
@@ -219,19 +236,36 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(gender: PromptSet, 
 
 
 def test_rows_of_any_kind_are_kept_as_directions() -> None:
-    table = TextTable({"a": torch.tensor([3.0, 4.0]), "b": np.array([0.0, -2.0]), "c": [5, 12]}, model_id="theirs")
+    table = TextTable(
+        {"a": torch.tensor([3.0, 4.0]), "b": np.array([0.0, -2.0]), "c": [5, 12]}, model_id="theirs"
+    )
     found = table.embed(["c", "a", "b", "a"], "joint")
-    expected = torch.tensor([[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64)
+    expected = torch.tensor(
+        [[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64
+    )
     torch.testing.assert_close(found, expected)
-    assert (table.dim("joint"), table.space("joint"), table.model_id) == (2, "table.joint", "theirs")
+    assert (table.dim("joint"), table.space("joint"), table.model_id) == (
+        2,
+        "table.joint",
+        "theirs",
+    )
     assert (table.fingerprint(), table.weights) == (None, None)
-    same = TextTable({"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]})  # of those directions, in another order
+    same = TextTable(
+        {"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]}
+    )  # of those directions, in another order
     assert table.digest == same.digest != TextTable({"a": [3.0, 4.0]}).digest
 
 
 @pytest.mark.parametrize(
     "rows",
-    [{}, {"a": [1.0, 0.0], "b": [1.0]}, {"a": [[1.0], [1.0]]}, {"a": 1.0}, {"a": [1.0], "b": [0.0]}, {"a": [math.nan]}],
+    [
+        {},
+        {"a": [1.0, 0.0], "b": [1.0]},
+        {"a": [[1.0], [1.0]]},
+        {"a": 1.0},
+        {"a": [1.0], "b": [0.0]},
+        {"a": [math.nan]},
+    ],
 )
 def test_other_rows_are_refused(rows: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="text embeddings"):

@@ -1,11 +1,17 @@
-"""The hook on `encode_prompt`: what is edited, what is left alone; and merging it into plain weights."""
+"""The hook on `encode_prompt`: what is edited, what is left alone; and merging it into plain
+weights."""
 
 import diffusers_tiny as tiny
 import pytest
 import torch
 
 from vldebias.api import debias
-from vldebias.errors import AlreadyAttachedError, UnsupportedHostError, VldebiasError, VldebiasWarning
+from vldebias.errors import (
+    AlreadyAttachedError,
+    UnsupportedHostError,
+    VldebiasError,
+    VldebiasWarning,
+)
 from vldebias.hosts.diffusers import DiffusersHost
 
 STATED, PLAIN = "a photo of a female doctor", "a photo of a doctor"
@@ -16,7 +22,9 @@ def both(pipe, prompt=PLAIN, **call):
     return tiny.encode(pipe, prompt, do_classifier_free_guidance=True, **call)
 
 
-@pytest.mark.parametrize("make", [tiny.sd, tiny.sdxl, tiny.sd3, tiny.chroma, tiny.pixart, tiny.sana, tiny.aura])
+@pytest.mark.parametrize(
+    "make", [tiny.sd, tiny.sdxl, tiny.sd3, tiny.chroma, tiny.pixart, tiny.sana, tiny.aura]
+)
 def test_the_negative_prompt_is_untouched_unless_asked_for(make):
     pipe = make()
     bare = both(pipe, negative_prompt="a blurry photo")
@@ -35,7 +43,9 @@ def _flux_reads(pipe, **call):
     """(sequence, pooled) that the transformer reads, by call: conditional and negative in turn."""
     seen = []
     hook = pipe.transformer.register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append((kwargs["encoder_hidden_states"], kwargs["pooled_projections"])),
+        lambda module, args, kwargs: seen.append(
+            (kwargs["encoder_hidden_states"], kwargs["pooled_projections"])
+        ),
         with_kwargs=True,
     )
     try:
@@ -66,7 +76,12 @@ def test_true_guidance_encodes_its_negative_prompt_in_a_call_of_its_own(negative
 def test_true_guidance_with_embeddings_of_ones_own():
     pipe = tiny.flux()
     sequence, pooled, _ = tiny.encode(pipe, "a nurse", **tiny.T5_LENGTH)
-    call = {"prompt": None, "prompt_embeds": sequence, "pooled_prompt_embeds": pooled, "true_cfg_scale": 2.0}
+    call = {
+        "prompt": None,
+        "prompt_embeds": sequence,
+        "pooled_prompt_embeds": pooled,
+        "true_cfg_scale": 2.0,
+    }
     debias(pipe, tiny.gender())
     with pytest.warns(VldebiasWarning, match="apply"):
         positive, negative = _flux_reads(pipe, **call, negative_prompt="a blurry photo")
@@ -105,7 +120,9 @@ def everything(pipe, **call):
 
     With a P that is not symmetric, so that W P differs from W P^T.
     """
-    return debias(pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False, **call)
+    return debias(
+        pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False, **call
+    )
 
 
 def alike(one, other, bare):
@@ -147,7 +164,10 @@ def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path)
     loaded.set_progress_bar_config(disable=True)
     assert tiny.same(weights(loaded), weights(pipe))
     assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
-    with pytest.raises(AlreadyAttachedError, match=r"since merge\(\): tiny-gender \(orth-cali\) at strength 1\. Load"):
+    with pytest.raises(
+        AlreadyAttachedError,
+        match=r"since merge\(\): tiny-gender \(orth-cali\) at strength 1\. Load",
+    ):
         debias(loaded, tiny.gender())
     loaded.unet = make().unet
     debias(loaded, tiny.gender()).remove()
@@ -166,7 +186,8 @@ def test_half_precision_weights_are_rounded_once():
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "Flux"])
 def test_what_guidance_loses_is_said(name):
-    """The unconditional branch is edited too; not where the attachment edits it as well, or nothing."""
+    """The unconditional branch is edited too; not where the attachment edits it as well, or
+    nothing."""
     make, _ = MERGEABLE[name]
     attachment = debias(tiny.own(make()), tiny.gender(), keep_stated=False)
     with pytest.warns(VldebiasWarning, match="cannot tell the two branches of guidance apart"):
@@ -180,9 +201,13 @@ def test_only_the_layers_that_read_the_prompt_change():
     before = {name: p.detach().clone() for name, p in pipe.unet.named_parameters()}
     everything(pipe).merge()
     changed = {name for name, p in pipe.unet.named_parameters() if not torch.equal(p, before[name])}
-    expected = {name for name in before if name.endswith(("attn2.to_k.weight", "attn2.to_v.weight"))}
+    expected = {
+        name for name in before if name.endswith(("attn2.to_k.weight", "attn2.to_v.weight"))
+    }
     assert changed == expected | {"add_embedding.linear_1.weight"}
-    old, new = (x["add_embedding.linear_1.weight"] for x in (before, dict(pipe.unet.named_parameters())))
+    old, new = (
+        x["add_embedding.linear_1.weight"] for x in (before, dict(pipe.unet.named_parameters()))
+    )
     assert torch.equal(new[:, 32:], old[:, 32:])  # the columns of the sizes and crops
 
 
@@ -192,7 +217,11 @@ def test_controlnets_are_merged_too():
     def draw(pipe):
         return tiny.draw(pipe, image=torch.ones(1, 3, 16, 16))
 
-    make = lambda: tiny.own(tiny.sd(StableDiffusionControlNetPipeline, controlnet=tiny.MODELS["controlnet"]()))  # noqa: E731
+    def make():
+        return tiny.own(
+            tiny.sd(StableDiffusionControlNetPipeline, controlnet=tiny.MODELS["controlnet"]())
+        )
+
     pipe, reference, unet_alone = make(), make(), make()
     bare = draw(reference)
     everything(reference)
@@ -214,7 +243,9 @@ def test_adapters_are_refused_until_they_are_fused():
     from peft import LoraConfig
 
     pipe = tiny.own(tiny.sd())
-    pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_k"], init_lora_weights=False), adapter_name="style")
+    pipe.unet.add_adapter(
+        LoraConfig(r=2, target_modules=["to_k"], init_lora_weights=False), adapter_name="style"
+    )
     bare = tiny.draw(pipe)
     attachment = everything(pipe)
     expected = tiny.draw(pipe)
@@ -243,7 +274,9 @@ def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
     pipe = tiny.own(tiny.sd())
     bare, attachment = tiny.draw(pipe), everything(pipe)
     expected = tiny.draw(pipe)
-    pipe.unet.register_to_config(encoder_hid_dim_type="text_proj")  # not that of Kolors, which can be merged
+    pipe.unet.register_to_config(
+        encoder_hid_dim_type="text_proj"
+    )  # not that of Kolors, which can be merged
     refuses(pipe, attachment, "no layer is known that reads it alone")
     pipe.unet.register_to_config(encoder_hid_dim_type=None)
     pipe.unet.fuse_qkv_projections()

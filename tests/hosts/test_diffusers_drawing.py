@@ -16,15 +16,19 @@ EVERY = pytest.mark.parametrize("name", SERVED)
 GUIDED = [name for name in SERVED if name not in ("Flux2", "SanaSprint", "LTX2DFR")]
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning"),  # diffusers, of its own mixin
+    pytest.mark.filterwarnings(
+        "ignore:.*LoraLoaderMixin.*:FutureWarning"
+    ),  # diffusers, of its own mixin
     pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning"),  # Mochi
 ]
 
 
 def comes_back(pipe, draw):
-    """Two images of each of two prompts, guided by a negative prompt: the second prompt states its gender.
+    """Two images of each of two prompts, guided by a negative prompt: the second prompt states its
+    gender.
 
-    So its images, and with them the negative prompt, the order of images and what else is read, stay byte by byte.
+    So its images, and with them the negative prompt, the order of images and what else is read,
+    stay byte by byte.
     """
     attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
     bare, attached = tiny.three_states(pipe, partial(draw, pipe), attach)
@@ -46,7 +50,8 @@ def test_so_do_those_of_another_class_of_the_family(pipeline):
 
 @pytest.mark.parametrize("name", GUIDED)
 def test_the_negative_prompt_changes_where_that_is_asked_for(name):
-    """The control of the test above: images of the stated prompt would show a negative prompt that was projected."""
+    """The control of the test above: images of the stated prompt would show a negative prompt that
+    was projected."""
     drawing = CASES[name]
     pipe = drawing.make(whole=True)
     bare = drawing.draw(pipe, [STATED])
@@ -54,8 +59,25 @@ def test_the_negative_prompt_changes_where_that_is_asked_for(name):
     assert all(changed(drawing.draw(pipe, [STATED]), bare))
 
 
-MERGED = ("Bria", "Kolors", "Kandinsky5Image", "CogView4", "Flux2", "Wan", "CogVideoX", "Latte", "LTX", "Mochi",
-          "Allegro", "HunyuanVideo", "HunyuanImage", "EasyAnimate", "Kandinsky3", "PRX", "MotifVideo")  # fmt: skip
+MERGED = (
+    "Bria",
+    "Kolors",
+    "Kandinsky5Image",
+    "CogView4",
+    "Flux2",
+    "Wan",
+    "CogVideoX",
+    "Latte",
+    "LTX",
+    "Mochi",
+    "Allegro",
+    "HunyuanVideo",
+    "HunyuanImage",
+    "EasyAnimate",
+    "Kandinsky3",
+    "PRX",
+    "MotifVideo",
+)
 
 
 @EVERY
@@ -63,7 +85,9 @@ def test_merged_draws_what_the_attachment_draws(name):
     """Into a copy of the denoiser; or a refusal that says what to do instead."""
     drawing = CASES[name]
     pipe = drawing.make(whole=True)
-    attachment = debias(pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False)
+    attachment = debias(
+        pipe, tiny.gender(), method="orth-cali", lam=1e6, negative=True, keep_stated=False
+    )
     expected = drawing.draw(pipe, [PLAIN])
     with attachment.disabled():
         bare = drawing.draw(pipe, [PLAIN])

@@ -1,4 +1,5 @@
-"""What else happens to a pipeline: LoRA, textual inversion, half precision, offload, callbacks, saving."""
+"""What else happens to a pipeline: LoRA, textual inversion, half precision, offload, callbacks,
+saving."""
 
 import copy
 import pickle
@@ -28,16 +29,25 @@ def lora(tmp_path_factory):
     pipe = tiny.own(tiny.sd())
     torch.manual_seed(1)
     states = []
-    for model, targets in ((pipe.unet, ["to_k", "to_v"]), (pipe.text_encoder, ["q_proj", "v_proj"])):
-        model.add_adapter(LoraConfig(r=2, lora_alpha=4, target_modules=targets, init_lora_weights=False))
+    for model, targets in (
+        (pipe.unet, ["to_k", "to_v"]),
+        (pipe.text_encoder, ["q_proj", "v_proj"]),
+    ):
+        model.add_adapter(
+            LoraConfig(r=2, lora_alpha=4, target_modules=targets, init_lora_weights=False)
+        )
         states.append(convert_state_dict_to_diffusers(get_peft_model_state_dict(model)))
     folder = tmp_path_factory.mktemp("lora")
-    StableDiffusionPipeline.save_lora_weights(folder, unet_lora_layers=states[0], text_encoder_lora_layers=states[1])
+    StableDiffusionPipeline.save_lora_weights(
+        folder, unet_lora_layers=states[0], text_encoder_lora_layers=states[1]
+    )
     return folder
 
 
 def _load(pipe, folder):
-    pipe.load_lora_weights(folder, weight_name="pytorch_lora_weights.safetensors", adapter_name="style")
+    pipe.load_lora_weights(
+        folder, weight_name="pytorch_lora_weights.safetensors", adapter_name="style"
+    )
 
 
 def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
@@ -62,13 +72,19 @@ def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_pat
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
     with debias(pipe, with_lora):
         weights = [p for name, p in pipe.text_encoder.named_parameters() if "lora_" in name]
-        for factor, said in ((1.004, 0), (1.002, 1), (1 / 1.006008, 0)):  # 1.004 times as before, 1.006, 1
+        for factor, said in (
+            (1.004, 0),
+            (1.002, 1),
+            (1 / 1.006008, 0),
+        ):  # 1.004 times as before, 1.006, 1
             torch._foreach_mul_([one.detach() for one in weights], factor)
             with warnings.catch_warnings(record=True, action="always") as found:
                 tiny.encode(pipe)
             assert len(found) == said
     for host, projection in ((pipe, without), (plain, with_lora)):
-        with pytest.warns(VldebiasWarning, match=r"fitted with other adapters \(LoRA\) .*; fit again on this host"):
+        with pytest.warns(
+            VldebiasWarning, match=r"fitted with other adapters \(LoRA\) .*; fit again on this host"
+        ):
             debias(host, projection).remove()
     pipe.disable_lora()
     debias(pipe, without).remove()
@@ -83,7 +99,9 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
     assert set(pipe.get_active_adapters()) == {"style"}
     with attachment.disabled():
         assert torch.equal(tiny.draw(pipe), tiny.draw(reference))
-    with pytest.warns(VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder have changed.* Fit again"):
+    with pytest.warns(
+        VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder have changed.* Fit again"
+    ):
         found = tiny.encode(pipe)[0]
     assert torch.equal(found, attachment.projections["sequence"](tiny.encode(reference)[0]))
     assert torch.equal(tiny.encode(pipe)[0], found)  # said once
@@ -107,7 +125,9 @@ def test_a_pipeline_can_be_cast_while_attached():
 def test_sequential_offload_leaves_no_fingerprint_and_says_so():
     pipe = tiny.own(tiny.sd())
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
-        cpu_offload(model, torch.device("cpu"))  # what enable_sequential_cpu_offload does on an accelerator
+        cpu_offload(
+            model, torch.device("cpu")
+        )  # what enable_sequential_cpu_offload does on an accelerator
     assert next(pipe.text_encoder.parameters()).is_meta
     with pytest.warns(VldebiasWarning, match="offloaded, so they have no fingerprint"):
         attachment = debias(pipe, tiny.gender())
@@ -122,12 +142,18 @@ def test_sequential_offload_leaves_no_fingerprint_and_says_so():
 
 def test_an_attached_pipeline_saves_what_the_bare_one_saves(tmp_path):
     pipe = tiny.sd()
-    debias(pipe, tiny.gender()).remove()  # a tokenizer saves how it was called last, whoever called it
+    debias(
+        pipe, tiny.gender()
+    ).remove()  # a tokenizer saves how it was called last, whoever called it
     pipe.save_pretrained(tmp_path / "bare")
     debias(pipe, tiny.gender())
     pipe.save_pretrained(tmp_path / "attached")
     bare, attached = (
-        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        {
+            path.relative_to(folder): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
         for folder in (tmp_path / "bare", tmp_path / "attached")
     )
     assert Path("unet/diffusion_pytorch_model.safetensors") in bare
@@ -138,7 +164,9 @@ def _components(pipe):
     return type(pipe)(**pipe.components, requires_safety_checker=False)
 
 
-@pytest.mark.parametrize("make", [lambda pipe: type(pipe).from_pipe(pipe), _components], ids=["from_pipe", "parts"])
+@pytest.mark.parametrize(
+    "make", [lambda pipe: type(pipe).from_pipe(pipe), _components], ids=["from_pipe", "parts"]
+)
 def test_it_is_said_once_with_the_line_to_write(make):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender(), method="cali")

@@ -14,7 +14,9 @@ from vldebias.hosts.diffusers import DiffusersHost
 from vldebias.hosts.pipelines import same_values
 from vldebias.miniature import load_clip
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning")  # diffusers, of its own mixin
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LoraLoaderMixin.*:FutureWarning"
+)  # diffusers, of its own mixin
 SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "HunyuanDiT")]
 EVERY = pytest.mark.parametrize("name", SERVED)
 BESIDE_IMAGE = ("QwenImageEdit", "QwenImageEditPlus")
@@ -71,7 +73,11 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     attachment.remove()
     assert same_values(read(), bare)
     assert vars(pipe).keys() == before.keys()
-    assert all(not module._forward_pre_hooks for module in pipe.components.values() if hasattr(module, "_hooks"))
+    assert all(
+        not module._forward_pre_hooks
+        for module in pipe.components.values()
+        if hasattr(module, "_hooks")
+    )
 
 
 ENDS = [name for name in SERVED if CASES[name].end is not None or CASES[name].padded == "left"]
@@ -86,7 +92,10 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     part = next(part for part in host.parts if part.role.startswith("sequence"))
     given = []
     hook = pipe.text_encoder.register_forward_pre_hook(
-        lambda m, args, kw: given.append((kw.get("input_ids", *args[:1]), kw.get("attention_mask"))), with_kwargs=True
+        lambda m, args, kw: given.append(
+            (kw.get("input_ids", *args[:1]), kw.get("attention_mask"))
+        ),
+        with_kwargs=True,
     )
     result = host.call(prompt)
     hook.remove()
@@ -101,7 +110,10 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
         behind = len(real) - 1 - int(end)
         assert tokenizer.decode(real[:end]).rstrip().endswith(prompt)
     (whole,) = rows(result[part.place])
-    candidates = [len(whole) - 1 - behind, len(whole) - 1 - behind - (len(ids[0]) - len(real))]  # padded or cut
+    candidates = [
+        len(whole) - 1 - behind,
+        len(whole) - 1 - behind - (len(ids[0]) - len(real)),
+    ]  # padded or cut
     expected = [normalize(whole[i].double(), dim=-1) for i in candidates if i >= 0]
     found = host.embed([prompt], part.role)[0]
     assert min(float((found - one).abs().max()) for one in expected) < 1e-6
@@ -114,7 +126,9 @@ def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():
     attachment = debias(pipe, fitted("ZImage"))
     seen = []
     find = attachment._gate.find
-    attachment._gate = type("Gate", (), {"find": lambda self, text: seen.append(text) or find(text)})()
+    attachment._gate = type(
+        "Gate", (), {"find": lambda self, text: seen.append(text) or find(text)}
+    )()
     case.encode(pipe, [PLAIN, STATED])
     assert seen == [PLAIN, STATED]
 
@@ -154,18 +168,25 @@ NURSE, PERSON = "A photo of a nurse.", "A photo of a female nurse."
 
 def test_an_attached_model_reads_other_wordings_itself():
     model, _, tokenizer = load_clip()
-    stated = [f"A photo of a {value} {job}." for job in ("nurse", "pilot") for value in ("male", "female")]
+    stated = [
+        f"A photo of a {value} {job}." for job in ("nurse", "pilot") for value in ("male", "female")
+    ]
     means = normalize(model.encode_text(tokenizer(stated)), dim=1).unflatten(0, (2, 2)).mean(1)
     prompts = tokenizer([NURSE, "A photo of a pilot."])
     bare = model.encode_text(prompts)
     with debias(model, "professions-gender", method="each-value", tokenizer=tokenizer):
         changed = model.encode_text(prompts)
-    torch.testing.assert_close(normalize(changed, dim=1), normalize(means, dim=1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        normalize(changed, dim=1), normalize(means, dim=1), atol=1e-5, rtol=0
+    )
     torch.testing.assert_close(changed.norm(dim=1), bare.norm(dim=1))
 
 
 def test_a_wording_generates_what_its_prompt_generates_bit_for_bit():
-    pipe, call = tiny.sd(), {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2}
+    pipe, call = (
+        tiny.sd(),
+        {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2},
+    )
     texts = ("A photo of a nurse of any gender.", NURSE, PERSON)
     expected, bare, stated = (tiny.draw(pipe, text, **call) for text in texts)
     with debias(pipe, "professions-gender", method="suffix"):
@@ -178,18 +199,26 @@ def test_a_wording_generates_what_its_prompt_generates_bit_for_bit():
 @pytest.mark.parametrize("make", [tiny.sd, tiny.sdxl])
 def test_each_value_is_the_mean_of_the_states_at_every_place(make):
     pipe = make()
-    bare, *values = (tiny.encode(pipe, NURSE.replace(" a n", f" a {value}n")) for value in ("", "male ", "female "))
+    bare, *values = (
+        tiny.encode(pipe, NURSE.replace(" a n", f" a {value}n"))
+        for value in ("", "male ", "female ")
+    )
     with debias(pipe, "professions-gender", method="each-value") as attachment:
         for strength in (1.0, 0.5):
             attachment.strength = strength
             for own, start, *both in zip(tiny.encode(pipe, NURSE), bare, *values, strict=True):
                 if own is not None:
-                    torch.testing.assert_close(own, torch.lerp(start, (both[0] + both[1]) / 2, strength))
+                    torch.testing.assert_close(
+                        own, torch.lerp(start, (both[0] + both[1]) / 2, strength)
+                    )
 
 
 def test_wordings_of_another_length_are_refused_where_states_are_not_padded():
     case = CASES["QwenImage"]
     pipe = case.make()
     said = r"'suffix': the other wordings have states \(1, \d+, \d+\), the prompts"
-    with debias(pipe, "professions-gender", method="suffix"), pytest.raises(InvalidInputError, match=said):
+    with (
+        debias(pipe, "professions-gender", method="suffix"),
+        pytest.raises(InvalidInputError, match=said),
+    ):
         case.encode(pipe, [NURSE])

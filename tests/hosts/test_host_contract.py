@@ -1,4 +1,5 @@
-"""What holds for every host: three states on every path, the gate, copies, gradients, merging, and no trace."""
+"""What holds for every host: three states on every path, the gate, copies, gradients, merging, and
+no trace."""
 
 import gc
 import pickle
@@ -11,12 +12,23 @@ from models_tiny import PROMPTS, STATED, SUBJECTS, Subject, same
 from torch import Tensor
 
 import vldebias
-from vldebias.errors import AlreadyAttachedError, ProjectionMismatchError, UnsupportedHostError, VldebiasError
+from vldebias.errors import (
+    AlreadyAttachedError,
+    ProjectionMismatchError,
+    UnsupportedHostError,
+    VldebiasError,
+)
 from vldebias.methods import load_edit
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
-KINDS = ("open_clip:clip", "open_clip:hf-mlp", "open_clip:coca", "transformers:CLIPModel", "transformers:SiglipModel")
+KINDS = (
+    "open_clip:clip",
+    "open_clip:hf-mlp",
+    "open_clip:coca",
+    "transformers:CLIPModel",
+    "transformers:SiglipModel",
+)
 KINDS += ("diffusers:StableDiffusion", "diffusers:Flux")
 
 
@@ -77,9 +89,13 @@ def test_no_prompts_are_no_rows(example: Subject) -> None:
         assert (rows.shape, rows.dtype) == ((0, one.shape[1]), one.dtype)
 
 
-@pytest.mark.filterwarnings("ignore:.*two branches of guidance")  # as the sentence of a pipeline says
+@pytest.mark.filterwarnings(
+    "ignore:.*two branches of guidance"
+)  # as the sentence of a pipeline says
 @torch.no_grad()
-def test_merged_gives_what_it_gave_attached_or_says_why_not(subject: Subject, gender: PromptSet) -> None:
+def test_merged_gives_what_it_gave_attached_or_says_why_not(
+    subject: Subject, gender: PromptSet
+) -> None:
     before = subject.state()
     weights = [p.clone() for module in subject.modules() for p in module.parameters()]
     attachment = subject.debias(gender, keep_stated=False, strength=0.5)
@@ -123,7 +139,10 @@ def test_gradients_flow_through_the_projection(example: Subject, gender: PromptS
     parameters = [p for module in example.modules() for p in module.parameters() if p.requires_grad]
 
     def gradients(rows: dict[str, Tensor]) -> list[Tensor | None]:
-        loss = sum((part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum() for part in rows.values())
+        loss = sum(
+            (part * torch.linspace(-1, 1, part.numel()).view_as(part)).sum()
+            for part in rows.values()
+        )
         return list(torch.autograd.grad(loss, parameters, allow_unused=True))
 
     attached = gradients(example.rows())
@@ -137,7 +156,9 @@ def test_gradients_flow_through_the_projection(example: Subject, gender: PromptS
             torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
 
 
-def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(example: Subject, gender: PromptSet) -> None:
+def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
+    example: Subject, gender: PromptSet
+) -> None:
     bare = {role: example.resolve().embed(PROMPTS, role) for role in example.resolve().roles}
     for module in example.modules():
         module.train()
@@ -146,20 +167,26 @@ def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(example
     with torch.autocast("cpu", dtype=torch.bfloat16), example.debias(gender):
         for role, rows in bare.items():
             assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
-            torch.testing.assert_close(rows.norm(dim=1), torch.ones(len(PROMPTS), dtype=torch.float64))
+            torch.testing.assert_close(
+                rows.norm(dim=1), torch.ones(len(PROMPTS), dtype=torch.float64)
+            )
             assert torch.equal(example.resolve().embed(PROMPTS, role), rows)
     assert [part.training for module in example.modules() for part in module.modules()] == modes
     assert all(p.grad is None for module in example.modules() for p in module.parameters())
 
 
-def test_one_attachment_at_a_time_and_off_after_an_error(example: Subject, gender: PromptSet, age: PromptSet) -> None:
+def test_one_attachment_at_a_time_and_off_after_an_error(
+    example: Subject, gender: PromptSet, age: PromptSet
+) -> None:
     before = example.state()
     attachment = example.debias(gender)
     assert vldebias.attachment_of(example.host) is attachment
     whole = example.host.encode_prompt if example.resolve().generative else example.host
     with pytest.raises(VldebiasError, match=r"\.remove\(\)"):
         pickle.dumps(whole)
-    with pytest.raises(AlreadyAttachedError, match=r"already carries .*tiny-gender.*\.remove\(\).*list of prompt"):
+    with pytest.raises(
+        AlreadyAttachedError, match=r"already carries .*tiny-gender.*\.remove\(\).*list of prompt"
+    ):
         example.debias(age)
     with pytest.raises(ZeroDivisionError), attachment:
         _ = 1 / 0
@@ -181,20 +208,31 @@ def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None
 
 
 @torch.no_grad()
-def test_saved_edits_attach_and_foreign_ones_are_refused(example: Subject, gender: PromptSet, tmp_path: Any) -> None:
+def test_saved_edits_attach_and_foreign_ones_are_refused(
+    example: Subject, gender: PromptSet, tmp_path: Any
+) -> None:
     with example.debias(gender) as attachment:
         attached = example.rows()
-    edits = {r: load_edit(edit.save_pretrained(tmp_path / r)) for r, edit in attachment.projections.items()}
+    edits = {
+        r: load_edit(edit.save_pretrained(tmp_path / r))
+        for r, edit in attachment.projections.items()
+    }
     with example.debias(edits):
         assert same(example.rows(), attached)
     role, edit = next(iter(edits.items()))
     host = example.resolve()
     if len(edits) > 1:
-        with pytest.raises(VldebiasError, match=rf"has the roles \['{role}', .*no edit for \['{[*edits][1]}'\]"):
+        with pytest.raises(
+            VldebiasError, match=rf"has the roles \['{role}', .*no edit for \['{[*edits][1]}'\]"
+        ):
             example.debias({role: edit})
-    with pytest.raises(ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"):
+    with pytest.raises(
+        ProjectionMismatchError, match=rf"belongs to space 'moon', here it is '{host.space(role)}'"
+    ):
         host.check(role, edit.stamped(space="moon"))
-    with pytest.raises(ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, '{role}' has {edit.dim}"):
+    with pytest.raises(
+        ProjectionMismatchError, match=rf"has dim {edit.dim + 1}, '{role}' has {edit.dim}"
+    ):
         host.check(role, CalibratedProjection().fit(torch.randn(3, 2, edit.dim + 1)))
     for module in example.modules():
         module.bfloat16()
@@ -202,5 +240,7 @@ def test_saved_edits_attach_and_foreign_ones_are_refused(example: Subject, gende
     for module in example.modules():
         for parameter in module.float().parameters():
             parameter.mul_(1.1)
-    with pytest.raises(ProjectionMismatchError, match=r"fitted on other weights .*fit again on this host"):
+    with pytest.raises(
+        ProjectionMismatchError, match=r"fitted on other weights .*fit again on this host"
+    ):
         example.resolve().check(role, edit)

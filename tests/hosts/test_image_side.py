@@ -1,20 +1,44 @@
-"""The image side of image-text models: one hook for all paths, three states, folding, both sides, what is refused."""
+"""The image side of image-text models: one hook for all paths, three states, folding, both sides,
+what is refused."""
 
 import copy
 
 import pytest
 import torch
-from models_tiny import PROMPTS, SEEING, STATED, TRANSFORMERS, OpenClip, Transformers, make_clip, same, tokenizer_for
+from models_tiny import (
+    PROMPTS,
+    SEEING,
+    STATED,
+    TRANSFORMERS,
+    OpenClip,
+    Transformers,
+    make_clip,
+    same,
+    tokenizer_for,
+)
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import vldebias
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, ProjectionMismatchError, UnsupportedHostError
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    ProjectionMismatchError,
+    UnsupportedHostError,
+)
 from vldebias.prompts import PromptSet
 
 KINDS = pytest.mark.parametrize("name", ["open_clip:clip", "transformers:CLIPModel"])
-EVERY = pytest.mark.parametrize("name", [name for name in SEEING if "timm-" not in name])  # which end in other layers
-BOTH = ("open_clip:clip", "open_clip:coca", "open_clip:timm", "transformers:CLIPModel", "transformers:SiglipModel")
+EVERY = pytest.mark.parametrize(
+    "name", [name for name in SEEING if "timm-" not in name]
+)  # which end in other layers
+BOTH = (
+    "open_clip:clip",
+    "open_clip:coca",
+    "open_clip:timm",
+    "transformers:CLIPModel",
+    "transformers:SiglipModel",
+)
 TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 
 
@@ -34,9 +58,13 @@ def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
     for key in base:
         assert not torch.equal(base[key], attached[key]), key
         if "logits" not in key and key not in ("features", "loss"):
-            torch.testing.assert_close(attached[key], normalize(expected, dim=-1), atol=1e-5, rtol=1e-4, msg=key)
+            torch.testing.assert_close(
+                attached[key], normalize(expected, dim=-1), atol=1e-5, rtol=1e-4, msg=key
+            )
     for key, tensor in subject.outputs().items():
-        assert torch.equal(tensor, texts[key]) is ("logits" not in key), key  # texts are as they were
+        assert torch.equal(tensor, texts[key]) is ("logits" not in key), (
+            key
+        )  # texts are as they were
     if "image logits" in attached:
         factor = model.logit_scale.exp() if hasattr(model, "logit_scale") else 1 / model.temperature
         unit = normalize(rows[: attached["image logits"].shape[1]], dim=-1)
@@ -60,7 +88,9 @@ def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
 def test_both_sides_carry_one_projection(name: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     before, x, z = subject.state(), subject.seen()["features"], subject.rows()["joint"]
-    with subject.debias(gender, side="both", keep_stated=False, method="cali", lam=20.0) as attachment:
+    with subject.debias(
+        gender, side="both", keep_stated=False, method="cali", lam=20.0
+    ) as attachment:
         projection = attachment.projections["joint"]
         assert attachment.projections["image"] is projection
         both = subject.seen()["features"] @ subject.rows()["joint"].T
@@ -85,7 +115,9 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
             assert attachment.stated(["a woman"]) == [side != "image"]
 
 
-@pytest.mark.parametrize(("name", "side"), [*((name, "image") for name in SEEING), *((n, "both") for n in BOTH)])
+@pytest.mark.parametrize(
+    ("name", "side"), [*((name, "image") for name in SEEING), *((n, "both") for n in BOTH)]
+)
 def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
     before, weights = subject.state(), copy.deepcopy(subject.host.state_dict())
@@ -97,7 +129,9 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
         with pytest.raises(UnsupportedHostError, match=rf"image tower is a .*{kind}; expected"):
             attachment.merge()
         assert attachment.state == "attached"
-        assert all(torch.equal(value, weights[key]) for key, value in subject.host.state_dict().items())
+        assert all(
+            torch.equal(value, weights[key]) for key, value in subject.host.state_dict().items()
+        )
         return
     attachment.merge()
     assert subject.state() == before
@@ -106,7 +140,9 @@ def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: Pr
             for key, value in now.items():
                 torch.testing.assert_close(value, then[key], atol=1e-4, rtol=1e-4, msg=key)
     state = subject.host.state_dict()
-    changed = {key.split(".")[0] for key, value in state.items() if not torch.equal(value, weights[key])}
+    changed = {
+        key.split(".")[0] for key, value in state.items() if not torch.equal(value, weights[key])
+    }
     assert any(key.startswith("visual") for key in changed)
     assert (len(changed) == 1) is (side == "image")
     with pytest.raises(AlreadyAttachedError, match="its weights hold a projection since merge"):
@@ -128,12 +164,26 @@ def test_a_text_tower_has_no_image_side(gender: PromptSet) -> None:
 @KINDS
 def test_one_attachment_whatever_the_sides(name: str, gender: PromptSet, age: PromptSet) -> None:
     subject = SEEING[name]()
-    for first, second in (("text", "image"), ("image", "text"), ("image", "image"), ("both", "image")):
-        with subject.debias(gender, side=first), pytest.raises(AlreadyAttachedError, match="already carries"):
+    for first, second in (
+        ("text", "image"),
+        ("image", "text"),
+        ("image", "image"),
+        ("both", "image"),
+    ):
+        with (
+            subject.debias(gender, side=first),
+            pytest.raises(AlreadyAttachedError, match="already carries"),
+        ):
             subject.debias(age, side=second)
-    other, tower = SEEING[name](), "visual" if hasattr(subject.host, "visual") else "visual_projection"
+    other, tower = (
+        SEEING[name](),
+        "visual" if hasattr(subject.host, "visual") else "visual_projection",
+    )
     setattr(other.host, tower, getattr(subject.host, tower))  # the same tower through another door
-    with subject.debias(gender, side="image"), pytest.raises(AlreadyAttachedError, match="already carries"):
+    with (
+        subject.debias(gender, side="image"),
+        pytest.raises(AlreadyAttachedError, match="already carries"),
+    ):
         other.debias(age, side="both")
 
 
@@ -154,9 +204,13 @@ def test_foreign_projections_are_refused(gender: PromptSet) -> None:
     vldebias.debias(seeing, mine).remove()  # prompts alone: the image tower has no say over texts
     for side in ("image", "both"):
         vldebias.debias(copy.deepcopy(model).half(), mine, side=side).remove()
-        with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*another image tower.*fit again"):
+        with pytest.raises(
+            ProjectionMismatchError, match=r"CLIP: .*another image tower.*fit again"
+        ):
             vldebias.debias(seeing, mine, side=side)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on other weights"):
             vldebias.debias(reading, mine, side=side)
-    unknown = mine.stamped(image_fingerprint=None)  # fitted on a text tower alone: its texts are compared
+    unknown = mine.stamped(
+        image_fingerprint=None
+    )  # fitted on a text tower alone: its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()

@@ -1,4 +1,5 @@
-"""Image towers: the features that the model itself makes, and a digest that nothing which changes them escapes."""
+"""Image towers: the features that the model itself makes, and a digest that nothing which changes
+them escapes."""
 
 import copy
 from typing import Any
@@ -29,7 +30,9 @@ def processor_of(name: str, **more: Any) -> Any:
 def pictures(n: int = 3) -> list[Image.Image]:
     """Of different sizes."""
     rng = np.random.default_rng(0)
-    return [Image.fromarray(rng.integers(0, 256, (40 + 8 * i, 64, 3), dtype=np.uint8)) for i in range(n)]
+    return [
+        Image.fromarray(rng.integers(0, 256, (40 + 8 * i, 64, 3), dtype=np.uint8)) for i in range(n)
+    ]
 
 
 def plain(size: int = 32) -> transforms.Compose:
@@ -41,7 +44,9 @@ def test_transformers_features_are_those_of_forward(name: str) -> None:
     model, processor = models_tiny.made(name), processor_of(name)
     encoder = image_encoder(model, processor)
     found = encoder.encode(pictures())
-    inputs = {k: v for k, v in processor(images=pictures(), return_tensors="pt").items() if k != "labels"}
+    inputs = {
+        k: v for k, v in processor(images=pictures(), return_tensors="pt").items() if k != "labels"
+    }
     ids = torch.tensor([[3, 5, 7, 2]])
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).image_embeds
@@ -82,7 +87,10 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
     model = models_tiny.made(name)
     before, fingerprint = digest(model), image_encoder(model, print).fingerprint
     assert digest(copy.deepcopy(model)) == before
-    towers = [model.vision_model, *([model.visual_projection] if hasattr(model, "visual_projection") else [])]
+    towers = [
+        model.vision_model,
+        *([model.visual_projection] if hasattr(model, "visual_projection") else []),
+    ]
     tensors = [t for tower in towers for t in [*tower.parameters(), *tower.buffers()]]
     assert len(tensors) > 16
     for tensor in tensors:
@@ -142,17 +150,28 @@ def test_descriptions_of_preprocessing_differ_and_repeat() -> None:
     assert texts[2] == "<function greyed>"
 
 
-@pytest.mark.parametrize("preprocess", [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])])
+@pytest.mark.parametrize(
+    "preprocess", [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])]
+)
 def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
     model = models_tiny.make_clip()
     with pytest.raises(InvalidInputError, match="preprocessing="):
         image_encoder(model, preprocess)
-    assert image_encoder(model, preprocess, preprocessing="grey, version 1").preprocessing == "grey, version 1"
+    assert (
+        image_encoder(model, preprocess, preprocessing="grey, version 1").preprocessing
+        == "grey, version 1"
+    )
 
 
 def test_what_has_no_image_tower_or_gives_no_pixels_is_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="SiglipTextModel: it has no image tower"):
         image_encoder(models_tiny.made("SiglipTextModel"), plain())
-    for made, said in ((lambda image: image, "got Image"), (lambda image: greyed(image)[None], r"got \(1, 3, 40, 6")):
-        with pytest.raises(InvalidInputError, match=rf"preprocess: expected a tensor \(3, h, w\) for an image, {said}"):
+    for made, said in (
+        (lambda image: image, "got Image"),
+        (lambda image: greyed(image)[None], r"got \(1, 3, 40, 6"),
+    ):
+        with pytest.raises(
+            InvalidInputError,
+            match=rf"preprocess: expected a tensor \(3, h, w\) for an image, {said}",
+        ):
             image_encoder(models_tiny.make_clip(), made, preprocessing="mine").encode(pictures(1))

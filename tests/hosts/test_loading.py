@@ -22,7 +22,10 @@ def test_the_miniature_and_folders_of_diffusers(dtype: str | None, tmp_path: Pat
         assert loaded.tokenizer.vocab_size == miniature.load_clip()[2].vocab_size
         assert isinstance(loaded.preprocess, miniature.Preprocess)
     diffusers_tiny.sd().save_pretrained(tmp_path)
-    for name, kind in (("miniature", miniature.load_pipeline()), (str(tmp_path), diffusers_tiny.sd())):
+    for name, kind in (
+        ("miniature", miniature.load_pipeline()),
+        (str(tmp_path), diffusers_tiny.sd()),
+    ):
         loaded = load_host(pipeline=name, dtype=dtype)
         assert (loaded.name, type(loaded.host), loaded.host.dtype) == (name, type(kind), expected)
 
@@ -30,11 +33,19 @@ def test_the_miniature_and_folders_of_diffusers(dtype: str | None, tmp_path: Pat
 def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "plain", {})
-    for given in ({}, {"model": "a", "pipeline": "b"}, {"pretrained": "c"}, {"pipeline": "b", "pretrained": "c"}):
+    for given in (
+        {},
+        {"model": "a", "pipeline": "b"},
+        {"pretrained": "c"},
+        {"pipeline": "b", "pretrained": "c"},
+    ):
         with pytest.raises(InvalidInputError, match="either --model"):
             load_host(**given)
     for options, said in (
-        (("miniature", None, None), "^dtype: expected one of float32, float16, bfloat16, got 'int8'"),
+        (
+            ("miniature", None, None),
+            "^dtype: expected one of float32, float16, bfloat16, got 'int8'",
+        ),
         (("nosuch", "tag"), "^'nosuch' is not an open_clip architecture"),
         (("plain", "tag"), "cannot load 'plain' with 'tag': .* \\(HF_HUB_OFFLINE is set\\)"),
         (("nosuch",), "cannot load 'nosuch': .* \\(HF_HUB_OFFLINE is set\\)"),

@@ -1,4 +1,5 @@
-"""Every pipeline class of the installed diffusers, classic and modular: attached or refused; and three states."""
+"""Every pipeline class of the installed diffusers, classic and modular: attached or refused; and
+three states."""
 
 import inspect
 import warnings
@@ -17,7 +18,9 @@ from vldebias.errors import AlreadyAttachedError, InvalidInputError, Unsupported
 from vldebias.hosts import resolve
 from vldebias.hosts.pipelines import BESIDE, EMBEDDING, NEGATIVE, same_values, source_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*"
+)
 
 
 def classes():
@@ -36,12 +39,17 @@ def classes():
 
 
 def why_not(kind):
-    """Why the source of a class says that it cannot be served; "" where it can, "half" where only its prompts can."""
+    """Why the source of a class says that it cannot be served; "" where it can, "half" where only
+    its prompts can."""
     try:
         source = source_of(kind)
     except UnsupportedHostError:
         return "another way"
-    unknown = [n for n in source.returns if not (EMBEDDING.match(n) or BESIDE.search(n) or NEGATIVE.match(n))]
+    unknown = [
+        n
+        for n in source.returns
+        if not (EMBEDDING.match(n) or BESIDE.search(n) or NEGATIVE.match(n))
+    ]
     stacked = [n for n in source.returns if "llama3" in n]  # one tensor for each layer
     several = source.calls - source.negatives > 1
     return "half" if unknown or several or stacked else ""
@@ -50,7 +58,9 @@ def why_not(kind):
 def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
     found = {name: why_not(kind) for name, kind in classes().items()}
     for how in ("another way", "half"):
-        assert {name for name, why in found.items() if why == how} == set(tiny.TABLE[how].split()) & set(found)
+        assert {name for name, why in found.items() if why == how} == set(
+            tiny.TABLE[how].split()
+        ) & set(found)
     assert sum(not why for why in found.values()) >= 179
 
 
@@ -77,8 +87,12 @@ def test_the_sd3_segments_are_clip_then_t5():
     bare = tiny.encode(pipe, **tiny.T5_LENGTH)[0]
     attachment = debias(pipe, tiny.gender(), method="cali")
     attached = tiny.encode(pipe, **tiny.T5_LENGTH)[0]
-    torch.testing.assert_close(attached[:, :77], attachment.projections["sequence.clip"](bare[:, :77]))
-    torch.testing.assert_close(attached[:, 77:], attachment.projections["sequence.t5"](bare[:, 77:]))
+    torch.testing.assert_close(
+        attached[:, :77], attachment.projections["sequence.clip"](bare[:, :77])
+    )
+    torch.testing.assert_close(
+        attached[:, 77:], attachment.projections["sequence.t5"](bare[:, 77:])
+    )
 
 
 def test_sd3_without_t5_has_no_role_for_it_and_zeros_stay():
@@ -123,15 +137,21 @@ REFUSED = set(tiny.TABLE["modular refused"].split())
 @cache
 @tiny.quiet()
 def modular_classes():
-    """Every modular pipeline class of the installed diffusers that has blocks of its own, by name."""
-    found = {name: getattr(diffusers, name) for name in dir(diffusers) if name.endswith("ModularPipeline")}
+    """Every modular pipeline class of the installed diffusers that has blocks of its own, by
+    name."""
+    found = {
+        name: getattr(diffusers, name)
+        for name in dir(diffusers)
+        if name.endswith("ModularPipeline")
+    }
     short = {name.removesuffix("ModularPipeline"): cls for name, cls in sorted(found.items())}
     return {name: cls for name, cls in short.items() if getattr(cls, "default_blocks_name", None)}
 
 
 MODULAR = {name: entry for names, entry in tiny.TABLE["modular"].items() for name in names.split()}
 MODULAR = {name: entry for name, entry in MODULAR.items() if name in modular_classes()}
-"""Class names without "ModularPipeline" at their ends -> their components, or their family; those of this release."""
+"""Class names without "ModularPipeline" at their ends -> their components, or their family; those
+of this release."""
 
 
 @tiny.quiet()
@@ -147,12 +167,15 @@ def modular(name, blocks=None):
         parts = {key: part for key, part in parts.items() if key not in ("guider", "scheduler")}
     pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
     diffusers.utils.logging.set_verbosity_error()
-    pipe.update_components(**{k: one for k, one in parts.items() if k in pipe.component_names and one is not None})
+    pipe.update_components(
+        **{k: one for k, one in parts.items() if k in pipe.component_names and one is not None}
+    )
     return pipe
 
 
 def modular_states(pipe, prompts=(PLAIN, STATED), **call):
-    """The state after the block that encodes text and what stands behind it, before anything is drawn."""
+    """The state after the block that encodes text and what stands behind it, before anything is
+    drawn."""
     single = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
     states = []
     for prompt in prompts if single else [list(prompts)]:
@@ -161,10 +184,21 @@ def modular_states(pipe, prompts=(PLAIN, STATED), **call):
         for name, value in (defaults | call | {"prompt": prompt}).items():
             state.set(name, value)
         steps = pipe._blocks.sub_blocks["text_encoder"]
-        images = {"resize", "get_image_prompt"} & steps.sub_blocks.keys()  # they look at an image beside the text
-        for step in [one for n, one in steps.sub_blocks.items() if n not in images] if images else [steps]:
+        images = {
+            "resize",
+            "get_image_prompt",
+        } & steps.sub_blocks.keys()  # they look at an image beside the text
+        for step in (
+            [one for n, one in steps.sub_blocks.items() if n not in images] if images else [steps]
+        ):
             step(pipe, state)
-        states.append({name: value for name, value in state.values.items() if "embeds" in name and value is not None})
+        states.append(
+            {
+                name: value
+                for name, value in state.values.items()
+                if "embeds" in name and value is not None
+            }
+        )
     return {key: [state[key] for state in states] for key in states[0]} if single else states[0]
 
 
@@ -173,7 +207,13 @@ def draw(pipe, prompts=(PLAIN, STATED), **call):
     small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
     noise = torch.Generator().manual_seed(0)
     negative = ["old smiling person"] * len(prompts)
-    return pipe(prompt=list(prompts), negative_prompt=negative, generator=noise, output="latents", **small | call)
+    return pipe(
+        prompt=list(prompts),
+        negative_prompt=negative,
+        generator=noise,
+        output="latents",
+        **small | call,
+    )
 
 
 def changed(one, other):
@@ -183,7 +223,10 @@ def changed(one, other):
 
 def test_the_images_of_a_prompt_change_and_come_back():
     pipe = modular("StableDiffusionXL")
-    names, attach = list(pipe._blocks.sub_blocks), partial(debias, pipe, tiny.gender(), lam=1e6, method="cali")
+    names, attach = (
+        list(pipe._blocks.sub_blocks),
+        partial(debias, pipe, tiny.gender(), lam=1e6, method="cali"),
+    )
     bare, attached = tiny.three_states(pipe, partial(draw, pipe), attach)
     assert changed(attached, bare) == [True, False], "the second prompt states its gender"
     attachment = attach()
@@ -197,9 +240,12 @@ def test_the_images_of_a_prompt_change_and_come_back():
     assert changed(draw(pipe), bare) == [True, True]
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODULAR])
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODULAR]
+)
 def test_what_every_class_reads_changes_and_comes_back(name):
-    """Behind the block that encodes text; of a video with sound also behind what connects the text to both."""
+    """Behind the block that encodes text; of a video with sound also behind what connects the text
+    to both."""
     pipe = modular(name)
     bare = modular_states(pipe)
     attachment = debias(pipe, tiny.gender(), lam=1e6, method="cali")
@@ -222,7 +268,9 @@ def test_it_reads_what_the_classic_pipeline_reads(name):
     block = resolve(modular(name))
     assert block.roles == classic.roles
     for role in block.roles:
-        torch.testing.assert_close(block.embed([PLAIN, STATED], role), classic.embed([PLAIN, STATED], role))
+        torch.testing.assert_close(
+            block.embed([PLAIN, STATED], role), classic.embed([PLAIN, STATED], role)
+        )
 
 
 def test_every_class_is_attached_or_refused():
@@ -230,13 +278,17 @@ def test_every_class_is_attached_or_refused():
     assert known - set(MODULAR) == REFUSED & known
     assert len(MODULAR) >= 32
     for name in sorted(REFUSED & known):
-        why = ".*fails on a prompt alone" if name.startswith("QwenImageEdit") else ""  # which reads an image first
+        why = (
+            ".*fails on a prompt alone" if name.startswith("QwenImageEdit") else ""
+        )  # which reads an image first
         with pytest.raises(UnsupportedHostError, match=name + why):
             resolve(modular_classes()[name]())
 
 
 def test_a_pipeline_of_one_block_is_attached():
-    from diffusers.modular_pipelines.stable_diffusion_xl.encoders import StableDiffusionXLTextEncoderStep
+    from diffusers.modular_pipelines.stable_diffusion_xl.encoders import (
+        StableDiffusionXLTextEncoderStep,
+    )
 
     pipe = modular("StableDiffusionXL", StableDiffusionXLTextEncoderStep())
     bare = pipe(prompt=PLAIN, output="prompt_embeds")
@@ -265,7 +317,9 @@ def test_tokens_of_an_image_stay(monkeypatch):
     bare = modular_states(pipe)["prompt_embeds"][0]
     with debias(pipe, tiny.gender(), method="cali", lam=1e6):
         attached = modular_states(pipe)["prompt_embeds"][0]
-        with pytest.raises(InvalidInputError, match="got a prompt, but its block gave no 'prompt_embeds'"):
+        with pytest.raises(
+            InvalidInputError, match="got a prompt, but its block gave no 'prompt_embeds'"
+        ):
             modular_states(pipe, ["no states"])
     stay, padding = (attached == bare).all(-1), ~bare.any(-1)
     assert stay[:3].all()

@@ -1,4 +1,5 @@
-"""Pipelines that nobody has seen: each is served right or refused, as a new class and as one of a known class."""
+"""Pipelines that nobody has seen: each is served right or refused, as a new class and as one of a
+known class."""
 
 import diffusers_tiny as tiny
 import pytest
@@ -18,10 +19,15 @@ class Acme(DiffusionPipeline):
 
     def __init__(self, text_encoder, tokenizer, unet, scheduler):
         super().__init__()
-        self.register_modules(text_encoder=text_encoder, tokenizer=tokenizer, unet=unet, scheduler=scheduler)
+        self.register_modules(
+            text_encoder=text_encoder, tokenizer=tokenizer, unet=unet, scheduler=scheduler
+        )
 
     def encode_prompt(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
-        prompt_embeds, negative_prompt_embeds = states(self, prompt), states(self, negative_prompt or "")
+        prompt_embeds, negative_prompt_embeds = (
+            states(self, prompt),
+            states(self, negative_prompt or ""),
+        )
         return prompt_embeds, negative_prompt_embeds
 
     def __call__(self, prompt):
@@ -35,7 +41,9 @@ class Acme(DiffusionPipeline):
 def states(pipe, prompt):
     """(b, tokens, d)"""
     prompts = [prompt] if isinstance(prompt, str) else prompt
-    ids = pipe.tokenizer(prompts, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
+    ids = pipe.tokenizer(
+        prompts, padding="max_length", max_length=77, truncation=True, return_tensors="pt"
+    ).input_ids
     return pipe.text_encoder(ids.to(pipe.text_encoder.device))[0]
 
 
@@ -44,7 +52,11 @@ def both(pipe, prompt, negative_prompt):
 
 
 def acme(cls):
-    parts = {"text_encoder": ENCODERS["clip"](), "tokenizer": clip_tokenizer(), "unet": MODELS["unet"]()}
+    parts = {
+        "text_encoder": ENCODERS["clip"](),
+        "tokenizer": clip_tokenizer(),
+        "unet": MODELS["unet"](),
+    }
     return cls(**parts, scheduler=builder("DDIMScheduler")())
 
 
@@ -61,7 +73,8 @@ def build(request):
 
 
 def encoding(change, alone=False):
-    """An `encode_prompt` whose embeddings of the prompt are changed before it returns them, alone or with others."""
+    """An `encode_prompt` whose embeddings of the prompt are changed before it returns them, alone
+    or with others."""
 
     def encode_prompt(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
@@ -100,7 +113,11 @@ SERVED = {
 @pytest.mark.parametrize("name", SERVED)
 def test_what_can_be_told_is_served(name, build):
     pipe = build(encode_prompt=SERVED[name])
-    asked = {"prompt": [PLAIN, STATED], "do_classifier_free_guidance": True, "negative_prompt": "an old man"}
+    asked = {
+        "prompt": [PLAIN, STATED],
+        "do_classifier_free_guidance": True,
+        "negative_prompt": "an old man",
+    }
     with torch.no_grad():
         bare = pipe.encode_prompt(**asked)
         attachment = debias(pipe, tiny.gender(), method="cali")
@@ -113,7 +130,11 @@ def test_what_can_be_told_is_served(name, build):
                 continue
             for row, pair in enumerate(zip(old, new, strict=True)):
                 one, other = (x[0] if isinstance(x, list) else x for x in pair)
-                flat = (one.flatten(-2), other.flatten(-2)) if name.startswith("layers") else (one, other)
+                flat = (
+                    (one.flatten(-2), other.flatten(-2))
+                    if name.startswith("layers")
+                    else (one, other)
+                )
                 torch.testing.assert_close(flat[1], edit(flat[0]) if row == 0 else flat[0])
                 assert torch.equal(one, other) == (row == 1)
         attachment.remove()
@@ -133,7 +154,9 @@ class Untold:
             prompt_embeds = torch.cat([states(self, negative_prompt or ""), prompt_embeds])
         return (prompt_embeds,)
 
-    def other_for_long_prompts(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
+    def other_for_long_prompts(
+        self, prompt, do_classifier_free_guidance=False, negative_prompt=None
+    ):
         prompt_embeds, negative_prompt_embeds = both(self, prompt, negative_prompt)
         if len(prompt if isinstance(prompt, str) else prompt[0]) > 12:
             prompt_embeds, negative_prompt_embeds = negative_prompt_embeds, prompt_embeds
@@ -167,7 +190,9 @@ REFUSED = {name: way for name, way in vars(Untold).items() if name[0] != "_"} | 
     "tokens_last": encoding(lambda z: z.mT, alone=True),
     "flattened": encoding(lambda z: z.flatten(1), alone=True),
     "layers_before_tokens": encoding(lambda z: torch.stack([z] * 2, dim=1), alone=True),
-    "signs_of_all_tokens": encoding(lambda z: (z[:, 1:] + 0.5).sign().prod(1, keepdim=True), alone=True),
+    "signs_of_all_tokens": encoding(
+        lambda z: (z[:, 1:] + 0.5).sign().prod(1, keepdim=True), alone=True
+    ),
 }
 
 
@@ -182,7 +207,9 @@ def test_what_cannot_be_told_is_refused(name, build):
 def test_a_prompt_whose_end_is_cut_off_and_roles_that_are_not_there_are_refused(build):
     host = resolve(build(encode_prompt=encoding(lambda z: z[:, :50])))
     assert host.embed([PLAIN], "sequence").shape == (1, 32)
-    with pytest.raises(UnsupportedHostError, match="the end of a prompt is not among the tokens of prompt_embeds"):
+    with pytest.raises(
+        UnsupportedHostError, match="the end of a prompt is not among the tokens of prompt_embeds"
+    ):
         host.embed([f"{PLAIN} " * 12], "sequence")
     with pytest.raises(InvalidInputError, match=r"expected a role of \['sequence'\], got 'pooled'"):
         host.embed([PLAIN], "pooled")
@@ -200,7 +227,9 @@ class Ways:
     def again_at_the_second_step(self, prompt, **more):
         prompt_embeds, _ = self.encode_prompt(prompt)
         first = self.unet(torch.ones(1, 4, 8, 8), 1, encoder_hidden_states=prompt_embeds).sample
-        ids = self.tokenizer(prompt, padding="max_length", max_length=77, return_tensors="pt").input_ids
+        ids = self.tokenizer(
+            prompt, padding="max_length", max_length=77, return_tensors="pt"
+        ).input_ids
         return self.unet(first, 2, encoder_hidden_states=self.text_encoder(ids)[0]).sample
 
     def by_its_class(self, prompt, **more):
@@ -217,6 +246,10 @@ def test_a_prompt_with_another_way_is_refused(name, build):
 
 def test_a_class_without_source_is_refused():
     members = {}
-    exec("def encode_prompt(self, prompt):\n    prompt_embeds = self.encode(prompt)\n    return prompt_embeds", members)
+    exec(
+        "def encode_prompt(self, prompt):\n    prompt_embeds = self.encode(prompt)\n    return"
+        " prompt_embeds",
+        members,
+    )
     with pytest.raises(UnsupportedHostError, match="source"):
         resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))

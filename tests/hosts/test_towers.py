@@ -1,4 +1,5 @@
-"""Towers to train with: features as the model itself makes them, with gradients; saved, and what could not be saved."""
+"""Towers to train with: features as the model itself makes them, with gradients; saved, and what
+could not be saved."""
 
 import json
 from collections.abc import Mapping
@@ -17,14 +18,24 @@ from torch import Tensor, nn
 from torchvision import transforms
 
 import vldebias
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, TruncatedPromptWarning, UnsupportedHostError
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    TruncatedPromptWarning,
+    UnsupportedHostError,
+)
 from vldebias.hosts.images import image_encoder
 from vldebias.hosts.loading import load_host
 from vldebias.hosts.towers import CONFIG, WEIGHTS, Towers
 from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.prompts import PromptSet
 
-CAPTIONS = ["a photo of a man", "a photo of the old manager", "a woman", "a photo of the young female nurse"]
+CAPTIONS = [
+    "a photo of a man",
+    "a photo of the old manager",
+    "a woman",
+    "a photo of the young female nurse",
+]
 PATCHES = "Siglip2Model"
 NAMES = [*models_tiny.OPEN_CLIP, *(name for name in TRANSFORMERS if name != PATCHES)]
 
@@ -68,7 +79,9 @@ def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) 
     model = found.model.double()
     tokens = found.tokenize(captions)
     quick, slow = found.text(tokens), slow_text(model, tokens)
-    exact = 1e-6 if type(model).__name__ == "AlignModel" else 1e-12  # its softmax is always in single precision
+    exact = (
+        1e-6 if type(model).__name__ == "AlignModel" else 1e-12
+    )  # its softmax is always in single precision
     assert torch.allclose(quick, slow, atol=exact)
     parameters = [p for p in model.parameters() if p.is_floating_point()]
     weights = torch.randn_like(slow)
@@ -87,7 +100,9 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: boo
 
     model = Mine(24, models_tiny.VISION, models_tiny.TEXT) if own else models_tiny.make_clip()
     towers, seen = Towers(model, models_tiny.tokenizer_for(model), test_images.plain()), []
-    model.token_embedding.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
+    model.token_embedding.register_forward_pre_hook(
+        lambda module, args: seen.append(args[0].shape[-1])
+    )
     tokens = towers.tokenize(CAPTIONS)
     features = towers.text(tokens)
     assert seen[0] == (77 if own else max(_tokens(towers, caption) for caption in CAPTIONS))
@@ -147,8 +162,14 @@ def test_preprocessing_that_augmentation_could_not_follow_is_refused(steps: list
 
 def test_parts_are_the_towers(found: Towers) -> None:
     def gradients(features: Tensor, parts: tuple[Any, ...]) -> int:
-        parameters = [p for part in parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
-        given = torch.autograd.grad(features.sum(), parameters, allow_unused=True, retain_graph=True)
+        parameters = [
+            p
+            for part in parts
+            for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())
+        ]
+        given = torch.autograd.grad(
+            features.sum(), parameters, allow_unused=True, retain_graph=True
+        )
         return sum(gradient is not None for gradient in given)
 
     image = found.image(torch.randn(2, 3, *found.size))
@@ -163,7 +184,9 @@ def test_parts_are_the_towers(found: Towers) -> None:
 def logits(model: Any, found: Towers) -> Tensor:
     pixels, tokens = torch.ones(1, 3, *found.size), found.tokenize(CAPTIONS)
     if "text" in tokens:
-        return model.get_logits(pixels, tokens["text"])[0] - (0 if model.logit_bias is None else model.logit_bias)
+        return model.get_logits(pixels, tokens["text"])[0] - (
+            0 if model.logit_bias is None else model.logit_bias
+        )
     output = model(pixel_values=pixels, **tokens)
     return output.logits_per_image - getattr(model, "logit_bias", torch.zeros(()))
 
@@ -179,7 +202,10 @@ def test_temperature_divides_the_cosines(name: str) -> None:
     assert second.abs().max() > 1e-3
     found.set_temperature(0.02, bias=-3.5)  # of a model without one it is left out
     again = Towers(found.model, found.tokenizer, found.preprocess)
-    assert (again.temperature, again.bias) == (pytest.approx(0.02), None if found.bias is None else -3.5)
+    assert (again.temperature, again.bias) == (
+        pytest.approx(0.02),
+        None if found.bias is None else -3.5,
+    )
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
@@ -198,7 +224,9 @@ def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
 
 
 def test_patches_are_refused() -> None:
-    with pytest.raises(UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"):
+    with pytest.raises(
+        UnsupportedHostError, match=r"Siglip2Model: .*patches.*loads as SiglipModel"
+    ):
         build(PATCHES)
 
 
@@ -216,11 +244,17 @@ def small(preprocess: Any = None, tokenizer: Any = None, **more: Any) -> Towers:
 
 
 @pytest.mark.parametrize("kind", ["clip", "words", "CLIPModel"])
-def test_what_is_saved_is_read_by_its_library(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_saved_is_read_by_its_library(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if kind == "words":  # a text tower from a config of transformers, whose weights are not there
         models_tiny.make_hf().text.config.save_pretrained(tmp_path / "bert")
         text = {"text_cfg": {"hf_model_name": str(tmp_path / "bert"), "hf_proj_type": "mlp"}}
-        monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "small", models_tiny.TABLE["open_clip"]["small"] | text)
+        monkeypatch.setitem(
+            open_clip.factory._MODEL_CONFIGS,
+            "small",
+            models_tiny.TABLE["open_clip"]["small"] | text,
+        )
         found = small(tokenizer=tiny_tokenizers.hf_tokenizer(), pretrained_hf=False)
     else:
         looks = {"image_mean": (0.4, 0.5, 0.6), "image_interpolation": "bilinear"}
@@ -233,7 +267,9 @@ def test_what_is_saved_is_read_by_its_library(kind: str, tmp_path: Path, monkeyp
     again = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
     pixels = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32).sin()
     assert torch.allclose(again.image(pixels), found.image(pixels), atol=1e-6)
-    assert torch.allclose(again.text(again.tokenize(CAPTIONS)), found.text(found.tokenize(CAPTIONS)), atol=1e-6)
+    assert torch.allclose(
+        again.text(again.tokenize(CAPTIONS)), found.text(found.tokenize(CAPTIONS)), atol=1e-6
+    )
     assert (again.size, again.mean, again.std) == (found.size, found.mean, found.std)
     assert again.temperature == pytest.approx(found.temperature)
     if kind != "CLIPModel":
@@ -246,15 +282,23 @@ def test_what_is_saved_is_read_by_its_library(kind: str, tmp_path: Path, monkeyp
 
 def test_what_could_not_be_saved_is_refused() -> None:
     found, hugging, other = small(), build("CLIPModel"), test_images.plain()
-    sharper = transforms.Compose([other, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)])  # not if plain
-    whole = SimpleNamespace(image_processor=hugging.preprocess)  # a processor holds it beside a tokenizer
+    sharper = transforms.Compose(
+        [other, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)]
+    )  # not if plain
+    whole = SimpleNamespace(
+        image_processor=hugging.preprocess
+    )  # a processor holds it beside a tokenizer
     Towers(hugging.model, hugging.tokenizer, whole).check_saving({}, name="any")
     for towers, name, said in (
         (found, "somewhere", "'somewhere' is no open_clip architecture"),
         (found, "small-wide", "another architecture"),
         (found, "small-last", "features of texts differ"),
         (build("clip"), "small", "vocabulary of its own"),
-        (Towers(hugging.model, hugging.tokenizer, other), "any", "preprocess: Compose cannot be saved"),
+        (
+            Towers(hugging.model, hugging.tokenizer, other),
+            "any",
+            "preprocess: Compose cannot be saved",
+        ),
         (small(sharper), "small", r"preprocess: .* differ by up to 0\.0\d"),
     ):
         with pytest.raises(InvalidInputError, match=said):

@@ -1,4 +1,5 @@
-"""Tokenizers of every kind that a host reads with, made here from a few words; that of CLIP from its first merges."""
+"""Tokenizers of every kind that a host reads with, made here from a few words; that of CLIP from
+its first merges."""
 
 import copy
 import gzip
@@ -12,9 +13,26 @@ from typing import Any
 import torch
 
 JOBS = ("doctor", "nurse", "pilot")
-WORDS = ("a", "an", "photo", "of", "man", "woman", "male", "female", "young", "old", "person", "the", "manager")
+WORDS = (
+    "a",
+    "an",
+    "photo",
+    "of",
+    "man",
+    "woman",
+    "male",
+    "female",
+    "young",
+    "old",
+    "person",
+    "the",
+    "manager",
+)
 WORDS += (*JOBS, "chef")
-SENTENCE = "a photo of the male female man woman doctor nurse pilot cook , and with an old young person smiling at work"
+SENTENCE = (
+    "a photo of the male female man woman doctor nurse pilot cook , and with an old young person"
+    " smiling at work"
+)
 """Of the words that pipelines are asked with."""
 
 MERGES = 2048  # of CLIP's 48,894, whose embeddings took most of the time that a tiny model takes
@@ -23,10 +41,15 @@ CLIP_IDS = 2 * 256 + MERGES + 2
 
 @cache
 def clip_merges() -> list[str]:
-    """Of the merges that open_clip ships those that make the words above, and the first of the others."""
+    """Of the merges that open_clip ships those that make the words above, and the first of the
+    others."""
     from open_clip.tokenizer import default_bpe
 
-    lines = gzip.decompress(Path(default_bpe()).read_bytes()).decode("utf-8").split("\n")[1 : 49152 - 256 - 2 + 1]
+    lines = (
+        gzip.decompress(Path(default_bpe()).read_bytes())
+        .decode("utf-8")
+        .split("\n")[1 : 49152 - 256 - 2 + 1]
+    )
     words = " ".join((*WORDS, SENTENCE))
     used = [line.replace(" ", "").removesuffix("</w>") in words for line in lines]
     kept = sorted(range(len(lines)), key=lambda rank: (not used[rank], rank))[:MERGES]
@@ -50,9 +73,20 @@ def clip_tokenizer() -> Any:
     from open_clip.tokenizer import bytes_to_unicode
     from transformers import CLIPTokenizer
 
-    merges, letters = [tuple(line.split()) for line in clip_merges()], list(bytes_to_unicode().values())
-    words = [*letters, *(f"{x}</w>" for x in letters), *map("".join, merges), "<|startoftext|>", "<|endoftext|>"]
-    return CLIPTokenizer(vocab={word: i for i, word in enumerate(words)}, merges=merges, model_max_length=77)
+    merges, letters = (
+        [tuple(line.split()) for line in clip_merges()],
+        list(bytes_to_unicode().values()),
+    )
+    words = [
+        *letters,
+        *(f"{x}</w>" for x in letters),
+        *map("".join, merges),
+        "<|startoftext|>",
+        "<|endoftext|>",
+    ]
+    return CLIPTokenizer(
+        vocab={word: i for i, word in enumerate(words)}, merges=merges, model_max_length=77
+    )
 
 
 @cache
@@ -61,7 +95,9 @@ def bert_tokenizer() -> Any:
     from tokenizers import BertWordPieceTokenizer
     from transformers import PreTrainedTokenizerFast
 
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
+    }
     vocabulary = (*special.values(), *WORDS)
     backend = BertWordPieceTokenizer({word: i for i, word in enumerate(vocabulary)}, lowercase=True)
     return PreTrainedTokenizerFast(tokenizer_object=backend._tokenizer, **special)
@@ -72,16 +108,21 @@ def hf_tokenizer() -> Any:
     from open_clip.tokenizer import HFTokenizer, get_clean_fn
 
     tokenizer, how = object.__new__(HFTokenizer), {"strip_sep_token": False, "tokenizer_mode": ""}
-    vars(tokenizer).update(tokenizer=bert_tokenizer(), context_length=12, clean_fn=get_clean_fn("whitespace"), **how)
+    vars(tokenizer).update(
+        tokenizer=bert_tokenizer(), context_length=12, clean_fn=get_clean_fn("whitespace"), **how
+    )
     return tokenizer
 
 
 def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> Any:
-    """Sentencepiece in which every word is one piece and what is not a word is spelled in letters."""
+    """Sentencepiece in which every word is one piece and what is not a word is spelled in
+    letters."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    pieces = [(token, 0.0) for token in special] + [(f"\u2581{word}", -1.0) for word in WORDS if len(word) > 1]
+    pieces = [(token, 0.0) for token in special] + [
+        (f"\u2581{word}", -1.0) for word in WORDS if len(word) > 1
+    ]
     pieces += [(letter, -10.0) for letter in "\u2581abcdefghijklmnopqrstuvwxyz"]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=special.index("<unk>")))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
@@ -89,12 +130,15 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", **names)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", **names
+    )
 
 
 @cache
 def siglip_tokenizer() -> Any:
-    """No start token, padded with the end token, and only lower case is known: as SigLIP was trained."""
+    """No start token, padded with the end token, and only lower case is known: as SigLIP was
+    trained."""
     return _unigram(["<unk>", "</s>"], "$A </s>", False, pad_token="</s>", model_max_length=64)
 
 
@@ -102,7 +146,9 @@ def siglip_tokenizer() -> Any:
 def roberta_tokenizer() -> Any:
     """The special ids of XLM-RoBERTa, as AltCLIP has it."""
     names = {"bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>"}
-    return _unigram(["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>", True, **names, model_max_length=77)
+    return _unigram(
+        ["<s>", "<pad>", "</s>", "<unk>"], "<s> $A </s>", True, **names, model_max_length=77
+    )
 
 
 @cache
@@ -123,14 +169,18 @@ def gemma_tokenizer() -> Any:
     from tokenizers import Tokenizer, models, normalizers, trainers
     from transformers import GemmaTokenizer
 
-    instruction = inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default
+    instruction = (
+        inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default
+    )
     raw = Tokenizer(models.BPE())
     raw.normalizer = normalizers.Replace(" ", "▁")
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
     trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=special, show_progress=False)
     raw.train_from_iterator([SENTENCE, *instruction], trainer)
     model = json.loads(raw.to_str())["model"]
-    return GemmaTokenizer(vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]], model_max_length=512)
+    return GemmaTokenizer(
+        vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]], model_max_length=512
+    )
 
 
 def right_gemma_tokenizer() -> Any:
@@ -139,10 +189,13 @@ def right_gemma_tokenizer() -> Any:
     return tokenizer
 
 
-CHAT, INST = ((Path(__file__).parent / f"{name}.jinja").read_text("utf-8") for name in ("chat", "inst"))
+CHAT, INST = (
+    (Path(__file__).parent / f"{name}.jinja").read_text("utf-8") for name in ("chat", "inst")
+)
 SPECIAL = (
-    "<pad> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|> [SYS] [/SYS] [INST] "
-    "[/INST] <|begin_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|>"
+    "<pad> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>"
+    " [SYS] [/SYS] [INST] [/INST] <|begin_of_text|> <|start_header_id|> <|end_header_id|>"
+    " <|eot_id|>"
 )
 
 
@@ -152,11 +205,15 @@ def chat_bpe() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    raw.pre_tokenizer, raw.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     how = {"special_tokens": SPECIAL.split(), "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=600, **how)
-    # The system message of some is cut off by its length: it has to be a hundred tokens, not five hundred.
+    # The system message of some is cut off by its length: it has to be a hundred tokens, not five
+    # hundred.
     raw.train_from_iterator([SENTENCE] * 9 + [DEFAULT_PROMPT_TEMPLATE["template"]] * 2, trainer)
     return raw
 
@@ -171,7 +228,10 @@ def chat_tokenizer(template: str = CHAT, **settings: Any) -> Any:
     return tokenizer
 
 
-inst_tokenizer, left_tokenizer = partial(chat_tokenizer, INST), partial(chat_tokenizer, padding_side="left")
+inst_tokenizer, left_tokenizer = (
+    partial(chat_tokenizer, INST),
+    partial(chat_tokenizer, padding_side="left"),
+)
 
 
 class Processor:
@@ -184,7 +244,10 @@ class Processor:
         tokens = self.tokenizer(text, **settings)
         if images is not None:  # stands for an image of three tokens
             one = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
-            rows = [[t for i in row for t in ([i] * 3 if i == one else [i])] for row in tokens.input_ids.tolist()]
+            rows = [
+                [t for i in row for t in ([i] * 3 if i == one else [i])]
+                for row in tokens.input_ids.tolist()
+            ]
             tokens["input_ids"] = torch.tensor(rows)
             tokens["attention_mask"] = (tokens["input_ids"] != self.tokenizer.pad_token_id).long()
         if self.positions:
@@ -202,7 +265,11 @@ class Spelled(Processor):
 
     def apply_chat_template(self, chat: Any, tokenize: bool = False, **settings: Any) -> Any:
         text = self.tokenizer.apply_chat_template(chat, tokenize=False)
-        return [self.tokenizer(text).input_ids] if tokenize else self.tokenizer.apply_chat_template(chat, **settings)
+        return (
+            [self.tokenizer(text).input_ids]
+            if tokenize
+            else self.tokenizer.apply_chat_template(chat, **settings)
+        )
 
 
 processor, left_processor = Processor, partial(Processor, left_tokenizer, positions=True)

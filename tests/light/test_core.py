@@ -15,7 +15,9 @@ from vldebias.cli import app
 from vldebias.data import Embeddings, load_embeddings, save_embeddings
 from vldebias.errors import EXTRA_OF, MissingPackageError, need
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")  # of embeddings from a generator
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::vldebias.errors.ClassSignalWarning"
+)  # of embeddings from a generator
 
 DIM = 32
 
@@ -28,7 +30,9 @@ def texts() -> dict[str, np.ndarray]:
     return dict(zip(prompts.texts, rows, strict=True))
 
 
-def test_fit_save_load_and_inspect_on_embeddings(texts: dict[str, np.ndarray], tmp_path: Path) -> None:
+def test_fit_save_load_and_inspect_on_embeddings(
+    texts: dict[str, np.ndarray], tmp_path: Path
+) -> None:
     fitted = vldebias.fit_projection(texts, "professions-gender", method="cali")
     fitted.save_pretrained(tmp_path / "edit")
     loaded = vldebias.load_edit(tmp_path / "edit")
@@ -44,7 +48,9 @@ def test_embeddings_of_images_come_from_a_file(tmp_path: Path) -> None:
     assert np.array_equal(load_embeddings(path)[0].features, rows)
 
 
-@pytest.mark.parametrize("command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"])
+@pytest.mark.parametrize(
+    "command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"]
+)
 def test_commands_that_need_no_model(command: str) -> None:
     done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -60,12 +66,15 @@ class Without:
         self.finder = finder
 
     def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in optional else self.finder.find_spec(name, path, target)
+        if name.partition(".")[0] in optional:
+            return None
+        return self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = map(Without, sys.meta_path)
 import vldebias
 missed = {{}}
-for name in ["pandas", *(found.name for found in pkgutil.walk_packages(vldebias.__path__, "vldebias."))]:
+modules = [module.name for module in pkgutil.walk_packages(vldebias.__path__, "vldebias.")]
+for name in ["pandas", *modules]:
     if name.startswith("vldebias.cli.apps.") or name.endswith(".__main__"):
         continue
     try:
@@ -87,8 +96,12 @@ def test_every_module_is_imported_with_the_core_alone() -> None:
 
 
 @pytest.mark.parametrize("package", [*EXTRA_OF, "wandb"])
-def test_a_missing_package_is_a_sentence_with_the_command(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_a_sentence_with_the_command(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     asked = "wandb" if package == "wandb" else r"'vldebias\[\w+\]'"  # of no extra: by its own name
-    with pytest.raises(MissingPackageError, match=rf"^{package} is not installed: pip install {asked}$"):
+    with pytest.raises(
+        MissingPackageError, match=rf"^{package} is not installed: pip install {asked}$"
+    ):
         need(package)

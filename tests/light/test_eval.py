@@ -1,4 +1,5 @@
-"""What the core with `eval` measures; `.ci/environments eval` runs it with nothing else installed."""
+"""What the core with `eval` measures; `.ci/environments eval` runs it with nothing else
+installed."""
 
 import json
 import sys
@@ -14,7 +15,9 @@ from vldebias.evaluation.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
 
-pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # of embeddings from a generator
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::vldebias.errors.VldebiasWarning"
+)  # of embeddings from a generator
 
 DIM, IMAGES = 32, 60
 GENDERS = ["female", "male"] * (IMAGES // 2)
@@ -33,7 +36,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measured(folder: Path, images: Path | None = None) -> Result:
-    texts = dict(zip(json.loads((folder / "prompts.json").read_text()), np.load(folder / "texts.npy"), strict=True))
+    texts = dict(
+        zip(
+            json.loads((folder / "prompts.json").read_text()),
+            np.load(folder / "texts.npy"),
+            strict=True,
+        )
+    )
     labels = {"gender": GENDERS} if images is None else None
     given = np.load(folder / "images.npy") if images is None else images
     how = {"prompts": "professions-gender", "methods": ["none", "cali"], "k": 10, "resamples": 50}
@@ -52,7 +61,9 @@ def test_evaluate_on_arrays_from_files(result: Result, tmp_path: Path) -> None:
 
 
 def test_a_page_with_charts_is_written(result: Result, tmp_path: Path) -> None:
-    assert "<img" in render(result, tmp_path / "page.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert "<img" in render(result, tmp_path / "page.html", beside=tmp_path).read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("package", ["pandas", "jinja2", "matplotlib"])
@@ -61,8 +72,12 @@ def test_what_a_result_needs_is_named(
 ) -> None:
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingPackageError, match=rf"^{package} is not installed.*vldebias\[eval\]"):
-        result.to_pandas() if package == "pandas" else render(result, folder / "page.html", beside=folder)
+    with pytest.raises(
+        MissingPackageError, match=rf"^{package} is not installed.*vldebias\[eval\]"
+    ):
+        result.to_pandas() if package == "pandas" else render(
+            result, folder / "page.html", beside=folder
+        )
 
 
 def test_a_file_of_images_is_read(result: Result, folder: Path, tmp_path: Path) -> None:

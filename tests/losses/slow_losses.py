@@ -1,4 +1,5 @@
-"""The losses as their equations read: loops over rows, plain exponentials, no tricks. Slow, and only for tests."""
+"""The losses as their equations read: loops over rows, plain exponentials, no tricks. Slow, and
+only for tests."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +18,12 @@ def unit_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64)
 
 
 def of_rows(
-    anchors: Tensor, others: Tensor, row: Row, t: Tensor, within: bool = False, positives: Tensor | None = None
+    anchors: Tensor,
+    others: Tensor,
+    row: Row,
+    t: Tensor,
+    within: bool = False,
+    positives: Tensor | None = None,
 ) -> Tensor:
     losses = []
     for i, x in enumerate(anchors):
@@ -36,10 +42,14 @@ def both(direction: Callable[..., Tensor], x: Tensor, y: Tensor, *more: Any) -> 
 
 
 def derived(function: Callable[..., Tensor], *inputs: Tensor) -> list[Any]:
-    """A loss, of each pair or of all, and the gradients of its sum with weights; None where there is none."""
+    """A loss, of each pair or of all, and the gradients of its sum with weights; None where there
+    is none."""
     values = function(*inputs)
     weights = torch.linspace(0.5, 1.5, values.numel(), dtype=values.dtype).reshape(values.shape)
-    return [values.detach(), *torch.autograd.grad((values * weights).sum(), inputs, allow_unused=True)]
+    return [
+        values.detach(),
+        *torch.autograd.grad((values * weights).sum(), inputs, allow_unused=True),
+    ]
 
 
 def total(values: list[Tensor]) -> Tensor:
@@ -78,8 +88,11 @@ def hcl_row(tau_plus: float, beta: float, floor: Callable[[], Tensor]) -> Row:
     return row
 
 
-def spread(anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool) -> Tensor:
-    """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone; one direction."""
+def spread(
+    anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool
+) -> Tensor:
+    """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone; one
+    direction."""
     losses, n = [], len(anchors)
     for i in range(n):
         batch = [(others[j], labels[j], False) for j in range(n)]
@@ -88,7 +101,9 @@ def spread(anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha:
         same = [anchors[i] @ z / t for z, label in batch if label == labels[i]]
         different = [anchors[i] @ z / t for z, label in batch if label != labels[i]]
         rest = total(different) if different else torch.zeros((), dtype=t.dtype)
-        attract = -torch.stack([torch.log(torch.exp(s) / (torch.exp(s) + rest)) for s in same]).mean()
+        attract = -torch.stack(
+            [torch.log(torch.exp(s) / (torch.exp(s) + rest)) for s in same]
+        ).mean()
         repel = -torch.log(torch.exp(anchors[i] @ others[i] / t) / total(same))
         losses.append(alpha * attract + (1 - alpha) * repel)
     return torch.stack(losses)
@@ -98,7 +113,9 @@ def sigmoid_row(bias: Tensor) -> Row:
     """SigLIP eq. 1, of which half of a row's sum and half of a column's belong to a pair."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
-        return -torch.log(1 / (1 + torch.exp(-plus - bias))) + sum(torch.log(1 + torch.exp(s + bias)) for s in minus)
+        return -torch.log(1 / (1 + torch.exp(-plus - bias))) + sum(
+            torch.log(1 + torch.exp(s + bias)) for s in minus
+        )
 
     return row
 
@@ -106,10 +123,13 @@ def sigmoid_row(bias: Tensor) -> Row:
 class GlobalContrast:
     """NUCLR's Algorithm 1 for one direction, in plain numbers; u_0 is the first estimate of phi.
 
-    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, of the visits of each item alone.
+    mean: mean_k = (1 - 4 / (k + 3)) mean_{k-1} + 4 / (k + 3) zeta_k, of the visits of each item
+    alone.
     """
 
-    def __init__(self, n: int, tau: float, gamma: float, lr: float, zeta: float, within: bool) -> None:
+    def __init__(
+        self, n: int, tau: float, gamma: float, lr: float, zeta: float, within: bool
+    ) -> None:
         self.n, self.tau, self.gamma, self.lr, self.within = n, tau, gamma, lr, within
         self.mean, self.visits = [zeta] * n, [0] * n
         self.u: dict[int, float] = {}
@@ -120,7 +140,12 @@ class GlobalContrast:
         tau, b = self.tau, len(items)
         views = [y, x] if self.within else [y]
         exps = [
-            [total([(x[i] @ view[j] - x[i] @ y[i] - self.zeta[items[j]]) / tau for view in views]) for j in range(b)]
+            [
+                total(
+                    [(x[i] @ view[j] - x[i] @ y[i] - self.zeta[items[j]]) / tau for view in views]
+                )
+                for j in range(b)
+            ]
             for i in range(b)
         ]
         scale = (self.n - 1) / (b - 1)
@@ -143,7 +168,9 @@ class GlobalContrast:
             gradient = 1 / self.n
             for i in range(b):
                 slope = -eps[j] / tau if i == j else -scale * float(exps[i][j].detach()) / tau
-                gradient += tau / (eps[i] + self.u[items[i]]) * slope / self.n  # the paper: / b, which is off balance
+                gradient += (
+                    tau / (eps[i] + self.u[items[i]]) * slope / self.n
+                )  # the paper: / b, which is off balance
             gradients.append(gradient)
         for item, gradient in zip(items, gradients, strict=True):
             self.zeta[item] -= self.lr * self.n * tau * gradient  # lr in units of tau
@@ -153,7 +180,13 @@ class GlobalContrast:
 
 
 def gce(
-    anchors: Tensor, others: Tensor, captions: list[int], t: Tensor, q: float, smoothing: float, within: bool
+    anchors: Tensor,
+    others: Tensor,
+    captions: list[int],
+    t: Tensor,
+    q: float,
+    smoothing: float,
+    within: bool,
 ) -> Tensor:
     """(1 - p^q) / q over the captions of the batch; one direction."""
     n, views = len(anchors), [others, *([anchors] if within else [])]
@@ -163,11 +196,15 @@ def gce(
         for caption in set(captions):
             rows = [(v, j) for v in range(len(views)) for j in range(n) if captions[j] == caption]
             scores = [anchors[i] @ views[v][j] / t for v, j in rows if not (v == 1 and j == i)]
-            masses[caption] = total(scores) / len(rows) if scores else torch.zeros((), dtype=t.dtype)
+            masses[caption] = (
+                total(scores) / len(rows) if scores else torch.zeros((), dtype=t.dtype)
+            )
             surprise[caption] = (scores, len(rows))
         every = torch.stack(list(masses.values())).sum()
         p = masses[captions[i]] / every
         loss = -p.log() if q == 0 else (1 - p**q) / q
-        even = sum((every.log() - s) / size for scores, size in surprise.values() for s in scores) / len(masses)
+        even = sum(
+            (every.log() - s) / size for scores, size in surprise.values() for s in scores
+        ) / len(masses)
         losses.append((1 - smoothing) * loss + smoothing * even)
     return torch.stack(losses)

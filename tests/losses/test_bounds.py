@@ -1,4 +1,5 @@
-"""The bounds of chapter 6 as theorems: exact expectations over small worlds, whatever the encoder."""
+"""The bounds of chapter 6 as theorems: exact expectations over small worlds, whatever the
+encoder."""
 
 import itertools
 import math
@@ -47,18 +48,26 @@ def _wasserstein_dependency(joint: Tensor, x: Tensor, v: Tensor) -> float:
     rows = torch.kron(torch.eye(size), torch.ones(1, size))
     columns = torch.kron(torch.ones(1, size), torch.eye(size))
     marginals = torch.cat([joint.flatten(), _independent(joint).flatten()])
-    result = linprog(cost, A_eq=torch.cat([rows, columns]).numpy(), b_eq=marginals.numpy(), bounds=(0, None))
+    result = linprog(
+        cost, A_eq=torch.cat([rows, columns]).numpy(), b_eq=marginals.numpy(), bounds=(0, None)
+    )
     assert result.success
     return float(result.fun)
 
 
-quick = {"deadline": None, "phases": (Phase.generate,), "database": None}  # an example costs 81 losses: no shrinking
+quick = {
+    "deadline": None,
+    "phases": (Phase.generate,),
+    "database": None,
+}  # an example costs 81 losses: no shrinking
 weights = st.lists(st.floats(0.01, 1), min_size=ITEMS**2, max_size=ITEMS**2)
 diagonal = [8.0, 0.1, 0.1, 0.1, 8.0, 0.1, 0.1, 0.1, 8.0]
 
 
 @settings(max_examples=6, **quick)
-@given(weights=weights | st.just(diagonal), seed=st.integers(0, 99), t=st.sampled_from([0.2, 0.5, 1.0]))
+@given(
+    weights=weights | st.just(diagonal), seed=st.integers(0, 99), t=st.sampled_from([0.2, 0.5, 1.0])
+)
 def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int, t: float) -> None:
     joint = _joint(weights)
     information = float((joint * (joint / _independent(joint)).log()).sum())
@@ -85,7 +94,9 @@ def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
     x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
     dependency = _wasserstein_dependency(clean, x, v)
     lam = 0.5 + slack * 0.5
-    expected = _expected_loss(lambda a, b: rince(a, b, temperature=t, q=1.0, lam=lam), noisy, x, v, 2)
+    expected = _expected_loss(
+        lambda a, b: rince(a, b, temperature=t, q=1.0, lam=lam), noisy, x, v, 2
+    )
     bound = wasserstein_dependency_bound(expected, negatives=1, temperature=t, lam=lam, eta=eta)
     assert bound <= dependency + 1e-9
 
@@ -95,22 +106,33 @@ def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noi
 
     def bound(eta: float) -> float:
         noisy = (1 - eta) * joint + eta * _independent(joint)
-        expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), noisy, x, x, 2)
-        return wasserstein_dependency_bound(expected, negatives=1, temperature=1.0, lam=lam, eta=eta)
+        expected = _expected_loss(
+            lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), noisy, x, x, 2
+        )
+        return wasserstein_dependency_bound(
+            expected, negatives=1, temperature=1.0, lam=lam, eta=eta
+        )
 
     assert bound(0.0) > 0.1
-    given, by_hand = {"negatives": 3, "temperature": 0.5, "lam": 0.4, "eta": 0.2}, 3 * 0.5 * math.exp(-2) / (0.8 * 0.6)
+    given, by_hand = (
+        {"negatives": 3, "temperature": 0.5, "lam": 0.4, "eta": 0.2},
+        3 * 0.5 * math.exp(-2) / (0.8 * 0.6),
+    )
     assert wasserstein_dependency_bound(-3.0, **given) == pytest.approx(by_hand)
     assert wasserstein_dependency_bound(-3.0, **given, lipschitz=2.0) == pytest.approx(by_hand / 2)
-    # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta) scales
+    # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta)
+    # scales
     assert bound(0.5) == pytest.approx(bound(0.0), rel=1e-9)
 
 
 def test_without_the_condition_on_lam_there_is_no_bound() -> None:
-    """Independent pairs have I_W = 0, and a small lam makes -L positive all the same: hence the refusal."""
+    """Independent pairs have I_W = 0, and a small lam makes -L positive all the same: hence the
+    refusal."""
     joint, x = _independent(_joint(diagonal)), unit_rows(ITEMS, 3)
     lam = 0.05
-    expected = _expected_loss(lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), joint, x, x, 2)
+    expected = _expected_loss(
+        lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), joint, x, x, 2
+    )
     assert -expected > 0
     asked: dict[str, Any] = {"negatives": 1, "temperature": 1.0, "lam": 0.6}
     outside = {"temperature": 0.0, "negatives": 0, "lam": 1.0, "eta": 1.0, "lipschitz": 0.0}

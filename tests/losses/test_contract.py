@@ -1,4 +1,5 @@
-"""What every loss keeps: shapes, types, symmetry, refusals, blocks, precision, derivatives, and its module."""
+"""What every loss keeps: shapes, types, symmetry, refusals, blocks, precision, derivatives, and its
+module."""
 
 import functools
 from collections.abc import Callable
@@ -19,14 +20,17 @@ from vldebias.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Case:
-    """A loss with settings; `extra` gives what it takes of a batch of n rows beside the features."""
+    """A loss with settings; `extra` gives what it takes of a batch of n rows beside the
+    features."""
 
     name: str
     function: Callable[..., Tensor]
     module: Any
     settings: dict[str, Any] = field(default_factory=dict)
     extra: Callable[[int], tuple[Tensor, ...]] = lambda n: ()
-    squashed: bool = False  # q / t is above what float32 holds: a constant multiple of the equation's value
+    squashed: bool = (
+        False  # q / t is above what float32 holds: a constant multiple of the equation's value
+    )
 
     def __call__(self, x: Tensor, y: Tensor, **options: Any) -> Tensor:
         extra = (value.to(x.device) for value in self.extra(len(x)))
@@ -35,7 +39,9 @@ class Case:
 
 def _global(x: Tensor, y: Tensor, index: Tensor, *, temperature: Any, **options: Any) -> Tensor:
     """A fresh state every time; its temperature is a number."""
-    loss = losses.GlobalContrastiveLoss(2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options)
+    loss = losses.GlobalContrastiveLoss(
+        2 * len(x), temperature=float(torch.as_tensor(temperature).detach()), **options
+    )
     return loss.to(x.device, x.dtype if x.dtype == torch.float64 else torch.float32)(x, y, index)
 
 
@@ -43,8 +49,12 @@ def _labels(n: int) -> tuple[Tensor]:
     return (torch.arange(n) % 3,)
 
 
-dcl = functools.partial(Case, function=losses.debiased_contrastive, module=losses.DebiasedContrastiveLoss)
-hcl = functools.partial(Case, function=losses.hard_negative_contrastive, module=losses.HardNegativeContrastiveLoss)
+dcl = functools.partial(
+    Case, function=losses.debiased_contrastive, module=losses.DebiasedContrastiveLoss
+)
+hcl = functools.partial(
+    Case, function=losses.hard_negative_contrastive, module=losses.HardNegativeContrastiveLoss
+)
 rince = functools.partial(Case, function=losses.rince, module=losses.RINCELoss)
 SUMS = [
     Case("info_nce", losses.info_nce, losses.InfoNCELoss),
@@ -56,11 +66,23 @@ SUMS = [
     hcl("hcl", settings={"beta": 2.0}),
     Case("spread", losses.spread, losses.SpreadLoss, {"alpha": 0.4}, _labels),
     Case("sigmoid", losses.sigmoid, losses.SigmoidLoss, {"bias": -2.0}),
-    Case("gce", losses.generalized_cross_entropy, losses.GCELoss, {"q": 0.7, "smoothing": 0.1}, _labels),
+    Case(
+        "gce",
+        losses.generalized_cross_entropy,
+        losses.GCELoss,
+        {"q": 0.7, "smoothing": 0.1},
+        _labels,
+    ),
 ]
 GLOBAL = [
     Case("sogclr", _global, None, {}, lambda n: (torch.arange(n),)),
-    Case("nuclr", _global, None, {"popularity_lr": 0.1, "zeta_init": -0.05}, lambda n: (torch.arange(n),)),
+    Case(
+        "nuclr",
+        _global,
+        None,
+        {"popularity_lr": 0.1, "zeta_init": -0.05},
+        lambda n: (torch.arange(n),),
+    ),
 ]
 EVERY = SUMS + GLOBAL
 cases = pytest.mark.parametrize("loss", EVERY, ids=lambda case: case.name)
@@ -89,13 +111,20 @@ def test_a_loss_per_pair_and_their_mean(loss: Case, within_view: bool, device: s
 
 @cases
 @within
-def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(loss: Case, within_view: bool) -> None:
+def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(
+    loss: Case, within_view: bool
+) -> None:
     x, y = _features()
     options = {"temperature": 0.1, "reduction": "none", "within_view": within_view}
-    value, order = loss(x, y, **options), torch.randperm(7, generator=torch.Generator().manual_seed(0))
+    value, order = (
+        loss(x, y, **options),
+        torch.randperm(7, generator=torch.Generator().manual_seed(0)),
+    )
     torch.testing.assert_close(loss(y, x, **options), value)
     extra = [given[order] for given in loss.extra(7)]
-    torch.testing.assert_close(loss.function(x[order], y[order], *extra, **loss.settings, **options), value[order])
+    torch.testing.assert_close(
+        loss.function(x[order], y[order], *extra, **loss.settings, **options), value[order]
+    )
 
 
 X = unit_rows(4, 3)
@@ -130,7 +159,10 @@ FOUR, of_items = torch.arange(4), losses.GlobalContrastiveLoss(4)
 @refused(
     (lambda: losses.GroupWeights(1), "^groups: "),
     (lambda: losses.GroupWeights(2, step=0), "^step: "),
-    (lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)), "^groups: expected at most 1, got 2"),
+    (
+        lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)),
+        "^groups: expected at most 1, got 2",
+    ),
     (of("rince", q=0.0), "^q: "),
     (of("rince", lam=1.5), "^lam: "),
     (of("info_nce", temperature=torch.ones(1)), "^temperature: "),
@@ -144,7 +176,10 @@ FOUR, of_items = torch.arange(4), losses.GlobalContrastiveLoss(4)
     (of("debiased_contrastive", tau_plus=1.0), "^tau_plus: "),
     (of("debiased_contrastive", X[:, None].long()), "^positives: .* torch.int64"),
     (of("debiased_contrastive", X[:, :0, None].expand(-1, -1, 3)), r"^positives: .* \(4, 0, 3\)"),
-    (of("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))), "^positives: .* of the same M"),
+    (
+        of("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
+        "^positives: .* of the same M",
+    ),
     (of("hard_negative_contrastive", beta=-1.0), "^beta: "),
     (of("hard_negative_contrastive", floor=-1.0), "^floor: "),
     (lambda: losses.GlobalContrastiveLoss(1), "^dataset_size: "),
@@ -156,21 +191,33 @@ FOUR, of_items = torch.arange(4), losses.GlobalContrastiveLoss(4)
     (lambda: of_items(X, X, FOUR + 1), "^index: expected 0 .. 3, got 1 .. 4"),
     (lambda: losses.estimate_popularity(X @ X.T * torch.nan, temperature=1.0), "^similarity: some"),
     (lambda: losses.estimate_popularity(X @ X.T, temperature=0.0), "^temperature: "),
-    (lambda: losses.InfoNCELoss(temperature=0.009, learnable_temperature=True), "^temperature: .* minimum 0.01, got"),
+    (
+        lambda: losses.InfoNCELoss(temperature=0.009, learnable_temperature=True),
+        "^temperature: .* minimum 0.01, got",
+    ),
 )
 def test_what_is_outside_of_its_range_or_of_another_shape(call: Any) -> None:
     call()
 
 
 DEFAULTS = {
-    **{"rince": {"q": 0.5, "lam": 0.01}, "spread": {"alpha": 0.5, "within_view": True}, "sigmoid": {"bias": -10.0}},
-    **{"dcl": {"tau_plus": 0.1}, "hcl": {"tau_plus": 0.1, "beta": 1.0}, "gce": {"q": 0.7, "smoothing": 0.0}},
+    **{
+        "rince": {"q": 0.5, "lam": 0.01},
+        "spread": {"alpha": 0.5, "within_view": True},
+        "sigmoid": {"bias": -10.0},
+    },
+    **{
+        "dcl": {"tau_plus": 0.1},
+        "hcl": {"tau_plus": 0.1, "beta": 1.0},
+        "gce": {"q": 0.7, "smoothing": 0.0},
+    },
 }
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) -> None:
-    """As published: tau+ = .1 and beta = 1, q and lam of the thesis's section 5.3.3, SigLIP's bias."""
+    """As published: tau+ = .1 and beta = 1, q and lam of the thesis's section 5.3.3, SigLIP's
+    bias."""
     (x, y), loss = _features(), next(one for one in SUMS if one.name == name)
     options, extra = {"temperature": 0.2}, loss.extra(7)
     stated = loss.function(x, y, *extra, **options, **DEFAULTS[name])
@@ -178,10 +225,14 @@ def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) 
     torch.testing.assert_close(loss.module(**options)(x, y, *extra), stated)
     for key, value in DEFAULTS[name].items():
         other = {key: value + 0.15 if value is not True else False}
-        assert not torch.allclose(loss.function(x, y, *extra, **options, **(DEFAULTS[name] | other)), stated)
+        assert not torch.allclose(
+            loss.function(x, y, *extra, **options, **(DEFAULTS[name] | other)), stated
+        )
     torch.testing.assert_close(losses.InfoNCELoss()(x, y), losses.info_nce(x, y, temperature=0.07))
     torch.testing.assert_close(losses.SigmoidLoss()(x, y), losses.sigmoid(x, y, temperature=0.1))
-    assert len(list(losses.SigmoidLoss().parameters())) == 2, "it learns its temperature and its bias"
+    assert len(list(losses.SigmoidLoss().parameters())) == 2, (
+        "it learns its temperature and its bias"
+    )
 
 
 class LargestTensor(TorchDispatchMode):
@@ -198,9 +249,15 @@ class LargestTensor(TorchDispatchMode):
 
 
 def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list[Tensor | None]:
-    """Per-sample losses, and the gradients of a weighted sum of them for features and temperature."""
-    t, how = torch.tensor(0.1, dtype=torch.float64, requires_grad=True), {"chunk_size": chunk_size, **options}
-    return derived(lambda x, y, t: loss(x, y, temperature=t, reduction="none", **how), *_features(n, 4), t)
+    """Per-sample losses, and the gradients of a weighted sum of them for features and
+    temperature."""
+    t, how = (
+        torch.tensor(0.1, dtype=torch.float64, requires_grad=True),
+        {"chunk_size": chunk_size, **options},
+    )
+    return derived(
+        lambda x, y, t: loss(x, y, temperature=t, reduction="none", **how), *_features(n, 4), t
+    )
 
 
 @cases
@@ -208,12 +265,16 @@ def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list
 def test_blocks_change_neither_value_nor_gradient(loss: Case, within_view: bool) -> None:
     whole = _derived(loss, 23, None, within_view=within_view)
     for chunk_size in (1, 7, 23, 100):
-        for ours, expected in zip(_derived(loss, 23, chunk_size, within_view=within_view), whole, strict=True):
+        for ours, expected in zip(
+            _derived(loss, 23, chunk_size, within_view=within_view), whole, strict=True
+        ):
             if ours is not None:
                 torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
     with torch.no_grad():
         x, y = _features(23, 4)
-        blocks = loss(x, y, temperature=0.1, chunk_size=5, reduction="none", within_view=within_view)
+        blocks = loss(
+            x, y, temperature=0.1, chunk_size=5, reduction="none", within_view=within_view
+        )
     torch.testing.assert_close(blocks, whole[0])
 
 
@@ -230,9 +291,12 @@ def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
 
 @cases
 def test_blocks_are_not_kept_for_the_backward_pass(loss: Case) -> None:
-    """What autograd holds after the forward pass is linear in n; the blocks together would be n^2 again."""
+    """What autograd holds after the forward pass is linear in n; the blocks together would be n^2
+    again."""
     assert _held(loss, 192, 8) < 2.2 * _held(loss, 96, 8)
-    if loss.name != "sigmoid":  # its gradient is taken with each block: nothing is kept of the whole either
+    if (
+        loss.name != "sigmoid"
+    ):  # its gradient is taken with each block: nothing is kept of the whole either
         assert _held(loss, 96, None) >= 96 * 96
 
 
@@ -247,20 +311,29 @@ def _held(loss: Case, n: int, chunk_size: int | None) -> int:
     x, y = _features(n, 4)
     with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
         loss(x, y, temperature=0.1, chunk_size=chunk_size, within_view=False)
-    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in held.values())
+    return sum(
+        tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in held.values()
+    )
 
 
 def _pairs(kind: str, n: int = 8) -> tuple[Tensor, Tensor]:
     x, y = unit_rows(n, 16, seed=1), unit_rows(n, 16, seed=2)
     same = x[:1].expand(n, -1).clone()
-    return {"random": (x, y), "perfect": (x, x.clone()), "opposite": (x, -x), "collapsed": (same, same.clone())}[kind]
+    return {
+        "random": (x, y),
+        "perfect": (x, x.clone()),
+        "opposite": (x, -x),
+        "collapsed": (same, same.clone()),
+    }[kind]
 
 
 @sums
 @pytest.mark.filterwarnings("ignore:rince. q / temperature is")
 def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case) -> None:
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
-    for kind, dtype, within_view in product(("random", "perfect", "opposite", "collapsed"), dtypes, (False, True)):
+    for kind, dtype, within_view in product(
+        ("random", "perfect", "opposite", "collapsed"), dtypes, (False, True)
+    ):
         x, y = (features.to(dtype).requires_grad_() for features in _pairs(kind))
         t = torch.tensor(0.01, requires_grad=True)
         value = loss(x, y, temperature=t, within_view=within_view)
@@ -271,12 +344,19 @@ def test_value_and_gradient_are_finite_at_the_temperature_of_clip(loss: Case) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("loss", [case for case in SUMS if not case.squashed], ids=lambda case: case.name)
-def test_half_precision_features_cost_no_precision_of_the_loss(loss: Case, dtype: torch.dtype) -> None:
-    """The value of the rounded features to 1e-4, where logits rounded to bfloat16 would be off by .25."""
+@pytest.mark.parametrize(
+    "loss", [case for case in SUMS if not case.squashed], ids=lambda case: case.name
+)
+def test_half_precision_features_cost_no_precision_of_the_loss(
+    loss: Case, dtype: torch.dtype
+) -> None:
+    """The value of the rounded features to 1e-4, where logits rounded to bfloat16 would be off by
+    .25."""
     x, y = (features.to(dtype) for features in _pairs("random"))
     exact = loss(x.double(), y.double(), temperature=0.01, reduction="none")
-    torch.testing.assert_close(loss(x, y, temperature=0.01, reduction="none").double(), exact, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        loss(x, y, temperature=0.01, reduction="none").double(), exact, rtol=1e-4, atol=1e-4
+    )
 
 
 @sums
@@ -294,7 +374,12 @@ def test_autocast_leaves_the_loss_alone(loss: Case, chunk_size: int | None) -> N
             torch.testing.assert_close(ours, exact, rtol=1e-4, atol=1e-5)
 
 
-OPTIONS: dict[str, Any] = {"temperature": 0.2, "reduction": "none", "chunk_size": 4, "within_view": True}
+OPTIONS: dict[str, Any] = {
+    "temperature": 0.2,
+    "reduction": "none",
+    "chunk_size": 4,
+    "within_view": True,
+}
 
 
 @sums
@@ -311,8 +396,13 @@ def test_a_module_is_its_function(loss: Case) -> None:
 @sums
 def test_a_learned_temperature_follows_the_gradient_of_the_function(loss: Case) -> None:
     (x, y), step = _features(), 1e-6
-    learned = loss.module(**loss.settings | {"temperature": 0.2, "learnable_temperature": True}).double()
+    learned = loss.module(
+        **loss.settings | {"temperature": 0.2, "learnable_temperature": True}
+    ).double()
     learned(x, y, *loss.extra(7)).backward()
-    at = [loss(x, y, temperature=0.2 * torch.tensor(sign * step, dtype=x.dtype).exp()) for sign in (1, -1)]
+    at = [
+        loss(x, y, temperature=0.2 * torch.tensor(sign * step, dtype=x.dtype).exp())
+        for sign in (1, -1)
+    ]
     gradient = learned.temperature.log_temperature.grad
     assert float(gradient) == pytest.approx(float((at[0] - at[1]).detach()) / (2 * step), rel=1e-3)

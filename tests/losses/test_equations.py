@@ -1,4 +1,5 @@
-"""Every loss is its equation: value, per-sample value and gradients against the loops of slow_losses."""
+"""Every loss is its equation: value, per-sample value and gradients against the loops of
+slow_losses."""
 
 import functools
 import itertools
@@ -18,12 +19,18 @@ POSITIVES = slow.unit_rows(N * 3, D, seed=9).reshape(N, 3, D).requires_grad_()
 LABELLED = ("spread", "generalized_cross_entropy")
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("info_nce", {}),
-    *(("rince", {"q": q, "lam": lam}) for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0))),
+    *(
+        ("rince", {"q": q, "lam": lam})
+        for q, lam in ((0.01, 0.01), (0.5, 0.01), (1.0, 0.3), (0.3, 1.0))
+    ),
     ("debiased_contrastive", {"tau_plus": 0.1}),
     ("debiased_contrastive", {"tau_plus": 0.6}),
     ("debiased_contrastive", {"tau_plus": 0.6, "floor": 0.3}),
     ("debiased_contrastive", {"tau_plus": 0.2, "positives": POSITIVES}),
-    *(("hard_negative_contrastive", {"beta": b, "tau_plus": p}) for b, p in ((0.0, 0.1), (1.0, 0.1), (0.5, 0.7))),
+    *(
+        ("hard_negative_contrastive", {"beta": b, "tau_plus": p})
+        for b, p in ((0.0, 0.1), (1.0, 0.1), (0.5, 0.7))
+    ),
     ("hard_negative_contrastive", {"beta": 0.7, "tau_plus": 0.2, "positives": POSITIVES}),
     ("hard_negative_contrastive", {"beta": 0.5, "tau_plus": 0.6, "floor": 0.3}),
     *(("spread", {"alpha": alpha}) for alpha in (0.0, 0.4, 1.0)),
@@ -34,7 +41,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def _equation(name: str, given: dict[str, Any], within: bool, x: Tensor, y: Tensor, t: Tensor, *_: Tensor) -> Tensor:
+def _equation(
+    name: str, given: dict[str, Any], within: bool, x: Tensor, y: Tensor, t: Tensor, *_: Tensor
+) -> Tensor:
     if name in LABELLED:
         labelled = slow.spread if name == "spread" else slow.gce
         return slow.both(labelled, x, y, LABELS.tolist(), t, *given.values(), within)
@@ -52,7 +61,11 @@ def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
     """Half of the pairs fit, so that some rows are below the floor of g and some are not."""
     x, y = slow.unit_rows(N, D, seed=1), slow.unit_rows(N, D, seed=2)
     y[::2] = torch.nn.functional.normalize(3 * x[::2] + y[::2], dim=1)
-    return x.requires_grad_(), y.requires_grad_(), torch.tensor(t, dtype=torch.float64, requires_grad=True)
+    return (
+        x.requires_grad_(),
+        y.requires_grad_(),
+        torch.tensor(t, dtype=torch.float64, requires_grad=True),
+    )
 
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
@@ -65,7 +78,8 @@ def test_a_loss_is_its_equation(name: str, given: dict[str, Any], within: bool, 
     for chunk_size in (None, 4):
         how = {"reduction": "none", "chunk_size": chunk_size, "within_view": within, **given}
         ours = slow.derived(
-            lambda x, y, t, *_, how=how: getattr(losses, name)(x, y, *labels, temperature=t, **how), *inputs
+            lambda x, y, t, *_, how=how: getattr(losses, name)(x, y, *labels, temperature=t, **how),
+            *inputs,
         )
         torch.testing.assert_close(ours, expected, rtol=1e-8, atol=1e-9)
 
@@ -81,6 +95,14 @@ def test_the_sigmoid_loss_is_its_equation(bias: float, within: bool) -> None:
     inputs = (*_inputs(0.3), torch.tensor(bias, dtype=torch.float64, requires_grad=True))
     equations = {"none": each, "mean": lambda *given: each(*given).mean()}
     for reduction, chunk_size in itertools.product(equations, (None, 4)):
-        how: dict[str, Any] = {"reduction": reduction, "chunk_size": chunk_size, "within_view": within}
-        ours = slow.derived(lambda x, y, t, b, how=how: losses.sigmoid(x, y, temperature=t, bias=b, **how), *inputs)
-        torch.testing.assert_close(ours, slow.derived(equations[reduction], *inputs), rtol=1e-8, atol=1e-9)
+        how: dict[str, Any] = {
+            "reduction": reduction,
+            "chunk_size": chunk_size,
+            "within_view": within,
+        }
+        ours = slow.derived(
+            lambda x, y, t, b, how=how: losses.sigmoid(x, y, temperature=t, bias=b, **how), *inputs
+        )
+        torch.testing.assert_close(
+            ours, slow.derived(equations[reduction], *inputs), rtol=1e-8, atol=1e-9
+        )

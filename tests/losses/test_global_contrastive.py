@@ -1,4 +1,5 @@
-"""SogCLR and NUCLR: Algorithm 1 against plain numbers, its limits, its state, and the popularity that it learns."""
+"""SogCLR and NUCLR: Algorithm 1 against plain numbers, its limits, its state, and the popularity
+that it learns."""
 
 from typing import Any
 
@@ -14,7 +15,9 @@ N, B, TAU = 12, 5, 0.2
 
 
 def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
-    return unit_rows(n, 4, seed=2 * seed).requires_grad_(), unit_rows(n, 4, seed=2 * seed + 1).requires_grad_()
+    return unit_rows(n, 4, seed=2 * seed).requires_grad_(), unit_rows(
+        n, 4, seed=2 * seed + 1
+    ).requires_grad_()
 
 
 @pytest.mark.parametrize("chunk_size", [None, 2])
@@ -41,11 +44,15 @@ def test_it_is_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> 
         gradients = torch.autograd.grad(value, (x, y))
         outcomes = [slow[0].step(x, y, items.tolist()), slow[1].step(y, x, items.tolist())]
         assert value.item() == pytest.approx(sum(v for v, _ in outcomes) / 2, rel=1e-9)
-        for ours, expected in zip(gradients, torch.autograd.grad(sum(c for _, c in outcomes) / 2, (x, y)), strict=True):
+        for ours, expected in zip(
+            gradients, torch.autograd.grad(sum(c for _, c in outcomes) / 2, (x, y)), strict=True
+        ):
             torch.testing.assert_close(ours, expected, rtol=1e-7, atol=1e-10)
     for side in (0, 1):
         seen = sorted(slow[side].u)
-        assert loss.log_u[side].exp()[seen].tolist() == pytest.approx([slow[side].u[i] for i in seen], rel=1e-9)
+        assert loss.log_u[side].exp()[seen].tolist() == pytest.approx(
+            [slow[side].u[i] for i in seen], rel=1e-9
+        )
         assert loss.zeta[side].tolist() == pytest.approx(slow[side].zeta, abs=1e-10)
         assert loss.zeta_mean[side].tolist() == pytest.approx(slow[side].mean, abs=1e-10)
         assert float(loss.xi[side]) == pytest.approx(slow[side].xi, abs=1e-10)
@@ -55,12 +62,18 @@ def test_it_is_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> 
 @pytest.mark.parametrize("gamma", [0.3, 1.0])
 @pytest.mark.parametrize("within_view", [False, True])
 def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool) -> None:
-    """zeta = 0 and a batch of everything: tau times InfoNCE, value and gradient, on the first visit."""
+    """zeta = 0 and a batch of everything: tau times InfoNCE, value and gradient, on the first
+    visit."""
     x, y = _features(1, N)
     loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=gamma, within_view=within_view)
-    ours, expected = loss(x, y, torch.arange(N)), TAU * info_nce(x, y, temperature=TAU, within_view=within_view)
+    ours, expected = (
+        loss(x, y, torch.arange(N)),
+        TAU * info_nce(x, y, temperature=TAU, within_view=within_view),
+    )
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)
-    for a, b in zip(torch.autograd.grad(ours, (x, y)), torch.autograd.grad(expected, (x, y)), strict=True):
+    for a, b in zip(
+        torch.autograd.grad(ours, (x, y)), torch.autograd.grad(expected, (x, y)), strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
 
 
@@ -68,7 +81,9 @@ def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor,
     """For both sides: the popularity that is reported, and that of all similarities."""
     generator = torch.Generator().manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1)
-    y = torch.nn.functional.normalize(x + 0.55 * torch.randn(n, 8, generator=generator) + 0.3, dim=1)
+    y = torch.nn.functional.normalize(
+        x + 0.55 * torch.randn(n, 8, generator=generator) + 0.3, dim=1
+    )
     loss = GlobalContrastiveLoss(n, temperature=tau, popularity_lr=lr)
     for _ in range(40):
         for items in torch.randperm(n, generator=generator).split(batch)[: n // batch]:
@@ -80,14 +95,16 @@ def _learned(n: int, batch: int, *, tau: float, lr: float) -> list[tuple[Tensor,
 @pytest.mark.parametrize("lr", [0.1, 0.2, 0.3])
 @pytest.mark.parametrize("tau", [0.05, 0.2])
 def test_the_popularity_converges_to_that_of_all_similarities(tau: float, lr: float) -> None:
-    """The oracle is Sinkhorn's iteration on the n x n similarities; the same steps serve both temperatures."""
+    """The oracle is Sinkhorn's iteration on the n x n similarities; the same steps serve both
+    temperatures."""
     for reported, expected in _learned(240, 60, tau=tau, lr=lr):
         assert float(torch.corrcoef(torch.stack([reported, expected]))[0, 1]) > 0.94
         assert 0.5 < float(reported.std() / expected.std()) < 1.15
         assert abs(float(reported.mean())) < 1.5  # the constant hardly drifts
 
 
-# ---- the popularity of all similarities at once: the optimum of eq. 8, its equation 9, and the truth it approximates
+# ---- the popularity of all similarities at once: the optimum of eq. 8, its equation 9, and the
+# truth it approximates
 
 
 def _similarity(n: int = 15, seed: int = 1) -> Tensor:
@@ -95,7 +112,8 @@ def _similarity(n: int = 15, seed: int = 1) -> Tensor:
 
 
 def popularity_objective(zeta: Tensor, similarity: Tensor, *, temperature: float) -> Tensor:
-    """Eq. 8 of Wang et al. (2025), term by term: convex in zeta (n,) and constant along zeta + c."""
+    """Eq. 8 of Wang et al. (2025), term by term: convex in zeta (n,) and constant along zeta +
+    c."""
     shares = ((similarity - zeta) / temperature).softmax(dim=1)
     weights = shares.diagonal() * (zeta / temperature).exp()  # e^{E_ii/tau} over the sum
     return (zeta - temperature * weights.log()).mean()
@@ -114,21 +132,32 @@ def test_the_gradient_of_the_convex_objective_vanishes() -> None:
 
 
 def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:
-    k, q = torch.exp(_similarity() / TAU), estimate_popularity(_similarity(), temperature=TAU)[1].exp()
+    k, q = (
+        torch.exp(_similarity() / TAU),
+        estimate_popularity(_similarity(), temperature=TAU)[1].exp(),
+    )
     share = k / (k / q).sum(1, keepdim=True)
     torch.testing.assert_close(share.sum(0), q, rtol=1e-9, atol=0)
     torch.testing.assert_close((share / q).sum(1), torch.ones(15, dtype=torch.float64))
 
 
 def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
-    """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much further off."""
+    """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much
+    further off."""
     generator = torch.Generator().manual_seed(0)
     n, draws = 300, torch.rand(3000, 2, generator=generator, dtype=torch.float64)
-    disc = draws * torch.tensor([2.0, 1.0], dtype=torch.float64) - torch.tensor([1.0, 0.0], dtype=torch.float64)
+    disc = draws * torch.tensor([2.0, 1.0], dtype=torch.float64) - torch.tensor(
+        [1.0, 0.0], dtype=torch.float64
+    )
     x = disc[disc.square().sum(1) <= 1][:n]
     slope = x / TAU
-    total = torch.expm1(slope) / slope  # per axis: the integral of e^{x y / tau} over [0, 1], and its inverse
-    y = torch.log1p(torch.rand(n, 2, generator=generator, dtype=torch.float64) * torch.expm1(slope)) / slope
+    total = (
+        torch.expm1(slope) / slope
+    )  # per axis: the integral of e^{x y / tau} over [0, 1], and its inverse
+    y = (
+        torch.log1p(torch.rand(n, 2, generator=generator, dtype=torch.float64) * torch.expm1(slope))
+        / slope
+    )
     true = (torch.exp(x @ y.T / TAU) / total.prod(1)[:, None]).sum(0).log()
     found = estimate_popularity(x @ y.T, temperature=TAU)[1]
     assert (found - true).std() < 0.2 * true.std()

@@ -1,4 +1,5 @@
-"""Laws between the losses, where their exponentials are large, and what their settings and temperatures do."""
+"""Laws between the losses, where their exponentials are large, and what their settings and
+temperatures do."""
 
 import itertools
 import math
@@ -38,12 +39,15 @@ def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:
     scores = X @ Y.T / T
     hidden = scores.masked_fill(torch.eye(N, dtype=torch.bool), -torch.inf)
     rows = [softplus(math.log(N - 1) + hidden.amax(k) - scores.diagonal()) for k in (0, 1)]
-    ours = losses.hard_negative_contrastive(X, Y, temperature=T, tau_plus=0.0, beta=200.0, reduction="none")
+    ours = losses.hard_negative_contrastive(
+        X, Y, temperature=T, tau_plus=0.0, beta=200.0, reduction="none"
+    )
     torch.testing.assert_close(ours, (rows[0] + rows[1]) / 2, rtol=1e-6, atol=1e-6)
 
 
 def test_a_zero_floor_serves_features_without_norm() -> None:
-    """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates are cut at 0."""
+    """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates
+    are cut at 0."""
     x, y, options = 0.1 * X - 2, 0.1 * Y - 2, {"temperature": 1.0, "reduction": "none"}
     low = losses.debiased_contrastive(x, -y, tau_plus=0.05, floor=0.0, **options)
     assert (low < losses.debiased_contrastive(x, -y, tau_plus=0.05, **options)).all()
@@ -53,21 +57,27 @@ def test_a_zero_floor_serves_features_without_norm() -> None:
 
 
 def test_repulsion_pulls_a_collapsed_class_apart_and_attraction_does_not() -> None:
-    """The reason of the loss: at a collapsed class, a little spread lowers L_repel and raises L_attract."""
+    """The reason of the loss: at a collapsed class, a little spread lowers L_repel and raises
+    L_attract."""
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     centre = torch.eye(2, dtype=torch.float64)[labels]
     spread_out = normalize(centre + 0.05 * unit_rows(6, 2, seed=5), dim=1)
     for alpha, better in ((0.0, True), (1.0, False)):
-        collapsed, apart = (losses.spread(z, z, labels, temperature=0.5, alpha=alpha) for z in (centre, spread_out))
+        collapsed, apart = (
+            losses.spread(z, z, labels, temperature=0.5, alpha=alpha) for z in (centre, spread_out)
+        )
         assert (apart < collapsed) == better
 
 
 def test_gce_pushes_no_image_away_from_its_own_words() -> None:
-    """Two rows that say the same: doubling a row of the batch changes the loss of none, and InfoNCE's of all."""
+    """Two rows that say the same: doubling a row of the batch changes the loss of none, and
+    InfoNCE's of all."""
     twice = [torch.cat([rows, rows[:1]]) for rows in (X, Y)]
     captions, options = torch.arange(N + 1) % N, {"temperature": T, "reduction": "none"}
     ours = losses.generalized_cross_entropy(*twice, captions, **options)
-    torch.testing.assert_close(ours[:N], losses.generalized_cross_entropy(X, Y, captions[:N], **options))
+    torch.testing.assert_close(
+        ours[:N], losses.generalized_cross_entropy(X, Y, captions[:N], **options)
+    )
     assert (losses.info_nce(*twice, **options)[:N] > losses.info_nce(X, Y, **options)).all()
 
 
@@ -87,7 +97,8 @@ def test_gce_pushes_no_image_away_from_its_own_words() -> None:
 def test_rince_says_where_its_gradient_is_lost(
     temperature: float, q: float, dtype: torch.dtype, lost: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """Told are exactly the settings at which pairs of cosine 0 have none whose square float32 can hold."""
+    """Told are exactly the settings at which pairs of cosine 0 have none whose square float32 can
+    hold."""
     x = torch.eye(4, 8, dtype=dtype).requires_grad_()
     y = torch.eye(4, 8, dtype=dtype).roll(4, 1)  # every cosine is 0
     (gradient,) = torch.autograd.grad(losses.rince(x, y, temperature=temperature, q=q), x)
@@ -106,13 +117,20 @@ def test_rince_says_that_features_are_not_normalised() -> None:
     ("dtype", "limit", "q", "t"),
     [
         *((torch.float32, 30, q, 0.01) for q in (0.5, 1.0)),
-        *((torch.float16, math.log(16376 * t), q, t) for q in (0.4, 1.0) for t in (0.01, 0.03, 0.05, 0.1)),
+        *(
+            (torch.float16, math.log(16376 * t), q, t)
+            for q in (0.4, 1.0)
+            for t in (0.01, 0.03, 0.05, 0.1)
+        ),
         (torch.float64, 300, 1.0, 0.002),
     ],
 )
-def test_the_scale_of_rince_changes_no_direction(dtype: torch.dtype, limit: float, q: float, t: float) -> None:
-    """Above the limit x of a type the loss is a constant multiple of the equation's, e^{x - q/t}, as are its gradients,
-    for a learned temperature too, and the squares of these are numbers. Those of float16 fit it: at most 65504.
+def test_the_scale_of_rince_changes_no_direction(
+    dtype: torch.dtype, limit: float, q: float, t: float
+) -> None:
+    """Above the limit x of a type the loss is a constant multiple of the equation's, e^{x - q/t},
+    as are its gradients, for a learned temperature too, and the squares of these are numbers. Those
+    of float16 fit it: at most 65504.
     """
 
     def inputs(wide: torch.dtype) -> list[Tensor]:
@@ -120,31 +138,45 @@ def test_the_scale_of_rince_changes_no_direction(dtype: torch.dtype, limit: floa
         return [*features, torch.tensor(t, dtype=torch.float64, requires_grad=True)]
 
     ours = derived(lambda x, y, t: losses.rince(x, y, temperature=t, q=q, lam=0.1), *inputs(dtype))
-    equation = derived(lambda x, y, t: both(of_rows, x, y, rince_row(q, 0.1), t).mean(), *inputs(torch.float64))
+    equation = derived(
+        lambda x, y, t: both(of_rows, x, y, rince_row(q, 0.1), t).mean(), *inputs(torch.float64)
+    )
     for found, exact in zip(ours, equation, strict=True):
-        torch.testing.assert_close(found.double(), exact * math.exp(min(limit - q / t, 0)), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(
+            found.double(), exact * math.exp(min(limit - q / t, 0)), rtol=1e-3, atol=1e-3
+        )
         assert dtype == torch.float64 or found.abs().max() < torch.finfo(torch.float32).max ** 0.5
 
 
 def test_rince_learns_at_the_temperature_of_clip() -> None:
-    """Not only finite: two matrices of random rows find each other by Adam, with the warm-up of the thesis."""
+    """Not only finite: two matrices of random rows find each other by Adam, with the warm-up of the
+    thesis."""
     x, y = (unit_rows(N, 16, seed=seed).float().requires_grad_() for seed in (1, 2))
     optimizer = torch.optim.Adam([x, y], lr=0.02)
 
     def hits() -> float:
-        return float((normalize(x, dim=1) @ normalize(y, dim=1).T).argmax(1).eq(torch.arange(N)).float().mean())
+        return float(
+            (normalize(x, dim=1) @ normalize(y, dim=1).T)
+            .argmax(1)
+            .eq(torch.arange(N))
+            .float()
+            .mean()
+        )
 
     assert hits() < 0.5
     for step in range(100):
         optimizer.zero_grad()
         q = losses.q_warmup(step, 100)
-        losses.rince(normalize(x, dim=1), normalize(y, dim=1), temperature=0.01, q=q, lam=0.01).backward()
+        losses.rince(
+            normalize(x, dim=1), normalize(y, dim=1), temperature=0.01, q=q, lam=0.01
+        ).backward()
         optimizer.step()
     assert hits() == 1.0
 
 
 def test_a_temperature_comes_back_from_its_minimum() -> None:
-    """A clamp in the graph would have no gradient below the bound, and the parameter would stay there."""
+    """A clamp in the graph would have no gradient below the bound, and the parameter would stay
+    there."""
     temperature = losses.Temperature(0.02, learnable=True)
     parameter: nn.Parameter = temperature.log_temperature  # type: ignore[assignment]
     with torch.no_grad():
@@ -157,10 +189,15 @@ def test_a_temperature_comes_back_from_its_minimum() -> None:
 
 
 def test_q_and_beta_may_change_from_step_to_step() -> None:
-    rince, hcl = losses.RINCELoss(q=0.01, temperature=0.2), losses.HardNegativeContrastiveLoss(temperature=0.2)
+    rince, hcl = (
+        losses.RINCELoss(q=0.01, temperature=0.2),
+        losses.HardNegativeContrastiveLoss(temperature=0.2),
+    )
     rince.q, hcl.beta = losses.q_warmup(9, 10), 0.5
     torch.testing.assert_close(rince(X, Y), losses.rince(X, Y, temperature=0.2, q=0.4))
-    torch.testing.assert_close(hcl(X, Y), losses.hard_negative_contrastive(X, Y, temperature=0.2, beta=0.5))
+    torch.testing.assert_close(
+        hcl(X, Y), losses.hard_negative_contrastive(X, Y, temperature=0.2, beta=0.5)
+    )
 
 
 def test_q_warms_up_linearly_from_its_start_to_its_end() -> None:
@@ -184,11 +221,15 @@ def test_group_weights_are_algorithm_1_of_group_dro() -> None:
     q = [1 / 3] * 3
     for _ in range(4):
         means = [2.0, 0.0, 3.5]
-        q = [value * 2.718281828459045 ** (0.1 * mean) for value, mean in zip(q, means, strict=True)]
+        q = [
+            value * 2.718281828459045 ** (0.1 * mean) for value, mean in zip(q, means, strict=True)
+        ]
         q = [value / sum(q) for value in q]
         each = LOSSES.clone().requires_grad_()
         value = weights(each, GROUPS)
-        assert float(value.detach()) == pytest.approx(sum(a * b for a, b in zip(q, means, strict=True)))
+        assert float(value.detach()) == pytest.approx(
+            sum(a * b for a, b in zip(q, means, strict=True))
+        )
         (gradient,) = torch.autograd.grad(value, each)
         assert gradient.tolist() == pytest.approx([q[0] / 2, q[0] / 2, q[2], 0.0])
     assert weights.log_weights.exp().tolist() == pytest.approx(q)
@@ -198,10 +239,15 @@ def test_group_weights_are_algorithm_1_of_group_dro() -> None:
     ("module", "given"),
     [
         (losses.GroupWeights(3), (LOSSES, GROUPS)),
-        (losses.GlobalContrastiveLoss(N, temperature=T, popularity_lr=0.5), (X, Y, torch.arange(N))),
+        (
+            losses.GlobalContrastiveLoss(N, temperature=T, popularity_lr=0.5),
+            (X, Y, torch.arange(N)),
+        ),
     ],
 )
-def test_state_stands_still_in_evaluation_and_without_gradients(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+def test_state_stands_still_in_evaluation_and_without_gradients(
+    module: nn.Module, given: tuple[Tensor, ...]
+) -> None:
     module(*given)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with torch.no_grad():

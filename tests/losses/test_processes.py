@@ -1,4 +1,5 @@
-"""Two processes, or threads in their place, and one: a gathered loss is the loss of the joint batch, in all it does."""
+"""Two processes, or threads in their place, and one: a gathered loss is the loss of the joint
+batch, in all it does."""
 
 import json
 import os
@@ -28,7 +29,11 @@ LABELS = torch.tensor([0, 1, 0, 1, 2, 0])
 POSITIVES = unit_rows(N * 2, D, seed=5).reshape(N, 2, D)
 LEARNED = {"temperature": 0.3, "learnable_temperature": True}
 NUCLR = {"dataset_size": 10, "temperature": 0.3, "popularity_lr": 0.5, "chunk_size": 2}
-STEPS = [torch.tensor([0, 1, 2, 3, 4, 5]), torch.tensor([7, 3, 8, 0, 6, 1]), torch.tensor([5, 2, 0, 9, 1, 4])]
+STEPS = [
+    torch.tensor([0, 1, 2, 3, 4, 5]),
+    torch.tensor([7, 3, 8, 0, 6, 1]),
+    torch.tensor([5, 2, 0, 9, 1, 4]),
+]
 
 
 class Weighed(nn.Module):
@@ -36,7 +41,10 @@ class Weighed(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.each, self.reduction = losses.InfoNCELoss(reduction="none", **LEARNED, **options), "mean"
+        self.each, self.reduction = (
+            losses.InfoNCELoss(reduction="none", **LEARNED, **options),
+            "mean",
+        )
         self.groups = losses.GroupWeights(3, step=0.5, **options)
 
     def forward(self, x: Tensor, y: Tensor, labels: Tensor) -> Tensor:
@@ -46,10 +54,18 @@ class Weighed(nn.Module):
 
 CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "info_nce": (losses.InfoNCELoss, LEARNED, ""),
-    "info_nce-chunks-within": (losses.InfoNCELoss, LEARNED | {"chunk_size": 2, "within_view": True}, ""),
+    "info_nce-chunks-within": (
+        losses.InfoNCELoss,
+        LEARNED | {"chunk_size": 2, "within_view": True},
+        "",
+    ),
     "rince": (losses.RINCELoss, LEARNED | {"q": 0.5, "chunk_size": 2}, ""),
     "dcl": (losses.DebiasedContrastiveLoss, LEARNED | {"tau_plus": 0.2}, "positives"),
-    "hcl": (losses.HardNegativeContrastiveLoss, LEARNED | {"beta": 0.5, "chunk_size": 2}, "positives"),
+    "hcl": (
+        losses.HardNegativeContrastiveLoss,
+        LEARNED | {"beta": 0.5, "chunk_size": 2},
+        "positives",
+    ),
     "spread": (losses.SpreadLoss, LEARNED | {"alpha": 0.4, "chunk_size": 2}, "labels"),
     "gce": (losses.GCELoss, LEARNED | {"q": 0.5, "smoothing": 0.1}, "labels"),
     "sigmoid": (losses.SigmoidLoss, {"bias": -1.0}, ""),
@@ -68,11 +84,16 @@ class Towers(nn.Module):
         self.image, self.text = (nn.Parameter(unit_rows(D, D, seed=seed)) for seed in (11, 12))
 
     def forward(self, images: Tensor, texts: Tensor, *extra: Tensor) -> Tensor:
-        return self.loss(normalize(images @ self.image, dim=1), normalize(texts @ self.text, dim=1), *extra)
+        return self.loss(
+            normalize(images @ self.image, dim=1), normalize(texts @ self.text, dim=1), *extra
+        )
 
 
-def _outcome(name: str, own: slice, wrap: Callable[[nn.Module], nn.Module] | None = None) -> dict[str, list[float]]:
-    """Three steps of gradient descent on the rows `own`; values, last gradients, per-sample losses and state."""
+def _outcome(
+    name: str, own: slice, wrap: Callable[[nn.Module], nn.Module] | None = None
+) -> dict[str, list[float]]:
+    """Three steps of gradient descent on the rows `own`; values, last gradients, per-sample losses
+    and state."""
     loss_type, options, kind = CASES[name]
     towers = Towers(loss_type(**options, **({"gather": True} if wrap else {})))
     model, values = wrap(towers) if wrap else towers, []
@@ -86,7 +107,9 @@ def _outcome(name: str, own: slice, wrap: Callable[[nn.Module], nn.Module] | Non
         with torch.no_grad():
             for parameter in towers.parameters():
                 parameter -= 0.1 * parameter.grad
-    gradients = {f"gradient {key}": p.grad.flatten().tolist() for key, p in towers.named_parameters()}
+    gradients = {
+        f"gradient {key}": p.grad.flatten().tolist() for key, p in towers.named_parameters()
+    }
     state = {f"state {key}": value.flatten().tolist() for key, value in towers.state_dict().items()}
     towers.loss.reduction = "none"
     with torch.no_grad():
@@ -103,20 +126,32 @@ def _refusal(own_rank: int) -> str:
 
 def _outcomes(own_rank: int, wrap: Callable[[nn.Module], nn.Module]) -> dict[str, Any]:
     apart = {f"{name}, apart": _outcome(name, OWN[own_rank]) for name in CASES}
-    return {**{name: _outcome(name, OWN[own_rank], wrap) for name in CASES}, **apart, "refusal": _refusal(own_rank)}
+    return {
+        **{name: _outcome(name, OWN[own_rank], wrap) for name in CASES},
+        **apart,
+        "refusal": _refusal(own_rank),
+    }
 
 
 def _work(own_rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=own_rank, world_size=WORLD)
-    Path(folder, f"{own_rank}.json").write_text(json.dumps(_outcomes(own_rank, DistributedDataParallel)))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=own_rank, world_size=WORLD
+    )
+    Path(folder, f"{own_rank}.json").write_text(
+        json.dumps(_outcomes(own_rank, DistributedDataParallel))
+    )
     dist.barrier()  # neither may close its sockets while the other still reads
     dist.destroy_process_group()
 
 
 def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    met, own, given = threading.Barrier(WORLD, timeout=20), threading.local(), [torch.empty(0)] * WORLD
+    met, own, given = (
+        threading.Barrier(WORLD, timeout=20),
+        threading.local(),
+        [torch.empty(0)] * WORLD,
+    )
 
     def exchanged(tensor: Tensor) -> list[Tensor]:
         given[own.rank] = tensor.clone()
@@ -145,15 +180,27 @@ def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             met.abort()  # or the other would wait
             raise
 
-    asked = {"is_available": lambda: True, "is_initialized": lambda: hasattr(own, "rank"), "get_rank": lambda: own.rank}
-    collective = {"get_world_size": lambda: WORLD, "all_gather": all_gather, "all_reduce": all_reduce}
+    asked = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: hasattr(own, "rank"),
+        "get_rank": lambda: own.rank,
+    }
+    collective = {
+        "get_world_size": lambda: WORLD,
+        "all_gather": all_gather,
+        "all_reduce": all_reduce,
+    }
     patch.setattr(processes, "dist", SimpleNamespace(**asked, **collective))
     with ThreadPoolExecutor(WORLD) as pool:
         return list(pool.map(work, range(WORLD)))
 
 
-@pytest.fixture(scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)])
-def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+@pytest.fixture(
+    scope="module", params=["threads", pytest.param("processes", marks=pytest.mark.slow)]
+)
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     """What each of the two found."""
     if request.param == "threads":
         with pytest.MonkeyPatch.context() as patch:
@@ -164,17 +211,28 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_are_one_on_the_joint_batch(name: str, outcomes: list[dict[str, Any]]) -> None:
-    """Values, per-sample losses of the own rows, gradients after DDP's averaging, and the state, over three steps."""
+def test_two_processes_are_one_on_the_joint_batch(
+    name: str, outcomes: list[dict[str, Any]]
+) -> None:
+    """Values, per-sample losses of the own rows, gradients after DDP's averaging, and the state,
+    over three steps."""
     joint = _outcome(name, slice(None))
-    assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(joint.pop("samples"), rel=1e-9)
+    assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(
+        joint.pop("samples"), rel=1e-9
+    )
     for rank, own in enumerate(outcomes):
         for key, expected in joint.items():
             assert own[name][key] == pytest.approx(expected, rel=1e-8, abs=1e-10), key
-        assert own[f"{name}, apart"] == _outcome(name, OWN[rank]), "without `gather` it is the loss of the own rows"
+        assert own[f"{name}, apart"] == _outcome(name, OWN[rank]), (
+            "without `gather` it is the loss of the own rows"
+        )
 
 
-def test_rows_that_differ_in_number_are_refused_on_every_process(outcomes: list[dict[str, Any]]) -> None:
-    expected = "gather: expected as many rows on every process, got [2, 3]; drop the last incomplete batch"
+def test_rows_that_differ_in_number_are_refused_on_every_process(
+    outcomes: list[dict[str, Any]],
+) -> None:
+    expected = (
+        "gather: expected as many rows on every process, got [2, 3]; drop the last incomplete batch"
+    )
     assert [own["refusal"] for own in outcomes] == [expected] * WORLD
     assert losses.gather_rows(LABELS) is LABELS, "without a process group"

@@ -1,4 +1,5 @@
-"""The miniature model and pipeline, and portraits of the miniature world, as tests of several methods use them."""
+"""The miniature model and pipeline, and portraits of the miniature world, as tests of several
+methods use them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +27,9 @@ def portraits() -> Callable[..., tuple[Any, Any, torch.Tensor, Any]]:
         model, preprocess, tokenizer = load_clip()
         shown = portraits.sample(n, **how)
         with torch.no_grad():
-            features = model.encode_image(torch.stack([preprocess(image) for image in shown.images]))
+            features = model.encode_image(
+                torch.stack([preprocess(image) for image in shown.images])
+            )
         return model, tokenizer, features, shown.gender
 
     return sampled

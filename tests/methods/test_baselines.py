@@ -18,7 +18,13 @@ from tests.methods.made import normal, unit
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, Reference
-from vldebias.methods.baselines.erasure import TwoTowers, fair_pca, leace, null_space_probes, roboshot
+from vldebias.methods.baselines.erasure import (
+    TwoTowers,
+    fair_pca,
+    leace,
+    null_space_probes,
+    roboshot,
+)
 from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, without
 from vldebias.methods.reference import Labelled, labelled, stated_texts
 from vldebias.projection import span_of
@@ -31,9 +37,12 @@ EYE = torch.eye(DIM, dtype=torch.float64)
 
 
 def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
-    """Texts, unit images (n, d) and their gender (n,), all with the attribute in the dimensions TOLD alone."""
+    """Texts, unit images (n, d) and their gender (n,), all with the attribute in the dimensions
+    TOLD alone."""
     generator = torch.Generator().manual_seed(0)
-    prompts = dict.fromkeys((*GENDER.classes, *GENDER.spurious, *(text for group in GENDER.groups for text in group)))
+    prompts = dict.fromkeys(
+        (*GENDER.classes, *GENDER.spurious, *(text for group in GENDER.groups for text in group))
+    )
     texts = {}
     for text in prompts:
         words = text.lower().replace(".", "").split()
@@ -41,7 +50,13 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
         row[8] += 1.0
         for k, job in enumerate(JOBS):
             row[9 + k] += job in words
-        row[list(TOLD)] += 1.0 if "female" in words else -1.0 if "male" in words else 0.3 - 0.6 * ("nurse" not in words)
+        row[list(TOLD)] += (
+            1.0
+            if "female" in words
+            else -1.0
+            if "male" in words
+            else 0.3 - 0.6 * ("nurse" not in words)
+        )
         texts[text] = row
     gender = torch.randint(2, (600,), generator=generator)
     images = torch.randn(600, DIM, generator=generator, dtype=torch.float64)
@@ -49,7 +64,11 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
     images[:, list(TOLD)] += (2.0 * gender - 1)[:, None] * torch.tensor([2.0, 1.5])
     images = normalize(images, dim=1)
     names = {"gender": [("male", "female")[code] for code in gender.tolist()]}
-    return Problem(texts, GENDER, reference=Reference(images, labels=names if labels else {})), images, gender
+    return (
+        Problem(texts, GENDER, reference=Reference(images, labels=names if labels else {})),
+        images,
+        gender,
+    )
 
 
 def probe(rows: Tensor, codes: Tensor) -> float:
@@ -62,13 +81,17 @@ def probe(rows: Tensor, codes: Tensor) -> float:
 @pytest.fixture
 def unshrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The covariance of the theorem itself."""
-    monkeypatch.setattr("sklearn.covariance.ledoit_wolf", lambda rows: (np.cov(rows.T, bias=True), 0.0))
+    monkeypatch.setattr(
+        "sklearn.covariance.ledoit_wolf", lambda rows: (np.cov(rows.T, bias=True), 0.0)
+    )
 
 
 @pytest.mark.parametrize("shares", [(1.0, 1.5), (1.0, 1.0, 1.0, 0.05)])
 def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...]) -> None:
     values = len(shares)
-    codes = torch.multinomial(torch.tensor(shares), 400, replacement=True, generator=torch.Generator().manual_seed(1))
+    codes = torch.multinomial(
+        torch.tensor(shares), 400, replacement=True, generator=torch.Generator().manual_seed(1)
+    )
     rows, concept = normal(400, 12, seed=2), one_hot(codes, values).double()
     rows[:, :values] += 2 * concept
     left, right, shift = leace(Labelled(rows, codes[:, None]))
@@ -86,13 +109,20 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
 def test_no_other_map_that_erases_changes_less() -> None:
     """Against the orthogonal projection of the same direction, and against other oblique ones."""
     codes = torch.arange(2000) % 2
-    rows, concept = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3), codes[:, None].double()
+    rows, concept = (
+        (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3),
+        codes[:, None].double(),
+    )
     left, right, _ = leace(Labelled(rows, codes[:, None]))
     centred = rows - rows.mean(0)
     least = ((centred @ right) @ left.T).square().sum(1).mean()
-    direction = normalize(centred.T @ (concept - concept.mean()), dim=0)  # what the map has to remove
+    direction = normalize(
+        centred.T @ (concept - concept.mean()), dim=0
+    )  # what the map has to remove
     for other in (direction, *normal(20, 6, 1, seed=4)):
-        change = (centred @ other) @ (direction / (other.T @ direction)).T  # x - d (o x) / (o d): erases d too
+        change = (centred @ other) @ (
+            direction / (other.T @ direction)
+        ).T  # x - d (o x) / (o d): erases d too
         assert change.square().sum(1).mean() >= least - 1e-9
 
 
@@ -115,8 +145,13 @@ def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
     assert (one.provenance.labels, other.provenance.labels) == ("given", "zero-shot")
     assert not torch.allclose(one.image(images), other.image(images))
     assert given.reference is not None
-    words = {"job": ["cook"] * len(gender), "sex": [("Male", "Female")[code] for code in gender.tolist()]}
-    renamed = replace(given, reference=replace(given.reference, labels=words))  # a column is found by its values
+    words = {
+        "job": ["cook"] * len(gender),
+        "sex": [("Male", "Female")[code] for code in gender.tolist()],
+    }
+    renamed = replace(
+        given, reference=replace(given.reference, labels=words)
+    )  # a column is found by its values
     torch.testing.assert_close(renamed.fit("leace", "joint").image(images), one.image(images))
 
 
@@ -137,8 +172,14 @@ def test_null_space_probes_remove_a_direction_a_round() -> None:
     one, two = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
     rows = images - images.mean(0)
     rows = (rows / rows.square().sum(1).mean().sqrt()).numpy()
-    theirs = LogisticRegression(C=1 / (len(rows) * 1e-3), tol=1e-10, max_iter=1000).fit(rows, gender.numpy()).coef_
-    torch.testing.assert_close((one @ torch.from_numpy(theirs[0])).abs(), torch.from_numpy(theirs).norm(dim=1))
+    theirs = (
+        LogisticRegression(C=1 / (len(rows) * 1e-3), tol=1e-10, max_iter=1000)
+        .fit(rows, gender.numpy())
+        .coef_
+    )
+    torch.testing.assert_close(
+        (one @ torch.from_numpy(theirs[0])).abs(), torch.from_numpy(theirs).norm(dim=1)
+    )
     torch.testing.assert_close(one, two[:1])
     assert (len(one), len(two)) == (1, 2)
     assert abs(float(two[0] @ two[1])) < 1e-3
@@ -154,7 +195,9 @@ def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> Non
     moved = edit.image(images)
     basis = torch.linalg.qr(null_space_probes(labelled(given, "joint").known()).T).Q
     assert ((moved @ basis).std(0) < 1e-10).all()
-    assert ((moved @ basis).mean(0).abs() > 1e-4).any()  # a mean is put back, as it is not in nullspace projection
+    assert (
+        (moved @ basis).mean(0).abs() > 1e-4
+    ).any()  # a mean is put back, as it is not in nullspace projection
     rest = EYE - basis @ basis.T
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9
@@ -171,10 +214,14 @@ def test_sfid_replaces_the_dimensions_that_tell_and_no_others() -> None:
     assert (moved[:, list(TOLD)].std(0) < 1e-12).all()
     assert (edit(given.host.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12).all()
     assert edit.side == "both"
-    forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(images.numpy(), gender.numpy())
+    forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(
+        images.numpy(), gender.numpy()
+    )
     unsure = images[torch.from_numpy(forest.oob_decision_function_.max(1) <= 0.7)]
     assert 0 < len(unsure) < len(images)
-    torch.testing.assert_close(moved[:, list(TOLD)], unsure[:, list(TOLD)].mean(0).expand(len(images), -1))
+    torch.testing.assert_close(
+        moved[:, list(TOLD)], unsure[:, list(TOLD)].mean(0).expand(len(images), -1)
+    )
 
 
 def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
@@ -189,7 +236,9 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
     for rows, sign in ((harmful, -1), (helpful, 1)):
         for vector in torch.linalg.qr(rows.T)[0].T:
             slow = normalize(slow + sign * (slow @ vector)[:, None] * vector, dim=1)
-    whole, alone = (TwoTowers.of_maps(roboshot(harmful, rows)).image for rows in (helpful, helpful[:0]))
+    whole, alone = (
+        TwoTowers.of_maps(roboshot(harmful, rows)).image for rows in (helpful, helpful[:0])
+    )
     torch.testing.assert_close(normalize(whole(images), dim=1), slow)
     assert alone(harmful).abs().max() < 1e-12
 
@@ -198,11 +247,15 @@ def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
     given, images, _ = problem()
     male, female = (given.host.embed(texts, "joint") for texts in GENDER.by_value().values())
     maps = roboshot(male - female, given.host.embed(GENDER.classes, "joint").diff(dim=0))
-    torch.testing.assert_close(given.fit("roboshot", "joint").image(images), TwoTowers.of_maps(maps).image(images))
+    torch.testing.assert_close(
+        given.fit("roboshot", "joint").image(images), TwoTowers.of_maps(maps).image(images)
+    )
 
 
 def test_half_way_is_that_of_its_authors() -> None:
-    given = {name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()}
+    given = {
+        name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()
+    }
     means = normalize(given["groups"].mean(1), dim=1)
     edit = HalfWay(span_of(means - means.mean(0)))
     torch.testing.assert_close(edit(given["rows"]), given["turned"], atol=2e-6, rtol=0)
@@ -248,27 +301,40 @@ def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
 
 def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
     data = PUBLISHED["bend_vlm"]
-    texts, images, query = (torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query"))
+    texts, images, query = (
+        torch.tensor(data[key], dtype=torch.float64) for key in ("texts", "images", "query")
+    )
     codes = torch.tensor([sorted(set(data["values"])).index(value) for value in data["values"]])
     edit = Bend(texts[:1], texts[None], images, codes, data["near"])
     projected = torch.stack([without(row, texts) for row in torch.eye(8, dtype=torch.float64)])
     torch.testing.assert_close(projected, torch.tensor(data["projection"], dtype=torch.float64))
-    torch.testing.assert_close(edit(query), torch.tensor(data["bent"], dtype=torch.float64), atol=2e-4, rtol=0)
+    torch.testing.assert_close(
+        edit(query), torch.tensor(data["bent"], dtype=torch.float64), atol=2e-4, rtol=0
+    )
 
 
 def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
     given, images, gender = problem()
     edit = given.fit("bend-vlm", "joint")
-    query, pilot = given.host.embed(["A photo of a nurse.", "A photo of a pilot."], "joint").split(1)
+    query, pilot = given.host.embed(["A photo of a nurse.", "A photo of a pilot."], "joint").split(
+        1
+    )
     bent = edit(query)[0]
     pair = given.host.embed(next(group for group in GENDER.groups if "nurse" in group[0]), "joint")
-    first = without(query[0], torch.cat([given.host.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]]))
+    first = without(
+        query[0], torch.cat([given.host.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]])
+    )
     first = normalize(first, dim=0)
     scores = images @ first
-    means = [images[gender == code][scores[gender == code].topk(100).indices].mean(0) for code in (0, 1)]
+    means = [
+        images[gender == code][scores[gender == code].topk(100).indices].mean(0) for code in (0, 1)
+    ]
     apart, start = (means[0] - means[1]).numpy(), first.numpy()
     assert abs(float(bent.numpy() @ apart)) < 1e-9
-    constraints = [{"type": "eq", "fun": lambda e: e @ e - 1}, {"type": "eq", "fun": lambda e: e @ apart}]
+    constraints = [
+        {"type": "eq", "fun": lambda e: e @ e - 1},
+        {"type": "eq", "fun": lambda e: e @ apart},
+    ]
     slow = minimize(lambda e: -e @ start, start, method="SLSQP", constraints=constraints).x
     np.testing.assert_allclose(bent.numpy(), slow, atol=1e-4)
     two = edit(torch.cat([query, 3 * pilot]))
@@ -315,8 +381,12 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:
     axis = EYE[:3, 1:2]
     edit = TwoTowers.of_maps((axis, axis, 0.5 * axis[:, 0]))
-    torch.testing.assert_close(edit.image(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0]))
-    torch.testing.assert_close(edit.image(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0]))
+    torch.testing.assert_close(
+        edit.image(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0])
+    )
+    torch.testing.assert_close(
+        edit.image(torch.tensor([0.6, 0.8, 0.0]), 0.5), torch.tensor([0.6, 0.65, 0.0])
+    )
     assert edit.image(torch.ones(2, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
     with pytest.raises(InvalidInputError, match=r"\(\.\.\., 3\)"):
         edit.image(torch.ones(4))

@@ -1,4 +1,5 @@
-"""Bounded loss: the bound holds, it is used up, lam is its multiplier, and what bisection rests on is monotone."""
+"""Bounded loss: the bound holds, it is used up, lam is its multiplier, and what bisection rests on
+is monotone."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +30,8 @@ laws = settings(max_examples=20, deadline=None)
 
 
 def pairs(seed: int, n: int = 4) -> Tensor:
-    """Pairs whose differences have very different lengths, so that lam reaches them one after the other."""
+    """Pairs whose differences have very different lengths, so that lam reaches them one after the
+    other."""
     first = unit(n, DIM, seed=seed)
     steps = 10.0 ** -torch.arange(n, dtype=torch.float64)
     return torch.stack([first, first + steps[:, None] * unit(n, DIM, seed=seed + 1)], 1)
@@ -51,12 +53,18 @@ def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> 
 
 
 @laws
-@given(seed=seeds, most=st.sampled_from([1e-4, 0.02, 0.1]), mean=st.booleans(), with_p0=st.booleans())
+@given(
+    seed=seeds, most=st.sampled_from([1e-4, 0.02, 0.1]), mean=st.booleans(), with_p0=st.booleans()
+)
 def test_the_bound_holds_and_is_used_up(seed: int, most: float, mean: bool, with_p0: bool) -> None:
-    before = CalibratedProjection(lam=1000.0).fit(pairs(seed), unit(3, DIM, seed=seed + 5) if with_p0 else None)
+    before = CalibratedProjection(lam=1000.0).fit(
+        pairs(seed), unit(3, DIM, seed=seed + 5) if with_p0 else None
+    )
     texts = unit(15, DIM, seed=seed + 2)
     after = bounded(before, 3 * texts, most, mean=mean)
-    lost, at_first = (x.mean() if mean else x.max() for x in (losses(after, texts), losses(before, texts)))
+    lost, at_first = (
+        x.mean() if mean else x.max() for x in (losses(after, texts), losses(before, texts))
+    )
     assert lost <= most + 1e-12
     assert at_first <= most if after is before else lost > 0.999 * most
 
@@ -65,7 +73,9 @@ def test_the_bound_holds_and_is_used_up(seed: int, most: float, mean: bool, with
 @given(seed=seeds)
 def test_without_p0_it_is_the_same_method_at_a_smaller_lam(seed: int) -> None:
     several = [pairs(seed), pairs(seed + 7, 2)]
-    after = bounded(CalibratedProjection(lam=[500.0, 2000.0]).fit(several), unit(9, DIM, seed=seed + 2), 0.01)
+    after = bounded(
+        CalibratedProjection(lam=[500.0, 2000.0]).fit(several), unit(9, DIM, seed=seed + 2), 0.01
+    )
     assert isinstance(after.lam, tuple)
     assert after.lam[1] == pytest.approx(4 * after.lam[0])
     assert after.lam[0] < 500
@@ -96,9 +106,12 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, most: float) -> None
 
     found = bounded(CalibratedProjection(lam=1e12).fit(data), text, most)(text)
     found = found / (found @ text.T)
-    # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of them near `found`.
+    # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of
+    # them near `found`.
     radius = (1 / (1 - most) ** 2 - 1) ** 0.5
-    around = torch.cat([unit(300, DIM, seed=seed + 3), found - text + 0.01 * unit(300, DIM, seed=seed + 4)])
+    around = torch.cat(
+        [unit(300, DIM, seed=seed + 3), found - text + 0.01 * unit(300, DIM, seed=seed + 4)]
+    )
     sideways = normalize(around - (around @ text.T) * text, dim=1)
     shrunk = radius * torch.linspace(0, 1, 10, dtype=torch.float64)[:, None, None] * sideways
     others = (text + shrunk).flatten(0, 1)
@@ -110,7 +123,10 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, most: float) -> None
 @pytest.mark.parametrize("lam", [1e12, 1e17])
 def test_a_lam_that_saturates_is_bounded_all_the_same(lam: float) -> None:
     texts = unit(9, DIM, seed=2)
-    assert losses(bounded(CalibratedProjection(lam=lam).fit(pairs(1)), texts, 0.01), texts).max() <= 0.01
+    assert (
+        losses(bounded(CalibratedProjection(lam=lam).fit(pairs(1)), texts, 0.01), texts).max()
+        <= 0.01
+    )
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem
-from vldebias.methods.closed_form import BOTH, CALI, DIFFERENCE, EQUALISE, ORTH, PAIRS, ClosedForm, class_texts
+from vldebias.methods.closed_form import (
+    BOTH,
+    CALI,
+    DIFFERENCE,
+    EQUALISE,
+    ORTH,
+    PAIRS,
+    ClosedForm,
+    class_texts,
+)
 from vldebias.methods.equalise import image_scatter
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
@@ -24,7 +33,8 @@ laws = settings(max_examples=10, deadline=None, derandomize=True)
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
-    """Texts and images of any direction, two or three values, any number of concepts, with classes or without."""
+    """Texts and images of any direction, two or three values, any number of concepts, with classes
+    or without."""
     dim, values = draw(st.integers(8, 40)), draw(st.integers(2, 3))
     classes = draw(st.sampled_from([0, 2, 3]))
     noise = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
@@ -41,7 +51,10 @@ def problems(draw: st.DrawFn) -> Problem:
     texts = [*concepts, *prompts.spurious, *(text for group in prompts.groups for text in group)]
     rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
     images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
-    table, lam = TextTable(dict(zip(texts, rows, strict=True))), draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7]))
+    table, lam = (
+        TextTable(dict(zip(texts, rows, strict=True))),
+        draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7])),
+    )
     return Problem(table, prompts, lam=lam, reference=images)
 
 
@@ -63,9 +76,12 @@ def dense_p0(method: ClosedForm, problem: Problem) -> Tensor:
 @laws
 @given(problems())
 def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Problem) -> None:
-    """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same rate."""
+    """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same
+    rate."""
     rows, lam = image_rows(problem)
-    parts = {term: term.rows(problem, "joint") for form in SUMS for term in form.terms}  # for all methods and lam
+    parts = {
+        term: term.rows(problem, "joint") for form in SUMS for term in form.terms
+    }  # for all methods and lam
     for method in SUMS:
         for P in (problem.fit(method, "joint"), method.fit(problem, "joint", parts)):
             assert isinstance(P, CalibratedProjection)
@@ -76,7 +92,8 @@ def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Prob
 @laws
 @given(problems())
 def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem) -> None:
-    """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum leaves."""
+    """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum
+    leaves."""
     rows, lam = image_rows(problem)
     neutral = [text for group in problem.sets[0].groups for text in group]
     for method in SUMS[2:]:
@@ -86,7 +103,9 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
         assert isinstance(kept, CalibratedProjection)
         t = float(kept.left.norm() / whole.left.norm())
         left = torch.linalg.matrix_norm(rows @ kept.matrix(), 2)
-        assert left <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (1 + 1e-6), method.name
+        assert left <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (
+            1 + 1e-6
+        ), method.name
 
 
 @laws
@@ -109,7 +128,8 @@ def test_every_sum_is_its_dense_formula(problem: Problem) -> None:
 @laws
 @given(problems())
 def test_prompts_alone_are_solved_in_the_papers_order(problem: Problem) -> None:
-    """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part in it."""
+    """Lemma 7.1: what the pairs ask for is undone by I + lam M, and leaves P0; images have no part
+    in it."""
     pairs = PAIRS.rows(problem, "joint")[0]
     method = METHODS["orth-cali"]
     assert isinstance(method, ClosedForm)

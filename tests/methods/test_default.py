@@ -1,4 +1,5 @@
-"""What `default`, `paper`, lam= and reference= stand for, on models and on pipelines, in debias and in evaluate."""
+"""What `default`, `paper`, lam= and reference= stand for, on models and on pipelines, in debias and
+in evaluate."""
 
 import logging
 import warnings
@@ -37,7 +38,9 @@ def test_where_help_is_expected_it_is_the_difference() -> None:
         warnings.simplefilter("error")
         edit = vldebias.fit_projection(texts, prompts)
     assert edit.method == "difference"
-    assert torch.equal(edit.matrix(), vldebias.fit_projection(texts, prompts, method="difference").matrix())
+    assert torch.equal(
+        edit.matrix(), vldebias.fit_projection(texts, prompts, method="difference").matrix()
+    )
     (candidate,) = edit.provenance.choice.candidates
     assert candidate["method"] == "difference"
     assert candidate["change"][2] < 0
@@ -60,7 +63,9 @@ def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["groups", "classes"])
-def test_where_texts_cannot_tell_it_is_attached_and_said_once_to_be_untested(lacks: str, caplog: Any) -> None:
+def test_where_texts_cannot_tell_it_is_attached_and_said_once_to_be_untested(
+    lacks: str, caplog: Any
+) -> None:
     presets.say_once.cache_clear()
     texts, prompts = world(*HARMED)
     few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
@@ -84,7 +89,10 @@ def test_what_readme_shows_is_attached(name: str) -> None:
 @quiet
 def test_without_words_for_values_and_with_images_it_is_cali_at_its_own_lam() -> None:
     texts, prompts = world(*HELPED)
-    wordless, images = replace(prompts, attributes={}), torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
+    wordless, images = (
+        replace(prompts, attributes={}),
+        torch.randn(50, 48, generator=torch.Generator().manual_seed(0)),
+    )
     for sets, reference, form in (
         ([wordless], None, CALI),
         ([prompts, wordless], None, CALI),
@@ -102,27 +110,43 @@ def test_without_words_for_values_and_with_images_it_is_cali_at_its_own_lam() ->
 def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: bool) -> None:
     texts, prompts = world(*HELPED)
     noise = np.random.default_rng(0)
-    features, reference = noise.normal(size=(300, 48)), torch.from_numpy(noise.normal(size=(200, 48)))
+    features, reference = (
+        noise.normal(size=(300, 48)),
+        torch.from_numpy(noise.normal(size=(200, 48))),
+    )
     table = {text: texts.embed([text], "joint")[0].numpy() for text in prompts.texts}
-    labels, given = {"jobs": noise.choice(["male", "female"], 300)}, {"reference": reference if images else None}
+    labels, given = (
+        {"jobs": noise.choice(["male", "female"], 300)},
+        {"reference": reference if images else None},
+    )
     how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **given}
-    attached = vldebias.fit_projection(table, prompts, method=None if method == "default" else method, **given)
+    attached = vldebias.fit_projection(
+        table, prompts, method=None if method == "default" else method, **given
+    )
     result = vldebias.evaluate(table, features, methods=[method], **how)
     name = method if method == "default" or not images else f"{method}+equalise"
     (about,) = [one.methods[name] for one in result.provenance]
     assert about["method"] == attached.method
-    plain = normalize(torch.stack([torch.from_numpy(table[text]) for text in prompts.classes]), dim=1)
+    plain = normalize(
+        torch.stack([torch.from_numpy(table[text]) for text in prompts.classes]), dim=1
+    )
     expected = float((plain * normalize(attached(plain), dim=1)).sum(1).mean())
-    assert result.row("retrieval jobs", "query_cosine", name).value == pytest.approx(expected, abs=1e-6)
+    assert result.row("retrieval jobs", "query_cosine", name).value == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
-@pytest.mark.parametrize("method", [None, "default", "paper", "difference", "orth", "auto", "bend-vlm"])
+@pytest.mark.parametrize(
+    "method", [None, "default", "paper", "difference", "orth", "auto", "bend-vlm"]
+)
 def test_a_lam_belongs_to_a_method_that_has_one(method: str | None) -> None:
     """It never selects a method, and is never ignored: the message names those that have one."""
     table = TextTable({text: torch.ones(2) for text in load_prompts("gender").texts})
     why = "no method is named" if method is None else f"method '{method}' takes no lam"
     for lam in (50.0, [50.0]):
-        with pytest.raises(InvalidInputError, match=rf"lam=.*: {why}; .*orth-cali, cali, equalise, cali\+equalise"):
+        with pytest.raises(
+            InvalidInputError, match=rf"lam=.*: {why}; .*orth-cali, cali, equalise, cali\+equalise"
+        ):
             vldebias.fit_projection(table, "gender", method=method, lam=lam)
 
 
@@ -142,8 +166,14 @@ def portraits_of(pipe: Any, images: int = 3) -> int:
     """How many images of prompts about a person show one."""
     prompts = [prompt for prompt in OUTSIDE for _ in range(images)]
     noise = [torch.Generator().manual_seed(seed) for seed in range(len(prompts))]
-    drawn = pipe(prompts, generator=noise, num_inference_steps=8, guidance_scale=3.0, output_type="pt").images
-    return int((load_judge().predict(drawn.float().clamp(0, 1))["world"] == WORLDS.index("portraits")).sum())
+    drawn = pipe(
+        prompts, generator=noise, num_inference_steps=8, guidance_scale=3.0, output_type="pt"
+    ).images
+    return int(
+        (
+            load_judge().predict(drawn.float().clamp(0, 1))["world"] == WORLDS.index("portraits")
+        ).sum()
+    )
 
 
 def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> None:
@@ -156,11 +186,15 @@ def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> Non
         assert portraits_of(pipe) <= without / 2
 
 
-def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_attribute(host: Host) -> None:
+def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_attribute(
+    host: Host,
+) -> None:
     edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / 100, rel=1e-6)
     scatter = PAIRS.rows(Problem(host, SET), host.roles[0])[0]
-    same = CalibratedProjection.solve([scatter], None, edit.lam)  # it is Lemma 7.2 at the lam that it says
+    same = CalibratedProjection.solve(
+        [scatter], None, edit.lam
+    )  # it is Lemma 7.2 at the lam that it says
     assert torch.allclose(edit.matrix(), same.matrix(), atol=1e-9)
     assert 0 < edit.lam < 500
     assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
@@ -177,7 +211,9 @@ def test_what_is_asked_for_by_name_is_the_papers(host: Host) -> None:
 
 def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host) -> None:
     for method in ("cali", "orth-cali"):
-        with pytest.warns(WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2:") as caught:
+        with pytest.warns(
+            WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2:"
+        ) as caught:
             fit_projections(host, SET, method=method)
         assert [one.filename for one in caught] == [__file__]
 
@@ -191,16 +227,25 @@ def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host)
             edit = only(fit_projections(host, SET, **how))
             assert edit.removed < edit.dim / 40
         only(fit_projections(host, FIVE))
-        Problem(table, pair := PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))).fit("orth", "joint")
-        rows = {text: torch.randn(8, generator=torch.Generator().manual_seed(i)) for i, text in enumerate(SET.texts)}
+        Problem(table, pair := PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))).fit(
+            "orth", "joint"
+        )
+        rows = {
+            text: torch.randn(8, generator=torch.Generator().manual_seed(i))
+            for i, text in enumerate(SET.texts)
+        }
         with warnings.catch_warnings(action="ignore", category=vldebias.errors.ClassSignalWarning):
             edit = Problem(rows, SET).fit("cali", "joint")
         assert edit.removed > edit.dim / 40
-    with pytest.warns(WideEditWarning, match="removes 3.0 of 4"):  # two for an attribute are few in any space
+    with pytest.warns(
+        WideEditWarning, match="removes 3.0 of 4"
+    ):  # two for an attribute are few in any space
         Problem(table, replace(pair, spurious=("a", "b", "c"))).fit("orth", "joint")
 
 
-def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(pipe: Any, caplog: Any) -> None:
+def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
+    pipe: Any, caplog: Any
+) -> None:
     presets.say_once.cache_clear()
     only(fit_projections(pipe, replace(FIVE, attributes={})))  # which no words are written for
     assert not caplog.records

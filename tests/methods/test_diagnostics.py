@@ -18,17 +18,34 @@ CALI = CalibratedProjection().fit(PAIRS)
 
 
 def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
-    rows = {f"{side} {k}": row for k, pair in enumerate(PAIRS) for side, row in zip("ab", pair, strict=True)}
-    rows |= {f"class {k}": row for k, row in enumerate(CLASSES)} | {f"s {k}": row for k, row in enumerate(SPURIOUS)}
+    rows = {
+        f"{side} {k}": row
+        for k, pair in enumerate(PAIRS)
+        for side, row in zip("ab", pair, strict=True)
+    }
+    rows |= {f"class {k}": row for k, row in enumerate(CLASSES)} | {
+        f"s {k}": row for k, row in enumerate(SPURIOUS)
+    }
     groups = tuple((f"a {k}", f"b {k}") for k in range(6))
     names = tuple(f"class {k}" for k in range(4))
     whole = PromptSet(
-        "x", groups[:4], held_out_groups=groups[4:], classes=names, class_names=names, spurious=("s 0", "s 1")
+        "x",
+        groups[:4],
+        held_out_groups=groups[4:],
+        classes=names,
+        class_names=names,
+        spurious=("s 0", "s 1"),
     )
     found = Diagnostics.of(TextTable(rows), "joint", CALI, whole)
     P = CALI.matrix()
-    for distances, pairs in ((found.pair_distance, PAIRS[:4]), (found.held_out_distance, PAIRS[4:])):
-        expected = [sum((Q @ (a - b)).norm() for a, b in pairs) / len(pairs) for Q in (torch.eye(16).double(), P)]
+    for distances, pairs in (
+        (found.pair_distance, PAIRS[:4]),
+        (found.held_out_distance, PAIRS[4:]),
+    ):
+        expected = [
+            sum((Q @ (a - b)).norm() for a, b in pairs) / len(pairs)
+            for Q in (torch.eye(16).double(), P)
+        ]
         assert distances == pytest.approx([float(one) for one in expected])
     spread = []
     for classes in (CLASSES, CLASSES @ P.T):
@@ -38,7 +55,9 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
     couples = list(itertools.combinations(CLASSES, 2))
     kept = sum((P @ (a - b)).norm() for a, b in couples) / sum((a - b).norm() for a, b in couples)
     assert found.signal_kept == pytest.approx(float(kept))
-    assert found.class_cosine == pytest.approx(float(sum(cosine_similarity(c, P @ c, dim=0) for c in CLASSES)) / 4)
+    assert found.class_cosine == pytest.approx(
+        float(sum(cosine_similarity(c, P @ c, dim=0) for c in CLASSES)) / 4
+    )
     bare = Diagnostics.of(TextTable(rows), "joint", CALI, PromptSet("x", groups[:4]))
     assert bare == Diagnostics(found.pair_distance)
 
@@ -55,23 +74,33 @@ class TestSpreadAlong:
         return q * r.diagonal().sign()  # so that all rotations are equally likely
 
     def test_over_rotations_it_has_the_mean_and_the_deviation_that_it_says(self) -> None:
-        """What makes a threshold in deviations mean something: share and deviations are those of random spaces."""
-        found = [spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)]
+        """What makes a threshold in deviations mean something: share and deviations are those of
+        random spaces."""
+        found = [
+            spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)
+        ]
         spread, deviations = torch.tensor(found, dtype=torch.float64).T
         assert float(spread.mean()) == pytest.approx(1, abs=0.05)
         assert float(deviations.mean()) == pytest.approx(0, abs=0.15)
         assert float(deviations.std()) == pytest.approx(1, abs=0.1)
 
-    def test_images_of_the_texts_own_space_are_far_above_whatever_their_length_and_place(self) -> None:
+    def test_images_of_the_texts_own_space_are_far_above_whatever_their_length_and_place(
+        self,
+    ) -> None:
         for n in (10, 100):
             spread, deviations = spread_along(self.images(n), self.TEXTS)
             assert spread > 3
             assert deviations > 4
-        moved = spread_along(0.01 * self.images(100) + unit(24, seed=1), 0.01 * self.TEXTS + unit(24, seed=2))
+        moved = spread_along(
+            0.01 * self.images(100) + unit(24, seed=1), 0.01 * self.TEXTS + unit(24, seed=2)
+        )
         assert moved == pytest.approx((spread, deviations))
 
     def test_directions_that_hold_a_hundredth_of_the_texts_are_left_out(self) -> None:
-        eye, many = torch.eye(24, dtype=torch.float64), torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+        eye, many = (
+            torch.eye(24, dtype=torch.float64),
+            torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None],
+        )
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
         assert spread_along(many * eye[2], texts)[0] < 0.1
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)

@@ -32,8 +32,11 @@ def split(values: Tensor, classes: Tensor | None, images: Any) -> ImageSplit:
     return ImageSplit(values, classes, Reference(images))
 
 
-def people(n: int, seed: int, *, correlation: float = 0.5, noise: float = 0.05) -> tuple[Tensor, Tensor, Tensor]:
-    """Images (n, d) with an attribute (n,) and a class (n,) that agree as often as `correlation` says."""
+def people(
+    n: int, seed: int, *, correlation: float = 0.5, noise: float = 0.05
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Images (n, d) with an attribute (n,) and a class (n,) that agree as often as `correlation`
+    says."""
     draw = torch.Generator().manual_seed(seed)
     attribute = (torch.rand(n, generator=draw) < 0.5).long()
     agree = torch.rand(n, generator=draw) < correlation
@@ -55,15 +58,21 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
     differences = [torch.stack(male).mean(0) - torch.stack(female).mean(0) for male, female in used]
     p = [len(male) * len(female) / (len(male) + len(female)) for male, female in used]
     parts = [torch.stack(part) for male, female in used for part in (male, female)]
-    s2 = sum(float((part - part.mean(0)).square().sum()) for part in parts) / (sum(map(len, parts)) - len(parts))
+    s2 = sum(float((part - part.mean(0)).square().sum()) for part in parts) / (
+        sum(map(len, parts)) - len(parts)
+    )
     mean = sum(w * d for w, d in zip(p, differences, strict=True)) / sum(p)
     tau2 = 0.0
     if len(p) > 1:
-        scatter = sum(w * float((d - mean).square().sum()) for w, d in zip(p, differences, strict=True))
+        scatter = sum(
+            w * float((d - mean).square().sum()) for w, d in zip(p, differences, strict=True)
+        )
         tau2 = max(0.0, (scatter - (len(p) - 1) * s2) / (sum(p) - sum(w * w for w in p) / sum(p)))
     texts = MALE - FEMALE
     said = float(mean @ texts) / float(texts @ texts) * texts
-    settled = said + max(0.0, 1 - s2 / (sum(p) * float((mean - said).square().sum()))) * (mean - said)
+    settled = said + max(0.0, 1 - s2 / (sum(p) * float((mean - said).square().sum()))) * (
+        mean - said
+    )
     total = torch.zeros(DIM, DIM, dtype=torch.float64)
     for w, d in zip(p, differences, strict=True):
         shrunk = settled + tau2 / (tau2 + s2 / w) * (d - mean)
@@ -73,8 +82,12 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
 
 @example(n=12, seed=2, within=True, size=70)  # of which a class has two of each value
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(60, 200), seed=st.integers(0, 1000), within=st.booleans(), size=st.integers(1, 70))
-def test_scatter_is_the_weighted_sum_over_shrunk_differences(n: int, seed: int, within: bool, size: int) -> None:
+@given(
+    n=st.integers(60, 200), seed=st.integers(0, 1000), within=st.booleans(), size=st.integers(1, 70)
+)
+def test_scatter_is_the_weighted_sum_over_shrunk_differences(
+    n: int, seed: int, within: bool, size: int
+) -> None:
     images, *_ = people(n, seed, correlation=0.7, noise=0.3)
     scatter = split(VALUES, CLASSES if within else None, list(images.split(size))).scatter
     torch.testing.assert_close(scatter.T @ scatter, naive_matrix(images, within))
@@ -94,17 +107,24 @@ def test_few_images_that_say_nothing_leave_the_texts_and_many_leave_what_they_sa
 
 
 def three_values(n: int, seed: int, difference: Tensor) -> tuple[Tensor, Tensor]:
-    """Texts of three values, and images of two classes in which the classes deviate by +-`difference` in value 0."""
+    """Texts of three values, and images of two classes in which the classes deviate by
+    +-`difference` in value 0."""
     draw = torch.Generator().manual_seed(seed)
     value, label = (torch.randint(0, k, (n,), generator=draw) for k in (3, 2))
-    rows = 3 * EYE[4 + value] + 2 * EYE[2 + label] + 0.4 * torch.randn(n, DIM, generator=draw, dtype=torch.float64)
+    rows = (
+        3 * EYE[4 + value]
+        + 2 * EYE[2 + label]
+        + 0.4 * torch.randn(n, DIM, generator=draw, dtype=torch.float64)
+    )
     rows = rows + ((value == 0).double() * (2.0 * label - 1))[:, None] * difference
     return EYE[4:7], normalize(rows, dim=1)
 
 
 def test_classes_share_one_difference_unless_they_do_differ() -> None:
     alike, apart = (three_values(600, 0, size * EYE[9]) for size in (0.0, 1.5))
-    ranks = [torch.linalg.matrix_rank(split(v, CLASSES, x).scatter, atol=0.02) for v, x in (alike, apart)]
+    ranks = [
+        torch.linalg.matrix_rank(split(v, CLASSES, x).scatter, atol=0.02) for v, x in (alike, apart)
+    ]
     assert ranks[0] == 2  # three values, two directions
     assert ranks[1] > 2  # axis 9 with either sign, beside the values
 
@@ -119,7 +139,10 @@ def test_three_values_score_alike_in_both_classes() -> None:
     def spread(texts: Tensor) -> float:
         scores = texts @ images.T
         means = torch.stack(
-            [torch.stack([scores[:, (value == v) & (label == c)].mean(1) for v in range(3)]) for c in (0, 1)]
+            [
+                torch.stack([scores[:, (value == v) & (label == c)].mean(1) for v in range(3)])
+                for c in (0, 1)
+            ]
         )
         return float((means.amax(1) - means.amin(1)).max())
 
@@ -133,7 +156,9 @@ def test_a_correlated_class_is_kept_where_means_are_compared_within_classes() ->
 
     def kept(within: bool) -> float:
         means = split(VALUES, CLASSES if within else None, images)
-        return float(CalibratedProjection.solve([means.scatter], None, 1e6)(LAND - WATER).norm() / 2**0.5)
+        return float(
+            CalibratedProjection.solve([means.scatter], None, 1e6)(LAND - WATER).norm() / 2**0.5
+        )
 
     assert kept(within=False) < 0.9
     assert kept(within=True) > 0.99
@@ -148,7 +173,9 @@ def test_classes_are_pooled_where_none_has_a_pair_of_its_own() -> None:
 
 def test_a_class_without_a_pair_is_left_out() -> None:
     images, attribute, label = people(400, seed=9)
-    means = split(VALUES, CLASSES, images[(label == 0) | (attribute == 0)])  # water has one value only
+    means = split(
+        VALUES, CLASSES, images[(label == 0) | (attribute == 0)]
+    )  # water has one value only
     land = split(VALUES, None, images[label == 0]).scatter
     torch.testing.assert_close(means.scatter, land)
 
@@ -158,7 +185,9 @@ def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stab
     found, cosines = [], []
     for seed in range(30):
         images, *_ = people(120, seed=seed, noise=noise)
-        texts = normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES  # texts that split by nothing
+        texts = (
+            normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
+        )  # texts that split by nothing
         found.append(split(texts, None, images).stability)
         halves = [(half, (half @ texts.T).argmax(1)) for half in (images[0::2], images[1::2])]
         one, other = (half[value == 0].mean(0) - half[value == 1].mean(0) for half, value in halves)
@@ -180,7 +209,8 @@ def test_what_cannot_be_split_is_refused(call: Any) -> None:
 
 
 def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
-    """A class text that leans to a value reads the value, and classes read so have one value each."""
+    """A class text that leans to a value reads the value, and classes read so have one value
+    each."""
     images, attribute, label = people(400, seed=10)
     rows = {"a man": MALE, "a woman": FEMALE, "land": LAND + 2 * MALE, "water": WATER + 2 * FEMALE}
     rows |= {"land, a man": LAND + MALE, "land, a woman": LAND + FEMALE}
@@ -199,7 +229,9 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     problem = Problem(table, prompts, reference=Reference(images))
     texts = class_texts(problem, prompts, "joint")
     assert texts is not None
-    found = ImageSplit(problem.zero_shot(prompts, "joint"), normalize(texts, dim=1), Reference(images))
+    found = ImageSplit(
+        problem.zero_shot(prompts, "joint"), normalize(texts, dim=1), Reference(images)
+    )
     assert found.counts[0].tolist() == [int(((attribute == k) & place).sum()) for k in (0, 1)]
 
 
@@ -215,17 +247,28 @@ def world(portraits: Any) -> tuple[Host, Tensor]:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 class TestOnAModel:
-    @pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # 400 images are few for ten pairs
-    def test_several_attributes_with_several_values_are_solved_jointly(self, world: tuple[Host, Tensor]) -> None:
+    @pytest.mark.filterwarnings(
+        "ignore::vldebias.errors.ReferenceWarning"
+    )  # 400 images are few for ten pairs
+    def test_several_attributes_with_several_values_are_solved_jointly(
+        self, world: tuple[Host, Tensor]
+    ) -> None:
         model, features = world
         sets = [PROFESSIONS, few(load_prompts("skin-tone"))]  # two and five values
         reference = Reference(features, within_classes=False)
         problem = Problem(model, sets, reference=reference)
-        scatters = [ImageSplit(problem.zero_shot(one, "joint"), None, reference).scatter for one in problem.sets]
+        scatters = [
+            ImageSplit(problem.zero_shot(one, "joint"), None, reference).scatter
+            for one in problem.sets
+        ]
         assert [len(scatter) for scatter in scatters] == [1, 10]
-        fitted = vldebias.fit_projection(model, sets, method="equalise", lam=[1e7, 1e7], reference=reference)
+        fitted = vldebias.fit_projection(
+            model, sets, method="equalise", lam=[1e7, 1e7], reference=reference
+        )
         eye = torch.eye(fitted.dim, dtype=torch.float64)
-        assert torch.linalg.matrix_rank(eye - fitted.matrix()) == 5  # one direction of two values, four of five
+        assert (
+            torch.linalg.matrix_rank(eye - fitted.matrix()) == 5
+        )  # one direction of two values, four of five
         for scatter in scatters:
             assert (scatter @ fitted(eye).T).norm() < 1e-3 * scatter.norm()
 

@@ -1,4 +1,5 @@
-"""Predicted gaps: the fast draws against plain loops, and what the number says about shares of a ranking."""
+"""Predicted gaps: the fast draws against plain loops, and what the number says about shares of a
+ranking."""
 
 from itertools import combinations
 from typing import Any
@@ -47,7 +48,9 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), n=st.integers(12, 60), a=st.integers(2, 3), c=st.integers(1, 4))
-def test_differences_agree_with_loops_for_the_sample_and_its_resamples(seed: int, n: int, a: int, c: int) -> None:
+def test_differences_agree_with_loops_for_the_sample_and_its_resamples(
+    seed: int, n: int, a: int, c: int
+) -> None:
     x, values, classes = unit(n, DIM, seed=seed), codes(n, a, seed), codes(n, c, seed + 1)
     pool = gap(x, values, classes, resamples=3, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -73,12 +76,15 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
         expected = max(abs(float(d @ text)) for d in differences) / float((x @ text).std())
         assert float(found[0, q]) == pytest.approx(expected)
         each = drawn.differences @ (text / (x @ text).std())
-        square = sum(one[0] ** 2 - one[1:].var() for one in each.T) / 3  # over the pairs of values, without noise
+        square = (
+            sum(one[0] ** 2 - one[1:].var() for one in each.T) / 3
+        )  # over the pairs of values, without noise
         assert float(drawn.of_texts(texts, squared=True)[0, q]) == pytest.approx(float(square))
 
 
 def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:
-    """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common deviation."""
+    """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common
+    deviation."""
     draw, delta, n = torch.Generator().manual_seed(0), 0.6, 100_000
     values = torch.arange(n) % 2
     x = torch.randn(n, 2, generator=draw, dtype=torch.float64)
@@ -94,7 +100,8 @@ def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> No
 
 @pytest.mark.parametrize("delta", [0.0, 0.3])
 def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
-    """The absolute difference of few rows' means lies above that of the world; the square without noise does not."""
+    """The absolute difference of few rows' means lies above that of the world; the square without
+    noise does not."""
     text, found = torch.tensor([[1.0, 0.0]]), []
     for seed in range(200):
         draw = torch.Generator().manual_seed(seed)
@@ -102,7 +109,9 @@ def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
         x = torch.randn(40, 2, generator=draw, dtype=torch.float64)
         x[:, 0] += delta * values
         one = gap(x, values, resamples=200, seed=seed)
-        found.append((float(one.of_texts(text, squared=True)[0, 0]), float(one.of_texts(text)[0, 0])))
+        found.append(
+            (float(one.of_texts(text, squared=True)[0, 0]), float(one.of_texts(text)[0, 0]))
+        )
     squares, gaps = torch.tensor(found, dtype=torch.float64).T
     truth = delta**2 / (1 + delta**2 / 4)
     assert float(squares.mean()) == pytest.approx(truth, abs=4 * float(squares.std()) / 200**0.5)
@@ -111,13 +120,16 @@ def test_squares_are_those_of_the_world_however_few_rows(delta: float) -> None:
 
 @pytest.mark.parametrize("concepts", [2, 3, 20])
 def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
-    """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of the classes."""
+    """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of
+    the classes."""
     x = normal(2 * concepts, DIM, seed=concepts)
     values, classes = torch.arange(2).repeat(concepts), torch.arange(concepts).repeat_interleave(2)
     pool = gap(x, values, classes, resamples=4000, whole=True)
     each = x[0::2] - x[1::2]
     torch.testing.assert_close(pool.differences[0, 0], each.mean(0))
-    torch.testing.assert_close(pool.differences[1:, 0].var(0), each.var(0) / concepts, rtol=0.12, atol=0)
+    torch.testing.assert_close(
+        pool.differences[1:, 0].var(0), each.var(0) / concepts, rtol=0.12, atol=0
+    )
     torn = gap(x, values, classes, resamples=4000)
     if concepts == 20:
         assert float((torn.differences[1:, 0].var(0) / (each.var(0) / concepts)).mean()) > 1.5

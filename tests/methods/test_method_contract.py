@@ -1,4 +1,5 @@
-"""What every method keeps: fitted, attached, saved, loaded and merged through one path; refused by its needs."""
+"""What every method keeps: fitted, attached, saved, loaded and merged through one path; refused by
+its needs."""
 
 import copy
 from dataclasses import dataclass, fields, replace
@@ -21,17 +22,45 @@ from vldebias.prompts import load_prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-NAMES = ["none", "orth", "orth-cali", "cali", "difference", "equalise", "cali+equalise", "difference+equalise"]
-NAMES += ["paper", "default", "auto", "target-shares", "leace", "sfid", "roboshot", "bend-vlm", "each-value", "suffix"]
+NAMES = [
+    "none",
+    "orth",
+    "orth-cali",
+    "cali",
+    "difference",
+    "equalise",
+    "cali+equalise",
+    "difference+equalise",
+]
+NAMES += [
+    "paper",
+    "default",
+    "auto",
+    "target-shares",
+    "leace",
+    "sfid",
+    "roboshot",
+    "bend-vlm",
+    "each-value",
+    "suffix",
+]
 NAMES += ["lian", "spd", "fair-pca"]
 SET = few(load_prompts("professions-gender"), 8)
-PROMPTS = ["A photo of a nurse.", "A photo of a pilot.", "a picture of a judge", "A photo of a female nurse."]
+PROMPTS = [
+    "A photo of a nurse.",
+    "A photo of a pilot.",
+    "a picture of a judge",
+    "A photo of a female nurse.",
+]
 
 
 class Case:
-    """A model or a pipeline of the miniature, which embeds a prompt once, and what depends on its texts."""
+    """A model or a pipeline of the miniature, which embeds a prompt once, and what depends on its
+    texts."""
 
-    def __init__(self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None) -> None:
+    def __init__(
+        self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None
+    ) -> None:
         self.host, self.reference = resolve(bare, tokenizer=tokenizer), reference
         self._bare, self._encode, self._tokenizer = bare, encode, tokenizer
         self.fitted: dict[str, dict[str, Edit]] = {}
@@ -43,7 +72,9 @@ class Case:
     def debias(self, method: Any, **how: Any) -> vldebias.Attachment:
         """Attach a method, with images only for those that use them."""
         needs = isinstance(method, str) and METHODS[method].uses_images
-        return vldebias.debias(self.host, SET, method=method, reference=self.reference if needs else None, **how)
+        return vldebias.debias(
+            self.host, SET, method=method, reference=self.reference if needs else None, **how
+        )
 
     def outputs(self) -> list[Tensor]:
         with torch.no_grad():
@@ -65,21 +96,43 @@ def cases(portraits: Any) -> dict[str, Case]:
 
     return {
         "model": Case(model, both, tokenizer, features),
-        "pipeline": Case(load_pipeline(), lambda pipe: pipe.encode_prompt(PROMPTS, "cpu", 1, False)[:1]),
+        "pipeline": Case(
+            load_pipeline(), lambda pipe: pipe.encode_prompt(PROMPTS, "cpu", 1, False)[:1]
+        ),
     }
 
 
 ON = [(name, "model") for name in NAMES if METHODS[name].models]
-ON += [(name, "pipeline") for name in NAMES if METHODS[name].pipelines and name != "default"]  # which rewrites
+ON += [
+    (name, "pipeline") for name in NAMES if METHODS[name].pipelines and name != "default"
+]  # which rewrites
 
 
 def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() -> None:
-    own = {name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")}
+    own = {
+        name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
+    }
     assert own == {*NAMES, "balanced-prompts"}
     assert {name for name in own if not METHODS[name].models} == {"fair-pca", "balanced-prompts"}
-    for_models = {"equalise", "cali+equalise", "difference+equalise", "target-shares", "leace", "sfid", "spd"}
-    assert {name for name in own if not METHODS[name].pipelines} == {*for_models, "roboshot", "bend-vlm"}
-    assert len({METHODS[name].title for name in NAMES}) == len({to_rgb(METHODS[n].color) for n in NAMES}) == len(NAMES)
+    for_models = {
+        "equalise",
+        "cali+equalise",
+        "difference+equalise",
+        "target-shares",
+        "leace",
+        "sfid",
+        "spd",
+    }
+    assert {name for name in own if not METHODS[name].pipelines} == {
+        *for_models,
+        "roboshot",
+        "bend-vlm",
+    }
+    assert (
+        len({METHODS[name].title for name in NAMES})
+        == len({to_rgb(METHODS[n].color) for n in NAMES})
+        == len(NAMES)
+    )
 
 
 @pytest.mark.parametrize(("name", "on"), ON)
@@ -92,8 +145,15 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     edits = case.fitted[name] = dict(attachment.projections)
     for role, edit in edits.items():
         origin = edit.provenance
-        assert (origin.space, origin.fingerprint) == (case.host.space(role), case.host.fingerprint(role))
-        assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (SET.name, SET.hash, SET.stated_words)
+        assert (origin.space, origin.fingerprint) == (
+            case.host.space(role),
+            case.host.fingerprint(role),
+        )
+        assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (
+            SET.name,
+            SET.hash,
+            SET.stated_words,
+        )
         assert origin.uses_images == method.uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
         assert edit.side == (method.side if on == "model" else "text")
@@ -101,7 +161,9 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert edit.dim == attached[0].shape[-1]
     if on == "model":
         assert torch.equal(attached[1], base[1]) == (method.side == "text")
-    idle = method.side == "image" or all(edit.method in ("none", "auto: none") for edit in edits.values())
+    idle = method.side == "image" or all(
+        edit.method in ("none", "auto: none") for edit in edits.values()
+    )
     moved = [not torch.equal(a, b) for a, b in zip(attached[0], base[0], strict=True)]
     assert moved == [not idle, not idle, not idle, False]  # the last prompt states its attribute
     attachment.strength = 0.0
@@ -111,12 +173,16 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert case.unchanged()
     attachment.remove()
     assert case.unchanged()
-    loaded = {role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()}
+    loaded = {
+        role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()
+    }
     for role, edit in loaded.items():
         first, tensors = edits[role], {key: getattr(edit, key) for key in edit.axes}
         assert (type(edit), edit.settings()) == (type(first), first.settings())
         saved = {one.name for one in fields(edit) if one.init} - {*edit.axes}
-        assert {key: getattr(edit, key) for key in saved} == {key: getattr(first, key) for key in saved}
+        assert {key: getattr(edit, key) for key in saved} == {
+            key: getattr(first, key) for key in saved
+        }
         assert all(torch.equal(tensor, getattr(first, key)) for key, tensor in tensors.items())
         for key, tensor in tensors.items():
             with pytest.raises(InvalidInputError, match=rf"^{key}: expected a .*tensor \("):
@@ -133,7 +199,9 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
 @pytest.mark.parametrize(("name", "on"), ON)
-def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case], name: str, on: str) -> None:
+def test_merged_gives_what_it_gave_attached_or_a_sentence(
+    cases: dict[str, Case], name: str, on: str
+) -> None:
     case = cases[on]
     if name not in case.fitted:
         with case.debias(name) as one:
@@ -156,9 +224,14 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(cases: dict[str, Case]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_is_refused_for_the_host_that_it_is_not_for(cases: dict[str, Case], name: str) -> None:
+def test_a_method_is_refused_for_the_host_that_it_is_not_for(
+    cases: dict[str, Case], name: str
+) -> None:
     method = METHODS[name]
-    for on, other, fits in (("pipeline", "image-text m", method.pipelines), ("model", "pipelines", method.models)):
+    for on, other, fits in (
+        ("pipeline", "image-text m", method.pipelines),
+        ("model", "pipelines", method.models),
+    ):
         if not fits:
             with pytest.raises(UnsupportedHostError, match=f"is only for {other}"):
                 vldebias.debias(cases[on].host, SET, method=name)
@@ -172,12 +245,18 @@ LACKS: dict[Need, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "need"), [(a, b) for a in NAMES for b in sorted(METHODS[a].needs - {Need.PAIRS})])
+@pytest.mark.parametrize(
+    ("name", "need"), [(a, b) for a in NAMES for b in sorted(METHODS[a].needs - {Need.PAIRS})]
+)
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
     host = TextTable({"nothing": [1.0]})
     host.generative = not METHODS[name].models
-    images = None if need in (Need.IMAGES, Need.LABELS) or not METHODS[name].uses_images else torch.ones(3, 1)
+    images = (
+        None
+        if need in (Need.IMAGES, Need.LABELS) or not METHODS[name].uses_images
+        else torch.ones(3, 1)
+    )
     problem = replace(Problem(host, replace(SET, **change)), reference=images)
     with pytest.raises(InvalidInputError, match=message):
         problem.fit(name, "joint")
@@ -199,22 +278,26 @@ def test_terms_are_summed_in_any_order_and_once() -> None:
     assert (one.name, one.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
-def test_entry_points_of_other_packages_are_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_of_other_packages_are_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A package that is installed beside this one: ten lines, and an entry point."""
     (tmp_path / "acme.py").write_text(
-        "from vldebias.methods import METHODS, Method\n\n\n"
-        "class Double(Method):\n"
-        '    name, has_lam = "acme-double", True\n\n'
-        "    def fit(self, problem, role):\n"
-        '        return METHODS["cali"].fit(problem, role).at_multiple(2.0).stamped(method=self.name)\n'
+        "from vldebias.methods import METHODS, Method\n\n\nclass Double(Method):\n    name, has_lam"
+        ' = "acme-double", True\n\n    def fit(self, problem, role):\n        return'
+        ' METHODS["cali"].fit(problem, role).at_multiple(2.0).stamped(method=self.name)\n'
     )
     info = tmp_path / "acme-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vldebias.methods]\ndouble = acme:Double\nbroken = acme:Nothing\n")
+    (info / "entry_points.txt").write_text(
+        "[vldebias.methods]\ndouble = acme:Double\nbroken = acme:Nothing\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(METHODS, "_searched", False)
-    with pytest.warns(VldebiasWarning, match=r"entry point 'broken' of vldebias.methods \(acme:Nothing\)"):
+    with pytest.warns(
+        VldebiasWarning, match=r"entry point 'broken' of vldebias.methods \(acme:Nothing\)"
+    ):
         assert "acme-double" in METHODS
     words = {"a man": [1.0, 0.5], "a woman": [1.0, -0.5], "a doctor": [1.0, 0.1]}
     prompts = vldebias.PromptSet("g", groups=(("a man", "a woman"),))
@@ -233,7 +316,11 @@ class Flip(Edit):
     provenance: Provenance
 
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
-        return z if strength == 0 else z - 2 * strength * (z @ self.axis.to(z))[..., None] * self.axis.to(z)
+        return (
+            z
+            if strength == 0
+            else z - 2 * strength * (z @ self.axis.to(z))[..., None] * self.axis.to(z)
+        )
 
 
 class Mirror(Method):
@@ -244,7 +331,9 @@ class Mirror(Method):
 
 
 @pytest.mark.parametrize("on", ["model", "pipeline"])
-def test_an_edit_of_another_package_is_attached_and_saved(cases: dict[str, Case], on: str, tmp_path: Path) -> None:
+def test_an_edit_of_another_package_is_attached_and_saved(
+    cases: dict[str, Case], on: str, tmp_path: Path
+) -> None:
     case = cases[on]
     with case.debias(Mirror(), keep_stated=False) as one:
         flipped = case.outputs()[0]
@@ -258,9 +347,13 @@ def test_an_edit_of_another_package_is_attached_and_saved(cases: dict[str, Case]
         assert torch.equal(case.outputs()[0], flipped)
 
 
-def test_target_shares_are_attached_by_what_fit_shares_gives(cases: dict[str, Case], tmp_path: Path) -> None:
+def test_target_shares_are_attached_by_what_fit_shares_gives(
+    cases: dict[str, Case], tmp_path: Path
+) -> None:
     case = cases["model"]
-    move = vldebias.fit_shares(case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1)
+    move = vldebias.fit_shares(
+        case.host, SET, {"male": 0.3, "female": 0.7}, reference=case.reference, top=0.1
+    )
     for edit in (move, load_edit(move.save_pretrained(tmp_path))):
         with vldebias.debias(case.host, edit):
             moved = case.outputs()[0]

@@ -21,8 +21,11 @@ DIM = 12
 EYE = torch.eye(DIM, dtype=torch.float64)
 
 
-def crowd(n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25) -> tuple[Tensor, Tensor]:
-    """Unit images (n, d) and their groups (n,); group g leans to axis g, all lean to axis DIM - 1."""
+def crowd(
+    n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: float = 0.25
+) -> tuple[Tensor, Tensor]:
+    """Unit images (n, d) and their groups (n,); group g leans to axis g, all lean to axis DIM -
+    1."""
     draw = torch.Generator().manual_seed(seed)
     group = torch.multinomial(torch.tensor(shares), n, replacement=True, generator=draw)
     return normalize(EYE[group] + EYE[-1] + noise * normal(n, DIM, seed=seed + 1), dim=1), group
@@ -31,7 +34,9 @@ def crowd(n: int, seed: int, shares: tuple[float, ...] = (0.5, 0.5), noise: floa
 def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetShares:
     """The move for groups "g0", "g1", ... whose texts are the axes."""
     names = [f"g{i}" for i in range(groups)]
-    prompts = PromptSet("groups", groups=(tuple(names),), spurious=tuple(names), attributes={n: (n,) for n in names})
+    prompts = PromptSet(
+        "groups", groups=(tuple(names),), spurious=tuple(names), attributes={n: (n,) for n in names}
+    )
     given = None if shares is None else dict(zip(names, shares, strict=False))
     table = TextTable(dict(zip(names, EYE, strict=False)))
     return fit_shares(table, prompts, given, reference=images, **{"top": 0.1} | how)
@@ -42,12 +47,16 @@ def test_covariances_are_those_of_the_pseudo_groups() -> None:
     found, value = fit(list(images.split(7))), (images @ EYE[:2].T).argmax(1)
     assert found.lam == 1000.0
     for g in (0, 1):
-        torch.testing.assert_close(found.covariances[g], torch.cov(images[value == g].T, correction=0))
+        torch.testing.assert_close(
+            found.covariances[g], torch.cov(images[value == g].T, correction=0)
+        )
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), groups=st.integers(2, 4), lam=st.floats(0.1, 1e4))
-def test_a_query_minimises_its_move_plus_the_weighted_misses(seed: int, groups: int, lam: float) -> None:
+def test_a_query_minimises_its_move_plus_the_weighted_misses(
+    seed: int, groups: int, lam: float
+) -> None:
     """With targets that follow from the spreads of the moved query itself."""
     images, _ = crowd(400, seed, shares=(1 / groups,) * groups)
     shares = normal(groups, seed=seed + 3).softmax(0)
@@ -62,7 +71,9 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(seed: int, groups: 
         for own, s in zip(parts, shares, strict=True)
     ]
     couples = [(i, j) for i in range(groups) for j in range(i + 1, groups)]
-    precision = [len(parts[i]) * len(parts[j]) / (len(parts[i]) + len(parts[j])) for i, j in couples]
+    precision = [
+        len(parts[i]) * len(parts[j]) / (len(parts[i]) + len(parts[j])) for i, j in couples
+    ]
     for (i, j), p in zip(couples, precision, strict=True):
         difference, weight = parts[i].mean(0) - parts[j].mean(0), lam * p / sum(precision)
         left += weight * torch.outer(difference, difference)
@@ -70,7 +81,9 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(seed: int, groups: 
     torch.testing.assert_close(moved, torch.linalg.solve(left, right), atol=1e-4, rtol=1e-3)
 
 
-def shares_at(queries: Tensor, images: Tensor, group: Tensor, top: float, groups: int = 2) -> Tensor:
+def shares_at(
+    queries: Tensor, images: Tensor, group: Tensor, top: float, groups: int = 2
+) -> Tensor:
     """(q, g) shares of the true groups among the first results."""
     best = (queries @ images.T).topk(round(top * len(images)), dim=1).indices
     return torch.stack([(group[best] == g).double().mean(1) for g in range(groups)], dim=1)
@@ -86,8 +99,12 @@ def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float,
     held_out, group = images[10_000:], group[10_000:]
     before = shares_at(QUERIES, held_out, group, 0.1)
     after = shares_at(found(QUERIES), held_out, group, 0.1)
-    assert (before - torch.tensor(wanted)).abs().max() > 0.3, "the queries have to lean for the test to mean anything"
-    assert (after - torch.tensor(wanted)).abs().max() < 0.08  # images on a sphere are not quite normal
+    assert (before - torch.tensor(wanted)).abs().max() > 0.3, (
+        "the queries have to lean for the test to mean anything"
+    )
+    assert (
+        after - torch.tensor(wanted)
+    ).abs().max() < 0.08  # images on a sphere are not quite normal
     assert (after.mean(0) - torch.tensor(wanted)).abs().max() < 0.05
 
 
@@ -99,7 +116,8 @@ def test_a_larger_share_is_a_larger_share() -> None:
 
 
 def test_the_shares_of_all_images_are_plain_equalising() -> None:
-    """Of two groups that are mirror images: as many, and spread alike under every query without a side."""
+    """Of two groups that are mirror images: as many, and spread alike under every query without a
+    side."""
     images, _ = crowd(400, seed=6)
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
     between = QUERIES.clone()
@@ -132,15 +150,27 @@ LOPSIDED, PLAIN = crowd(1000, seed=0, shares=(0.9, 0.1))[0], crowd(100, seed=0)[
     *((PLAIN, shares, {}, "positive numbers with sum 1") for shares in ((1.0, 0.0), (0.5, 0.4))),
     (PLAIN, (1.0,), {}, r"one for each of \['g0', 'g1'\], got \{'g0'"),
     *((PLAIN, (0.5, 0.5), {"lam": lam}, "one lam above 0") for lam in (0.0, [10.0, 10.0])),
-    (PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1], (0.5, 0.5), {}, r"at least 10 images of every group, got \{'g0': 0"),
+    (
+        PLAIN[(PLAIN @ EYE[:2].T).argmax(1) == 1],
+        (0.5, 0.5),
+        {},
+        r"at least 10 images of every group, got \{'g0': 0",
+    ),
     (torch.ones(3, DIM + 1).double(), (0.5, 0.5), {}, "width 13, texts 12"),
 )
-def test_shares_that_cannot_be_had_are_refused(images: Tensor, shares: tuple[float, ...], how: dict[str, Any]) -> None:
+def test_shares_that_cannot_be_had_are_refused(
+    images: Tensor, shares: tuple[float, ...], how: dict[str, Any]
+) -> None:
     fit(images, shares, **how)
 
 
 GENDER = few(load_prompts("gender"))
-SEARCHED = ["A photo of a firefighter.", "A photo of a nurse.", "A photo of a pilot.", "A photo of a clerk."]
+SEARCHED = [
+    "A photo of a firefighter.",
+    "A photo of a nurse.",
+    "A photo of a pilot.",
+    "A photo of a clerk.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -151,13 +181,20 @@ def world(portraits: Any) -> tuple[Host, Tensor, Tensor]:
 
 
 def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
-    """Shares of the zero-shot values, which is all that is known; the true ones lag as far as those are wrong."""
+    """Shares of the zero-shot values, which is all that is known; the true ones lag as far as those
+    are wrong."""
     model, features, gender = world
-    read = (features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()).argmax(1)
+    read = (
+        features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()
+    ).argmax(1)
     queries, found = model.embed(SEARCHED, "joint").float(), {}
     for share in (0.2, 0.8):
-        move = fit_shares(model, GENDER, {"male": share, "female": 1 - share}, reference=features, top=0.1)
-        found[share] = [float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)]
+        move = fit_shares(
+            model, GENDER, {"male": share, "female": 1 - share}, reference=features, top=0.1
+        )
+        found[share] = [
+            float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)
+        ]
         assert found[share][0] == pytest.approx(share, abs=0.12)
     assert found[0.8][1] > found[0.2][1] + 0.3
 

@@ -1,4 +1,5 @@
-"""Other wordings in the place of a prompt: what is written, and their mean; attached they are read in tests/hosts."""
+"""Other wordings in the place of a prompt: what is written, and their mean; attached they are read
+in tests/hosts."""
 
 from dataclasses import replace
 
@@ -44,7 +45,10 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     host = TextTable({"a photo": [1.0, 0.0]})
     edit = Problem(host, SET).fit("each-value", "joint")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)
-    z, each = torch.ones(1, 5, 2), torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
+    z, each = (
+        torch.ones(1, 5, 2),
+        torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1),
+    )
     torch.testing.assert_close(edit.combined(z, each, 1.0), torch.full((1, 5, 2), 2.0))
     torch.testing.assert_close(edit.combined(z, each, 0.5), torch.full((1, 5, 2), 1.5))
     assert edit(z, 0.0) is z

@@ -1,4 +1,5 @@
-"""Discrepancy (eq. 7.2) against its definition; shares from a judge on all images and people on some."""
+"""Discrepancy (eq. 7.2) against its definition; shares from a judge on all images and people on
+some."""
 
 import contextlib
 import math
@@ -38,7 +39,11 @@ def world(rng, judge, n=1500):
 def sampled(rng, truth, said, n, *, stratified):
     """Labels of n images by lot, and their weights."""
     people, weights = np.full(len(truth), NOT_LABELLED), np.ones(len(truth))
-    parts = [np.flatnonzero(said == code) for code in np.unique(said)] if stratified else [np.arange(len(truth))]
+    parts = (
+        [np.flatnonzero(said == code) for code in np.unique(said)]
+        if stratified
+        else [np.arange(len(truth))]
+    )
     for part in parts:
         chosen = rng.choice(part, min(len(part), n // len(parts)), replace=False)
         people[chosen], weights[chosen] = truth[chosen], len(part) / len(chosen)
@@ -60,16 +65,22 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
     error = np.std(found, axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - TRUE), 4 * error)
     assert np.mean(held) > 0.9
-    if name in ("calls women men", "says the opposite"):  # the judge alone is far off, so the test can fail
+    if name in (
+        "calls women men",
+        "says the opposite",
+    ):  # the judge alone is far off, so the test can fail
         assert abs((said == FEMALE).mean() - TRUE[FEMALE]) > 0.1
 
 
 @pytest.mark.parametrize(("labels", "told"), [(10, True), (29, True), (30, False), (100, False)])
 def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
-    """Also where judge and people agree about every image that was labelled, and all labels are one value."""
+    """Also where judge and people agree about every image that was labelled, and all labels are one
+    value."""
     said, people = np.zeros(400, int), np.full(400, NOT_LABELLED)
     people[:labels] = 0
-    with pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext():
+    with (
+        pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext()
+    ):
         found = corrected_shares(said, people, 2)
     for one, most in zip(found.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
         assert 0 <= one.low <= one.value <= one.high <= most + 1e-12
@@ -96,7 +107,10 @@ def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
     for name, judge in JUDGES.items():
         truth, said = world(rng, judge, 20_000)
         people, _ = sampled(rng, truth, said, 2000, stratified=False)
-        interval, alone = corrected_shares(said, people, 3).figures(2)[MALE], wilson_interval(1140, 2000)
+        interval, alone = (
+            corrected_shares(said, people, 3).figures(2)[MALE],
+            wilson_interval(1140, 2000),
+        )
         wide = (interval.high - interval.low) / (alone[1] - alone[0])
         assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
 
@@ -104,8 +118,12 @@ def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
 def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     rng = np.random.default_rng(1)
     sure = rng.random(4000) < 0.8
-    truth = np.where(sure, MALE, FEMALE)  # the judge says man throughout; only where it is unsure it errs
-    chosen = np.concatenate([rng.choice(np.flatnonzero(sure == one), 50, replace=False) for one in (True, False)])
+    truth = np.where(
+        sure, MALE, FEMALE
+    )  # the judge says man throughout; only where it is unsure it errs
+    chosen = np.concatenate(
+        [rng.choice(np.flatnonzero(sure == one), 50, replace=False) for one in (True, False)]
+    )
     people, weights = np.full(4000, NOT_LABELLED), np.ones(4000)
     people[chosen] = truth[chosen]
     weights[sure], weights[~sure] = sure.sum() / 50, (~sure).sum() / 50
@@ -113,13 +131,17 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     found = corrected_shares(said, people, 2, weights=weights)
     np.testing.assert_allclose(found.shares[0], sure.mean())
     assert abs(corrected_shares(said, people, 2).shares[0] - 0.5) < 1e-9
-    assert np.ptp(found.figures(2)[MALE]) < 0.1  # both kinds are known for certain: only their mixture is estimated
+    assert (
+        np.ptp(found.figures(2)[MALE]) < 0.1
+    )  # both kinds are known for certain: only their mixture is estimated
 
 
 def test_a_judge_that_says_one_thing_leaves_the_people_alone():
     people = np.array([0] * 20 + [1] * 12 + [2] * 8 + [NOT_LABELLED] * 3600)
     found = corrected_shares(np.zeros(3640, int), people, 3)
-    assert np.array_equal(corrected_shares(["x"] * 3640, people, 3, resamples=2000, seed=0).draws, found.draws)
+    assert np.array_equal(
+        corrected_shares(["x"] * 3640, people, 3, resamples=2000, seed=0).draws, found.draws
+    )
     np.testing.assert_allclose(found.shares, [0.5, 0.3, 0.2])
     share, _, gap, skew = found.figures(2)
     np.testing.assert_allclose((share.low, share.high), wilson_interval(20, 40), atol=0.02)
@@ -137,7 +159,9 @@ def test_the_gap_is_covered_also_where_it_is_near_0(share):
         held.append(gap.low <= true <= gap.high)
         low, high = np.quantile(np.sqrt(2) * np.abs(found.draws[0, :, 0] - 0.5), [0.025, 0.975])
         drawn.append(low <= true <= high)  # quantiles of drawn gaps, which lie above 0
-        np.testing.assert_allclose([skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high])))
+        np.testing.assert_allclose(
+            [skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high]))
+        )
     assert np.mean(held) >= 0.92
     if share == 0.5:
         assert np.mean(drawn) < 0.5
@@ -182,23 +206,35 @@ def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
     assert module.independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
 
 
-cases = st.integers(2, 6).flatmap(lambda g: st.tuples(st.just(g), st.lists(st.integers(0, g - 1), min_size=1)))
+cases = st.integers(2, 6).flatmap(
+    lambda g: st.tuples(st.just(g), st.lists(st.integers(0, g - 1), min_size=1))
+)
 
 
 @given(cases, st.integers(0, 5))
-def test_discrepancy_ratio_and_kl_are_their_definitions(case: tuple[int, list[int]], unknown: int) -> None:
+def test_discrepancy_ratio_and_kl_are_their_definitions(
+    case: tuple[int, list[int]], unknown: int
+) -> None:
     n_groups, labels = case
     counts = np.bincount(labels, minlength=n_groups)
     shares, even = counts / len(labels), 1 / n_groups
     expected = math.sqrt(sum((shares - even) ** 2))
-    assert discrepancy(labels, n_groups) == discrepancy(torch.tensor(labels), n_groups) == pytest.approx(expected)
-    assert discrepancy([-1] * unknown + labels[::-1], n_groups, unknown=-1) == pytest.approx(expected)
+    assert (
+        discrepancy(labels, n_groups)
+        == discrepancy(torch.tensor(labels), n_groups)
+        == pytest.approx(expected)
+    )
+    assert discrepancy([-1] * unknown + labels[::-1], n_groups, unknown=-1) == pytest.approx(
+        expected
+    )
     both = np.stack([counts, 0 * counts])  # where nothing was counted it is the largest
     assert module.discrepancies(both) == pytest.approx([expected, math.sqrt(1 - even)])
     assert module.deviation_ratios(both) == pytest.approx([max(abs(shares - even)) / (1 - even), 1])
     kl = sum(s * math.log(s * n_groups) for s in shares if s)
     assert module.kl_divergences(both) == pytest.approx([kl, math.log(n_groups)], abs=1e-12)
-    blind, seen = ([one.value for one in as_judged(np.array(of), n_groups)] for of in ([n_groups] * 4, labels))
+    blind, seen = (
+        [one.value for one in as_judged(np.array(of), n_groups)] for of in ([n_groups] * 4, labels)
+    )
     assert blind[-2:] == pytest.approx([math.sqrt(1 - even), math.log(n_groups)])
     assert seen[:-2] == pytest.approx(shares)
 
@@ -226,7 +262,10 @@ def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
     (partial(discrepancy, unknown=-1), ([-1, -1], 2), "labels: all 2"),
     *((partial(discrepancy, unknown=code), ([0, 1], 2), "unknown: ") for code in (0, 1)),
     (discrepancy, ([0, 0], 1), "n_groups: "),
-    *((corrected_shares, ([0] * 30, of * 10, 2), "people|length") for of in ([NOT_LABELLED] * 3, [0])),
+    *(
+        (corrected_shares, ([0] * 30, of * 10, 2), "people|length")
+        for of in ([NOT_LABELLED] * 3, [0])
+    ),
     (corrected_shares, ([0] * 30, [0, 1, 2] * 10, 2), r"people: expected codes -1 \.\. 1"),
     (lambda *of: corrected_shares(*of).figures(2), ([0] * 30, [2] * 30, 3), "can be told"),
     (partial(corrected_shares, weights=[1, 0, 1] * 10), ([0] * 30, [0, 1, 1] * 10, 2), "above 0"),

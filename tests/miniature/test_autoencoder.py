@@ -27,7 +27,8 @@ def test_pictures_become_latents_and_come_back_also_by_a_saved_one(small, tmp_pa
 
 
 def test_the_first_level_moves_pixels_and_loses_none(small):
-    """What the inner network sees of a patch are its 2 x 2 pixels, and what it says of them comes back in place."""
+    """What the inner network sees of a patch are its 2 x 2 pixels, and what it says of them comes
+    back in place."""
     seen = []
     handle = small.encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     x = torch.arange(3 * 16 * 16.0).view(1, 3, 16, 16)
@@ -42,6 +43,8 @@ def test_a_pipeline_reads_the_size_of_its_pictures_from_it():
     assert isinstance(pipeline, StableDiffusionPipeline)
     side = pipeline.unet.config.sample_size * pipeline.vae_scale_factor
     assert side == pipeline.vae.config.sample_size == 64
-    assert pipeline.vae.config.scaling_factor > 1  # measured when it was trained; 1 is that of a new one
+    assert (
+        pipeline.vae.config.scaling_factor > 1
+    )  # measured when it was trained; 1 is that of a new one
     assert not any(weight.requires_grad for weight in pipeline.vae.parameters())
     assert pipeline.vae.config.latent_channels == pipeline.unet.config.in_channels

@@ -1,4 +1,5 @@
-"""The models that ship: they load in both libraries, read the shipped pictures, and refuse other weights."""
+"""The models that ship: they load in both libraries, read the shipped pictures, and refuse other
+weights."""
 
 import numpy as np
 import open_clip
@@ -9,11 +10,24 @@ from safetensors.torch import save_file
 
 from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError
-from vldebias.miniature import AttributeNetwork, load_clip, load_judge, load_pipeline, open_world, weights_dir, words
+from vldebias.miniature import (
+    AttributeNetwork,
+    load_clip,
+    load_judge,
+    load_pipeline,
+    open_world,
+    weights_dir,
+    words,
+)
 from vldebias.miniature.architectures import NARROW
 from vldebias.miniature.models import load_weights
 
-TEXTS = ["A photo of a doctor.", "this is a WATERBIRD in the ocean", "", "a photo of a female web developer!"]
+TEXTS = [
+    "A photo of a doctor.",
+    "this is a WATERBIRD in the ocean",
+    "",
+    "a photo of a female web developer!",
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +43,12 @@ def people():
 
 
 def pixels(data):
-    return torch.from_numpy(np.stack([np.asarray(data.read(i)) for i in range(len(data))])).permute(0, 3, 1, 2) / 255
+    return (
+        torch.from_numpy(np.stack([np.asarray(data.read(i)) for i in range(len(data))])).permute(
+            0, 3, 1, 2
+        )
+        / 255
+    )
 
 
 def features(output):
@@ -38,13 +57,25 @@ def features(output):
 
 
 def test_what_ships_is_small():
-    files = [path for path in weights_dir().parent.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
+    files = [
+        path
+        for path in weights_dir().parent.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    ]
     assert sum(path.stat().st_size for path in files) < 26e6
-    assert {path.suffix for path in files} <= {".safetensors", ".json", ".gz", ".md", ".webp", ".csv"}
+    assert {path.suffix for path in files} <= {
+        ".safetensors",
+        ".json",
+        ".gz",
+        ".md",
+        ".webp",
+        ".csv",
+    }
 
 
 def test_features_and_logits_of_the_twins_agree(clip, people):
-    """Padding follows the end token, and the tower is causal, so that how much there is does not matter."""
+    """Padding follows the end token, and the tower is causal, so that how much there is does not
+    matter."""
     model, preprocess, tokenizer = clip
     assert isinstance(model, open_clip.CLIP)
     assert not model.training
@@ -56,7 +87,9 @@ def test_features_and_logits_of_the_twins_agree(clip, people):
         assert torch.allclose(model.encode_image(seen), images, atol=1e-5)
         for padding in ("max_length", True):
             texts = other_tokenizer(TEXTS, padding=padding, truncation=True, return_tensors="pt")
-            assert torch.allclose(model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5)
+            assert torch.allclose(
+                model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5
+            )
             logits = other(**texts, pixel_values=seen).logits_per_image
             assert torch.allclose(model.get_logits(seen, ids)[0], logits, atol=1e-3)
 
@@ -78,19 +111,24 @@ def test_clip_reads_what_the_pictures_show(clip, people):
     data, shown = people
     with torch.no_grad():
         images = model.encode_image(torch.stack([preprocess(x) for x in shown]), normalize=True)
-        classes = model.encode_text(tokenizer([f"A photo of a {p}." for p in words.PROFESSIONS]), normalize=True)
+        classes = model.encode_text(
+            tokenizer([f"A photo of a {p}." for p in words.PROFESSIONS]), normalize=True
+        )
     right = (images @ classes.T).argmax(dim=1).numpy() == data.column("profession").codes
     assert right[data.column("duty").codes == 0].mean() > 0.6  # chance: 0.01
 
 
 def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
-    """The bias that the world of birds is there for: rare groups are read much worse than frequent ones."""
+    """The bias that the world of birds is there for: rare groups are read much worse than frequent
+    ones."""
     model, preprocess, tokenizer = clip
     flock = open_world("birds", n=400)
     prompts = [f"This is a picture of a {name}." for name in words.CLASSES]
     with torch.no_grad():
         classes = model.encode_text(tokenizer(prompts), normalize=True)
-        images = model.encode_image(torch.stack([preprocess(x) for x in pixels(flock)]), normalize=True)
+        images = model.encode_image(
+            torch.stack([preprocess(x) for x in pixels(flock)]), normalize=True
+        )
     label = flock.column("label").codes
     right = (images @ classes.T).argmax(dim=1).numpy() == label
     frequent = label == flock.column("place").codes
@@ -105,7 +143,9 @@ def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture(cap
         assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
     sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
     how = {"num_inference_steps": 2, "output_type": "pt"}
-    one, again, other = (pipeline("A photo of a chef.", generator=source, **how).images for source in sources)
+    one, again, other = (
+        pipeline("A photo of a chef.", generator=source, **how).images for source in sources
+    )
     assert one.shape == (1, 3, 64, 64)
     assert (pipeline.config.requires_safety_checker, *capsys.readouterr()) == (False, "", "")
     assert torch.equal(one, again)
@@ -118,7 +158,9 @@ def test_judge_reads_birds_in_their_places():
     seen = judge.predict(pixels(flock))
     assert (seen["world"] == words.WORLDS.index("birds")).double().mean() > 0.95
     assert (seen["species"].numpy() == flock.column("species").codes).mean() > 0.95
-    assert ((seen["place"].numpy() >= len(words.PLACES) // 2) == flock.column("place").codes).mean() > 0.95
+    assert (
+        (seen["place"].numpy() >= len(words.PLACES) // 2) == flock.column("place").codes
+    ).mean() > 0.95
     assert torch.allclose(seen["species_probabilities"].sum(dim=1), torch.ones(300), atol=1e-5)
     with pytest.raises(InvalidInputError, match=r"\(n, 3, 64, 64\).*got \(3, 64, 64\)"):
         judge.predict(torch.zeros(3, 64, 64))
@@ -128,7 +170,12 @@ def test_judge_reads_the_people_that_the_pipeline_draws():
     judge, pipeline = load_judge(), load_pipeline()
     for code, gender in enumerate(words.GENDERS):
         source = torch.Generator().manual_seed(0)
-        asked = {"num_inference_steps": 8, "guidance_scale": 3.0, "generator": source, "output_type": "pt"}
+        asked = {
+            "num_inference_steps": 8,
+            "guidance_scale": 3.0,
+            "generator": source,
+            "output_type": "pt",
+        }
         seen = judge.predict(pipeline([f"A photo of a {gender} chef."] * 6, **asked).images)
         assert (seen["gender"] == code).double().mean() > 0.8
         assert (seen["profession"] == words.PROFESSIONS.index("chef")).double().mean() > 0.8
@@ -148,10 +195,15 @@ def test_another_build_is_found_through_the_environment(monkeypatch, tmp_path):
 
 def test_weights_of_another_edition_are_refused(tmp_path):
     weights = load_weights(weights_dir() / "judge.safetensors")
-    assert {weight.dtype for weight in weights.values()} == {torch.float32, torch.int64}  # counts of batches
+    assert {weight.dtype for weight in weights.values()} == {
+        torch.float32,
+        torch.int64,
+    }  # counts of batches
     for change in ({"features.0.weight": torch.zeros(32, 3, 5, 5)}, {}):
         weights.pop("features.0.weight")
         save_file(weights | change, tmp_path / "judge.safetensors")
-        with pytest.raises(InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"):
+        with pytest.raises(
+            InvalidInputError, match=r"judge.safetensors.* 1 do not fit, features.0.weight"
+        ):
             load_judge(tmp_path)
         weights |= {"features.0.weight": torch.zeros(0)}

@@ -19,14 +19,21 @@ def test_the_painter_paints_what_ships(name: str, split: str) -> None:
         assert fresh.column(column).names == shipped.column(column).names
         assert fresh.column(column).codes.tolist() == shipped.column(column).codes.tolist()
     for i in range(40):
-        apart = np.abs(np.asarray(fresh.read(i)).astype(int) - np.asarray(shipped.read(i)).astype(int))
+        apart = np.abs(
+            np.asarray(fresh.read(i)).astype(int) - np.asarray(shipped.read(i)).astype(int)
+        )
         # Pixels are rounded, and clipped, before the noise is added instead of afterwards.
         assert apart.max() <= 5
         assert apart.mean() < 0.5
 
 
 def test_a_tiny_build_can_be_loaded(tmp_path) -> None:
-    build(tmp_path, scale=1e-9, device="cpu", stages=["tokenizer", "narrow", "clip", "vae", "judge", "draft", "unet"])
+    build(
+        tmp_path,
+        scale=1e-9,
+        device="cpu",
+        stages=["tokenizer", "narrow", "clip", "vae", "judge", "draft", "unet"],
+    )
     assert load_clip(tmp_path)[0].visual.conv1.weight.shape == (128, 3, 8, 8)
     assert load_pipeline(tmp_path).unet.config.cross_attention_dim == 128
     assert load_judge(tmp_path).training is False

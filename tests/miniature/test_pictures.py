@@ -26,7 +26,9 @@ def test_splits_are_disjoint_and_as_large_as_told(name: str) -> None:
 def test_pixels_are_those_that_the_committed_results_were_measured_on() -> None:
     """Bit for bit: the noise of a picture is drawn when it is loaded."""
     digests = ["9dca6c3418700b98", "c2363dbfe044fd0f", "a435a713d3f9667b", "f27e08534371e64e"]
-    for (name, split), digest in zip(product(words.WORLDS, ("test", "reference")), digests, strict=True):
+    for (name, split), digest in zip(
+        product(words.WORLDS, ("test", "reference")), digests, strict=True
+    ):
         part = open_world(name, start=97, split=split)
         shown = b"".join(part.read(i).tobytes() for i in range(3))
         assert hashlib.sha256(shown).hexdigest().startswith(digest), (name, split)
@@ -56,7 +58,9 @@ def test_the_measured_pictures_have_no_correlation_and_the_reference_has() -> No
     for split in ("test", "reference"):
         people = open_world("portraits", split=split)
         jobs, men = people.column("profession").codes, people.column("gender").codes == 0
-        shares.append(np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2]))
+        shares.append(
+            np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2])
+        )
     assert shares[1] > 1.3 * shares[0]
 
 
@@ -70,7 +74,9 @@ def test_hair_is_dark_or_blond_where_it_is_either() -> None:
 
 
 def test_noise_is_uniform_of_the_given_deviation_and_differs_between_pictures() -> None:
-    one, again, other, seed = (pixel_noise(*which, 0.01) for which in ((7, 3), (7, 3), (7, 4), (8, 3)))
+    one, again, other, seed = (
+        pixel_noise(*which, 0.01) for which in ((7, 3), (7, 3), (7, 4), (8, 3))
+    )
     assert np.array_equal(one, again)
     for noise in (other, seed):
         assert abs(np.corrcoef(one.ravel(), noise.ravel())[0, 1]) < 0.05

@@ -22,12 +22,16 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def twins():
-    return tokenizer.open_clip_tokenizer(weights_dir()), tokenizer.transformers_tokenizer(weights_dir())
+    return tokenizer.open_clip_tokenizer(weights_dir()), tokenizer.transformers_tokenizer(
+        weights_dir()
+    )
 
 
 def ids(twins, texts):
     ours, theirs = twins
-    return ours(texts), theirs(texts, padding="max_length", truncation=True, return_tensors="pt").input_ids
+    return ours(texts), theirs(
+        texts, padding="max_length", truncation=True, return_tensors="pt"
+    ).input_ids
 
 
 def test_both_families_give_the_same_ids(twins):
@@ -42,7 +46,11 @@ def test_both_families_give_the_same_ids(twins):
 
 
 @settings(max_examples=40, deadline=None)
-@given(text=st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="&<>_"), max_size=30))
+@given(
+    text=st.text(
+        st.characters(min_codepoint=32, max_codepoint=126, exclude_characters="&<>_"), max_size=30
+    )
+)
 def test_both_families_agree_on_any_plain_text(twins, text):
     # `&`, `<`, `>` are left out: open_clip decodes HTML entities, transformers does not.
     assert torch.equal(*ids(twins, [text]))

@@ -1,4 +1,5 @@
-"""Balanced prompts: where a value is stated and where not (lists written by hand), shares, seeds, order, refusals."""
+"""Balanced prompts: where a value is stated and where not (lists written by hand), shares, seeds,
+order, refusals."""
 
 import json
 import random
@@ -15,7 +16,11 @@ from vldebias.prompts import Balancer, balance_prompts, can_balance, load_prompt
 
 SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
 LABELLED = Path(__file__).parent / "labelled.jsonl"
-ALONE = [(kind, prompt) for kind in ("stated", "named", "none", "mixed", "other") for prompt in SPEC[kind]]
+ALONE = [
+    (kind, prompt)
+    for kind in ("stated", "named", "none", "mixed", "other")
+    for prompt in SPEC[kind]
+]
 FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
 ATTRIBUTES = [(names, *own) for names, rows in SPEC["attributes"].items() for own in rows.items()]
 
@@ -55,8 +60,12 @@ def test_articles_placeholders_other_attributes_and_several(names, prompt, resul
 
 
 def test_every_prompt_keeps_its_words():
-    prompts = [re.sub("<.*?> ", "", line) for line in SPEC["open"]] + [prompt for _, prompt in ALONE]
-    for prompt, written in zip(prompts, balance_prompts(prompts, ["gender", "age", "race"]).prompts, strict=True):
+    prompts = [re.sub("<.*?> ", "", line) for line in SPEC["open"]] + [
+        prompt for _, prompt in ALONE
+    ]
+    for prompt, written in zip(
+        prompts, balance_prompts(prompts, ["gender", "age", "race"]).prompts, strict=True
+    ):
         left = Counter(word.lower() for word in written.split())
         gone = Counter(word.lower() for word in prompt.split()) - left
         assert set(gone) <= {"a", "an"}
@@ -94,7 +103,9 @@ def test_even_shares_differ_by_one_at_most(n, seed):
     assert max(counts.values()) - min([*counts.values(), *[0] * (5 - len(counts))]) <= 1
 
 
-@pytest.mark.parametrize(("seed", "share"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.7), (4, 0.7), (5, 0.95)])
+@pytest.mark.parametrize(
+    ("seed", "share"), [(0, 0.5), (1, 0.5), (2, 0.5), (3, 0.7), (4, 0.7), (5, 0.95)]
+)
 def test_calls_of_one_image_keep_the_shares_of_each_prompt(seed, share):
     balancer = Balancer("gender", seed=seed, shares={"female": share, "male": 1 - share})
     given = {prompt: Counter() for prompt in (NURSE, "a doctor", "a pilot")}
@@ -106,7 +117,9 @@ def test_calls_of_one_image_keep_the_shares_of_each_prompt(seed, share):
 @pytest.mark.parametrize(("share", "strength"), [(0.5, 1), (0.7, 1), (0.95, 1), (0.5, 0.3)])
 def test_shares_hold_over_images_of_one_prompt_and_of_twenty(share, strength):
     for prompts in ([NURSE] * 20, load_prompts("professions-gender").classes[:20]):
-        balancer = Balancer("gender", shares={"female": share, "male": 1 - share}, strength=strength)
+        balancer = Balancer(
+            "gender", shares={"female": share, "male": 1 - share}, strength=strength
+        )
         counts = Counter(balancer.next(prompts).values)
         assert counts["female"] == pytest.approx(20 * share * strength)
         assert counts["male"] == pytest.approx(20 * (1 - share) * strength)
@@ -114,7 +127,12 @@ def test_shares_hold_over_images_of_one_prompt_and_of_twenty(share, strength):
 
 def test_the_seed_decides_the_order_alone():
     first, again, other = (balance_prompts([NURSE] * 12, "gender", seed=seed) for seed in (0, 0, 4))
-    assert first == again == balance_prompts([NURSE] * 12, "gender") == Balancer("gender").next([NURSE] * 12)
+    assert (
+        first
+        == again
+        == balance_prompts([NURSE] * 12, "gender")
+        == Balancer("gender").next([NURSE] * 12)
+    )
     assert first.values != other.values
     assert Counter(first.values) == Counter(other.values)
 
@@ -155,21 +173,31 @@ def test_find_of_ones_own_says_the_place():
         asked.append(prompt)
         return prompt.find("gardener") if "gardener" in prompt else None
 
-    out = balance_prompts(["the rose's gardener"] * 2 + ["a nurse"], "gender", shares=shares, find=find)
+    out = balance_prompts(
+        ["the rose's gardener"] * 2 + ["a nurse"], "gender", shares=shares, find=find
+    )
     assert out.prompts == ["the rose's female gardener"] * 2 + ["a nurse"]
     assert out.reasons[1:] == [None, "find gave no place"]
     assert asked == ["the rose's gardener", "a nurse"]
-    assert balance_prompts("nurse", "gender", shares=shares, find=lambda prompt: 0).prompts == ["female nurse"]
+    assert balance_prompts("nurse", "gender", shares=shares, find=lambda prompt: 0).prompts == [
+        "female nurse"
+    ]
 
 
 def test_sets_that_are_not_about_persons_are_refused():
-    hats = make_prompt_set("hats", {"hat": ["wearing a hat"], "none": ["without a hat"]}, ["cook", "nurse"])
+    hats = make_prompt_set(
+        "hats", {"hat": ["wearing a hat"], "none": ["without a hat"]}, ["cook", "nurse"]
+    )
     for prompts in (load_prompts("waterbirds"), load_prompts("backgrounds"), hats):
         assert not can_balance(prompts)
         with pytest.raises(InvalidInputError, match=prompts.name):
             balance_prompts("a nurse", prompts)
-    assert all(can_balance(load_prompts(name)) for name in ("gender", "race", "age", "skin-tone", "celeba"))
-    assert can_balance(make_prompt_set("glasses", {"with": ["bespectacled"], "without": ["clear-eyed"]}, ["cook"]))
+    assert all(
+        can_balance(load_prompts(name)) for name in ("gender", "race", "age", "skin-tone", "celeba")
+    )
+    assert can_balance(
+        make_prompt_set("glasses", {"with": ["bespectacled"], "without": ["clear-eyed"]}, ["cook"])
+    )
 
 
 @refused(

@@ -1,4 +1,5 @@
-"""Prompt sets: those of the package, files of strangers, sets from a word list, and which prompts name which value."""
+"""Prompt sets: those of the package, files of strangers, sets from a word list, and which prompts
+name which value."""
 
 import dataclasses
 import re
@@ -18,7 +19,11 @@ from vldebias.prompts.prompt_set import MAX_PAIRS, Recipe
 
 README = Path(__file__).parents[2].joinpath("prompts/README.md").read_text()
 GENDER = {"male": ["male", "man"], "female": ["female", "woman"]}
-LISTED: dict[str, Any] = {"description": "d", "source": "s", "groups": [["a cat", "a dog", "an owl"]]}
+LISTED: dict[str, Any] = {
+    "description": "d",
+    "source": "s",
+    "groups": [["a cat", "a dog", "an owl"]],
+}
 MADE: dict[str, Any] = {
     "description": "d",
     "source": "s",
@@ -30,7 +35,9 @@ MADE: dict[str, Any] = {
 
 def write(folder: Path, content: object, name: str = "mine.yaml") -> Path:
     path = folder / name
-    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False))
+    path.write_text(
+        content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
+    )
     return path
 
 
@@ -48,8 +55,15 @@ def failing(law: Callable[[PromptSet], bool]) -> list[str]:
 
 def test_every_set_says_what_for_where_from_and_what_not() -> None:
     assert list_prompts() == sorted(list_prompts())
-    assert [name for name in list_prompts() if load_prompts(name).name != name or f"`{name}`" not in README] == []
-    assert failing(lambda prompts: bool(prompts.description and prompts.source and prompts.limits)) == []
+    assert [
+        name
+        for name in list_prompts()
+        if load_prompts(name).name != name or f"`{name}`" not in README
+    ] == []
+    assert (
+        failing(lambda prompts: bool(prompts.description and prompts.source and prompts.limits))
+        == []
+    )
 
 
 def test_pairs_are_all_pairs_of_each_group() -> None:
@@ -68,14 +82,18 @@ def test_pairs_are_stated_and_queries_are_not() -> None:
     def law(prompts: PromptSet) -> bool:
         stated = StatedWords(prompts.stated_words)
         told = all(stated.find(prompt) for group in prompts.groups for prompt in group)
-        return told and not any(stated.find(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes))
+        return told and not any(
+            stated.find(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes)
+        )
 
     assert failing(law) == []
 
 
 def test_articles_fit() -> None:
     def law(prompts: PromptSet) -> bool:
-        texts = chain(prompts.classes, prompts.held_out_classes, *prompts.groups, *prompts.held_out_groups)
+        texts = chain(
+            prompts.classes, prompts.held_out_classes, *prompts.groups, *prompts.held_out_groups
+        )
         words = [pair for text in texts for pair in pairwise(text.lower().rstrip(".").split())]
         wrong = {"a": "aeio", "an": "bcdfghjklmnpqrstvwxyz"}
         return not any(second[0] in wrong.get(first, "") for first, second in words)
@@ -85,11 +103,19 @@ def test_articles_fit() -> None:
 
 def test_waterbirds_is_the_papers_verbatim() -> None:
     prompts = load_prompts("waterbirds")
-    endings = ("with land background.", "with water background.", "in the ocean", "in the water.", "in the forest.")
+    endings = (
+        "with land background.",
+        "with water background.",
+        "in the ocean",
+        "in the water.",
+        "in the forest.",
+    )
     birds = ("landbird", "waterbird")
     assert prompts.class_names == birds
     assert prompts.classes == tuple(f"This is a picture of a {bird}." for bird in birds)
-    assert prompts.groups == tuple(tuple(f"This is a picture of a {b} {e}" for e in endings) for b in birds)
+    assert prompts.groups == tuple(
+        tuple(f"This is a picture of a {b} {e}" for e in endings) for b in birds
+    )
     places = ("a forest", "a moutain", "a wood", "an ocean", "a beach", "a port")
     pictures = [f"This is a picture of {place}." for place in places]
     backgrounds = ["This is a land background.", "This is a water background."]
@@ -99,7 +125,9 @@ def test_waterbirds_is_the_papers_verbatim() -> None:
 
 def test_celeba_is_the_papers_verbatim() -> None:
     prompts = load_prompts("celeba")
-    assert prompts.classes == tuple(f"A photo of a celebrity with {hair} hair." for hair in ("dark", "blond"))
+    assert prompts.classes == tuple(
+        f"A photo of a celebrity with {hair} hair." for hair in ("dark", "blond")
+    )
     assert prompts.pairs == tuple(
         tuple(f"A photo of a {gender} celebrity with {hair} hair." for gender in ("male", "female"))
         for hair in ("dark", "blond")
@@ -123,12 +151,19 @@ def test_professions_are_the_papers_split() -> None:
 
 def test_fairface_is_made_of_its_parts() -> None:
     prompts = load_prompts("fairface")
-    assert [part.name for part in prompts.parts] == ["fairface-gender", "fairface-race", "fairface-age"]
+    assert [part.name for part in prompts.parts] == [
+        "fairface-gender",
+        "fairface-race",
+        "fairface-age",
+    ]
     assert prompts.pairs == tuple(pair for part in prompts.parts for pair in part.pairs)
     assert prompts.classes == prompts.parts[0].classes
     by_value = prompts.by_value(prompts.spurious)
     assert list(by_value) == [value for part in prompts.parts for value in part.attributes]
-    assert all(part.by_value() == {value: by_value[value] for value in part.attributes} for part in prompts.parts)
+    assert all(
+        part.by_value() == {value: by_value[value] for value in part.attributes}
+        for part in prompts.parts
+    )
     with pytest.raises(InvalidInputError, match="3 attributes"):
         prompts.by_value()
     assert not prompts.names_values
@@ -162,7 +197,10 @@ def test_a_path_is_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    names = {"gendr": r"'gendr'; expected one of age, .*did you mean 'gender'", "no/gender": "^no/gender: "}
+    names = {
+        "gendr": r"'gendr'; expected one of age, .*did you mean 'gender'",
+        "no/gender": "^no/gender: ",
+    }
     for name, told in names.items():
         with pytest.raises(InvalidInputError, match=told):
             load_prompts(name)
@@ -172,7 +210,10 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 
 def test_a_made_set_from_a_file(tmp_path: Path) -> None:
     prompts = load_prompts(write(tmp_path, MADE))
-    assert prompts.groups == (("a male doctor", "a female doctor"), ("a male architect", "a female architect"))
+    assert prompts.groups == (
+        ("a male doctor", "a female doctor"),
+        ("a male architect", "a female architect"),
+    )
     assert prompts.held_out_pairs == (("a male nurse", "a female nurse"),)
     assert prompts.classes == ("A photo of a doctor.", "A photo of an architect.")
     assert prompts.class_names == ("doctor", "architect")
@@ -199,17 +240,26 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
         (LISTED | {"spurious": ["{attribute}"]}, "'{attribute}'"),
         (LISTED | {"classes": {"x": "same", "y": "same"}}, "classes: "),
         (LISTED | {"templates": ["x"]}, "pairs: got groups and templates"),
-        *(({k: v for k, v in MADE.items() if k != key}, "pairs: ") for key in ("attribute", "templates", "concepts")),
+        *(
+            ({k: v for k, v in MADE.items() if k != key}, "pairs: ")
+            for key in ("attribute", "templates", "concepts")
+        ),
         ({"description": "d"}, "pairs: got none"),
         (MADE | {"attribute": {"m": ["x"]}}, "attribute: "),
         (MADE | {"attribute": {"m": ["x"], "f": ["x"]}}, "attribute: "),
         (MADE | {"attribute": {"m": ["x", "y"], "f": ["z"]}}, "attribute: "),
-        (MADE | {"templates": ["a {concept}"]}, "'a {concept}'; expected {attribute} and {concept}"),
+        (
+            MADE | {"templates": ["a {concept}"]},
+            "'a {concept}'; expected {attribute} and {concept}",
+        ),
         (MADE | {"class_template": "a photo"}, "'a photo'; expected {concept}"),
         (MADE | {"spurious": ["{concept}"]}, "'{concept}'; expected {attribute}"),
         (MADE | {"concepts": {"train": ["x"], "test": ["x"]}}, "held_out_groups: "),
         (MADE | {"concepts": {"like": "profesions-gender"}}, "'profesions-gender'"),
-        ({"description": "d", "parts": ["nowhere"]}, "got the prompt set 'nowhere'; expected one of"),
+        (
+            {"description": "d", "parts": ["nowhere"]},
+            "got the prompt set 'nowhere'; expected one of",
+        ),
         ("{parts: ['../gender']}", "got the prompt set"),
         ("null: 2", "None"),
         ({"groups": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
@@ -222,7 +272,9 @@ def test_an_error_names_file_and_key(tmp_path: Path, content: object, told: str)
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_a_set_that_would_explode_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_that_would_explode_is_refused_before_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = {"a": ["x", "v"], "b": ["y", "w"], "c": ["z", "u"]}
     with pytest.raises(InvalidInputError, match=r"200,004 pairs; expected at most 200,000"):
         make_prompt_set("big", words, [f"c{i}" for i in range(MAX_PAIRS // 6)], test_concepts=["d"])
@@ -237,18 +289,38 @@ def test_words_templates_and_concepts_make_the_pairs() -> None:
     templates = ["A {attribute} {concept}.", "A {concept} who is a {attribute} person."]
     prompts = make_prompt_set("mine", GENDER, ["doctor", "heir"], templates)
     assert len(prompts.pairs) == 2 * 2 * 2
-    assert prompts.pairs[:2] == (("A male doctor.", "A female doctor."), ("A man doctor.", "A woman doctor."))
+    assert prompts.pairs[:2] == (
+        ("A male doctor.", "A female doctor."),
+        ("A man doctor.", "A woman doctor."),
+    )
     assert ("An heir who is a male person.", "An heir who is a female person.") in prompts.pairs
-    assert prompts.spurious == tuple(f"A photo of a {w}." for w in ("male", "man", "female", "woman"))
+    assert prompts.spurious == tuple(
+        f"A photo of a {w}." for w in ("male", "man", "female", "woman")
+    )
 
 
 def test_a_set_comes_back_from_its_file(tmp_path: Path) -> None:
-    assert failing(lambda prompts: load_prompts(prompts.to_yaml(tmp_path / f"{prompts.name}.yaml")) == prompts) == []
-    made = make_prompt_set("mine", GENDER, ["doctor", "nurse"], test_concepts=["pilot"], stated_words=["he", "she"])
+    assert (
+        failing(
+            lambda prompts: (
+                load_prompts(prompts.to_yaml(tmp_path / f"{prompts.name}.yaml")) == prompts
+            )
+        )
+        == []
+    )
+    made = make_prompt_set(
+        "mine", GENDER, ["doctor", "nurse"], test_concepts=["pilot"], stated_words=["he", "she"]
+    )
     read = load_prompts(made.to_yaml(tmp_path / "mine.yaml"))
     assert (read, read.hash) == (made, made.hash)
-    assert "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()  # stays words and templates
-    plain = make_prompt_set("plain", GENDER, ["médecin"]).to_yaml(tmp_path / "plain.yaml").read_text(encoding="utf-8")
+    assert (
+        "A photo of a male doctor." not in (tmp_path / "mine.yaml").read_text()
+    )  # stays words and templates
+    plain = (
+        make_prompt_set("plain", GENDER, ["médecin"])
+        .to_yaml(tmp_path / "plain.yaml")
+        .read_text(encoding="utf-8")
+    )
     assert ("médecin" in plain, "null" in plain) == (True, False)
 
 
@@ -268,12 +340,18 @@ def test_a_set_takes_from_packaged_ones() -> None:
     assert like.class_names == ("pilot", *load_prompts("professions-winobias").class_names)
     stated = load_prompts(MADE | {"stated_words": {"words": ["he"], "like": "celeba"}}).stated_words
     assert stated == tuple(dict.fromkeys(("he", *load_prompts("gender").stated_words)))
-    assert load_prompts({"parts": ["fairface", "age"]}).parts == (*load_prompts("fairface").parts, load_prompts("age"))
+    assert load_prompts({"parts": ["fairface", "age"]}).parts == (
+        *load_prompts("fairface").parts,
+        load_prompts("age"),
+    )
 
 
 def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Path) -> None:
     plain = load_prompts(write(tmp_path, LISTED))
-    text = "# a comment\ngroups:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource: another\ndescription: other words\n"
+    text = (
+        "# a comment\ngroups:\n- - a cat\n  - 'a dog'\n  - \"an owl\"\nsource:"
+        " another\ndescription: other words\n"
+    )
     assert load_prompts(write(tmp_path, text, "other.yaml")).hash == plain.hash
     changed: list[dict[str, Any]] = [
         {"groups": (("a cat", "an owl", "a dog"),)},
@@ -320,16 +398,23 @@ def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
     assert prompts.names_values
     matchers = {value: StatedWords(words) for value, words in prompts.attributes.items()}
     for prompt in {*prompts.spurious, *(p for group in prompts.groups for p in group)}:
-        assert list(prompts.values_in(prompt)) == [value for value, words in matchers.items() if words.find(prompt)]
+        assert list(prompts.values_in(prompt)) == [
+            value for value, words in matchers.items() if words.find(prompt)
+        ]
     for value, own in found.items():
         assert own
-        assert all([one for one in matchers if matchers[one].find(prompt)] == [value] for prompt in own)
+        assert all(
+            [one for one in matchers if matchers[one].find(prompt)] == [value] for prompt in own
+        )
 
 
 def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_out() -> None:
     water = ("This is a water background.", "This is a picture of an ocean.")
     assert load_prompts("waterbirds").by_value()["water"] == water
-    words, spurious = {"with": ["bespectacled"], "without": ["clear-eyed"]}, ["A photo of a bespectacled person."]
+    words, spurious = (
+        {"with": ["bespectacled"], "without": ["clear-eyed"]},
+        ["A photo of a bespectacled person."],
+    )
     assert make_prompt_set("glasses", words, ["doctor"], spurious=spurious).by_value() == {
         "with": ("A photo of a bespectacled doctor.",),
         "without": ("A photo of a clear-eyed doctor.",),
@@ -337,7 +422,9 @@ def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_ou
 
 
 def test_a_value_without_a_prompt_of_its_own_is_named() -> None:
-    mixed = small(groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)})
+    mixed = small(
+        groups=(("a man and a woman", "a man"),), attributes={"m": ("man",), "w": ("woman",)}
+    )
     with pytest.raises(InvalidInputError, match=r"no prompt for \['w'\]"):
         mixed.by_value()
     assert not mixed.names_values
@@ -363,4 +450,6 @@ def test_the_two_custom_sets_of_the_readme_are_the_same(tmp_path: Path) -> None:
     made = eval(call, {"make_prompt_set": make_prompt_set})
     assert load_prompts(write(tmp_path, text, "glasses.yaml")).hash == made.hash
     assert len(made.pairs) == 3
-    assert [key for key in Recipe.model_fields if f"`{key}`" not in README.split("## Keys")[1]] == []
+    assert [
+        key for key in Recipe.model_fields if f"`{key}`" not in README.split("## Keys")[1]
+    ] == []

@@ -14,7 +14,8 @@ WORDS = ("man", "woman", "African American", "dark-skinned", "white woman", "yea
 
 
 def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """The same rule with regular expressions, for texts in scripts that put spaces between words."""
+    """The same rule with regular expressions, for texts in scripts that put spaces between
+    words."""
 
     def pieces(word: str) -> list[str]:
         return [p for p in re.split(r"[\W_]+", unicodedata.normalize("NFKC", word).casefold()) if p]
@@ -61,7 +62,9 @@ def test_han_and_kana_need_no_spaces() -> None:
     assert not stated.find("一位医生的照片")
 
 
-ALPHABET = st.sampled_from([*"man wo-_'.,1", " a", "man", "woman", " African", "American ", "white ", "year-old"])
+ALPHABET = st.sampled_from(
+    [*"man wo-_'.,1", " a", "man", "woman", " African", "American ", "white ", "year-old"]
+)
 
 
 @settings(max_examples=150, deadline=None)
@@ -70,7 +73,9 @@ def test_equals_the_naive_twin(text: str) -> None:
     assert StatedWords(WORDS).find(text) == naive(WORDS, text)
 
 
-@pytest.mark.parametrize("text", ["a photo of a male-dominated office", "a dark-skinned woman's 25-year-old son"])
+@pytest.mark.parametrize(
+    "text", ["a photo of a male-dominated office", "a dark-skinned woman's 25-year-old son"]
+)
 def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
     from open_clip.tokenizer import SimpleTokenizer
 
@@ -84,17 +89,19 @@ def test_clip_ids_tell_the_same_as_the_text(text: str) -> None:
 # ---- templates
 
 AN = (
-    "Asian Indian evil unattractive unfriendly architect engineer elderly old uninsured unidentified unimportant "
-    "urban ugly usher hour honest heir honorable oncologist onerous Uzbek"
+    "Asian Indian evil unattractive unfriendly architect engineer elderly old uninsured"
+    " unidentified unimportant urban ugly usher hour honest heir honorable oncologist onerous Uzbek"
 )
 A = (
-    "doctor Latino university uniform union unique unidirectional user utility European Ukrainian Ugandan "
-    "urologist one-armed once-famous house hospital young white DJ"
+    "doctor Latino university uniform union unique unidirectional user utility European Ukrainian"
+    " Ugandan urologist one-armed once-famous house hospital young white DJ"
 )
 
 
 def test_the_article_is_that_of_the_sound() -> None:
-    filled = [fill("an {x}", x=word) for word in A.split()] + [fill("a {x}", x=word) for word in AN.split()]
+    filled = [fill("an {x}", x=word) for word in A.split()] + [
+        fill("a {x}", x=word) for word in AN.split()
+    ]
     assert filled == [f"a {word}" for word in A.split()] + [f"an {word}" for word in AN.split()]
 
 

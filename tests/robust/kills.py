@@ -1,12 +1,14 @@
-"""Work that is killed at random moments and begun again: does it end as work that nobody killed, and is nothing lost?
+"""Work that is killed at random moments and begun again: does it end as work that nobody killed,
+and is nothing lost?
 
     python -m tests.robust.kills              # 40 kills
     python -m tests.robust.kills --kills 1    # one of each kind
 
 Five kinds: training, a suite, its generation, the embedding cache and labelling; all small.
-Each life of a run is a process that is killed (SIGKILL) after a random time, and the next goes on in its folder, until
-one reaches the end; then another run begins. Lost: a life that cannot go on, or an answer that was acknowledged and is
-not there. Other: what is there at the end is not, to the bit, what a run left that nobody killed.
+Each life of a run is a process that is killed (SIGKILL) after a random time, and the next goes on
+in its folder, until one reaches the end; then another run begins. Lost: a life that cannot go on,
+or an answer that was acknowledged and is not there. Other: what is there at the end is not, to the
+bit, what a run left that nobody killed.
 """
 
 import argparse
@@ -49,32 +51,52 @@ Left = dict[str, str]  # what a run leaves: a digest by name
 
 @dataclass(frozen=True)
 class Work:
-    """do: what is not done yet in a folder. left: what is there at the end. kills: how many of them by default."""
+    """do: what is not done yet in a folder. left: what is there at the end. kills: how many of them
+    by default."""
 
     do: Callable[[Path], None]
     left: Callable[[Path], Left]
     kills: int
 
 
-# ---- what is killed ----------------------------------------------------------------------------------------
+# ---- what is killed
+# ----------------------------------------------------------------------------------------
 
 
 def train(folder: Path) -> None:
-    """The loss with the largest state, averaged weights, all negatives of a step; a checkpoint after each."""
+    """The loss with the largest state, averaged weights, all negatives of a step; a checkpoint
+    after each."""
     loss = {"loss": "nuclr", "popularity_lr": 0.05, "temperature": 0.2, "fourier": 0.2}
-    steps = {"steps": 6, "batch_size": 8, "accumulation": 2, "negatives": "step", "ema": 0.9, "save_every": 0.0}
-    settings = load_settings(items=32, val_items=8, lr=1e-3, workers=1, label="label", **loss, **steps)
+    steps = {
+        "steps": 6,
+        "batch_size": 8,
+        "accumulation": 2,
+        "negatives": "step",
+        "ema": 0.9,
+        "save_every": 0.0,
+    }
+    settings = load_settings(
+        items=32, val_items=8, lr=1e-3, workers=1, label="label", **loss, **steps
+    )
     train_model(settings, folder, cpu=True)
 
 
 def trained(folder: Path) -> Left:
     """Models, scores of the pairs, and the history without its seconds."""
-    models = {path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("model*/**/*.safetensors")}
+    models = {
+        path.relative_to(folder).as_posix(): digest(path)
+        for path in folder.glob("model*/**/*.safetensors")
+    }
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     said = json.loads((folder / "run.json").read_text())
     return {
         **models,
-        "history": _sha([{name: value for name, value in entry.items() if name != "seconds"} for entry in history]),
+        "history": _sha(
+            [
+                {name: value for name, value in entry.items() if name != "seconds"}
+                for entry in history
+            ]
+        ),
         "pairs": digest(folder / "pairs.csv"),
         "scores": _sha([said["before"], said["after"]]),
     }
@@ -91,7 +113,9 @@ def suite(name: str, task: int, **changed: Any) -> Callable[[Path], None]:
         folder.mkdir(exist_ok=True)
         file = folder.parent / f"{name}.yaml"
         file.write_text(yaml.safe_dump({**content, "tasks": [chosen]}), encoding="utf-8")
-        options = Options(out=folder, cache=folder / "cache", images=1, seeds=(0,), steps=1, resamples=20)
+        options = Options(
+            out=folder, cache=folder / "cache", images=1, seeds=(0,), steps=1, resamples=20
+        )
         run_suite(file, options, progress=SILENT)
 
     return do
@@ -99,9 +123,15 @@ def suite(name: str, task: int, **changed: Any) -> Callable[[Path], None]:
 
 def measured(folder: Path) -> Left:
     """Figures, features and pictures."""
-    images = {path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("images/**/*.png")}
+    images = {
+        path.relative_to(folder).as_posix(): digest(path) for path in folder.glob("images/**/*.png")
+    }
     features = {path.name: digest(path) for path in folder.glob("cache/**/shard-*.safetensors")}
-    return {"figures": _sha(json.loads((folder / "result.json").read_text())["figures"]), **images, **features}
+    return {
+        "figures": _sha(json.loads((folder / "result.json").read_text())["figures"]),
+        **images,
+        **features,
+    }
 
 
 def embed(folder: Path) -> None:
@@ -109,7 +139,13 @@ def embed(folder: Path) -> None:
     model, preprocess, _ = load_clip()
     encoder = image_encoder(model, preprocess)
     found = embed_images(
-        open_world("birds", n=96), encoder, folder, shard_size=8, batch_size=4, workers=2, progress=SILENT
+        open_world("birds", n=96),
+        encoder,
+        folder,
+        shard_size=8,
+        batch_size=4,
+        workers=2,
+        progress=SILENT,
     )
     (folder.parent / "features").write_bytes(np.array(found.features).tobytes())
 
@@ -126,9 +162,13 @@ def label(folder: Path) -> None:
     for number in range(30):  # whole or not there, or a kill would change what is asked
         picture = Image.new("RGB", (4, 4), (8 * number, 0, 0))
         if not (pictures / f"{number}.png").exists():
-            write_atomically(pictures / f"{number}.png", functools.partial(picture.save, format="png"))
+            write_atomically(
+                pictures / f"{number}.png", functools.partial(picture.save, format="png")
+            )
     questions = [Question("gender", ("male", "female")), Question("age", ("young", "old"))]
-    engine = Labelling(ImageFolder.open(pictures), questions, AnnotationLog(folder / "answers.jsonl"))
+    engine = Labelling(
+        ImageFolder.open(pictures), questions, AnnotationLog(folder / "answers.jsonl")
+    )
     place = engine.start("ada")
     acknowledged = os.open(folder.parent / "acknowledged", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
     while place.step is not None:
@@ -139,7 +179,8 @@ def label(folder: Path) -> None:
 
 
 def labelled(folder: Path) -> Left:
-    """The answers, without the time; a step that was acknowledged must have been answered no second time."""
+    """The answers, without the time; a step that was acknowledged must have been answered no second
+    time."""
     acknowledged = (folder.parent / "acknowledged").read_text().split()
     answers = AnnotationLog(folder / "answers.jsonl").answers()
     values = sorted([*key, answer.value] for key, answer in answers.items())
@@ -159,7 +200,8 @@ def _sha(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-# ---- lives -------------------------------------------------------------------------------------------------
+# ---- lives
+# -------------------------------------------------------------------------------------------------
 
 
 def _life(work: Work, folder: Path) -> None:
@@ -191,7 +233,11 @@ def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator
             process.join()
             if process.exitcode:
                 error = Path(place) / "error"
-                last = error.read_text().splitlines()[-1] if error.exists() else f"exit {process.exitcode}"
+                last = (
+                    error.read_text().splitlines()[-1]
+                    if error.exists()
+                    else f"exit {process.exitcode}"
+                )
                 return {"kills": killed, "lost": last}
             return {"kills": killed, "left": work.left(folder), "seconds": time.monotonic() - begun}
 
@@ -211,7 +257,11 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
                 break
             longest = runs[-1]["seconds"] / 2  # the machine is faster than it was
     other = [
-        sorted(key for key in expected["left"] | run["left"] if expected["left"].get(key) != run["left"].get(key))
+        sorted(
+            key
+            for key in expected["left"] | run["left"]
+            if expected["left"].get(key) != run["left"].get(key)
+        )
         for run in runs
         if "left" in run
     ]
@@ -222,12 +272,15 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
         "lost": sum("lost" in run for run in runs),
         "other": sum(map(bool, other)),
         "seconds of a run": round(longest, 2),
-        "what": [run["lost"] for run in runs if "lost" in run] + [", ".join(names) for names in other if names],
+        "what": [run["lost"] for run in runs if "lost" in run]
+        + [", ".join(names) for names in other if names],
     }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, help="of each kind, in the place of its own number")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     given = parser.parse_args()

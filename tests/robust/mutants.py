@@ -1,10 +1,12 @@
 """Break the package in one place at a time and run the tests of that room: would they notice?
 
     python -m tests.robust.mutants --seed 4 --number 60              # as many places, by chance
-    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one room; --list: what would be changed
+    python -m tests.robust.mutants --seed 4 --only vldebias/methods  # of one room; \\
+        --list: what would be changed
 
-Places are sampled from all files of the package, a line as likely as another, and changed in a copy of the checkout.
-A survivor is a missing test, or a change that makes no difference. `--out` keeps results, which are not tried again.
+Places are sampled from all files of the package, a line as likely as another, and changed in a copy
+of the checkout. A survivor is a missing test, or a change that makes no difference. `--out` keeps
+results, which are not tried again.
 """
 
 import argparse
@@ -23,8 +25,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
-    **{ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And},
+    **{
+        ast.Lt: ast.LtE,
+        ast.LtE: ast.Lt,
+        ast.Gt: ast.GtE,
+        ast.GtE: ast.Gt,
+        ast.Eq: ast.NotEq,
+        ast.NotEq: ast.Eq,
+    },
+    **{
+        ast.Is: ast.IsNot,
+        ast.IsNot: ast.Is,
+        ast.In: ast.NotIn,
+        ast.NotIn: ast.In,
+        ast.And: ast.Or,
+        ast.Or: ast.And,
+    },
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult},
 }
 LEFT_ALONE = (ast.Raise, ast.JoinedStr, ast.Assert)
@@ -49,7 +65,10 @@ def changed(node: ast.AST) -> ast.AST | None:
             other.ops[0] = SWAPS[type(op)]()  # type: ignore[assignment,unused-ignore]
         case ast.BinOp() | ast.BoolOp() if type(other.op) in SWAPS:
             sides = [other.left, other.right] if isinstance(other, ast.BinOp) else other.values
-            if any(isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str) for side in sides):
+            if any(
+                isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str)
+                for side in sides
+            ):
                 return None
             other.op = SWAPS[type(other.op)]()  # type: ignore[assignment,unused-ignore]
         case ast.If() | ast.IfExp() | ast.While():
@@ -57,7 +76,9 @@ def changed(node: ast.AST) -> ast.AST | None:
         case ast.Constant(value=bool()):
             other.value = not other.value
         case ast.Constant(value=int() | float()):
-            other.value = other.value + 1 if isinstance(other.value, int) else other.value * 1.5 + 0.1
+            other.value = (
+                other.value + 1 if isinstance(other.value, int) else other.value * 1.5 + 0.1
+            )
         case ast.Raise() | ast.Expr(value=ast.Call()):
             return ast.Pass()
         case _:
@@ -70,10 +91,17 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
     alone: set[ast.AST] = set()
     for node in ast.walk(tree):
-        parts: list[ast.AST | None] = [*getattr(node, "decorator_list", ()), getattr(node, "returns", None)]
-        of_zip = isinstance(node, ast.keyword) and node.arg == "strict"  # no difference between lists of one length
+        parts: list[ast.AST | None] = [
+            *getattr(node, "decorator_list", ()),
+            getattr(node, "returns", None),
+        ]
+        of_zip = (
+            isinstance(node, ast.keyword) and node.arg == "strict"
+        )  # no difference between lists of one length
         parts.append(getattr(node, "value" if of_zip else "annotation", None))
-        if isinstance(node, LEFT_ALONE) or (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"):
+        if isinstance(node, LEFT_ALONE) or (
+            isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"
+        ):
             parts += ast.iter_child_nodes(node)
         alone.update(one for part in parts if part is not None for one in ast.walk(part))
     for number, node in enumerate(ast.walk(tree)):
@@ -95,7 +123,8 @@ def sampled(seed: int, number: int, only: str) -> list[Mutant]:
 
 
 def tests_of(file: str) -> list[str]:
-    """Return the tests of a file's room, or those beside the folders; tests that name the file come first."""
+    """Return the tests of a file's room, or those beside the folders; tests that name the file come
+    first."""
     tests, path = ROOT / "tests", Path(file)
     folder = tests / path.parts[1]
     if folder.is_dir():
@@ -119,10 +148,25 @@ def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
             elif isinstance(value, list) and target in value:
                 value[value.index(target)] = changed(target)
     path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests_of(mutant.file)]
-    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *tests_of(mutant.file),
+    ]
+    environment = os.environ | {
+        "PYTHONPATH": str(checkout),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     try:
-        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, timeout=seconds)
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, capture_output=True, timeout=seconds
+        )
         return "killed" if done.returncode else "survived"
     except subprocess.TimeoutExpired:
         return "never ended"
@@ -132,11 +176,15 @@ def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
 
 def main() -> None:
     """Try mutants one after the other and print those that survive."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, required=True, help="of the sample")
     parser.add_argument("--number", type=int, default=60)
     parser.add_argument("--only", default="vldebias/", help="files whose path begins so")
-    parser.add_argument("--seconds", type=float, default=600, help="most for the tests of one mutant")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="most for the tests of one mutant"
+    )
     parser.add_argument("--list", action="store_true", help="print the changes and try none")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
     given = parser.parse_args()
@@ -144,17 +192,29 @@ def main() -> None:
     if given.list:
         print(*(f"{one.file}:{one.line}: {one.before} -> {one.after}" for one in chosen), sep="\n")
         return
-    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    known = (
+        [json.loads(line) for line in given.out.read_text().splitlines()]
+        if given.out.exists()
+        else []
+    )
     tried = {(row["file"], row["node"], row["after"]): row["verdict"] for row in known}
     with tempfile.TemporaryDirectory() as temporary:
         checkout = Path(temporary) / "checkout"
-        shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv", "site", "dist", ".*_cache"))
+        shutil.copytree(
+            ROOT,
+            checkout,
+            ignore=shutil.ignore_patterns(".git", ".venv", "site", "dist", ".*_cache"),
+        )
         for one in chosen:
             if (one.file, one.node, one.after) not in tried:
                 tried[one.file, one.node, one.after] = found = verdict(one, checkout, given.seconds)
                 with given.out.open("a") as file:
                     file.write(json.dumps(asdict(one) | {"verdict": found}) + "\n")
-                print(f"{found}: {one.file}:{one.line}: {one.before} -> {one.after}", file=sys.stderr, flush=True)
+                print(
+                    f"{found}: {one.file}:{one.line}: {one.before} -> {one.after}",
+                    file=sys.stderr,
+                    flush=True,
+                )
     ends = [tried[one.file, one.node, one.after] for one in chosen]
     print(f"seed {given.seed}: {len(ends) - ends.count('survived')} of {len(ends)} killed")
 

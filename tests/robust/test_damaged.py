@@ -1,8 +1,9 @@
-"""No damaged file is read as something else in silence: every kind of file that is read, and damaged copies of it.
+"""No damaged file is read as something else in silence: every kind of file that is read, and
+damaged copies of it.
 
-Of every damaged copy there is one of these ends: "same" (what was read is what was written; of files without a digest:
-what is there now), "refused" (an error of ours that says what to do), "warned", or a failure: another exception
-or another content. A crafted file has to be refused.
+Of every damaged copy there is one of these ends: "same" (what was read is what was written; of
+files without a digest: what is there now), "refused" (an error of ours that says what to do),
+"warned", or a failure: another exception or another content. A crafted file has to be refused.
 """
 
 import random
@@ -38,9 +39,11 @@ COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"
 
 @dataclass(frozen=True)
 class Kind:
-    """make: writes a sound file or folder, and returns what is opened; load: what is read of it, for ==.
+    """make: writes a sound file or folder, and returns what is opened; load: what is read of it,
+    for ==.
 
-    digest: other values must be refused or warned of. crafted: files that must be refused, by what they are.
+    digest: other values must be refused or warned of. crafted: files that must be refused, by what
+    they are.
     """
 
     make: Callable[[Path], Path]
@@ -60,7 +63,8 @@ def written(name: str, content: str | bytes) -> Callable[[Path], Path]:
     return make
 
 
-# ---- edits -----------------------------------------------------------------------------------------------------------
+# ---- edits
+# -------------------------------------------------------------------------------------------------
 
 
 def make_projection(folder: Path) -> Path:
@@ -74,11 +78,14 @@ def read_edit(path: Path) -> Any:
     return type(edit), tensors, edit.settings(), edit.provenance
 
 
-# ---- texts that people write -----------------------------------------------------------------------------------------
+# ---- texts that people write
+# -----------------------------------------------------------------------------------------
 
 SEX = ("male", "female")
 PROMPTS = packaged("prompts")["professions-gender"].read_bytes()
-CSV = "image,gender,age,text\n" + "".join(f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40))
+CSV = "image,gender,age,text\n" + "".join(
+    f"img{i}.png,{SEX[i % 2]},{i % 5},caption {i}\n" for i in range(40)
+)
 
 
 def make_answers(path: Path) -> Path:
@@ -93,13 +100,17 @@ def read_answers(path: Path) -> Any:
     return {key: answer.value for key, answer in AnnotationLog(path).answers().items()}
 
 
-# ---- embeddings, pictures, results, states ---------------------------------------------------------------------------
+# ---- embeddings, pictures, results, states
+# ---------------------------------------------------------------------------
 
 
 def make_embeddings(path: Path) -> Path:
     features = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)
     labels = {"sex": np.array(["female", "male", ""] * 10), "age": np.arange(30) % 4}
-    texts = {f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i)) for i in range(5)}
+    texts = {
+        f"a photo of {i}": torch.randn(8, generator=torch.Generator().manual_seed(i))
+        for i in range(5)
+    }
     path.mkdir(parents=True)
     return save_embeddings(path / "features.npz", Embeddings.of(features, labels=labels), texts)
 
@@ -119,7 +130,10 @@ def npz_bombs(folder: Path) -> dict[str, Path]:
         header = f"{{'descr': {described}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
         path = folder / f"{name}.npz"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            file.writestr("features.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body)
+            file.writestr(
+                "features.npy",
+                b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + body,
+            )
         return path
 
     infinite = folder / "infinite.npz"
@@ -156,7 +170,8 @@ def make_picture(path: Path) -> Path:
 
 
 def read_picture(path: Path) -> Any:
-    """Its pixels; an OSError is what callers expect of an image that cannot be read: they count it and go on."""
+    """Its pixels; an OSError is what callers expect of an image that cannot be read: they count it
+    and go on."""
     try:
         return decode(path).tobytes()
     except OSError as error:
@@ -185,7 +200,13 @@ def make_state(path: Path) -> Path:
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
     module(torch.randn(5, 6)).square().sum().backward()
     optimizer.step()
-    state = {"step": 1, "identity": "{}", "history": [], "tensors": dict(module.named_parameters()), "average": None}
+    state = {
+        "step": 1,
+        "identity": "{}",
+        "history": [],
+        "tensors": dict(module.named_parameters()),
+        "average": None,
+    }
     torch.save({**state, "optimizer": optimizer.state_dict(), "scaler": {}}, path / "state.pt")
     return path / "state.pt"
 
@@ -209,13 +230,21 @@ KINDS: dict[str, Kind] = {
 }
 
 
-# ---- damage ----------------------------------------------------------------------------------------------------------
+# ---- damage
+# -------------------------------------------------------------------------------------------------
 
-RENAMED = ((b'"F64"', b'"I64"'), (b'"F32"', b'"I32"'), (b"<f4", b"<i4"), (b"<f8", b"<i8"), (b"float", b"FLOAT"))
+RENAMED = (
+    (b'"F64"', b'"I64"'),
+    (b'"F32"', b'"I32"'),
+    (b"<f4", b"<i4"),
+    (b"<f8", b"<i8"),
+    (b"float", b"FLOAT"),
+)
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """One to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, another type in a header."""
+    """One to three changes: bits flipped, bytes cut, doubled, zeroed or exchanged, another type in
+    a header."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not data:
@@ -236,7 +265,9 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
             case "zeros":
                 data[at:end] = bytes(end - at)
             case "type":
-                data = data.replace(*rng.choice([pair for pair in RENAMED if pair[0] in data] or RENAMED))
+                data = data.replace(
+                    *rng.choice([pair for pair in RENAMED if pair[0] in data] or RENAMED)
+                )
     return bytes(data)
 
 
@@ -252,7 +283,11 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
             return f"{type(error).__name__}: {str(error)[:120]}"
     if not kind.digest or read == sound:
         return "same"
-    return "warned" if any(issubclass(one.category, VldebiasWarning) for one in caught) else "other content"
+    return (
+        "warned"
+        if any(issubclass(one.category, VldebiasWarning) for one in caught)
+        else "other content"
+    )
 
 
 def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
@@ -263,11 +298,15 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
         path = kind.make(folder / "sound")
         sound = kind.load(path)
         there = [path] if path.is_file() else sorted(path.rglob("*"))
-        contents = {file: file.read_bytes() for file in there if file.is_file() and file.suffix != ".md"}
+        contents = {
+            file: file.read_bytes() for file in there if file.is_file() and file.suffix != ".md"
+        }
         for _ in range(tries):
             file = rng.choice(list(contents))
             other = len(contents) > 1 and rng.random() < 0.05  # one in the place of another
-            file.write_bytes(contents[rng.choice(list(contents))] if other else damaged(contents[file], rng))
+            file.write_bytes(
+                contents[rng.choice(list(contents))] if other else damaged(contents[file], rng)
+            )
             ends[opened(kind, path, sound)] += 1
             file.write_bytes(contents[file])
         for what, file in (kind.crafted(folder) if kind.crafted else {}).items():
@@ -278,7 +317,9 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
 
 def failures(ends: Counter[str]) -> Counter[str]:
     """Other exceptions than ours, and other content without a word."""
-    return Counter({end: count for end, count in ends.items() if end not in ("same", "refused", "warned")})
+    return Counter(
+        {end: count for end, count in ends.items() if end not in ("same", "refused", "warned")}
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -293,4 +334,9 @@ def test_damaged_files_are_refused_or_read_as_they_were(name: str, files: int) -
 def test_a_format_without_a_digest_would_be_noticed() -> None:
     make = written("numbers", bytes(range(256)))
     assert failures(tried(Kind(make, Path.read_bytes), 12, 0)).total() > 6
-    assert failures(tried(Kind(make, lambda path: {bytes(range(256)): 1}[path.read_bytes()]), 12, 0)).total() > 6
+    assert (
+        failures(
+            tried(Kind(make, lambda path: {bytes(range(256)): 1}[path.read_bytes()]), 12, 0)
+        ).total()
+        > 6
+    )

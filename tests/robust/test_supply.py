@@ -37,12 +37,16 @@ def test_a_release_has_one_version_and_a_date() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert project["version"] == cited["version"] == vldebias.__version__
-    heads = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    heads = re.findall(
+        r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert heads[:2] == ["Unreleased", f"{cited['version']} ({cited['date-released']})"]
 
 
 def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -> None:
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]["targets"]
     told = build["sdist"]
     assert [one for one in told["include"] if not (ROOT / one).exists()] == []
     taken = [
@@ -53,7 +57,13 @@ def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -
         if not any(path.is_relative_to(ROOT / out) for out in told["exclude"])
     ]
     for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
-        assert any(path == ROOT / source or path.is_relative_to(ROOT / source) for path in taken), source
+        assert any(path == ROOT / source or path.is_relative_to(ROOT / source) for path in taken), (
+            source
+        )
     weights = ROOT / "vldebias" / "miniature" / "weights"
-    heavy = [path for path in taken if path.stat().st_size > 1e6 and not path.is_relative_to(weights)]
-    assert [path for path in heavy if path.suffix in (".png", ".json", ".parquet", ".html", ".csv")] == []
+    heavy = [
+        path for path in taken if path.stat().st_size > 1e6 and not path.is_relative_to(weights)
+    ]
+    assert [
+        path for path in heavy if path.suffix in (".png", ".json", ".parquet", ".html", ".csv")
+    ] == []

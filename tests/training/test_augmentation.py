@@ -19,7 +19,9 @@ SIZE = (12, 16)
 
 
 def noisy_picture(size: tuple[int, int] = (40, 30)) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8))
+    return Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    )
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -36,7 +38,9 @@ def pixels(image: Tensor) -> Tensor:
 
 def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
     image = noisy_picture((16, 12))  # of the ratio and size that are asked for
-    seed = next(seed for seed in range(99) if own(crop=1.0).box(12, 16, seeded(seed)) == (0, 0, 12, 16))
+    seed = next(
+        seed for seed in range(99) if own(crop=1.0).box(12, 16, seeded(seed)) == (0, 0, 12, 16)
+    )
     found = own(crop=1.0)(image, seeded(seed))
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
     assert torch.allclose(pixels(found), expected, atol=1e-6)
@@ -49,7 +53,9 @@ def test_crops_have_the_law_of_torchvision(given: dict[str, float], size: tuple[
     theirs = v2.RandomResizedCrop(8, scale=(given.get("crop", 0.9), 1.0))
     blank = torch.zeros(3, *size)
     asked = [theirs.make_params([blank]) for _ in range(700)]
-    other = np.array([[crop[name] for name in ("top", "left", "height", "width")] for crop in asked])
+    other = np.array(
+        [[crop[name] for name in ("top", "left", "height", "width")] for crop in asked]
+    )
     generator = seeded(0)
     mine = np.array([own(**given).box(*size, generator) for _ in range(700)])
     assert (mine[:, :2] >= 0).all()
@@ -72,7 +78,12 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     hues, values, saturations = [], [], []
     for seed in range(300):
         found = pixels(own(crop=1.0, jitter=0.5)(image, seeded(seed))).mean(dim=(1, 2))
-        h, s, v = np.asarray(Image.new("RGB", (1, 1), tuple((found * 255).int().tolist())).convert("HSV"))[0, 0] / 255
+        h, s, v = (
+            np.asarray(
+                Image.new("RGB", (1, 1), tuple((found * 255).int().tolist())).convert("HSV")
+            )[0, 0]
+            / 255
+        )
         hues.append(min(h, 1 - h))
         values.append(v)
         saturations.append(s)
@@ -112,8 +123,14 @@ def amplitude(images: Tensor) -> Tensor:
     st.integers(0, 1000),
     st.lists(st.floats(0, 1), min_size=4, max_size=4),
 )
-def test_amplitudes_are_mixed_and_phases_kept(size: tuple[int, int], seed: int, weight: list[float]) -> None:
-    images, partner, w = pictures(4, *size, seed), torch.tensor([1, 3, 0, 0]), torch.tensor(weight).double()
+def test_amplitudes_are_mixed_and_phases_kept(
+    size: tuple[int, int], seed: int, weight: list[float]
+) -> None:
+    images, partner, w = (
+        pictures(4, *size, seed),
+        torch.tensor([1, 3, 0, 0]),
+        torch.tensor(weight).double(),
+    )
     found, share = mix_amplitudes(images, partner, w), w[:, None, None, None]
     wanted = (1 - share) * amplitude(images) + share * amplitude(images[partner])
     torch.testing.assert_close(amplitude(found), wanted, rtol=1e-9, atol=1e-9)
@@ -127,15 +144,21 @@ def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dt
     images, partner, weight = pictures(3).to(dtype), torch.tensor([1, 2, 0]), torch.rand(3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = mix_amplitudes(images, partner, weight)
-        assert torch.equal(most_similar(images.flatten(1)), most_similar(images.double().flatten(1)))
+        assert torch.equal(
+            most_similar(images.flatten(1)), most_similar(images.double().flatten(1))
+        )
     assert found.dtype == dtype
     expected = mix_amplitudes(images.double(), partner, weight)
-    torch.testing.assert_close(found.double(), expected.to(dtype).double(), rtol=torch.finfo(dtype).eps, atol=1e-5)
+    torch.testing.assert_close(
+        found.double(), expected.to(dtype).double(), rtol=torch.finfo(dtype).eps, atol=1e-5
+    )
 
 
 @COMMON
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 1000))
-def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(images: int, views: int, seed: int) -> None:
+def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(
+    images: int, views: int, seed: int
+) -> None:
     features = torch.randn(images * views, 3, generator=seeded(seed), dtype=torch.float64)
     source = torch.arange(images).repeat(views)
     if views == 1:
@@ -144,4 +167,6 @@ def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(images
     assert bool((source[found] != source).all())
     cosines = torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=2)
     for k, partner in enumerate(found.tolist()):
-        assert float(cosines[k, partner]) == pytest.approx(float(cosines[k][source != source[k]].max()), abs=1e-12)
+        assert float(cosines[k, partner]) == pytest.approx(
+            float(cosines[k][source != source[k]].max()), abs=1e-12
+        )

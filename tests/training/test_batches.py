@@ -1,4 +1,5 @@
-"""Micro-batches of pairs and streams are functions of their number, with workers or without, broken images or not."""
+"""Micro-batches of pairs and streams are functions of their number, with workers or without, broken
+images or not."""
 
 import functools
 import multiprocessing
@@ -16,26 +17,55 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training_parts import Stream, caption, image_data, jittered, number_of, pairs_of, plain, same, take, tokenize
+from training_parts import (
+    Stream,
+    caption,
+    image_data,
+    jittered,
+    number_of,
+    pairs_of,
+    plain,
+    same,
+    take,
+    tokenize,
+)
 
 from vldebias.errors import VldebiasWarning
 from vldebias.training.batches import MapBatches, StreamBatches
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
 
 N, PER_EPOCH = 23, 5
-SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(lambda s: s[0] >= s[1] * s[2])
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with fewer cores
+SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(
+    lambda s: s[0] >= s[1] * s[2]
+)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create"
+)  # on a machine with fewer cores
 
 
 def mapped(broken: tuple[int, ...] = (), **options: Any) -> MapBatches:
     pairs = pairs_of(image_data(N, broken=broken), label="kind")
-    how: dict[str, Any] = {"augment": jittered, "batch_size": 4, "tokenize": tokenize, "seed": 1, **options}
+    how: dict[str, Any] = {
+        "augment": jittered,
+        "batch_size": 4,
+        "tokenize": tokenize,
+        "seed": 1,
+        **options,
+    }
     return MapBatches(pairs, **how)
 
 
 def streamed(stream: Stream | None = None, **options: Any) -> StreamBatches:
-    defaults: dict[str, Any] = {"batch_size": 4, "tokenize": tokenize, "seed": 1, "buffer": 6, "label": "kind"}
-    return StreamBatches(stream or Stream(N), options.pop("augment", jittered), **{**defaults, **options})
+    defaults: dict[str, Any] = {
+        "batch_size": 4,
+        "tokenize": tokenize,
+        "seed": 1,
+        "buffer": 6,
+        "label": "kind",
+    }
+    return StreamBatches(
+        stream or Stream(N), options.pop("augment", jittered), **{**defaults, **options}
+    )
 
 
 BOTH: dict[str, Callable[..., Any]] = {"pairs": mapped, "stream": streamed}
@@ -56,7 +86,9 @@ def test_processes_share_the_batch_of_one_and_spares_are_of_other_batches(
 
 
 @given(SIZES)
-def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tuple[int, int, int]) -> None:
+def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(
+    sizes: tuple[int, int, int],
+) -> None:
     items, batch, world = sizes
     sampler = Sampler(items, batch * world, seed=2, rank=0, world=1)
     for epoch in (0, 3):
@@ -65,18 +97,33 @@ def test_batches_of_an_epoch_follow_its_order_and_leave_out_the_rest(sizes: tupl
         numbers = range(epoch * sampler.per_epoch, (epoch + 1) * sampler.per_epoch)
         assert {sampler.epoch(number) for number in numbers} == {epoch}
         rows = np.concatenate([sampler.rows(number) for number in numbers])
-        assert rows.tolist() == Sampler.order(items, 2, epoch)[: sampler.per_epoch * batch * world].tolist()
+        assert (
+            rows.tolist()
+            == Sampler.order(items, 2, epoch)[: sampler.per_epoch * batch * world].tolist()
+        )
 
 
 def test_generators_differ_by_purpose_and_place() -> None:
-    places = [("a", 0, 1), ("a", 1, 0), ("b", 0, 1), ("a", 0), ("a", 0, 1, 0), ("a", 2**32, 0), ("a", 0, 0)]
+    places = [
+        ("a", 0, 1),
+        ("a", 1, 0),
+        ("b", 0, 1),
+        ("a", 0),
+        ("a", 0, 1, 0),
+        ("a", 2**32, 0),
+        ("a", 0, 0),
+    ]
     assert len({float(numpy_generator(*place).random()) for place in places}) == len(places)
-    assert len({float(torch.rand((), generator=torch_generator(*place))) for place in places}) == len(places)
+    assert len(
+        {float(torch.rand((), generator=torch_generator(*place))) for place in places}
+    ) == len(places)
     assert torch_generator("a", 5).initial_seed() == torch_generator("a", 5).initial_seed()
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
-@given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3))
+@given(
+    st.integers(1, 30), st.integers(1, 40), st.integers(1, 5), st.integers(1, 4), st.integers(0, 3)
+)
 def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
     n: int, buffer: int, shards: int, world: int, seed: int
 ) -> None:
@@ -86,10 +133,14 @@ def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
     for rank in range(world):
         stream = Stream(n, shards=shards)
         own = sum(([n // shards] * (shards - 1) + [n - (shards - 1) * (n // shards)])[rank::world])
-        source = streamed(stream, batch_size=1, buffer=buffer, seed=seed, rank=rank, world=world, augment=plain)
+        source = streamed(
+            stream, batch_size=1, buffer=buffer, seed=seed, rank=rank, world=world, augment=plain
+        )
         found += numbers(batches := take(source, 0, own))
         places |= {int(batch.index) for batch in batches}
-        assert stream.passed == len(stream.decoded) == own, "no row of another process's shards is looked at"
+        assert stream.passed == len(stream.decoded) == own, (
+            "no row of another process's shards is looked at"
+        )
     assert sorted(found) == list(range(n))
     assert len(places) == n, "every row has a number of its own"
 
@@ -105,23 +156,35 @@ def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
         sources = [make(streams[0], rank=0)]
     sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # one process says it
-    own = [[n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank] for rank in range(3)]
+    own = [
+        [n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank]
+        for rank in range(3)
+    ]
     for source, rows in zip(sources, own, strict=True):
         assert sorted(numbers(take(source, 0, len(rows)))) == rows
 
 
 def test_a_stream_shuffles_its_blocks_evenly_and_its_shards_anew_in_every_pass() -> None:
-    first = Counter(take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item() for seed in range(600))
+    first = Counter(
+        take(streamed(Stream(5), batch_size=1, seed=seed), 0, 1)[0].index.item()
+        for seed in range(600)
+    )
     assert max(abs(first[k] - 120) for k in range(5)) < 4 * (600 * 0.2 * 0.8) ** 0.5
     source = streamed(Stream(24, shards=6), batch_size=4, buffer=4, augment=plain)
-    passes = [tuple(number // 4 for number in numbers(take(source, start, 6))) for start in (0, 6, 12)]
+    passes = [
+        tuple(number // 4 for number in numbers(take(source, start, 6))) for start in (0, 6, 12)
+    ]
     assert all(sorted(shards) == [k for k in range(6) for _ in range(4)] for shards in passes)
     assert len(set(passes)) == 3
 
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_batch_is_rows_of_the_data(kind: str) -> None:
-    source = BOTH[kind](augment=lambda image, generator: torch.cat([plain(image)[:2], jittered(image, generator)[2:]]))
+    source = BOTH[kind](
+        augment=lambda image, generator: torch.cat(
+            [plain(image)[:2], jittered(image, generator)[2:]]
+        )
+    )
     assert (source.items, source.per_epoch) == ((N, PER_EPOCH) if kind == "pairs" else (None, None))
     epochs = []
     for epoch, first in enumerate((0, PER_EPOCH)):
@@ -132,8 +195,13 @@ def test_a_batch_is_rows_of_the_data(kind: str) -> None:
             assert batch.texts["input_ids"].tolist() == [[row, len(caption(row))] for row in rows]
             assert batch.labels.tolist() == [row % 3 for row in rows]
             assert batch.views is None
-            draws = [torch.rand(3, generator=torch_generator("augmentation", 1, epoch, row, 0))[2] for row in rows]
-            assert (batch.images[:, 2, 0, 0] - 7 / 255).tolist() == pytest.approx([float(draw) for draw in draws])
+            draws = [
+                torch.rand(3, generator=torch_generator("augmentation", 1, epoch, row, 0))[2]
+                for row in rows
+            ]
+            assert (batch.images[:, 2, 0, 0] - 7 / 255).tolist() == pytest.approx(
+                [float(draw) for draw in draws]
+            )
             seen += rows
         assert len(set(seen)) == 20
         epochs.append(seen)
@@ -142,19 +210,29 @@ def test_a_batch_is_rows_of_the_data(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("two_views", [False, True])
-def test_batches_are_functions_of_their_number_whatever_the_workers(kind: str, two_views: bool) -> None:
+def test_batches_are_functions_of_their_number_whatever_the_workers(
+    kind: str, two_views: bool
+) -> None:
     make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
     whole = take(make(), 0, 3 * PER_EPOCH)
     for workers, first in ((0, 3), (1, 0), (2, 2 * PER_EPOCH + 1)):
         state = torch.random.get_rng_state()
         found = take(make(workers=workers), first, 3)
-        assert all(same(here, there) for here, there in zip(found, whole[first : first + 3], strict=True))
-        assert torch.equal(state, torch.random.get_rng_state()), "the loop's own randomness is left alone"
+        assert all(
+            same(here, there) for here, there in zip(found, whole[first : first + 3], strict=True)
+        )
+        assert torch.equal(state, torch.random.get_rng_state()), (
+            "the loop's own randomness is left alone"
+        )
 
 
 def test_going_on_decodes_nothing_that_is_passed_over() -> None:
     stream, looks = Stream(N), list[int]()
-    take(streamed(stream, augment=lambda image, _: looks.append(1) or plain(image)), 3 * PER_EPOCH + 2, 1)
+    take(
+        streamed(stream, augment=lambda image, _: looks.append(1) or plain(image)),
+        3 * PER_EPOCH + 2,
+        1,
+    )
     assert len(stream.decoded) == len(looks) == 4
 
 
@@ -164,7 +242,9 @@ def test_readers_outlast_the_signals_of_a_scheduler() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(multiprocessing.active_children()[0].pid or 0, number)
         found += islice(coming, PER_EPOCH)
-    assert all(same(one, other) for one, other in zip(found, take(mapped(), 0, PER_EPOCH + 1), strict=True))
+    assert all(
+        same(one, other) for one, other in zip(found, take(mapped(), 0, PER_EPOCH + 1), strict=True)
+    )
 
 
 def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
@@ -187,20 +267,27 @@ def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> 
 
 
 def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
-    """Captions end in 100 times the image and the number of the caption, of which there are one, two or three."""
+    """Captions end in 100 times the image and the number of the caption, of which there are one,
+    two or three."""
     more = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
-    data = replace(image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=more)
+    data = replace(
+        image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=more
+    )
     source = MapBatches(pairs_of(data), plain, batch_size=N, tokenize=tokenize, seed=1)
     said: dict[int, list[int]] = {}
     for batch in take(source, 0, 6):
-        for row, number in zip(batch.index.tolist(), batch.texts["input_ids"][:, 0].tolist(), strict=True):
+        for row, number in zip(
+            batch.index.tolist(), batch.texts["input_ids"][:, 0].tolist(), strict=True
+        ):
             assert number // 100 == row
             said.setdefault(row, []).append(number % 100)
     for row, turns in said.items():
         count = row % 3 + 1
         assert sorted(turns[:count]) == list(range(count)), "each once in as many epochs"
         assert turns == (turns[:count] * 6)[:6]
-    assert len({turns[0] for row, turns in said.items() if row % 3 == 2}) > 1, "not all begin with the first"
+    assert len({turns[0] for row, turns in said.items() if row % 3 == 2}) > 1, (
+        "not all begin with the first"
+    )
 
 
 @pytest.mark.parametrize("kind", BOTH)
@@ -215,7 +302,11 @@ def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) ->
     assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
     for batch, original in zip(found, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
         rows = batch.index.tolist()
-        assert [number_of(image) for image in batch.images] == batch.texts["input_ids"][:, 0].tolist() == rows
+        assert (
+            [number_of(image) for image in batch.images]
+            == batch.texts["input_ids"][:, 0].tolist()
+            == rows
+        )
         assert not set(rows) & set(broken)
         moved = batch.index != original.index
         assert set(original.index[moved].tolist()) <= set(broken)

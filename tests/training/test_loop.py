@@ -1,4 +1,5 @@
-"""The loop: what a plain loop of torch does, the gradient of one large batch, and the same weights after a kill."""
+"""The loop: what a plain loop of torch does, the gradient of one large batch, and the same weights
+after a kill."""
 
 import json
 import os
@@ -18,7 +19,16 @@ from training_parts import SIZE, Stream, equal, letters_of, plain, tiny_towers
 from eval.experiments.tensor_batches import TensorBatches
 from vldebias.errors import InvalidInputError
 from vldebias.training.batches import Batch, StreamBatches
-from vldebias.training.loop import HISTORY, STATE, DivergedError, Entry, Run, fit, make_accelerator, read_state
+from vldebias.training.loop import (
+    HISTORY,
+    STATE,
+    DivergedError,
+    Entry,
+    Run,
+    fit,
+    make_accelerator,
+    read_state,
+)
 from vldebias.training.objective import Objective, Trainee
 from vldebias.training.optim import climbed
 from vldebias.training.settings import LoopSettings, LossSettings
@@ -34,7 +44,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulation": 2},
     "all negatives": {"accumulation": 2, "negatives": "step"},
     "fp16": {"precision": "fp16", "lr": 0.01},
-    "everything": {"ema": 0.9, "sharpness": "asam", "accumulation": 2, "precision": "bf16", "clip_norm": None},
+    "everything": {
+        "ema": 0.9,
+        "sharpness": "asam",
+        "accumulation": 2,
+        "precision": "bf16",
+        "clip_norm": None,
+    },
 }
 
 
@@ -47,12 +63,16 @@ def batches(images: Tensor = IMAGES, loss: str = "") -> Any:
 
 
 def settings(**given: Any) -> LoopSettings:
-    return LoopSettings(**{"steps": STEPS, "batch_size": B, "lr": 0.05, "save_every": 0.0, "seed": 5, **given})
+    return LoopSettings(
+        **{"steps": STEPS, "batch_size": B, "lr": 0.05, "save_every": 0.0, "seed": 5, **given}
+    )
 
 
 def trainee(loss: str = "nuclr", fourier: float = 0.0, **more: Any) -> Trainee:
     chosen = LossSettings(loss=loss, **more)  # type: ignore[arg-type]
-    return Trainee(tiny_towers(), Objective(chosen, temperature=0.3, items=N, groups=3), fourier=fourier)
+    return Trainee(
+        tiny_towers(), Objective(chosen, temperature=0.3, items=N, groups=3), fourier=fourier
+    )
 
 
 def weights(made: Trainee) -> dict[str, Tensor]:
@@ -66,15 +86,23 @@ def at_step(number: int, do: Any) -> Any:
 @pytest.mark.parametrize(("sharpness", "rho"), [("none", 0), ("sam", 0.05), ("asam", 2.0)])
 def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
     made, naive = trainee("info_nce"), trainee("info_nce")
-    history = fit(made, batches(), settings(weight_decay=0.1, warmup=0.3, clip_norm=0.5, sharpness=sharpness))
-    decaying = [{"params": [p], "weight_decay": 0.1 * (p.ndim > 1)} for p in naive.parameters() if p.requires_grad]
+    history = fit(
+        made, batches(), settings(weight_decay=0.1, warmup=0.3, clip_norm=0.5, sharpness=sharpness)
+    )
+    decaying = [
+        {"params": [p], "weight_decay": 0.1 * (p.ndim > 1)}
+        for p in naive.parameters()
+        if p.requires_grad
+    ]
     optimizer = torch.optim.AdamW(decaying, lr=1.0, betas=(0.9, 0.98))
     rates = [0.05 * share for share in (0.5, 1, 1, 0.9045085, 0.6545085, 0.3454915, 0.0954915)]
     order, losses = batches().starting(0), []
     naive.train()
 
     def slope(step: int, batch: Batch) -> float:
-        torch.manual_seed((((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63)  # the dropout of this step
+        torch.manual_seed(
+            (((5 * 1_000_003 + step) * 1009) * 65_537) % 2**63
+        )  # the dropout of this step
         optimizer.zero_grad()
         loss = naive(batch)
         loss.backward()
@@ -99,19 +127,36 @@ def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
 
 @pytest.mark.parametrize(("kind", "at"), list(zip(KINDS, cycle([1, 4]), strict=False)))
 @pytest.mark.parametrize("loss", ["nuclr", "group_dro", "stream"])
-def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(kind: str, at: int, loss: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
+    kind: str, at: int, loss: str, tmp_path: Path
+) -> None:
     given: dict[str, Any] = {"fourier": 0.4}
     if loss == "stream":
         given = {"loss": "rince"}
     if loss == "group_dro":
-        given = {"loss": "info_nce", "group_dro": "place", "group_dro_step": 0.5, "learn_temperature": True}
-    chosen, whole, resumed, finished = settings(**KINDS[kind]), trainee(**given), trainee(**given), trainee(**given)
+        given = {
+            "loss": "info_nce",
+            "group_dro": "place",
+            "group_dro_step": 0.5,
+            "learn_temperature": True,
+        }
+    chosen, whole, resumed, finished = (
+        settings(**KINDS[kind]),
+        trainee(**given),
+        trainee(**given),
+        trainee(**given),
+    )
     go: Any = partial(fit, settings=chosen)
     expected = go(whole, batches(loss=loss))
     with pytest.raises(KeyboardInterrupt):
         go(trainee(**given), batches(loss=loss), folder=tmp_path, on_step=at_step(at, STOP))
     seen: list[float] = []
-    history = go(resumed, batches(loss=loss), folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
+    history = go(
+        resumed,
+        batches(loss=loss),
+        folder=tmp_path,
+        on_step=lambda entry, _: seen.append(entry["step"]),
+    )
     assert seen == list(range(at, STEPS))
     assert equal(weights(resumed), weights(whole))
     assert [entry["loss"] for entry in history] == [entry["loss"] for entry in expected]
@@ -129,7 +174,13 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
     assert signal.getsignal(number) is before
     seen: list[float] = []
     resumed, whole = trainee(), trainee()
-    fit(resumed, batches(), chosen, folder=tmp_path, on_step=lambda entry, _: seen.append(entry["step"]))
+    fit(
+        resumed,
+        batches(),
+        chosen,
+        folder=tmp_path,
+        on_step=lambda entry, _: seen.append(entry["step"]),
+    )
     fit(whole, batches(), chosen)
     assert seen == [3, 4, 5, 6]
     assert equal(weights(resumed), weights(whole))
@@ -139,7 +190,9 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
     assert read_state(tmp_path / "twice" / STATE) is None, "a second one raises at once"
 
 
-def test_a_kill_while_the_state_is_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_while_the_state_is_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(state: Any, path: Path) -> None:
         if state["step"] == 4:
             Path(path).write_bytes(b"half, as kill -9 leaves it")
@@ -164,7 +217,9 @@ class Foreign:
         return os.mkdir, ("unpickled",)
 
 
-def test_a_checkpoint_that_would_run_code_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_would_run_code_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save(Foreign(), STATE)
     with pytest.raises(InvalidInputError, match="no readable checkpoint"):
@@ -175,7 +230,9 @@ def test_a_checkpoint_that_would_run_code_is_refused_unread(tmp_path: Path, monk
 def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
     """Lines of steps that are done again go, and what happened to the file is put right."""
     chosen, path = settings(save_every=60.0), tmp_path / HISTORY
-    path.write_text('{"step": 0, "loss": 9.0}\n')  # of a run that was killed before its first checkpoint
+    path.write_text(
+        '{"step": 0, "loss": 9.0}\n'
+    )  # of a run that was killed before its first checkpoint
     at = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=at)
@@ -211,14 +268,17 @@ def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path)
 
 
 def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
-    """What is frozen comes from where the model came from; the file is read as tensors and plain values alone."""
+    """What is frozen comes from where the model came from; the file is read as tensors and plain
+    values alone."""
     made = trainee()
     made.model.letters.requires_grad_(False)
     fit(made, batches(), settings(ema=0.9), folder=tmp_path)
     state = read_state(tmp_path / STATE)
     assert state["step"] == STEPS
     assert set(state["average"]) == {"model.image.weight", "model.image.bias"}
-    assert set(state["average"]) | {"objective.loss.log_u", "objective.loss.zeta"} <= set(state["tensors"])
+    assert set(state["average"]) | {"objective.loss.log_u", "objective.loss.zeta"} <= set(
+        state["tensors"]
+    )
     assert not any("letters" in name for name in state["tensors"])
     for other in ({"step": print}, {"step": 3}):
         torch.save(other, tmp_path / STATE)
@@ -265,12 +325,17 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_pat
 
 
 @pytest.mark.parametrize("clip_norm", [1.0, None])
-def test_a_gradient_that_is_no_number_reaches_no_weight(clip_norm: float | None, tmp_path: Path) -> None:
-    """The loss is still finite then; one step more and the checkpoint would hold nothing but NaN."""
+def test_a_gradient_that_is_no_number_reaches_no_weight(
+    clip_norm: float | None, tmp_path: Path
+) -> None:
+    """The loss is still finite then; one step more and the checkpoint would hold nothing but
+    NaN."""
     made, weight = trainee("info_nce"), list[Any]()
     weight.append(made.model.image.weight)
     at = at_step(2, lambda: weight[0].register_hook(lambda gradient: gradient * float("inf")))
-    with pytest.raises(DivergedError, match=r"step 3: the loss is \d.*norm of its gradient (inf|nan)"):
+    with pytest.raises(
+        DivergedError, match=r"step 3: the loss is \d.*norm of its gradient (inf|nan)"
+    ):
         fit(made, batches(), settings(clip_norm=clip_norm, ema=0.9), folder=tmp_path, on_step=at)
     assert all(bool(tensor.isfinite().all()) for tensor in made.parameters())
 
@@ -319,7 +384,9 @@ def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mod
     parts = (made.model.image, made.model.letters, made.model.drop)
     made.model.image.requires_grad_(False)
     before = made.model.image.weight.detach().clone()
-    made.model.image.register_forward_hook(lambda *_: seen.append([part.training for part in parts]))
+    made.model.image.register_forward_hook(
+        lambda *_: seen.append([part.training for part in parts])
+    )
     fit(made, batches(), settings(steps=2))
     assert seen == [[False, True, True]] * 2
     assert torch.equal(made.model.image.weight, before)
@@ -340,16 +407,25 @@ LOSSES: dict[str, dict[str, Any]] = {
 
 def exact(loss: str, **given: Any) -> Trainee:
     made = trainee(loss, **given, **LOSSES[loss]).double().eval()
-    made.objective.train()  # its state moves, and dropout, which one batch draws otherwise, does not
+    # its state moves, and dropout, which one batch draws otherwise, does not
+    made.objective.train()
     made.objective.at(1, 2)
     return made
 
 
 def micro(size: int = 4, two_views: bool = False) -> list[Batch]:
-    given: dict[str, Any] = {"captions": [f"number {i % 9}" for i in range(N)], "tokenize": letters_of}
+    given: dict[str, Any] = {
+        "captions": [f"number {i % 9}" for i in range(N)],
+        "tokenize": letters_of,
+    }
     if two_views:
-        given = {"augment": lambda images, g: images + torch.rand(len(images), 3, 1, 1, generator=g), "two_views": True}
-    source = TensorBatches(IMAGES.double(), labels=torch.arange(N) % 3, batch_size=size, seed=3, **given)
+        given = {
+            "augment": lambda images, g: images + torch.rand(len(images), 3, 1, 1, generator=g),
+            "two_views": True,
+        }
+    source = TensorBatches(
+        IMAGES.double(), labels=torch.arange(N) % 3, batch_size=size, seed=3, **given
+    )
     return [source.batch(number) for number in range(4 * MICRO // size)]
 
 
@@ -410,7 +486,9 @@ def test_both_passes_draw_the_same_dropout_and_mixing() -> None:
 # ---- processes
 
 
-def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As `accelerate launch --cpu --num_processes 2` leaves it: it would train alone in silence."""
     make_accelerator(cpu=True)
     for there in ({"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"}, {"WORLD_SIZE": "2"}):

@@ -1,4 +1,5 @@
-"""What learns, that it has gradients, and that the rest does not move; and a saved model opened again, whole or not."""
+"""What learns, that it has gradients, and that the rest does not move; and a saved model opened
+again, whole or not."""
 
 import json
 import re
@@ -44,7 +45,8 @@ def _architectures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(name: str, **more: Any) -> Towers:
-    """The towers of one of models_tiny.py or `ARCHITECTURES`, or of "miniature" or its "twin" in transformers."""
+    """The towers of one of models_tiny.py or `ARCHITECTURES`, or of "miniature" or its "twin" in
+    transformers."""
     if name in ("miniature", "twin"):
         model, second, third = load_clip() if name == "miniature" else load_transformers_clip()
         return Towers(model, *((third, second) if name == "miniature" else (second, third)))
@@ -76,7 +78,9 @@ def features(found: Towers) -> tuple[Tensor, Tensor]:
 
 
 def alike(one: Towers, other: Towers, atol: float = 1e-4) -> bool:
-    return all(torch.allclose(a, b, atol=atol) for a, b in zip(features(one), features(other), strict=True))
+    return all(
+        torch.allclose(a, b, atol=atol) for a, b in zip(features(one), features(other), strict=True)
+    )
 
 
 def step(found: Towers) -> dict[str, Tensor]:
@@ -93,7 +97,10 @@ def step(found: Towers) -> dict[str, Tensor]:
     return before
 
 
-SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {"text": (False, True), "image": (True, False)}
+SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {
+    "text": (False, True),
+    "image": (True, False),
+}
 
 
 @pytest.mark.parametrize("scope", SIDES)
@@ -101,7 +108,9 @@ SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {"text": (False,
 def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
     found = make(name)
     names = tune(found, scope)
-    old = [part.detach() for part in features(found)]  # torch computes frozen attention in another way
+    old = [
+        part.detach() for part in features(found)
+    ]  # torch computes frozen attention in another way
     learning = {n: p for n, p in found.model.named_parameters() if p.requires_grad}
     assert list(learning) == names
     assert not any("logit" in n for n in names)
@@ -114,13 +123,17 @@ def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
     moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
     assert moved - {n for n, _ in found.model.named_buffers()} <= set(names)
     assert len(moved) >= len(names) // 2 - 1
-    sides = (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]  # convolutions get no adapters
+    sides = (
+        (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
+    )  # convolutions get no adapters
     for new, first, does in zip(features(found), old, sides, strict=True):
         assert torch.equal(new, first) != does
 
 
 def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
-    every, text, image, heads = (set(tune(make("custom"), scope)) for scope in ("all", "text", "image", "heads"))
+    every, text, image, heads = (
+        set(tune(make("custom"), scope)) for scope in ("all", "text", "image", "heads")
+    )
     assert every == text | image
     assert not text & image
     assert heads == {"visual.proj", "text.text_projection"}
@@ -134,22 +147,33 @@ def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
 
 @pytest.mark.parametrize(("name", "blocks"), [("custom", 1), ("twin", 3)])
 @pytest.mark.parametrize("side", ["image", "text"])
-def test_only_the_last_blocks_learn_and_what_comes_after_them(name: str, blocks: int, side: str) -> None:
+def test_only_the_last_blocks_learn_and_what_comes_after_them(
+    name: str, blocks: int, side: str
+) -> None:
     found = make(name)
     everything, own = set(tune(found, "all")), set(tune(found, side))
     inside = {text for text in own if "resblocks." in text or "encoder.layers." in text}
     for last in range(blocks + 1):
         some = set(tune(found, side, last={side: last}))
-        kept = {text for text in inside if int(re.findall(r"(?:resblocks|layers)\.(\d+)", text)[0]) >= blocks - last}
+        kept = {
+            text
+            for text in inside
+            if int(re.findall(r"(?:resblocks|layers)\.(\d+)", text)[0]) >= blocks - last
+        }
         assert some & inside == kept
         ends = some - inside
         assert any("ln_" in text or "norm" in text for text in ends)
         assert not any("emb" in text or "conv1" in text for text in ends)
         assert set(tune(found, "all", last={side: last})) == everything - (own - some)
-    with pytest.raises(InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"):
+    with pytest.raises(
+        InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"
+    ):
         tune(found, "all", last={side: blocks + 1})
     found.model.peft_config = {}
-    flat, quantized = nn.Linear(1, 1), nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False)
+    flat, quantized = (
+        nn.Linear(1, 1),
+        nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False),
+    )
     bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
     for odd, last, said in (
         (found, {}, "merge them first"),
@@ -172,17 +196,26 @@ def adapted(name: str, **more: Any) -> Towers:
 
 
 def layers(found: Towers) -> set[str]:
-    return {name.partition(".lora_A.")[0] for name in dict(found.model.named_parameters()) if ".lora_A." in name}
+    return {
+        name.partition(".lora_A.")[0]
+        for name in dict(found.model.named_parameters())
+        if ".lora_A." in name
+    }
 
 
 def test_adapters_go_where_the_model_looks() -> None:
-    """Not to weights that are read past their layer: a MultiheadAttention's output, the attention pool of a ResNet."""
+    """Not to weights that are read past their layer: a MultiheadAttention's output, the attention
+    pool of a ResNet."""
     block = {"attn", "mlp.c_fc", "mlp.c_proj"}
     text = {f"transformer.resblocks.0.{part}" for part in block}
-    assert layers(adapted("clip")) == text | {f"visual.transformer.resblocks.0.{part}" for part in block}
+    assert layers(adapted("clip")) == text | {
+        f"visual.transformer.resblocks.0.{part}" for part in block
+    }
     assert layers(adapted("resnet")) == text
     assert len(layers(adapted("twin"))) == 2 * 3 * 6
-    assert not any(part._forward_hooks for part in adapted("clip").model.modules()), "the look leaves nothing behind"
+    assert not any(part._forward_hooks for part in adapted("clip").model.modules()), (
+        "the look leaves nothing behind"
+    )
 
 
 @pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
@@ -219,13 +252,21 @@ def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
 
 
 def test_frozen_weights_do_not_drift_under_adapters() -> None:
-    """They are in no checkpoint of a run, so a resumed one has them as loaded: a bit's change would part the two."""
+    """They are in no checkpoint of a run, so a resumed one has them as loaded: a bit's change would
+    part the two."""
     found = adapted("clip")
-    before = {n: (id(p), p.detach().clone()) for n, p in found.model.named_parameters() if not p.requires_grad}
+    before = {
+        n: (id(p), p.detach().clone())
+        for n, p in found.model.named_parameters()
+        if not p.requires_grad
+    }
     for _ in range(20):
         step(found)
     after = dict(found.model.named_parameters())
-    assert all(id(after[n]) == name and torch.equal(after[n], tensor) for n, (name, tensor) in before.items())
+    assert all(
+        id(after[n]) == name and torch.equal(after[n], tensor)
+        for n, (name, tensor) in before.items()
+    )
 
 
 def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
@@ -237,7 +278,9 @@ def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert (found.size, found.mean, found.std) == (other.size, other.mean, other.std)
-    assert other.temperature == pytest.approx(float(Towers(found.model, found.tokenizer, found.preprocess).temperature))
+    assert other.temperature == pytest.approx(
+        float(Towers(found.model, found.tokenizer, found.preprocess).temperature)
+    )
 
 
 @pytest.mark.parametrize("name", ["small-quick", "small-custom", "miniature", "twin"])
@@ -280,7 +323,9 @@ def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with torch.no_grad():
         found.model.text_projection.mul_(2)
     monkeypatch.setattr(module, "save_tokenizer", Mock(side_effect=KeyboardInterrupt))
-    monkeypatch.setattr(module.shutil, "rmtree", lambda *args, **more: None)  # a killed process tidies nothing up
+    monkeypatch.setattr(
+        module.shutil, "rmtree", lambda *args, **more: None
+    )  # a killed process tidies nothing up
     with pytest.raises(KeyboardInterrupt):
         save_model(found, folder, scope="all", name="miniature")
     assert (tmp_path / "model.part" / "clip.safetensors").is_file()
@@ -304,7 +349,9 @@ def test_a_kill_between_the_moves_loses_nothing_to_the_next_kill(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_with_other_things_and_a_model_of_another_vocabulary_are_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_things_and_a_model_of_another_vocabulary_are_refused(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "thesis.txt").write_text("all of it")
     for path in (tmp_path, tmp_path / "thesis.txt"):
         with pytest.raises(InvalidInputError, match="other than a saved model"):

@@ -22,7 +22,9 @@ from vldebias.training.monitor import Monitor
 WORDS = ("cat", "dog", "owl", "emu")
 
 
-def naive(towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any) -> dict[str, float]:
+def naive(
+    towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence[int], texts: Any
+) -> dict[str, float]:
     """Every score by its definition, one image at a time."""
     towers.model.eval()
     with torch.no_grad():
@@ -57,12 +59,16 @@ def naive(towers: Any, images: Tensor, captions: Sequence[str], labels: Sequence
 def test_agrees_with_the_naive_twin(seed: int, n: int, kinds: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     images = torch.rand(n, 3, 4, 4, generator=generator)
-    captions = [f"{WORDS[i % 4]} {i}" for i in torch.randint(kinds, (n,), generator=generator).tolist()]
+    captions = [
+        f"{WORDS[i % 4]} {i}" for i in torch.randint(kinds, (n,), generator=generator).tolist()
+    ]
     labels = torch.randint(-1, 3, (n,), generator=generator)
     labels[0] = 1
     texts, towers = ("a cat", "a dog", "an owl"), tiny_towers(seed)
     monitor = Monitor(images, captions=captions, labels=labels, class_texts=texts)
-    assert monitor(towers) == pytest.approx(naive(towers, images, captions, labels.tolist(), texts), abs=1e-5)
+    assert monitor(towers) == pytest.approx(
+        naive(towers, images, captions, labels.tolist(), texts), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("unknown", [False, True])
@@ -77,7 +83,9 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     cells = [(a, b) for a in range(2) for b in range(3) if ((labels == a) & (groups == b)).any()]
     means = [float(right[(labels == a) & (groups == b)].nanmean()) for a, b in cells]
     assert monitor(tiny_towers(3))["zero_shot_worst_group"] == pytest.approx(min(means))
-    one = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(tiny_towers(3))
+    one = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(
+        tiny_towers(3)
+    )
     assert one["zero_shot_worst_group"] == one["zero_shot_worst_class"]
 
 
@@ -91,11 +99,14 @@ def test_an_edit_changes_the_texts_and_not_the_images() -> None:
         rows, said = unit(towers.image(images)), unit(flat(unit(towers.text(letters_of(texts)))))
     expected = ((rows @ said.T).argmax(dim=1) == torch.arange(20) % 2).double().mean()
     assert monitor(towers, flat)["zero_shot_accuracy"] == pytest.approx(float(expected))
-    assert monitor(towers, flat)["positive_score"] == pytest.approx(float((rows * said.repeat(10, 1)).sum(1).mean()))
+    assert monitor(towers, flat)["positive_score"] == pytest.approx(
+        float((rows * said.repeat(10, 1)).sum(1).mean())
+    )
 
 
 def table(images: Tensor, texts: Tensor) -> Any:
-    """Towers whose features are looked up: image i has row i of one table, text "j" row j of the other."""
+    """Towers whose features are looked up: image i has row i of one table, text "j" row j of the
+    other."""
     return SimpleNamespace(
         model=torch.nn.Linear(1, 1),
         image=lambda pixels: images[pixels[:, 0, 0, 0].long()],
@@ -110,19 +121,29 @@ def places(n: int) -> Tensor:
 
 def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
     features = torch.eye(4)
-    monitor = Monitor(places(4), captions=["0", "", "2", " "], labels=torch.arange(4), class_texts="0123")
+    monitor = Monitor(
+        places(4), captions=["0", "", "2", " "], labels=torch.arange(4), class_texts="0123"
+    )
     found = monitor.rows(table(features[[0, 0, 2, 3]], features))
     assert found["zero_shot_accuracy"].tolist() == [1, 0, 1, 1]
     assert found["recall@1 text->image"].nan_to_num(9).tolist() == [1, 9, 1, 9]
     assert found["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
 
 
-@pytest.mark.parametrize(("broken", "row", "captions"), [("image", 2, "0123"), ("text", 2, "0123"), ("text", 1, "")])
-def test_features_that_are_not_finite_give_nan_and_no_hits(broken: str, row: int, captions: str) -> None:
+@pytest.mark.parametrize(
+    ("broken", "row", "captions"), [("image", 2, "0123"), ("text", 2, "0123"), ("text", 1, "")]
+)
+def test_features_that_are_not_finite_give_nan_and_no_hits(
+    broken: str, row: int, captions: str
+) -> None:
     tables = {"image": torch.eye(4), "text": torch.eye(4)}
     tables[broken][row] = torch.nan
-    monitor = Monitor(places(4), captions=captions, labels=torch.tensor([0, 1, 0, 1]), class_texts="01")
-    assert all(math.isnan(value) for value in monitor(table(tables["image"], tables["text"])).values())
+    monitor = Monitor(
+        places(4), captions=captions, labels=torch.tensor([0, 1, 0, 1]), class_texts="01"
+    )
+    assert all(
+        math.isnan(value) for value in monitor(table(tables["image"], tables["text"])).values()
+    )
 
 
 def test_modes_gradients_and_autocast_stay_outside() -> None:
@@ -132,7 +153,11 @@ def test_modes_gradients_and_autocast_stay_outside() -> None:
     first = monitor(towers)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert monitor(towers) == first
-    assert (towers.model.training, towers.model.drop.training, towers.model.letters.training) == (True, True, False)
+    assert (towers.model.training, towers.model.drop.training, towers.model.letters.training) == (
+        True,
+        True,
+        False,
+    )
     assert all(p.grad is None and p.requires_grad for p in towers.model.parameters())
     assert torch.is_grad_enabled()
     assert not any(values.requires_grad for values in monitor.rows(towers).values())
@@ -155,7 +180,10 @@ def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
     )
     assert monitor(towers) == pytest.approx(tensors(towers), abs=1e-6)
     assert sorted(reads) == list(range(20))
-    assert Monitor.of(data(), plain, "label", template="a {} in the wild.").class_texts[2] == "an owl in the wild."
+    assert (
+        Monitor.of(data(), plain, "label", template="a {} in the wild.").class_texts[2]
+        == "an owl in the wild."
+    )
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
@@ -169,7 +197,11 @@ def test_what_is_worse_is_named_and_nothing_else() -> None:
     before = {"zero_shot_accuracy": 0.983, "recall@1 image->text": 0.068, "positive_score": 0.5}
     after = {"zero_shot_accuracy": 0.975, "recall@1 image->text": 0.068, "positive_score": 0.4}
     worsened = Monitor.worsened
-    assert worsened(before, after) == {"zero_shot_accuracy": (0.983, 0.975)}, "a cosine alone is of no worth"
+    assert worsened(before, after) == {"zero_shot_accuracy": (0.983, 0.975)}, (
+        "a cosine alone is of no worth"
+    )
     assert worsened(after, before) == worsened(before, {}) == {}
-    assert worsened({"zero_shot_accuracy": 0.5}, {"zero_shot_accuracy": math.nan}).keys() == {"zero_shot_accuracy"}
+    assert worsened({"zero_shot_accuracy": 0.5}, {"zero_shot_accuracy": math.nan}).keys() == {
+        "zero_shot_accuracy"
+    }
     assert worsened({"zero_shot_accuracy": math.nan}, {"zero_shot_accuracy": 0.5}) == {}

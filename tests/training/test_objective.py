@@ -24,26 +24,46 @@ def features(seed: int) -> Tensor:
     return F.normalize(torch.randn(N, 5, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-def built(loss: str, *, items: int | None = N, groups: int | None = None, gather: bool = False, **given: Any) -> Any:
+def built(
+    loss: str,
+    *,
+    items: int | None = N,
+    groups: int | None = None,
+    gather: bool = False,
+    **given: Any,
+) -> Any:
     chosen = LossSettings(loss=loss, **given)  # type: ignore[arg-type]
     return Objective(chosen, temperature=T, items=items, groups=groups, gather=gather)
 
 
 X, Y = features(0), features(1)
-BATCH = Batch(torch.zeros(N, 3, 1, 1), index=torch.arange(N), labels=torch.arange(N) % 3, captions=torch.arange(N) // 2)
+BATCH = Batch(
+    torch.zeros(N, 3, 1, 1),
+    index=torch.arange(N),
+    labels=torch.arange(N) % 3,
+    captions=torch.arange(N) // 2,
+)
 HARD: dict[str, Any] = {"tau_plus": 0.2, "beta": 0.5}
 SPREAD: Any = {"alpha": 0.3, "within_view": False}
 FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
     "info_nce": ({}, lambda: info_nce(X, Y, temperature=T)),
     "rince": ({"q": 0.3, "lam": 0.1}, lambda: losses.rince(X, Y, temperature=T, q=0.3, lam=0.1)),
-    "debiased": ({"tau_plus": 0.2}, lambda: losses.debiased_contrastive(X, Y, temperature=T, tau_plus=0.2)),
+    "debiased": (
+        {"tau_plus": 0.2},
+        lambda: losses.debiased_contrastive(X, Y, temperature=T, tau_plus=0.2),
+    ),
     "hard_negative": (HARD, lambda: losses.hard_negative_contrastive(X, Y, temperature=T, **HARD)),
     "sigmoid": ({}, lambda: losses.sigmoid(X, Y, temperature=T, bias=-10.0)),
-    "spread": ({"spread_alpha": 0.3}, lambda: losses.spread(X, Y, BATCH.labels, temperature=T, **SPREAD)),
+    "spread": (
+        {"spread_alpha": 0.3},
+        lambda: losses.spread(X, Y, BATCH.labels, temperature=T, **SPREAD),
+    ),
     "sogclr": ({}, lambda: losses.GlobalContrastiveLoss(N, temperature=T)(X, Y, BATCH.index)),
     "gce": (
         {"gce_q": 0.5, "smoothing": 0.1},
-        lambda: losses.generalized_cross_entropy(X, Y, BATCH.captions, temperature=T, q=0.5, smoothing=0.1),
+        lambda: losses.generalized_cross_entropy(
+            X, Y, BATCH.captions, temperature=T, q=0.5, smoothing=0.1
+        ),
     ),
 }
 
@@ -65,7 +85,8 @@ def test_the_model_s_temperature_is_taken_where_none_is_given_and_may_be_learned
 
 
 def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> None:
-    """q / t = 40 would weigh pairs by e^40; a temperature that is given stays, with a warning from e^20 on."""
+    """q / t = 40 would weigh pairs by e^40; a temperature that is given stays, with a warning from
+    e^20 on."""
     for loss, own, given, wanted in (
         ("rince", 0.01, None, 0.1),
         ("rince", 0.5, None, 0.5),
@@ -74,7 +95,11 @@ def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> 
         ("info_nce", 0.01, None, 0.01),
     ):
         chosen = LossSettings(loss=loss, temperature=given)  # type: ignore[arg-type]
-        with pytest.warns(VldebiasWarning, match="temperature 0.0195") if given == 0.0195 else nullcontext():
+        with (
+            pytest.warns(VldebiasWarning, match="temperature 0.0195")
+            if given == 0.0195
+            else nullcontext()
+        ):
             assert Objective(chosen, temperature=own, items=N).temperature == wanted
 
 
@@ -106,11 +131,17 @@ def test_group_dro_weighs_the_losses_of_the_groups() -> None:
 
 ROWS = 6
 IMAGES = torch.rand(ROWS, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-PAIRS = Batch(IMAGES, letters_of(["a cat", "a dog", "a cat", "an owl", "a dog", "a cat"]), index=torch.arange(ROWS))
+PAIRS = Batch(
+    IMAGES,
+    letters_of(["a cat", "a dog", "a cat", "an owl", "a dog", "a cat"]),
+    index=torch.arange(ROWS),
+)
 
 
 def trainee(two_views: bool = False, **given: Any) -> Any:
-    objective = Objective(LossSettings(loss="info_nce"), temperature=T, items=ROWS, two_views=two_views)
+    objective = Objective(
+        LossSettings(loss="info_nce"), temperature=T, items=ROWS, two_views=two_views
+    )
     return Trainee(tiny_towers(), objective, **given).eval()
 
 
@@ -125,13 +156,17 @@ def noted(made: Any, name: str) -> list[Any]:
 def test_it_is_the_loss_of_the_features_and_two_views_read_no_text() -> None:
     made = trainee()
     image, text = made.towers.image, made.towers.text
-    torch.testing.assert_close(made(PAIRS), info_nce(unit(image(IMAGES)), unit(text(PAIRS.texts)), temperature=T))
+    torch.testing.assert_close(
+        made(PAIRS), info_nce(unit(image(IMAGES)), unit(text(PAIRS.texts)), temperature=T)
+    )
     made, views = trainee(two_views=True), IMAGES.flip(3)
     image, read = made.towers.image, noted(made, "text")
     expected = info_nce(unit(image(IMAGES)), unit(image(views)), temperature=T, within_view=True)
     torch.testing.assert_close(made(Batch(images=IMAGES, views=views)), expected)
     assert not read
-    torch.testing.assert_close(unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4))  # in single precision
+    torch.testing.assert_close(
+        unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4)
+    )  # in single precision
 
 
 def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient() -> None:
@@ -162,15 +197,20 @@ def test_mixing_finds_partners_among_both_views() -> None:
     made = trainee(two_views=True, fourier=1.0)
     seen = noted(made, "image")
     made(Batch(images=IMAGES, views=IMAGES.flip(3)))
-    assert [len(images) for images in seen] == [2 * ROWS, 2 * ROWS], "once for partners, once for the loss"
+    assert [len(images) for images in seen] == [2 * ROWS, 2 * ROWS], (
+        "once for partners, once for the loss"
+    )
     torch.testing.assert_close(seen[0], torch.cat([IMAGES, IMAGES.flip(3)]))
     assert not torch.allclose(seen[0][ROWS:], seen[1][ROWS:]), "second views are mixed too"
 
 
 def test_a_partner_of_another_image_is_not_the_own_other_view() -> None:
-    """Views that are all the same: the own other view is the most similar, and mixing with it changes nothing."""
+    """Views that are all the same: the own other view is the most similar, and mixing with it
+    changes nothing."""
     both = torch.cat([IMAGES, IMAGES])
-    own, other = (trainee(fourier=1.0, partner=partner)._mixed(both, views=2) for partner in ("any", "other"))
+    own, other = (
+        trainee(fourier=1.0, partner=partner)._mixed(both, views=2) for partner in ("any", "other")
+    )
     torch.testing.assert_close(own, both, atol=1e-5, rtol=1e-4)
     assert not torch.allclose(other, both, atol=1e-2)
 
@@ -184,4 +224,6 @@ def test_the_look_for_partners_moves_no_running_statistics() -> None:
         towers.image = lambda images, image=image, made=made: made.model.norm(image(images))
         made.train()
         made(PAIRS)
-    assert int(plain.model.norm.num_batches_tracked) == int(mixed.model.norm.num_batches_tracked) == 1
+    assert (
+        int(plain.model.norm.num_batches_tracked) == int(mixed.model.norm.num_batches_tracked) == 1
+    )

@@ -34,8 +34,11 @@ def backward_of(module: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return passes
 
 
-def sharp(module: nn.Module, passes: Callable[[], Tensor], method: str = "sam", rho: float = 0.3) -> Tensor:
-    """The two passes of a step of the loop; the gradient that is left is that of the worst point nearby."""
+def sharp(
+    module: nn.Module, passes: Callable[[], Tensor], method: str = "sam", rho: float = 0.3
+) -> Tensor:
+    """The two passes of a step of the loop; the gradient that is left is that of the worst point
+    nearby."""
     module.zero_grad()
     loss = passes()
     with climbed(list(module.parameters()), method, rho), still(module):
@@ -45,10 +48,13 @@ def sharp(module: nn.Module, passes: Callable[[], Tensor], method: str = "sam", 
 
 
 def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> nn.Module:
-    """A copy of the module at theta_a, entry by entry in plain numbers, from the gradients that it carries."""
+    """A copy of the module at theta_a, entry by entry in plain numbers, from the gradients that it
+    carries."""
     t, g = [], []
     for parameter in module.parameters():
-        for value, gradient in zip(parameter.flatten().tolist(), parameter.grad.flatten().tolist(), strict=True):
+        for value, gradient in zip(
+            parameter.flatten().tolist(), parameter.grad.flatten().tolist(), strict=True
+        ):
             t.append(abs(value) + eta if method == "asam" and parameter.ndim >= 2 else 1.0)
             g.append(gradient)
     norm = math.sqrt(sum((a * b) ** 2 for a, b in zip(t, g, strict=True)))
@@ -83,7 +89,8 @@ def test_three_updates_are_those_computed_by_hand(method: str) -> None:
 
 @methods
 def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> None:
-    """Subtracting the climb again would round: one weight is a million times as large as the rest."""
+    """Subtracting the climb again would round: one weight is a million times as large as the
+    rest."""
     module = small().float()
     module[0].requires_grad_(False)
     with torch.no_grad():
@@ -114,9 +121,15 @@ def test_half_precision_weights_climb_in_single_and_are_rounded_once(method: str
         assert torch.equal(weight.detach(), expected.bfloat16())
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm1d(2, momentum=None), nn.InstanceNorm1d(2, track_running_stats=True)])
-def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(norm: nn.Module) -> None:
-    module = nn.Sequential(nn.Linear(3, 6), nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 2)).double()
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(2, momentum=None), nn.InstanceNorm1d(2, track_running_stats=True)]
+)
+def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(
+    norm: nn.Module,
+) -> None:
+    module = nn.Sequential(
+        nn.Linear(3, 6), nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 2)
+    ).double()
     once, x = copy.deepcopy(module), rows(6, 3)
     for _ in range(2):
         sharp(module, backward_of(module, x), rho=0.4)
@@ -131,7 +144,9 @@ def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(nor
 
 
 def test_the_state_of_a_global_loss_moves_once() -> None:
-    losses = [GlobalContrastiveLoss(9, temperature=0.3, popularity_lr=0.5).double() for _ in range(2)]
+    losses = [
+        GlobalContrastiveLoss(9, temperature=0.3, popularity_lr=0.5).double() for _ in range(2)
+    ]
     x, y = (nn.functional.normalize(rows(4, 3, seed)).requires_grad_() for seed in (1, 2))
     for items in (torch.tensor([0, 3, 5, 8]), torch.tensor([5, 1, 0, 2])):
         for loss in losses:
@@ -146,7 +161,9 @@ def test_the_state_of_a_global_loss_moves_once() -> None:
 def averaged(decay: float) -> tuple[nn.Module, Average]:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()
     module[2].requires_grad_(False)
-    return module, Average({name: p for name, p in module.named_parameters() if p.requires_grad}, decay)
+    return module, Average(
+        {name: p for name, p in module.named_parameters() if p.requires_grad}, decay
+    )
 
 
 def shake(module: nn.Module) -> None:
@@ -161,7 +178,9 @@ def test_it_is_the_recursion_in_plain_numbers() -> None:
         shake(module)
         average.update(step)
         d = min(0.4, (step + 1) / (step + 10))
-        mean = [d * m + (1 - d) * value for m, value in zip(mean, module[0].bias.tolist(), strict=True)]
+        mean = [
+            d * m + (1 - d) * value for m, value in zip(mean, module[0].bias.tolist(), strict=True)
+        ]
         assert average.means["0.bias"].tolist() == pytest.approx(mean, rel=1e-12)
 
 
@@ -182,7 +201,9 @@ def test_live_averaged_and_live_again() -> None:
     average.copy_to_live()
     assert torch.equal(module(x), by_hand(x))
     shake(module)
-    assert not torch.equal(module[0].weight, average.means["0.weight"]), "a copy, not the same memory"
+    assert not torch.equal(module[0].weight, average.means["0.weight"]), (
+        "a copy, not the same memory"
+    )
 
 
 def test_a_mean_of_half_precision_still_moves() -> None:

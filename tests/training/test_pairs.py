@@ -1,4 +1,5 @@
-"""Pairs of a data set, and noise of a known rate: its law, and what is known to be wrong afterwards."""
+"""Pairs of a data set, and noise of a known rate: its law, and what is known to be wrong
+afterwards."""
 
 import csv
 from collections import Counter
@@ -41,11 +42,18 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
     assert source.read(1) == picture(2)
 
 
-def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def monitor(first: int, name: str, **more: Any) -> Monitor | None:
         opened = replace(data(first, name), **more)
-        monkeypatch.setattr("vldebias.training.monitor.open_images", lambda *_, held_out: opened if held_out else None)
-        return Monitor.held_out(load_settings(data="own", val_split="val"), data(0, "b"), tiny_towers())
+        monkeypatch.setattr(
+            "vldebias.training.monitor.open_images",
+            lambda *_, held_out: opened if held_out else None,
+        )
+        return Monitor.held_out(
+            load_settings(data="own", val_split="val"), data(0, "b"), tiny_towers()
+        )
 
     def data(first: int, name: str) -> Any:
         return replace(image_data(10, path=lambda row: f"{first + row}.png"), fingerprint=name)
@@ -92,7 +100,9 @@ def opened(held_out: bool = False, **given: Any) -> ImageData:
     return data
 
 
-def test_a_table_with_splits_keeps_them_apart_and_one_without_is_one(images: Path, tmp_path: Path) -> None:
+def test_a_table_with_splits_keeps_them_apart_and_one_without_is_one(
+    images: Path, tmp_path: Path
+) -> None:
     rows = [[f"images/{number}.png", f"number {number}"] for number in range(4)]
     path = table(tmp_path / "pairs.csv", ["image", "caption"], rows)
     assert opened(data=path).captions == tuple(f"number {number}" for number in range(4))
@@ -104,7 +114,10 @@ def test_a_table_with_splits_keeps_them_apart_and_one_without_is_one(images: Pat
     assert len(opened(data=path, split="all")) == 4
     assert opened(data=path, val_split="val", held_out=True).captions == ("number 0",)
     assert len(opened(data="own", val_data=path, held_out=True)) == 4
-    assert opened(data=path, label="caption", group_dro="split").labels.keys() == {"caption", "split"}
+    assert opened(data=path, label="caption", group_dro="split").labels.keys() == {
+        "caption",
+        "split",
+    }
     assert not load_settings(data=path).has_held_out
 
 
@@ -113,7 +126,9 @@ def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> Non
     elsewhere.mkdir()
     path = table(elsewhere / "below.csv", ["image", "caption"], [["3.png", "three"]])
     assert opened(data=path, image_root=str(images)).read(0).getpixel((0, 0)) == (180, 0, 0)
-    whole = table(elsewhere / "absolute.csv", ["image", "caption"], [[str(images / "2.png"), "two"]])
+    whole = table(
+        elsewhere / "absolute.csv", ["image", "caption"], [[str(images / "2.png"), "two"]]
+    )
     with pytest.raises(InvalidInputError, match="lead out of"):
         opened(data=whole)
     assert opened(data=whole, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
@@ -123,7 +138,9 @@ def test_noise_knows_which_captions_changed_and_follows_its_seed() -> None:
     source = pairs_of(image_data(300), label="kind")
     pairs, again, other = (source.with_noise(0.5, seed=seed) for seed in (1, 1, 2))
     assert 0.4 < pairs.wrong.mean() < 0.6
-    assert pairs.wrong.tolist() == [new != own for new, own in zip(pairs.captions, source.captions, strict=True)]
+    assert pairs.wrong.tolist() == [
+        new != own for new, own in zip(pairs.captions, source.captions, strict=True)
+    ]
     assert set(pairs.captions) <= set(source.captions)
     assert pairs.captions == again.captions != other.captions
     assert source.wrong is None
@@ -143,7 +160,9 @@ def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_th
     taken = Counter(CAPTIONS[i] for i in source[moved])
     expected = {text: count / N * moved.sum() for text, count in Counter(CAPTIONS).items()}
     common = [text for text, count in expected.items() if count > 20]
-    observed = [taken[text] for text in common] + [moved.sum() - sum(taken[text] for text in common)]
+    observed = [taken[text] for text in common] + [
+        moved.sum() - sum(taken[text] for text in common)
+    ]
     wanted = [expected[text] for text in common]
     assert chisquare(observed, [*wanted, moved.sum() - sum(wanted)]).pvalue > 1e-4
     most = Counter(CAPTIONS).most_common(1)[0][0]

@@ -1,4 +1,5 @@
-"""Positive scores: by definition, whatever the batches; the table, what is kept, and what is known of the truth."""
+"""Positive scores: by definition, whatever the batches; the table, what is kept, and what is known
+of the truth."""
 
 import csv
 import re
@@ -17,10 +18,14 @@ from vldebias.training.settings import load_settings
 from vldebias.training.suspects import positive_scores, report_pairs
 
 
-def source(n: int = 23, broken: Any = (), several: bool = False, captions: tuple[str, ...] = ()) -> Pairs:
+def source(
+    n: int = 23, broken: Any = (), several: bool = False, captions: tuple[str, ...] = ()
+) -> Pairs:
     said = captions or tuple(f"caption {i % 9}, with a comma" for i in range(n))
     more = tuple((f"or {i}",) * (i % 2) for i in range(n)) if several else ()
-    return pairs_of(image_data(len(said), read=reader(broken, tiny_image), captions=said, more_captions=more))
+    return pairs_of(
+        image_data(len(said), read=reader(broken, tiny_image), captions=said, more_captions=more)
+    )
 
 
 def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
@@ -38,7 +43,9 @@ def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
 
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 2), (64, 3)])
-def test_scores_are_cosines_whatever_the_batches(batch_size: int, workers: int, several: bool) -> None:
+def test_scores_are_cosines_whatever_the_batches(
+    batch_size: int, workers: int, several: bool
+) -> None:
     towers, pairs = tiny_towers(), source(several=several)
     found = positive_scores(towers, pairs, batch_size=batch_size, workers=workers)
     assert found == pytest.approx(cosines(towers, pairs), abs=1e-5)
@@ -56,27 +63,41 @@ def test_images_that_cannot_be_read_have_no_score() -> None:
     assert found[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
 
 
-def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(tmp_path: Path) -> None:
+def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
+    tmp_path: Path,
+) -> None:
     pairs = source(captions=tuple(f"text {i}" for i in range(400))).with_noise(0.4, seed=0)
-    scores = (np.random.default_rng(0).normal(size=400) * 0.2 - 0.3 * pairs.wrong).astype(np.float32)
+    scores = (np.random.default_rng(0).normal(size=400) * 0.2 - 0.3 * pairs.wrong).astype(
+        np.float32
+    )
     scores[[5, 7]] = np.nan
     files, found = report_pairs(pairs, scores, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files.values()) == ["pairs.csv", "pairs.html"]
+    assert (
+        sorted(path.name for path in tmp_path.iterdir())
+        == sorted(files.values())
+        == ["pairs.csv", "pairs.html"]
+    )
     rows = list(csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines()))
     listed = [int(row["id"][2:]) for row in rows]
     assert listed == [*np.argsort(np.where(np.isnan(scores), 9, scores), kind="stable")]
-    marks = re.findall(r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text())
+    marks = re.findall(
+        r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text()
+    )
     assert marks == ["wrong" if pairs.wrong[i] else "" for i in listed[: len(marks)]]
     for row, i in zip(rows, listed, strict=True):
         assert row["caption"] == pairs.captions[i][0]
         assert row["wrong"] == ("yes" if pairs.captions[i] != (f"text {i}",) else "no")
         assert not row["score"] or float(row["score"]) == pytest.approx(scores[i], abs=1e-6)
     known = ~np.isnan(scores)
-    assert found["auroc"]["value"] == pytest.approx(roc_auc_score(pairs.wrong[known], -scores[known]))
+    assert found["auroc"]["value"] == pytest.approx(
+        roc_auc_score(pairs.wrong[known], -scores[known])
+    )
     assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
     _, nothing = report_pairs(source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path)
     assert nothing is None, "pairs without noise claim no truth"
-    assert {row["wrong"] for row in csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines())} == {""}
+    assert {
+        row["wrong"] for row in csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines())
+    } == {""}
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -1,4 +1,5 @@
-"""A run from its settings: what they change, what it leaves and says, and what it refuses beforehand."""
+"""A run from its settings: what they change, what it leaves and says, and what it refuses
+beforehand."""
 
 import csv
 import io
@@ -11,7 +12,17 @@ import pytest
 import torch
 from rich.console import Console
 from torch import Tensor
-from training_parts import Stream, equal, image_data, opened, pairs_of, plain, take, tiny_towers, weights
+from training_parts import (
+    Stream,
+    equal,
+    image_data,
+    opened,
+    pairs_of,
+    plain,
+    take,
+    tiny_towers,
+    weights,
+)
 
 from tests.refusals import refused
 from vldebias.data import Labels
@@ -31,7 +42,13 @@ from vldebias.training.sampling import Sampler
 from vldebias.training.settings import TrainSettings, load_settings
 from vldebias.training.suspects import positive_scores
 
-SMALL: dict[str, Any] = {"items": 24, "val_items": 12, "batch_size": 8, "workers": 0, "score_pairs": False}
+SMALL: dict[str, Any] = {
+    "items": 24,
+    "val_items": 12,
+    "batch_size": 8,
+    "workers": 0,
+    "score_pairs": False,
+}
 
 
 def small(**given: Any) -> TrainSettings:
@@ -39,7 +56,9 @@ def small(**given: Any) -> TrainSettings:
 
 
 def own(**given: Any) -> TrainSettings:
-    return load_settings(**{"data": "own", "steps": 1, "batch_size": 8, "workers": 0, "seed": 4, **given})
+    return load_settings(
+        **{"data": "own", "steps": 1, "batch_size": 8, "workers": 0, "seed": 4, **given}
+    )
 
 
 @cache
@@ -54,7 +73,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-NOISY = small(seed=0, items=40, val_items=20, steps=2, lr=1e-4, label="label", caption_noise=0.5, score_pairs=True)
+NOISY = small(
+    seed=0,
+    items=40,
+    val_items=20,
+    steps=2,
+    lr=1e-4,
+    label="label",
+    caption_noise=0.5,
+    score_pairs=True,
+)
 
 
 def test_it_leaves_what_it_says(folder: Path) -> None:
@@ -78,7 +106,9 @@ def test_it_leaves_what_it_says(folder: Path) -> None:
 def logged(settings: TrainSettings, folder: Path) -> str:
     progress = Progress(Console(file=(text := io.StringIO()), width=200))
     train_model(settings, folder, cpu=True, progress=progress)
-    assert all(task.completed == task.total for task in progress.tasks), "every bar comes to its end"
+    assert all(task.completed == task.total for task in progress.tasks), (
+        "every bar comes to its end"
+    )
     return text.getvalue()
 
 
@@ -87,7 +117,8 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
     chosen: dict[str, Any] = {"accumulation": 2, "negatives": "step", "precision": "bf16"}
     first = logged(small(**chosen), tmp_path)
     assert (
-        "learn, from 24 images; processes: 1; precision bf16; loss rince at temperature 0.2, negatives from 16" in first
+        "learn, from 24 images; processes: 1; precision bf16; loss rince at temperature 0.2,"
+        " negatives from 16" in first
     )
     assert "step 1 of 1: loss " in first
     assert "goes on after" not in first
@@ -106,7 +137,9 @@ def test_a_finished_run_says_so_and_is_scored_on_what_is_asked_now(tmp_path: Pat
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 def test_bias_is_watched_and_the_projection_fitted_at_the_end(tmp_path: Path) -> None:
-    chosen = small(data="portraits", label="label", group="gender", debias="gender", val_items=30, tune="heads")
+    chosen = small(
+        data="portraits", label="label", group="gender", debias="gender", val_items=30, tune="heads"
+    )
     outcome = train_model(chosen, tmp_path, cpu=True)
     monitor = Monitor.held_out(chosen, world(), opened(tmp_path / "model"))
     assert "zero_shot_worst_group" in outcome["after"]
@@ -121,7 +154,11 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
     outcome = list_pairs(small(items=40, caption_noise=0.5, score_pairs=True, keep=0.5), tmp_path)
     assert outcome["pairs"] == 40
     assert outcome["wrong_pairs"]["auroc"]["value"] > 0.7
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.parquet", "pairs.csv", "pairs.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "kept.parquet",
+        "pairs.csv",
+        "pairs.html",
+    ]
     monkeypatch.setattr("vldebias.training.run.open_images", lambda _: Stream(9))
     with pytest.raises(InvalidInputError, match="got a stream"):
         list_pairs(small(), tmp_path)
@@ -130,7 +167,9 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
 def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
     chosen, at = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0), 5
 
-    def run(stream: Any, folder: Path | None, until: int | None = None) -> tuple[list[float], dict[str, Tensor]]:
+    def run(
+        stream: Any, folder: Path | None, until: int | None = None
+    ) -> tuple[list[float], dict[str, Tensor]]:
         def interrupt(entry: dict[str, float], steps: int) -> None:
             if entry["step"] == until:
                 raise KeyboardInterrupt
@@ -148,12 +187,18 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     again, found = run(stream, tmp_path)
     assert again == losses
     assert equal(found, whole)
-    assert len(stream.decoded) == (8 - at) * 2 * chosen.batch_size, "what was learned from before is not decoded"
+    assert len(stream.decoded) == (8 - at) * 2 * chosen.batch_size, (
+        "what was learned from before is not decoded"
+    )
 
 
-def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_views_need_no_caption_and_score_no_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Trainee] = []
-    monkeypatch.setattr(run, "Trainee", lambda *given, **more: made.append(Trainee(*given, **more)) or made[-1])
+    monkeypatch.setattr(
+        run, "Trainee", lambda *given, **more: made.append(Trainee(*given, **more)) or made[-1]
+    )
     views = {"views": "two", "jitter": 0.2, "flip": True, "crop_scale": 0.5, "fourier": 0.2}
     outcome = train_model(small(**views, score_pairs=True, lr=1e-4), tmp_path, cpu=True)
     assert outcome["wrong_pairs"] is None
@@ -161,14 +206,18 @@ def test_two_views_need_no_caption_and_score_no_pair(tmp_path: Path, monkeypatch
     assert made[0].objective.loss.within_view
     assert not made[0].model.token_embedding.weight.requires_grad
     shipped, trained = load_clip()[0].state_dict(), weights(tmp_path)
-    assert torch.equal(trained["token_embedding.weight"], shipped["token_embedding.weight"]), "no text was read"
+    assert torch.equal(trained["token_embedding.weight"], shipped["token_embedding.weight"]), (
+        "no text was read"
+    )
     assert not torch.equal(trained["visual.proj"], shipped["visual.proj"])
 
 
 def test_wise_ft_ends_between_where_it_began_and_where_it_came_to(tmp_path: Path) -> None:
     found = []
     for share in (None, 0.25):
-        train_model(small(steps=2, lr=1e-2, tune="heads", wise_ft=share), tmp_path / str(share), cpu=True)
+        train_model(
+            small(steps=2, lr=1e-2, tune="heads", wise_ft=share), tmp_path / str(share), cpu=True
+        )
         found.append(weights(tmp_path / str(share))["visual.proj"])
     start = load_clip()[0].state_dict()["visual.proj"]
     torch.testing.assert_close(found[1], start + 0.25 * (found[0] - start))
@@ -179,15 +228,21 @@ def test_wise_ft_ends_between_where_it_began_and_where_it_came_to(tmp_path: Path
 
 
 def test_groups_of_a_column_are_weighed_and_steps_tracked(tmp_path: Path) -> None:
-    """Group DRO from settings to the checkpoint: its weights are part of the state, and have moved."""
+    """Group DRO from settings to the checkpoint: its weights are part of the state, and have
+    moved."""
     pytest.importorskip("tensorboard")
     given = {"group_dro": "label, place", "group_dro_step": 1.0, "track": "tensorboard"}
     assert "negatives from 8\n" in logged(small(steps=2, tune="heads", **given), tmp_path)
-    groups = torch.load(tmp_path / "state.pt", weights_only=True)["tensors"]["objective.groups.log_weights"].exp()
+    groups = torch.load(tmp_path / "state.pt", weights_only=True)["tensors"][
+        "objective.groups.log_weights"
+    ].exp()
     assert len(groups) == len(world().column("label").names) * len(world().column("place").names)
     assert float(groups.sum()) == pytest.approx(1)
     assert float(groups.std()) > 0
-    assert any(b"recall@1 image to text" in path.read_bytes() for path in tmp_path.rglob("events.out.tfevents*"))
+    assert any(
+        b"recall@1 image to text" in path.read_bytes()
+        for path in tmp_path.rglob("events.out.tfevents*")
+    )
 
 
 @refused(
@@ -198,7 +253,9 @@ def test_groups_of_a_column_are_weighed_and_steps_tracked(tmp_path: Path) -> Non
     ({"model": "no-such-model"}, "no-such-model"),
     ({"debias": "no-such-set"}, "no-such-set"),
 )
-def test_what_cannot_go_is_said_before_the_first_step(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_what_cannot_go_is_said_before_the_first_step(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
     try:
         train_model(small(**given), tmp_path, cpu=True)
     finally:
@@ -211,27 +268,66 @@ def diverged() -> Towers:
     return found
 
 
-TWO, BROKEN, NUMBERS = torch.rand(2, 3, 4, 4), image_data(23, broken=range(23)), {"kind": Labels.of("123")}
+TWO, BROKEN, NUMBERS = (
+    torch.rand(2, 3, 4, 4),
+    image_data(23, broken=range(23)),
+    {"kind": Labels.of("123")},
+)
 
 
 @refused(
     (lambda: Monitor(TWO), "expected captions, or labels with class_texts"),
-    (lambda: Monitor(TWO, captions="ab", groups=torch.tensor([-1, -1])), "no image has a known group"),
+    (
+        lambda: Monitor(TWO, captions="ab", groups=torch.tensor([-1, -1])),
+        "no image has a known group",
+    ),
     (lambda: Monitor.of(BROKEN, plain), r"own train: 23 of 23 .* cannot be read, such as id0 "),
     (lambda: pairs_of(image_data(3, captions=())), "own: has no captions"),
-    (lambda: pairs_of(image_data(3, captions=("", " ", "nan"))), "own: not one of 3 rows has a caption"),
-    (lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="{}"), "Name the classes in words"),
-    (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")), "own: expected pairs .* got none"),
+    (
+        lambda: pairs_of(image_data(3, captions=("", " ", "nan"))),
+        "own: not one of 3 rows has a caption",
+    ),
+    (
+        lambda: pairs_of(image_data(3, labels=NUMBERS), label="kind", caption_template="{}"),
+        "Name the classes in words",
+    ),
+    (
+        lambda: positive_scores(tiny_towers(), pairs_of(BROKEN, views="two")),
+        "own: expected pairs .* got none",
+    ),
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
-    (lambda: Batches.of(pairs_of(BROKEN, views="two"), own(), tiny_towers()), "own: has no captions"),
-    (lambda: Monitor.held_out(t := own(data="birds", split="test"), open_images(t), tiny_towers()), "training data"),
-    (lambda: Objective(own(loss="info_nce", q=0.3), temperature=1.0, items=3), "info_nce does not read q; it reads"),
-    (lambda: Objective(own(loss="nuclr"), temperature=1.0, items=None), "nuclr: needs the number of pairs"),
-    (lambda: Objective(own(group_dro="kind"), temperature=1.0, items=3), "group_dro: expected groups"),
+    (
+        lambda: Batches.of(pairs_of(BROKEN, views="two"), own(), tiny_towers()),
+        "own: has no captions",
+    ),
+    (
+        lambda: Monitor.held_out(
+            t := own(data="birds", split="test"), open_images(t), tiny_towers()
+        ),
+        "training data",
+    ),
+    (
+        lambda: Objective(own(loss="info_nce", q=0.3), temperature=1.0, items=3),
+        "info_nce does not read q; it reads",
+    ),
+    (
+        lambda: Objective(own(loss="nuclr"), temperature=1.0, items=None),
+        "nuclr: needs the number of pairs",
+    ),
+    (
+        lambda: Objective(own(group_dro="kind"), temperature=1.0, items=3),
+        "group_dro: expected groups",
+    ),
     (lambda: Sampler(3, 4), "the data has 3 rows, fewer than the 4 of one batch"),
-    (lambda: Batches.of(Stream(9, names={}), own(streaming=True, label="kind"), tiny_towers()), "must be known before"),
-    (lambda: take(Batches.of(pairs_of(BROKEN), own(), tiny_towers()), 0, 1), "nor can 10 replacements"),
+    (
+        lambda: Batches.of(Stream(9, names={}), own(streaming=True, label="kind"), tiny_towers()),
+        "must be known before",
+    ),
+    (
+        lambda: take(Batches.of(pairs_of(BROKEN), own(), tiny_towers()), 0, 1),
+        "nor can 10 replacements",
+    ),
 )
 def test_what_cannot_be_learned_from_or_scored_is_refused(call: Any) -> None:
     call()

@@ -1,4 +1,5 @@
-"""The one list of settings: a file and flags mean the same, and what does not fit is refused by name."""
+"""The one list of settings: a file and flags mean the same, and what does not fit is refused by
+name."""
 
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,22 @@ def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> 
     unsaid = load_settings()
     assert (unsaid.epochs, unsaid.steps, unsaid.flip, unsaid.score_pairs) == (10, None, False, True)
     heads, lora, scratch = (load_settings(preset=name) for name in ("heads", "lora", "scratch"))
-    assert (heads.tune, heads.lr, heads.epochs, lora.tune, lora.lr, lora.epochs) == ("heads", 1e-4, 2, "lora", 1e-4, 1)
+    assert (heads.tune, heads.lr, heads.epochs, lora.tune, lora.lr, lora.epochs) == (
+        "heads",
+        1e-4,
+        2,
+        "lora",
+        1e-4,
+        1,
+    )
     assert (scratch.temperature, scratch.weight_decay, scratch.epochs) == (0.1, 0.05, 30)
     other = load_settings(preset="scratch", loss="rince", steps=3)
-    assert (scratch.learn_temperature, other.learn_temperature, other.lr, other.epochs) == (True, False, 1e-3, None)
+    assert (scratch.learn_temperature, other.learn_temperature, other.lr, other.epochs) == (
+        True,
+        False,
+        1e-3,
+        None,
+    )
 
 
 RANGES = {
@@ -66,16 +79,36 @@ def test_every_number_has_its_range(interval: str) -> None:
 
 
 def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
-    watching = {"workers", "save_every", "allow_outside", "track", "eval_every", "score_pairs", "keep", "group"}
-    watching |= {"debias", "val_data", "val_split", "val_items", "wise_ft", "epochs"}  # epochs come to steps
+    watching = {
+        "workers",
+        "save_every",
+        "allow_outside",
+        "track",
+        "eval_every",
+        "score_pairs",
+        "keep",
+        "group",
+    }
+    watching |= {
+        "debias",
+        "val_data",
+        "val_split",
+        "val_items",
+        "wise_ft",
+        "epochs",
+    }  # epochs come to steps
     one = load_settings(steps=3)
     assert one.identity().keys() == TrainSettings.model_fields.keys() - watching
-    assert one.identity() == load_settings(steps=3, workers=0, save_every=1.0, eval_every=1).identity()
+    assert (
+        one.identity() == load_settings(steps=3, workers=0, save_every=1.0, eval_every=1).identity()
+    )
     assert one.identity() != load_settings(steps=3, seed=1).identity()
 
 
 @pytest.mark.parametrize("name", ["no", "bf16", "fp16"])
-def test_the_precision_is_that_of_the_launch_unless_it_is_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_precision_is_that_of_the_launch_unless_it_is_set(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", name)
     assert LoopSettings(steps=1).precision == name
     assert LoopSettings(steps=1, precision="no").precision == "no"
@@ -88,8 +121,14 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(name: str, monkeyp
     ({"temprature": 1.0}, "temprature: unknown .*did you mean 'temperature'"),
     ({"q": 1.5}, "q: .*less than or equal to 1.* got 1.5"),
     ({"steps": 1, "epochs": 1.0}, "expected either epochs or steps"),
-    ({"loss": "rince", "learn_temperature": True}, "learn_temperature cannot go with rince: its value falls"),
-    ({"loss": "nuclr", "learn_temperature": True}, "learn_temperature cannot go with nuclr: its running averages"),
+    (
+        {"loss": "rince", "learn_temperature": True},
+        "learn_temperature cannot go with rince: its value falls",
+    ),
+    (
+        {"loss": "nuclr", "learn_temperature": True},
+        "learn_temperature cannot go with nuclr: its running averages",
+    ),
     ({"lr": float("nan")}, "lr: .*finite"),
     ({"streaming": True}, "streaming True goes with data of your own"),
     ({"data": "folder", "items": 3}, "items 3 goes with data: birds or portraits"),
@@ -98,7 +137,10 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(name: str, monkeyp
     ({"tune": "text", "image_blocks": 1}, "image_blocks 1 goes with tune: all or image"),
     ({"tune": "image", "text_blocks": 1}, "text_blocks 1 goes with tune: all or text"),
     ({"pretrained": "openai"}, "pretrained 'openai' goes with an open_clip architecture as model"),
-    ({"data": "x", "label": "y", "caption": "c", "caption_template": "{}"}, "caption 'c' goes with captions of data"),
+    (
+        {"data": "x", "label": "y", "caption": "c", "caption_template": "{}"},
+        "caption 'c' goes with captions of data",
+    ),
     ({"caption_template": "a {}"}, "caption_template 'a {}' goes with label"),
     ({"keep": 0.5, "score_pairs": False}, "keep 0.5 goes with score_pairs"),
     ({"group_dro_step": 0.5}, "group_dro_step 0.5 goes with group_dro"),
@@ -106,7 +148,10 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(name: str, monkeyp
     ({"preset": "warm"}, "preset: expected heads, lora, scratch, got 'warm'"),
     ({"negatives": "step"}, "negatives 'step' goes with accumulation"),
     ({"data": "folder", "group": "place"}, "group 'place' goes with held-out data"),
-    ({"data": "folder", "split": "a", "val_split": "a"}, "val_split 'a' is the split that is learned from"),
+    (
+        {"data": "folder", "split": "a", "val_split": "a"},
+        "val_split 'a' is the split that is learned from",
+    ),
 )
 def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any]) -> None:
     load_settings(**({"steps": 1} | given))

@@ -1,4 +1,5 @@
-"""Two processes and one, killed and not, by the launchers that people use: weights are those of the joint batch."""
+"""Two processes and one, killed and not, by the launchers that people use: weights are those of the
+joint batch."""
 
 import json
 import os
@@ -19,10 +20,26 @@ pytestmark = pytest.mark.slow
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 COMMAND = ["-m", "vldebias", "train", "--cpu", "--data", "birds", "--lr", "1e-3"]
-SHORT = {"loss": "nuclr", "temperature": "0.1", "caption_noise": "0.3", "ema": "0.9", "sharpness": "sam", "items": "96"}
+SHORT = {
+    "loss": "nuclr",
+    "temperature": "0.1",
+    "caption_noise": "0.3",
+    "ema": "0.9",
+    "sharpness": "sam",
+    "items": "96",
+}
 QUIET = {"score_pairs": "false", "val_items": "20", "eval_every": "100", "workers": "0"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-LAUNCH = ("-m", "accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
+LAUNCH = (
+    "-m",
+    "accelerate.commands.launch",
+    "--num_processes",
+    "2",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+    "no",
+)
 
 
 def command(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = ()) -> list[str]:
@@ -30,7 +47,9 @@ def command(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = ())
     return [sys.executable, *launcher, *COMMAND, *flags, "--out", str(folder)]
 
 
-def run(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = (), fails: bool = False) -> str:
+def run(
+    folder: Path, given: dict[str, str], launcher: tuple[str, ...] = (), fails: bool = False
+) -> str:
     how = {"check": False, "capture_output": True, "text": True, "env": ONE_THREAD, "timeout": 540}
     done = subprocess.run(command(folder, given, launcher), **how)
     assert (done.returncode != 0) == fails, done.stderr[-3000:]
@@ -43,12 +62,21 @@ def steps_in(folder: Path) -> int:
 
 
 def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) -> None:
-    given = {**SHORT, **QUIET, "fourier": "0.2", "jitter": "0.3", "batch_size": "16", "accumulation": "2"}
+    given = {
+        **SHORT,
+        **QUIET,
+        "fourier": "0.2",
+        "jitter": "0.3",
+        "batch_size": "16",
+        "accumulation": "2",
+    }
     given |= {"steps": "12", "save_every": "0"}
     run(tmp_path / "whole", given)
     killed, reached = tmp_path / "killed", []
     for after in (2, 6):
-        process = subprocess.Popen(command(killed, given), stderr=subprocess.DEVNULL, env=ONE_THREAD)
+        process = subprocess.Popen(
+            command(killed, given), stderr=subprocess.DEVNULL, env=ONE_THREAD
+        )
         until = time.monotonic() + 240
         while time.monotonic() < until and process.poll() is None and steps_in(killed) < after:
             time.sleep(0.01)
@@ -60,7 +88,9 @@ def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) ->
     run(killed, given)
     assert equal(weights(killed), weights(tmp_path / "whole"))
     run(tmp_path / "other", {**given, "seed": "1"})
-    assert not equal(weights(tmp_path / "other"), weights(tmp_path / "whole")), "the comparison can fail"
+    assert not equal(weights(tmp_path / "other"), weights(tmp_path / "whole")), (
+        "the comparison can fail"
+    )
 
 
 def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
@@ -69,27 +99,57 @@ def apart(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     return float(sum((first[name] - second[name]).double().pow(2).sum() for name in first)) ** 0.5
 
 
-@pytest.mark.parametrize("launcher", [TORCHRUN, (*LAUNCH, "--multi_gpu", "--main_process_port", "0")])
-def test_two_processes_end_where_one_does_on_the_joint_batch(launcher: tuple[str, ...], tmp_path: Path) -> None:
-    shared = {**QUIET, "items": "96", "loss": "nuclr", "temperature": "0.1", "sharpness": "sam", "ema": "0.5"}
+@pytest.mark.parametrize(
+    "launcher", [TORCHRUN, (*LAUNCH, "--multi_gpu", "--main_process_port", "0")]
+)
+def test_two_processes_end_where_one_does_on_the_joint_batch(
+    launcher: tuple[str, ...], tmp_path: Path
+) -> None:
+    shared = {
+        **QUIET,
+        "items": "96",
+        "loss": "nuclr",
+        "temperature": "0.1",
+        "sharpness": "sam",
+        "ema": "0.5",
+    }
     shared["steps"] = "3"
     for name, size, launched in (("one", "16", ()), ("half", "8", ()), ("two", "8", launcher)):
         run(tmp_path / name, {**shared, "batch_size": size}, launched)
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == {"number": 2, "kind": "MULTI_CPU"}
-    start = {name: tensor for name, tensor in load_clip()[0].state_dict().items() if name != "attn_mask"}
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == {
+        "number": 2,
+        "kind": "MULTI_CPU",
+    }
+    start = {
+        name: tensor for name, tensor in load_clip()[0].state_dict().items() if name != "attn_mask"
+    }
     one = weights(tmp_path / "one")
-    assert apart(weights(tmp_path / "half"), one) > 0.2 * apart(one, start), "half the batch ends elsewhere"
-    # Adam's steps are near the sign of the gradient, and so not continuous where that is next to nothing.
+    assert apart(weights(tmp_path / "half"), one) > 0.2 * apart(one, start), (
+        "half the batch ends elsewhere"
+    )
+    # Adam's steps are near the sign of the gradient, and so not continuous where that is next to
+    # nothing.
     assert apart(weights(tmp_path / "two"), one) < 0.02 * apart(one, start)
 
 
 def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> None:
     """As a scheduler, or a terminal, sends it: to the processes that read images too."""
-    given = {**SHORT, **QUIET, "batch_size": "8", "steps": "400", "workers": "2", "save_every": "60"}
+    given = {
+        **SHORT,
+        **QUIET,
+        "batch_size": "8",
+        "steps": "400",
+        "workers": "2",
+        "save_every": "60",
+    }
     how = {"stderr": subprocess.PIPE, "text": True, "env": ONE_THREAD, "start_new_session": True}
     process, history = subprocess.Popen(command(tmp_path, given), **how), tmp_path / "history.jsonl"
     until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None and not (history.exists() and history.read_text()):
+    while (
+        time.monotonic() < until
+        and process.poll() is None
+        and not (history.exists() and history.read_text())
+    ):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGTERM)
     _, told = process.communicate(timeout=60)

@@ -109,16 +109,28 @@ def reader(broken: Sequence[int] = (), image: Any = picture) -> Any:
     return read
 
 
-def image_data(n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **more: Any) -> Any:
+def image_data(
+    n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **more: Any
+) -> Any:
     """n rows; `more` are fields of ImageData."""
-    labels = {"kind": Labels.of(kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES)}
-    given = {"labels": labels, "captions": tuple(caption(i) for i in range(n)), "read": reader(broken), **more}
-    return ImageData(name="own", split="train", ids=tuple(f"id{i}" for i in range(n)), fingerprint="x", **given)
+    labels = {
+        "kind": Labels.of(kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES)
+    }
+    given = {
+        "labels": labels,
+        "captions": tuple(caption(i) for i in range(n)),
+        "read": reader(broken),
+        **more,
+    }
+    return ImageData(
+        name="own", split="train", ids=tuple(f"id{i}" for i in range(n)), fingerprint="x", **given
+    )
 
 
 @dataclass
 class Stream:
-    """A stream of n rows in some shards, of which the last is the largest, that counts what was read of it."""
+    """A stream of n rows in some shards, of which the last is the largest, that counts what was
+    read of it."""
 
     n: int
     broken: Sequence[int] = ()
@@ -135,7 +147,9 @@ class Stream:
         for index in range(shard * size + start, stop):
             self.passed += 1
             text = "" if index in self.without_caption else caption(index)
-            yield Record(f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text, None)
+            yield Record(
+                f"id{index}", lambda i=index: self._read(i), {"kind": NAMES[index % 3]}, text, None
+            )
 
     def _read(self, index: int) -> Image.Image:
         self.decoded.append(index)
@@ -150,7 +164,9 @@ def same(one: Batch, other: Batch) -> bool:
 
 
 def equal(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
 
 
 def weights(folder: Path) -> dict[str, Tensor]:

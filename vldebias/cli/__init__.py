@@ -18,7 +18,10 @@ from vldebias.errors import VldebiasError, VldebiasWarning
 
 __all__ = ["app", "main"]
 
-app = App("Mitigate and measure bias in vision-language models, in closed form, without training or labels.")
+app = App(
+    "Mitigate and measure bias in vision-language models, in closed form, without training or"
+    " labels."
+)
 app.command()(quickstart)
 app.command("debias")(debias_command)
 app.command()(prompts.methods)
@@ -32,7 +35,8 @@ app.add_typer(prompts.app, name="prompts")
 
 
 def main() -> None:
-    """Run the command; an error that vldebias raises on purpose is one message and exit code 2, no traceback."""
+    """Run the command; an error that vldebias raises on purpose is one message and exit code 2, no
+    traceback."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", VldebiasWarning)
         setattr(warnings, "showwarning", _show_warning)  # noqa: B010  (mypy takes a plain assignment for an error)
@@ -53,7 +57,9 @@ def _show_warning(message: Any, category: type[Warning], *_: Any) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     if version:
         typer.echo(vldebias.__version__)
         raise typer.Exit

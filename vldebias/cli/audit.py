@@ -1,4 +1,5 @@
-"""`vldebias audit` and `vldebias diagnose`: predict what prompts will show, and probe embeddings."""
+"""`vldebias audit` and `vldebias diagnose`: predict what prompts will show, and probe
+embeddings."""
 
 from __future__ import annotations
 
@@ -18,32 +19,43 @@ def audit_command(
     prompts: SetName,
     texts: Annotated[
         Path | None,
-        typer.Option(exists=True, help="Embeddings (.npz) of the prompts, of the set and of the calibration."),
+        typer.Option(
+            exists=True, help="Embeddings (.npz) of the prompts, of the set and of the calibration."
+        ),
     ] = None,
     calibrate: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="Judged images of your own pipeline: a CSV (prompt, value: a row per image; or prompt and a column of "
-            "counts per value). Default: the published counts of Stable Diffusion 1.5 (gender).",
+            help=(
+                "Judged images of your own pipeline: a CSV (prompt, value: a row per image; or"
+                " prompt and a column of "
+                "counts per value). Default: the published counts of Stable Diffusion 1.5 (gender)."
+            ),
         ),
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path("vldebias-audit"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
+        "vldebias-audit"
+    ),
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Predict each prompt's share before any image is generated, with an interval, from its text alone.
+    """Predict each prompt's share before any image is generated, with an interval, from its text
+    alone.
 
     Writes a page, result.json and prompts.csv, which lists first the prompts to look at first.
 
     Examples:
-      vldebias audit prompts.txt --prompts gender --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
+      vldebias audit prompts.txt --prompts gender \\
+          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
       vldebias audit prompts.txt --prompts gender --model ViT-B-32 --pretrained openai
       vldebias audit prompts.txt --prompts race --pipeline DIR --calibrate judged.csv
     """
     if (texts is not None) + ("model" in named) + ("pipeline" in named) != 1:
-        raise InvalidInputError("expected one of --model, --pipeline and --texts, whose text embeddings are read")
+        raise InvalidInputError(
+            "expected one of --model, --pipeline and --texts, whose text embeddings are read"
+        )
     check_out(folder)
     import pandas as pd
 
@@ -58,25 +70,48 @@ def audit_command(
         loaded = load_host(**named | {"device": device_of(named.get("device"))})
         host = {"pipe" if "pipeline" in named else "model": loaded}
     result = audit(file, prompts, calibration=calibrate, **host)
-    shares = result.to_pandas().query("metric == 'predicted_share'").rename(columns={"value": "share"})
+    shares = (
+        result.to_pandas().query("metric == 'predicted_share'").rename(columns={"value": "share"})
+    )
     shares[["prompt", "value"]] = shares.subset.str.rsplit(": ", n=1, expand=True)
-    advice = pd.Series(result.provenance[0].settings["prompts"], name="advice").rename_axis("prompt")
+    advice = pd.Series(result.provenance[0].settings["prompts"], name="advice").rename_axis(
+        "prompt"
+    )
     listed = advice.to_frame().join(shares.set_index("prompt")[["value", "share", "low", "high"]])
     write_atomically(folder / "prompts.csv", listed.to_csv())
     page = write_run(result, folder)
-    print_result(result, [("audit", "predicted_share")], as_json=as_json, page=page, prompts=folder / "prompts.csv")
+    print_result(
+        result,
+        [("audit", "predicted_share")],
+        as_json=as_json,
+        page=page,
+        prompts=folder / "prompts.csv",
+    )
 
 
 @with_flags(flags_of_options("model", "pretrained", "texts", "reference", "unknown", "device"))
 def diagnose_command(
-    features: Annotated[Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")],
-    labels: Annotated[str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")] = None,
-    groups: Annotated[str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")] = None,
-    prompts: Annotated[str | None, typer.Option(help="Prompt set of the attribute, for --methods.")] = None,
-    methods: Annotated[str, typer.Option(help="Methods to probe besides none: default,equalise,leace.")] = "",
+    features: Annotated[
+        Path, typer.Argument(exists=True, help="Embeddings with labels (.npz).", metavar="FILE")
+    ],
+    labels: Annotated[
+        str | None, typer.Option(help="Column of the classes.", metavar="COLUMN")
+    ] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")
+    ] = None,
+    prompts: Annotated[
+        str | None, typer.Option(help="Prompt set of the attribute, for --methods.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods to probe besides none: default,equalise,leace.")
+    ] = "",
     images: Annotated[
         Path | None,
-        typer.Option(exists=True, help="Folder of the pictures, named by the ids of the rows, to show with --labels."),
+        typer.Option(
+            exists=True,
+            help="Folder of the pictures, named by the ids of the rows, to show with --labels.",
+        ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-diagnose"
@@ -86,21 +121,28 @@ def diagnose_command(
 ) -> None:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
-    Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label first; with --images
-    the pictures of these as wrong-labels.html.
+    Writes a page, result.json and, with --labels, wrong-labels.csv with the least credible label
+    first; with --images the pictures of these as wrong-labels.html.
 
     Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
-      vldebias diagnose features.npz --groups gender --prompts gender --methods default,equalise --texts texts.npz
+      vldebias diagnose features.npz --groups gender --prompts gender \\
+          --methods default,equalise --texts texts.npz
       vldebias diagnose features.npz --labels class --images pictures/
     """
     if labels is None and groups is None:
-        raise InvalidInputError("expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both")
+        raise InvalidInputError(
+            "expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both"
+        )
     if labels is None and images is not None:
-        raise InvalidInputError("--images needs --labels: it shows the images of the least credible labels")
+        raise InvalidInputError(
+            "--images needs --labels: it shows the images of the least credible labels"
+        )
     names = tuple(split_names([methods]))
     if names and prompts is None:
-        raise InvalidInputError(f"--methods {methods}: these are fitted on texts; add --prompts SET")
+        raise InvalidInputError(
+            f"--methods {methods}: these are fitted on texts; add --prompts SET"
+        )
     check_out(folder)
     from vldebias.data import load_embeddings
     from vldebias.data.suspects import Suspects
@@ -109,7 +151,10 @@ def diagnose_command(
     from vldebias.evaluation.task import Session
     from vldebias.options import Options
 
-    brought |= {"device": device_of(brought.get("device")), "unknown": tuple(brought.get("unknown", ()))}
+    brought |= {
+        "device": device_of(brought.get("device")),
+        "unknown": tuple(brought.get("unknown", ())),
+    }
     session = Session(Options(out=folder, embeddings=features, **brought))
     data = load_embeddings(features)[0].without(session.options.unknown)
     pictures = {} if images is None else Suspects.pictures(images, data.ids)
@@ -121,13 +166,17 @@ def diagnose_command(
         listed = wrong_labels(data.features, data.column(labels)).set_index("row")
         scores = listed.confidence.reindex(range(len(data))).to_numpy()
         suspects = Suspects(scores, data.ids, **pictures)
-        given, fits = (listed[name].reindex(range(len(data)), fill_value="") for name in ("given", "proposed"))
+        given, fits = (
+            listed[name].reindex(range(len(data)), fill_value="") for name in ("given", "proposed")
+        )
         columns = {"row": str, "given": given.__getitem__, "proposed": fits.__getitem__}
         files["suspect_labels"] = suspects.write(folder / "wrong-labels.csv", columns)
         if images is not None:
             title = f"{features.name}: the least credible of {len(listed):,} labels, {labels}"
             files["their_pictures"] = suspects.page(
-                folder / "wrong-labels.html", title, lambda row: ("", f"given {given[row]}, fits {fits[row]}")
+                folder / "wrong-labels.html",
+                title,
+                lambda row: ("", f"given {given[row]}, fits {fits[row]}"),
             )
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, **files)

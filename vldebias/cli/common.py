@@ -1,4 +1,5 @@
-"""What the commands share: the two consoles, checks before anything is loaded, tables and JSON on stdout."""
+"""What the commands share: the two consoles, checks before anything is loaded, tables and JSON on
+stdout."""
 
 from __future__ import annotations
 
@@ -24,16 +25,23 @@ err = Console(stderr=True)
 
 
 class App(typer.Typer):
-    """A group of commands with help in rich markup, as wide as the terminal; errors are left to `main`."""
+    """A group of commands with help in rich markup, as wide as the terminal; errors are left to
+    `main`."""
 
     def __init__(self, text: str, **how: Any) -> None:
         super().__init__(
-            help=_unfolded(text), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, **how
+            help=_unfolded(text),
+            no_args_is_help=True,
+            rich_markup_mode="rich",
+            pretty_exceptions_enable=False,
+            **how,
         )
 
     def command(self, name: str | None = None, **how: Any) -> Any:
         """Register a command under a name; its help is its docstring."""
-        return lambda function: super(App, self).command(name, help=_unfolded(function.__doc__), **how)(function)
+        return lambda function: super(App, self).command(
+            name, help=_unfolded(function.__doc__), **how
+        )(function)
 
 
 def _unfolded(text: str) -> str:
@@ -75,7 +83,9 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
         try:
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise InvalidInputError(f"{option} {name}: got {value!r}; expected a value in YAML") from None
+            raise InvalidInputError(
+                f"{option} {name}: got {value!r}; expected a value in YAML"
+            ) from None
     return values
 
 
@@ -93,7 +103,9 @@ def device_of(name: str | None) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
-        raise InvalidInputError(f"--device {name}: {why}. Expected auto, cpu, cuda, cuda:1 or mps") from None
+        raise InvalidInputError(
+            f"--device {name}: {why}. Expected auto, cpu, cuda, cuda:1 or mps"
+        ) from None
     return name
 
 
@@ -114,21 +126,30 @@ def print_json(value: Any) -> None:
 
 
 def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Print rows with tabs if stdout is a pipe or a file, for cut, awk and pandas; return whether it is."""
+    """Print rows with tabs if stdout is a pipe or a file, for cut, awk and pandas; return whether
+    it is."""
     if out.is_terminal:
         return False
     for row in (head, *rows):
-        cells = (f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell) for cell in row)
+        cells = (
+            f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
+            for cell in row
+        )
         typer.echo("\t".join(" ".join(cell.split()) for cell in cells))
     return True
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under a head: in a terminal cells fold and no name is cut, elsewhere see `piped`."""
+    """Print rows under a head: in a terminal cells fold and no name is cut, elsewhere see
+    `piped`."""
     if piped(head, rows):
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(head[0], width=min(max(len(row[0]) for row in (head, *rows)), out.width // 2), overflow="fold")
+    table.add_column(
+        head[0],
+        width=min(max(len(row[0]) for row in (head, *rows)), out.width // 2),
+        overflow="fold",
+    )
     for name in head[1:]:
         table.add_column(name, overflow="fold")
     for row in rows:
@@ -136,7 +157,9 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     out.print(table)
 
 
-def print_list(head: Sequence[str], rows: Sequence[Sequence[str]], facts: object, *, as_json: bool) -> None:
+def print_list(
+    head: Sequence[str], rows: Sequence[Sequence[str]], facts: object, *, as_json: bool
+) -> None:
     """Print rows under a head, or the facts that they show as JSON."""
     if as_json:
         print_json(facts)
@@ -144,11 +167,17 @@ def print_list(head: Sequence[str], rows: Sequence[Sequence[str]], facts: object
         print_grid(head, rows)
 
 
-def print_result(result: Result, measures: Sequence[tuple[str, str]] = (), /, *, as_json: bool, **files: Path) -> None:
-    """Print the table of a result, with tabs elsewhere than in a terminal, and where its files are; or all as JSON."""
+def print_result(
+    result: Result, measures: Sequence[tuple[str, str]] = (), /, *, as_json: bool, **files: Path
+) -> None:
+    """Print the table of a result, with tabs elsewhere than in a terminal, and where its files are;
+    or all as JSON."""
     if as_json:
         written = {name: str(path) for name, path in files.items()}
-        print_json(result.model_dump(mode="json", by_alias=True) | ({"files": written} if len(files) > 1 else {}))
+        print_json(
+            result.model_dump(mode="json", by_alias=True)
+            | ({"files": written} if len(files) > 1 else {})
+        )
         return
     from vldebias.evaluation.report import tab_rows, text
 
@@ -161,6 +190,7 @@ def print_result(result: Result, measures: Sequence[tuple[str, str]] = (), /, *,
 
 
 def say(text: object, kind: str = "", style: str = "") -> None:
-    """Print a remark, warning or error on stderr; it may quote what a user typed, so its brackets are no markup."""
+    """Print a remark, warning or error on stderr; it may quote what a user typed, so its brackets
+    are no markup."""
     line = Text.assemble((f"{kind}: ", style), str(text)) if kind else Text(str(text))
     err.print(line, soft_wrap=True)

@@ -26,9 +26,12 @@ from vldebias.options import Options
 
 
 class SuiteGroup(TyperGroup):
-    """A group in which a name that is no command is a suite: `vldebias eval waterbirds` is `vldebias eval run ...`."""
+    """A group in which a name that is no command is a suite: `vldebias eval waterbirds` is
+    `vldebias eval run ...`."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # of click, or of the copy that typer brings
+    def resolve_command(
+        self, ctx: Any, args: list[str]
+    ) -> Any:  # of click, or of the copy that typer brings
         """Return the command of that name, else `run` with the name as its suite."""
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
@@ -52,25 +55,31 @@ app.command("compare")(results.compare)
 app.command("data")(results.data)
 app.command("paper")(results.paper)
 
-SuiteName = Annotated[str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")]
+SuiteName = Annotated[
+    str, typer.Argument(help="A name (vldebias eval list) or a YAML file.", metavar="SUITE")
+]
 
 
 @app.command("run")
 @with_flags(flags_of_options())
 def run(
     suite: SuiteName,
-    only: Annotated[list[str] | None, typer.Option(help="Only this task. *", metavar="TASK")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this task. *", metavar="TASK")
+    ] = None,
     as_json: Json = False,
     **given: Any,
 ) -> None:
-    """Run a suite and write result.json, pictures and one page; a second run continues where the first stopped.
+    """Run a suite and write result.json, pictures and one page; a second run continues where the
+    first stopped.
 
     Options with * may be repeated. `vldebias methods` lists what --methods takes.
 
     Examples:
       vldebias eval run miniature
       vldebias eval waterbirds --model ViT-L-14 --pretrained openai --data-root DIR
-      vldebias eval fairface --embeddings 'shards/*.npy' --table 'labels/*.parquet' --texts texts.npz
+      vldebias eval fairface --embeddings 'shards/*.npy' --table 'labels/*.parquet' \\
+          --texts texts.npz
       vldebias eval generation --pipeline DIR --out sd15
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
@@ -81,12 +90,20 @@ def run(
     loaded = load_suite(suite)
     root = given.get("data_root")
     if root is None and "embeddings" not in given and "--data-root" in loaded.needs:
-        raise InvalidInputError(f"{suite}: this suite needs {loaded.needs}; or --embeddings, features of these images")
+        raise InvalidInputError(
+            f"{suite}: this suite needs {loaded.needs}; or --embeddings, features of these images"
+        )
     if root is not None and not Path(root).exists():
-        raise InvalidInputError(f"--data-root {root}: no such folder or manifest file; name the one with the data set")
-    chosen = tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
+        raise InvalidInputError(
+            f"--data-root {root}: no such folder or manifest file; name the one with the data set"
+        )
+    chosen = (
+        tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
+    )
     given |= {"device": device_of(given.get("device")), "methods": chosen}
-    fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}
+    fields: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one for name, one in given.items()
+    }
     options = Options(**{"out": Path(f"vldebias-{loaded.name}"), **fields})
     result = run_suite(loaded, options, console=err, only=only or ())
     print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
@@ -94,7 +111,11 @@ def run(
 
 def _column(name: str, text: str, *, needed: bool = False) -> tuple[str, Any, Any]:
     option = typer.Option(metavar="COLUMN", help=text)
-    return (name, Annotated[str, option], ...) if needed else (name, Annotated[str | None, option], None)
+    return (
+        (name, Annotated[str, option], ...)
+        if needed
+        else (name, Annotated[str | None, option], None)
+    )
 
 
 _COLUMNS = (
@@ -102,7 +123,10 @@ _COLUMNS = (
     _column("value", "What the image shows; empty if nobody can tell.", needed=True),
     _column("method", "What generated it: compared with --baseline."),
     _column("people", "Labels by people, empty where nobody was asked: they correct --value."),
-    _column("weight", "Weight of the image: with --people one over its probability of being asked about."),
+    _column(
+        "weight",
+        "Weight of the image: with --people one over its probability of being asked about.",
+    ),
 )
 
 
@@ -110,29 +134,41 @@ _COLUMNS = (
 @with_flags(_COLUMNS)
 def shares(
     table: Annotated[
-        Path, typer.Argument(exists=True, metavar="TABLE", help="A row per image: .csv, .tsv, .parquet or .jsonl.")
+        Path,
+        typer.Argument(
+            exists=True, metavar="TABLE", help="A row per image: .csv, .tsv, .parquet or .jsonl."
+        ),
     ],
     same: Annotated[
-        list[str] | None, typer.Option(metavar="A=B", help="A in the table means the value B: F=female. *")
+        list[str] | None,
+        typer.Option(metavar="A=B", help="A in the table means the value B: F=female. *"),
     ] = None,
     unknown: Annotated[
-        list[str] | None, typer.Option(metavar="VALUE", help="A text that means unknown. Default: unknown. *")
+        list[str] | None,
+        typer.Option(metavar="VALUE", help="A text that means unknown. Default: unknown. *"),
     ] = None,
-    baseline: Annotated[str, typer.Option(help="The method that the others are compared with.")] = "none",
-    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path("vldebias-shares"),
+    baseline: Annotated[
+        str, typer.Option(help="The method that the others are compared with.")
+    ] = "none",
+    folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path(
+        "vldebias-shares"
+    ),
     as_json: Json = False,
     **columns: str,
 ) -> None:
     """Compute group shares and discrepancy from a table of labelled images.
 
-    Prints means and intervals over prompts and comparisons of methods, and writes a page. --people corrects a judge by
-    labels of some of the images.
+    Prints means and intervals over prompts and comparisons of methods, and writes a page. --people
+    corrects a judge by labels of some of the images.
 
     Examples:
       vldebias eval shares table.csv --prompt prompt --value gender
-      vldebias eval shares table.csv --prompt occupation --value gender --method model --baseline sd15
-      vldebias eval shares table.csv --prompt occupation --value gender --same F=female --same M=male --unknown both
-      vldebias eval shares judged.csv --prompt prompt --value judge --people label --weight weight --json
+      vldebias eval shares table.csv --prompt occupation --value gender --method model \\
+          --baseline sd15
+      vldebias eval shares table.csv --prompt occupation --value gender --same F=female \\
+          --same M=male --unknown both
+      vldebias eval shares judged.csv --prompt prompt --value judge --people label \\
+          --weight weight --json
     """
     check_out(folder)
     from vldebias.evaluation.result import Result
@@ -156,9 +192,14 @@ def list_all(as_json: Json = False) -> None:
     from vldebias.files import packaged, read_yaml
 
     suites = []
-    for name, file in packaged("suites").items():  # read, not validated, which would take torch; a test does that
+    for name, file in packaged(
+        "suites"
+    ).items():  # read, not validated, which would take torch; a test does that
         written = read_yaml(file)
-        entry = {"name": name, **{key: written[key] for key in ("title", "description", "source", "needs")}}
+        entry = {
+            "name": name,
+            **{key: written[key] for key in ("title", "description", "source", "needs")},
+        }
         suites.append(entry | {"tasks": [task["name"] for task in written["tasks"]]})
     rows = [(s["name"], f"{s['title']} ({s['source']})", s["needs"]) for s in suites]
     print_list(("name", "title", "needs"), rows, suites, as_json=as_json)
@@ -167,12 +208,14 @@ def list_all(as_json: Json = False) -> None:
 @app.command("show")
 def show_suite(
     suite: SuiteName,
-    texts: Annotated[bool, typer.Option("--texts", help="Print every prompt that it embeds, one a line.")] = False,
+    texts: Annotated[
+        bool, typer.Option("--texts", help="Print every prompt that it embeds, one a line.")
+    ] = False,
 ) -> None:
     """Print a suite as YAML: save it under another name to change it, and run that.
 
-    --texts prints what a file of text embeddings must have: store the embeddings as `text` (n, d) with the prompts as
-    `prompts` (n,), in the .npz of the image features or in one of its own.
+    --texts prints what a file of text embeddings must have: store the embeddings as `text` (n, d)
+    with the prompts as `prompts` (n,), in the .npz of the image features or in one of its own.
 
     Examples:
       vldebias eval show fairface > mine.yaml
@@ -183,7 +226,9 @@ def show_suite(
     loaded = load_suite(suite)
     if texts:
         if not loaded.texts():
-            raise InvalidInputError(f"{suite}: this suite embeds no prompts; it generates images with a pipeline")
+            raise InvalidInputError(
+                f"{suite}: this suite embeds no prompts; it generates images with a pipeline"
+            )
         typer.echo("\n".join(loaded.texts()))
     else:
         typer.echo(suite_path(suite).read_text(encoding="utf-8"), nl=False)

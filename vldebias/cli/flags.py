@@ -1,4 +1,5 @@
-"""Flags of the commands: those that name a model, and those made from the fields of settings, so declared once."""
+"""Flags of the commands: those that name a model, and those made from the fields of settings, so
+declared once."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from vldebias.options import Options
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 SetName = Annotated[
-    str, typer.Option("--prompts", help="Prompt set of the attribute (vldebias prompts list).", metavar="SET")
+    str,
+    typer.Option(
+        "--prompts", help="Prompt set of the attribute (vldebias prompts list).", metavar="SET"
+    ),
 ]
 Flags = Iterable[tuple[str, Any, Any]]
 """Name of a keyword, its annotation with a typer option, its default."""
@@ -25,18 +29,28 @@ HOST = ("model", "pretrained", "pipeline", "device", "dtype")
 
 
 def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add flags to a command that takes keywords; a flag without a value and a default is not passed on."""
+    """Add flags to a command that takes keywords; a flag without a value and a default is not
+    passed on."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
         kind = inspect.Parameter.KEYWORD_ONLY
-        added = [inspect.Parameter(name, kind, default=value, annotation=hint) for name, hint, value in flags]
+        added = [
+            inspect.Parameter(name, kind, default=value, annotation=hint)
+            for name, hint, value in flags
+        ]
         kept = [p.replace(kind=kind) for p in own if p.kind is not p.VAR_KEYWORD]
         names = {p.name for p in added}
 
         @functools.wraps(command)
         def with_added(**given: Any) -> None:
-            command(**{name: value for name, value in given.items() if name not in names or value not in (None, [])})
+            command(
+                **{
+                    name: value
+                    for name, value in given.items()
+                    if name not in names or value not in (None, [])
+                }
+            )
 
         setattr(with_added, "__signature__", inspect.Signature([*kept, *added]))  # noqa: B010
         with_added.__annotations__ = {p.name: p.annotation for p in (*kept, *added)}
@@ -67,7 +81,11 @@ def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) 
 
 def _typed(kind: Any) -> Any:
     """Return what Typer reads: a list for a tuple, a text for a path or a name."""
-    kinds = [one for one in get_args(kind) if one is not NoneType] if get_origin(kind) in (Union, UnionType) else [kind]
+    kinds = (
+        [one for one in get_args(kind) if one is not NoneType]
+        if get_origin(kind) in (Union, UnionType)
+        else [kind]
+    )
     if len(kinds) > 1:
         return str
     (one,) = kinds

@@ -11,36 +11,45 @@ from vldebias.cli.common import check_out, err, print_result, say
 from vldebias.cli.flags import Json
 
 KEY = (
-    "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images (reference=); paper: "
-    "the settings of Chuang et al.; balanced-prompts: a value stated in the prompt of each image; chance: "
-    "random rankings.\n"
+    "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images"
+    " (reference=); paper: the settings of Chuang et al.; balanced-prompts: a value stated in the"
+    " prompt of each image; chance: random rankings.\n"
 )
-NEXT = "\nNext, on a model of your own: vldebias debias gender --model ViT-B-32 --pretrained openai --check"
+NEXT = (
+    "\nNext, on a model of your own: vldebias debias gender --model ViT-B-32 --pretrained openai"
+    " --check"
+)
 
 
 def quickstart(
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the page, the pictures and the JSON.")] = Path(
-        "vldebias-quickstart"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder for the page, the pictures and the JSON.")
+    ] = Path("vldebias-quickstart"),
     images: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 8.")
+        int | None,
+        typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 8."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure bias and utility before and after on the embedded miniature world, offline, in under two minutes.
+    """Measure bias and utility before and after on the embedded miniature world, offline, in under
+    two minutes.
 
-    Measures what `debias` attaches by default, the same with unlabelled images, the paper's settings, and on the
-    pipeline `balanced-prompts`: worst-group accuracy (birds), MaxSkew of retrieval (ten concepts in portraits) and
-    discrepancy of generated images, with intervals; writes a page with side-by-side pictures of the same seeds. It is
-    the suite `quickstart` of `vldebias eval`: a run that was stopped continues where it was.
+    Measures what `debias` attaches by default, the same with unlabelled images, the paper's
+    settings, and on the pipeline `balanced-prompts`: worst-group accuracy (birds), MaxSkew of
+    retrieval (ten concepts in portraits) and discrepancy of generated images, with intervals;
+    writes a page with side-by-side pictures of the same seeds. It is the suite `quickstart` of
+    `vldebias eval`: a run that was stopped continues where it was.
 
     Examples:
       vldebias quickstart
       vldebias quickstart --json --out /tmp/page > figures.json
     """
     check_out(folder)
-    say(f"Birds, portraits and generated portraits, before and after; everything is written to {folder}")
+    say(
+        "Birds, portraits and generated portraits, before and after; everything is written to"
+        f" {folder}"
+    )
     from vldebias.evaluation.report import opening, told
     from vldebias.evaluation.run import PAGE, load_suite, run_suite
     from vldebias.options import Options
@@ -48,7 +57,11 @@ def quickstart(
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     numbers = tuple(range(seeds)) if seeds else None
     suite = load_suite("quickstart")
-    result = run_suite(suite, Options(out=folder, cache=folder / "cache", images=images, seeds=numbers), console=err)
+    result = run_suite(
+        suite,
+        Options(out=folder, cache=folder / "cache", images=images, seeds=numbers),
+        console=err,
+    )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:
         say("\n".join(["", KEY, *opening(told(result), suite.headline), NEXT]))

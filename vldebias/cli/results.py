@@ -1,4 +1,5 @@
-"""`vldebias eval report`, `compare`, `data` and `paper`: results, data sets, and the tables of the paper."""
+"""`vldebias eval report`, `compare`, `data` and `paper`: results, data sets, and the tables of the
+paper."""
 
 from __future__ import annotations
 
@@ -8,28 +9,46 @@ from typing import Annotated, Any
 import typer
 
 from vldebias.cli import common
-from vldebias.cli.common import check_out, device_of, err, parse_pairs, piped, print_grid, print_json, say, split_names
+from vldebias.cli.common import (
+    check_out,
+    device_of,
+    err,
+    parse_pairs,
+    piped,
+    print_grid,
+    print_json,
+    say,
+    split_names,
+)
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, shortened
 
 Result = Annotated[
     Path,
-    typer.Argument(exists=True, metavar="RESULT", help="A result.json, or the folder that holds one."),
+    typer.Argument(
+        exists=True, metavar="RESULT", help="A result.json, or the folder that holds one."
+    ),
 ]
 
 
 def report(
     result: Result,
-    page: Annotated[Path | None, typer.Option("--out", help="HTML page to write. Default: beside the result.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--out", help="HTML page to write. Default: beside the result.")
+    ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Render nothing: compare the files of the run with its manifest.")
+        bool,
+        typer.Option(
+            "--verify", help="Render nothing: compare the files of the run with its manifest."
+        ),
     ] = False,
 ) -> None:
-    """Render a result again from its figures, with the pictures beside it; or verify that its files are unchanged.
+    """Render a result again from its figures, with the pictures beside it; or verify that its files
+    are unchanged.
 
-    --verify compares the SHA-256 of every file with manifest.json; exit code 1 if one differs, is missing or was
-    added. Whoever can change a file can change the manifest: compare its own SHA-256, which is printed, with one kept
-    elsewhere.
+    --verify compares the SHA-256 of every file with manifest.json; exit code 1 if one differs, is
+    missing or was added. Whoever can change a file can change the manifest: compare its own
+    SHA-256, which is printed, with one kept elsewhere.
 
     Examples:
       vldebias eval report vldebias-miniature --out page.html
@@ -48,7 +67,10 @@ def report(
     if differences:
         typer.echo("\n".join(differences))
         raise typer.Exit(1)
-    say(f"every file is unchanged if {run.MANIFEST} is: its SHA-256 is {digest(path.parent / run.MANIFEST)}")
+    say(
+        f"every file is unchanged if {run.MANIFEST} is: its SHA-256 is"
+        f" {digest(path.parent / run.MANIFEST)}"
+    )
 
 
 def compare(a: Result, b: Result, as_json: Json = False) -> None:
@@ -79,11 +101,19 @@ def _file_of(given: Path) -> Path:
 
 
 def data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="waterbirds, celeba, fairface, manifest, ...")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="waterbirds, celeba, fairface, manifest, ...")
+    ],
     root: Annotated[str | None, typer.Option(help="Its folder (a file for a manifest).")] = None,
-    split: Annotated[str | None, typer.Option(help="train, val, test or all. Default: the one to measure on.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="name=value for the reader, such as image=path.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="List the images that cannot be read.")] = False,
+    split: Annotated[
+        str | None, typer.Option(help="train, val, test or all. Default: the one to measure on.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="name=value for the reader, such as image=path.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="List the images that cannot be read.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Count the images and labels of a data set, and check whether its images can be read.
@@ -109,7 +139,10 @@ def data(
     if as_json:
         print_json(facts)
     else:
-        say(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']} captions")
+        say(
+            f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']}"
+            " captions"
+        )
         rows = [
             ("column", column, value, str(n))
             for column, told in facts["columns"].items()
@@ -128,24 +161,38 @@ def data(
 @with_flags(flags_of_options("pipeline", "device", "dtype"))
 def paper(
     data_root: Annotated[
-        Path | None, typer.Option(exists=True, help="Folder of the data: DIR/waterbirds, DIR/celeba, DIR/fairface.")
+        Path | None,
+        typer.Option(
+            exists=True, help="Folder of the data: DIR/waterbirds, DIR/celeba, DIR/fairface."
+        ),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only waterbirds, celeba, fairface or generation; several with commas.")
+        list[str] | None,
+        typer.Option(help="Only waterbirds, celeba, fairface or generation; several with commas."),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="In place of the paper's: NAME:PRETRAINED of open_clip, a transformers id, 'miniature'."),
+        typer.Option(
+            help=(
+                "In place of the paper's: NAME:PRETRAINED of open_clip, a transformers id,"
+                " 'miniature'."
+            )
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results; a second call continues there.")] = Path("paper"),
-    estimate: Annotated[bool, typer.Option("--estimate", help="Print what it needs and how long it takes.")] = False,
+    out: Annotated[
+        Path, typer.Option(help="Folder for results; a second call continues there.")
+    ] = Path("paper"),
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Print what it needs and how long it takes.")
+    ] = False,
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Measure Tables 7.2 to 7.7 of the paper and compare them with the published figures, on one page.
+    """Measure Tables 7.2 to 7.7 of the paper and compare them with the published figures, on one
+    page.
 
-    First prints what each part needs, whether it is there, and how many hours it takes on this machine, from a timed
-    sample. Runs what it can. A run that was stopped continues where it was.
+    First prints what each part needs, whether it is there, and how many hours it takes on this
+    machine, from a timed sample. Runs what it can. A run that was stopped continues where it was.
 
     Examples:
       vldebias eval paper --data-root DIR --estimate
@@ -160,20 +207,31 @@ def paper(
     from vldebias.progress import Progress
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
-    rows = [(run.suite.name, run.model, run.missing or "there", run.suite.source, run.suite.needs) for run in runs]
+    rows = [
+        (run.suite.name, run.model, run.missing or "there", run.suite.source, run.suite.needs)
+        for run in runs
+    ]
     if not as_json:
         print_grid(("suite", "model", "state", "source", "needs"), rows)
     if all(run.missing for run in runs):
-        raise InvalidInputError("nothing can be measured; give --data-root with at least one of these data sets")
+        raise InvalidInputError(
+            "nothing can be measured; give --data-root with at least one of these data sets"
+        )
     options = Options(out=out, **named | {"device": device_of(named.get("device"))})
     with Progress(err) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
-        say(f"about {sum(run.seconds or 0 for run in runs) / 3600:.2f} hours in all; without --estimate it runs")
+        say(
+            f"about {sum(run.seconds or 0 for run in runs) / 3600:.2f} hours in all; without"
+            " --estimate it runs"
+        )
     else:
         head = ["suite", "data", "model", "metric", "method", "published", "measured", "difference"]
         shown_rows = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
-        print_grid(head, [[f"{c:.3f}" if isinstance(c, float) else str(c) for c in row] for row in shown_rows])
+        print_grid(
+            head,
+            [[f"{c:.3f}" if isinstance(c, float) else str(c) for c in row] for row in shown_rows],
+        )
         say(f"page: {out / 'index.html'}")

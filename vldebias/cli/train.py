@@ -1,4 +1,5 @@
-"""`vldebias train`: fine-tune an image-text model; `--pairs` lists the pairs that do not fit, without training."""
+"""`vldebias train`: fine-tune an image-text model; `--pairs` lists the pairs that do not fit,
+without training."""
 
 from __future__ import annotations
 
@@ -13,8 +14,22 @@ from vldebias.cli.common import err, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
 from vldebias.training.settings import GROUPS, PRESETS, load_settings
 
-FLAGS = ("data", "split", "val_split", "label", "model", "pretrained", "tune", "loss", "temperature", "lr", "epochs",
-         "steps", "batch_size", "debias")  # fmt: skip
+FLAGS = (
+    "data",
+    "split",
+    "val_split",
+    "label",
+    "model",
+    "pretrained",
+    "tune",
+    "loss",
+    "temperature",
+    "lr",
+    "epochs",
+    "steps",
+    "batch_size",
+    "debias",
+)
 """Settings that have a flag of their own; --set gives the others."""
 
 
@@ -27,7 +42,10 @@ def _list_settings(asked: bool) -> None:
                 (name, str(field.get_default(call_default_factory=True)), field.description or "")
                 for name, field in kind.model_fields.items()
             ]
-            print_grid((group, "default", "what it does"), [(n, said[d == "None"] or d, text) for n, d, text in rows])
+            print_grid(
+                (group, "default", "what it does"),
+                [(n, said[d == "None"] or d, text) for n, d, text in rows],
+            )
         raise typer.Exit
 
 
@@ -36,35 +54,53 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"Settings to begin with: {', '.join(PRESETS)}. Other flags override them; --show prints them."
+            help=(
+                f"Settings to begin with: {', '.join(PRESETS)}. Other flags override them; --show"
+                " prints them."
+            )
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings. Flags and --set override it.")] = None,
-    more: Annotated[
-        list[str] | None, typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place.")
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file of settings. Flags and --set override it.")
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Folder of the run. An interrupted run continues.")] = Path(
-        "vldebias-train"
-    ),
+    more: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder of the run. An interrupted run continues.")
+    ] = Path("vldebias-train"),
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="Do not train: score every pair by the model, most suspicious first.")
+        bool,
+        typer.Option(
+            "--pairs", help="Do not train: score every pair by the model, most suspicious first."
+        ),
     ] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Print the settings as a YAML file, and stop.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the settings as a YAML file, and stop.")
+    ] = False,
     as_json: Json = False,
     settings_too: Annotated[
-        bool, typer.Option("--settings", is_eager=True, callback=_list_settings, help="List every setting, and stop.")
+        bool,
+        typer.Option(
+            "--settings",
+            is_eager=True,
+            callback=_list_settings,
+            help="List every setting, and stop.",
+        ),
     ] = False,
     **given: Any,
 ) -> None:
     """Fine-tune an image-text model on captions of which some are wrong.
 
-    Writes the model, the metrics of every step, and the score of every pair: look at the lowest first. On several GPUs
-    start it with `accelerate launch -m vldebias train ...`, on several CPU processes with
-    `torchrun --nproc_per_node 2 -m vldebias train ...`.
+    Writes the model, the metrics of every step, and the score of every pair: look at the lowest
+    first. On several GPUs start it with `accelerate launch -m vldebias train ...`, on several CPU
+    processes with `torchrun --nproc_per_node 2 -m vldebias train ...`.
 
     Examples:
-      vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai --val-split val
+      vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai \\
+          --val-split val
       vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 --temperature 0.2
       vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4
       vldebias train --config run.yaml --lr 3e-5 --out second
@@ -86,10 +122,14 @@ def train(
     progress = SILENT if int(os.environ.get("RANK", "0")) else Progress(err)
     try:
         how: dict[str, Any] = {"cpu": cpu, "progress": progress}
-        outcome = list_pairs(settings, folder, **how) if pairs else train_model(settings, folder, **how)
+        outcome = (
+            list_pairs(settings, folder, **how) if pairs else train_model(settings, folder, **how)
+        )
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
-        continues = f"continues after step {done} of {steps}" if done else "starts over: nothing was saved"
+        continues = (
+            f"continues after step {done} of {steps}" if done else "starts over: nothing was saved"
+        )
         say(f"the same command {continues}")
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     if outcome is None:  # not the first of several processes
@@ -103,19 +143,31 @@ def train(
 def _print(outcome: dict[str, Any], folder: Path) -> None:
     moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
     rows = [
-        (name, *(f"{outcome[moment][name]:.3f}" if name in outcome[moment] else "" for moment in moments))
+        (
+            name,
+            *(
+                f"{outcome[moment][name]:.3f}" if name in outcome[moment] else ""
+                for moment in moments
+            ),
+        )
         for name in outcome.get("after", {})
     ]
     if rows:
         print_grid(("score on held-out data", *moments), rows)
     if outcome.get("worse"):
-        each = "; ".join(f"{name} {before:.3f} -> {after:.3f}" for name, (before, after) in outcome["worse"].items())
+        each = "; ".join(
+            f"{name} {before:.3f} -> {after:.3f}"
+            for name, (before, after) in outcome["worse"].items()
+        )
         say(
-            f"worse than before training: {each}. Where these count keep the model that it started from; a lower --lr, "
-            "fewer steps or --tune heads change less"
+            f"worse than before training: {each}. Where these count keep the model that it started"
+            " from; a lower --lr, fewer steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
-        say(f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f}, {area['high']:.3f}]")
+        say(
+            f"low scores find wrong captions: AUROC {area['value']:.3f} [{area['low']:.3f},"
+            f" {area['high']:.3f}]"
+        )
     for name, path in outcome["files"].items():
         say(f"{name}: {folder / path}")

@@ -2,7 +2,13 @@
 
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, check_images, describe, file_images
-from vldebias.data.embeddings import Embeddings, load_embeddings, load_texts, open_embeddings, save_embeddings
+from vldebias.data.embeddings import (
+    Embeddings,
+    load_embeddings,
+    load_texts,
+    open_embeddings,
+    save_embeddings,
+)
 from vldebias.data.huggingface import ImageStream
 from vldebias.data.parallel import OnRay, prefetch, processes
 from vldebias.data.rows import Shards, UnitRows, digest_of

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-_MANY = 16  # where not one of at least so many images can be read, the drive is gone and not the images
+_MANY = (
+    16  # where not one of at least so many images can be read, the drive is gone and not the images
+)
 _ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
 
 
@@ -49,61 +51,91 @@ def embed_images(
 ) -> Embeddings:
     """Return features of all images of `data`, read from the cache or computed and stored there.
 
-    A run that is stopped, killed or interrupted leaves complete shards and goes on from them. Several processes
-    (`accelerate launch`, torchrun) share the missing shards, and each returns everything; so do workers of Ray.
+    A run that is stopped, killed or interrupted leaves complete shards and goes on from them.
+    Several processes (`accelerate launch`, torchrun) share the missing shards, and each returns
+    everything; so do workers of Ray.
 
     Args:
         data, encoder: the images, and the encoder of `vldebias.hosts.images.image_encoder`.
         cache_dir: default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
-        dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or "float32".
+        dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or
+            "float32".
         shard_size: images in a shard; at most one shard is lost by a kill.
         batch_size: images that go through the model at once.
-        workers: threads that read and prepare images ahead of the model; 0 reads between the batches.
+        workers: threads that read and prepare images ahead of the model; 0 reads between the
+            batches.
         progress: where to show progress; default: on stderr.
         runner: who computes the missing shards: `vldebias.data.OnRay()`; default: this process.
 
     Returns:
-        Features as stored; `about` lists the images that could not be read: "skipped" ([{"id", "reason"}]).
+        Features as stored; `about` lists the images that could not be read: "skipped" ([{"id",
+            "reason"}]).
 
     Raises:
-        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable image, features that are not finite.
+        InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable image, features
+            that are not finite.
     """
     if not isinstance(data, ImageData):
         raise InvalidInputError(
-            f"data: expected images that can be read in any order, got {type(data).__name__}; open the data "
-            "without streaming"
+            f"data: expected images that can be read in any order, got {type(data).__name__}; open"
+            " the data without streaming"
         )
     if dtype not in DTYPES:
         raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     if shard_size < 1 or batch_size < 1 or workers < 0:
-        raise InvalidInputError(f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}")
-    about: dict[str, Any] = {"data": data.name, "split": data.split, "data_fingerprint": data.fingerprint}
+        raise InvalidInputError(
+            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}"
+        )
+    about: dict[str, Any] = {
+        "data": data.name,
+        "split": data.split,
+        "data_fingerprint": data.fingerprint,
+    }
     about |= {"model": encoder.name, "fingerprint": encoder.fingerprint}
     about |= {"preprocessing": encoder.preprocessing, "dtype": dtype}
     # Another folder for whatever could change a feature.
-    key = [FORMAT, encoder.digest, encoder.preprocessing, data.fingerprint, len(data), dtype, shard_size]
+    key = [
+        FORMAT,
+        encoder.digest,
+        encoder.preprocessing,
+        data.fingerprint,
+        len(data),
+        dtype,
+        shard_size,
+    ]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
-    where = Path(cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias")
+    where = Path(
+        cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias"
+    )
     folder = where / f"{readable}-{digest}"
-    place, origin = folder if runner is None else folder.absolute(), about | {"shard_size": shard_size}
+    place, origin = (
+        folder if runner is None else folder.absolute(),
+        about | {"shard_size": shard_size},
+    )
     with progress or Progress() as display:
         run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, runner)
         try:
             embeddings = run.embeddings(data, display)
         except KeyboardInterrupt:
-            display.say(f"Interrupted. Complete shards are kept in {folder}: the same command goes on from them.")
+            display.say(
+                f"Interrupted. Complete shards are kept in {folder}: the same command goes on from"
+                " them."
+            )
             raise
     skipped = embeddings.about["skipped"]
     if not len(embeddings):
-        raise InvalidInputError(f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}")
+        raise InvalidInputError(
+            f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}"
+        )
     source = {"cache": str(folder), "source": json.loads(json.dumps(dict(data.about), default=str))}
     return replace(embeddings, about={**about, **embeddings.about, **source})
 
 
 @dataclass(eq=False)
 class Shard:
-    """Hold features (r, d) of rows (r,) of the data set, which are among the `count` rows from `start` on.
+    """Hold features (r, d) of rows (r,) of the data set, which are among the `count` rows from
+    `start` on.
 
     skipped: (id, reason) of rows that could not be read.
     """
@@ -124,9 +156,11 @@ class Shard:
 
 @dataclass(frozen=True)
 class _Run:
-    """Embed one data set by one encoder into the shards of one folder, with a readable note of their origin.
+    """Embed one data set by one encoder into the shards of one folder, with a readable note of
+    their origin.
 
-    A file appears by one move of a complete, synced one, so that several runs in the same folder do no harm.
+    A file appears by one move of a complete, synced one, so that several runs in the same folder do
+    no harm.
     """
 
     folder: Path
@@ -143,7 +177,8 @@ class _Run:
         return self.folder / f"shard-{index:05d}.safetensors"
 
     def read(self, index: int) -> Shard | None:
-        """Return a shard, its features mapped into memory; None if it is missing or damaged and set aside."""
+        """Return a shard, its features mapped into memory; None if it is missing or damaged and set
+        aside."""
         path, damage = self.path(index), ""
         try:
             with safe_open(path, framework="pt") as file:
@@ -163,7 +198,10 @@ class _Run:
         aside = path.with_name(f"{path.name}.corrupt")
         with suppress(FileNotFoundError):  # another run was faster
             os.replace(path, aside)
-            warn(f"{path}: this shard is damaged ({damage}); set aside as {aside.name} and computed again")
+            warn(
+                f"{path}: this shard is damaged ({damage}); set aside as {aside.name} and computed"
+                " again"
+            )
         return None
 
     def write(self, index: int, shard: Shard) -> None:
@@ -172,15 +210,22 @@ class _Run:
         if not card.exists():
             write_atomically(card, json.dumps(self.about, indent=1, sort_keys=True) + "\n")
         tensors = {"features": shard.features.contiguous(), "rows": shard.rows.contiguous()}
-        write_atomically(self.path(index), save(tensors, {_ENTRY: json.dumps(shard.notes(), sort_keys=True)}))
+        write_atomically(
+            self.path(index), save(tensors, {_ENTRY: json.dumps(shard.notes(), sort_keys=True)})
+        )
 
     def embeddings(self, data: ImageData, progress: Progress) -> Embeddings:
-        """Find missing shards in process 0, share the work among all processes, and return everything in each."""
+        """Find missing shards in process 0, share the work among all processes, and return
+        everything in each."""
         group, size, title = processes(), self.shard_size, f"{data.name} {data.split}"
         shards = range(-(-len(data) // size))
-        missing = group.share([i for i in shards if self.read(i) is None] if group.rank == 0 else None)
+        missing = group.share(
+            [i for i in shards if self.read(i) is None] if group.rank == 0 else None
+        )
         progress = SILENT if group.rank else progress
-        progress.say(f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.folder}")
+        progress.say(
+            f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.folder}"
+        )
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
         with (progress if total else SILENT).bar(title, total) as advance:
@@ -195,23 +240,33 @@ class _Run:
         found = [shard for index in shards if (shard := self.read(index)) is not None]
         if lost := set(shards) - {shard.start // size for shard in found}:
             raise InvalidInputError(
-                f"{self.path(min(lost))}: expected this shard now that all processes have finished, but it is "
-                "not there; all of them need the same cache folder, and nothing else may delete from it. Run again"
+                f"{self.path(min(lost))}: expected this shard now that all processes have finished,"
+                " but it is not there; all of them need the same cache folder, and nothing else"
+                " may delete from it. Run again"
             )
         parts = [shard.features for shard in found if len(shard.features)] or [torch.empty(0, 0)]
-        joined = parts[0] if len(parts) == 1 else torch.cat(parts)  # mapped if it is one, else copied once
-        kept = torch.cat([shard.rows for shard in found]).numpy()  # an array: a list of no rows has no type
+        joined = (
+            parts[0] if len(parts) == 1 else torch.cat(parts)
+        )  # mapped if it is one, else copied once
+        kept = torch.cat(
+            [shard.rows for shard in found]
+        ).numpy()  # an array: a list of no rows has no type
         skipped = [{"id": name, "reason": why} for shard in found for name, why in shard.skipped]
         return Embeddings(
-            (joined.float() if joined.dtype == torch.bfloat16 else joined).numpy(),  # which knows no bfloat16
+            (
+                joined.float() if joined.dtype == torch.bfloat16 else joined
+            ).numpy(),  # which knows no bfloat16
             tuple(data.ids[i] for i in kept),
             {column: labels[kept] for column, labels in data.labels.items()},
             tuple(data.captions[i] for i in kept) if data.captions else (),
             {"images": len(data), "skipped": skipped},
         )
 
-    def _shard(self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None) -> int:
-        """Embed and write a shard, if no other run has written it in the meantime; return how many images it has.
+    def _shard(
+        self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None
+    ) -> int:
+        """Embed and write a shard, if no other run has written it in the meantime; return how many
+        images it has.
 
         The batches start anew here, so that a shard never depends on another.
         """
@@ -239,17 +294,18 @@ class _Run:
                 part = self.encoder.embed(batch).to(DTYPES[self.dtype])
                 if not torch.isfinite(part).all():
                     raise InvalidInputError(
-                        f"{self.encoder.name}: features are not finite as {self.dtype} in the batch from image "
-                        f"{data.ids[rows[-len(batch)]]!r} on; choose dtype 'bfloat16' or 'float32', or run the model "
-                        "in float32"
+                        f"{self.encoder.name}: features are not finite as {self.dtype} in the batch"
+                        f" from image {data.ids[rows[-len(batch)]]!r} on; choose dtype 'bfloat16'"
+                        " or 'float32', or run the model in float32"
                     )
                 parts.append(part)
                 batch.clear()
             advance()
         if len(skipped) >= _MANY and not rows:
             raise InvalidInputError(
-                f"none of the {len(skipped)} images from {skipped[0][0]!r} to {skipped[-1][0]!r} can be read "
-                f"({skipped[0][1]}); expected images there: is the drive connected, is the root right?"
+                f"none of the {len(skipped)} images from {skipped[0][0]!r} to {skipped[-1][0]!r}"
+                f" can be read ({skipped[0][1]}); expected images there: is the drive connected, is"
+                " the root right?"
             )
         features = torch.cat(parts) if parts else torch.empty(0, 0, dtype=DTYPES[self.dtype])
         kept = torch.tensor(rows, dtype=torch.int64)

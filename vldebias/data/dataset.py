@@ -34,7 +34,8 @@ _OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$
 
 
 class Columns:
-    """Define what `ImageData` and `Embeddings` share: n rows with ids, labels in columns, perhaps captions."""
+    """Define what `ImageData` and `Embeddings` share: n rows with ids, labels in columns, perhaps
+    captions."""
 
     name: str
     ids: Sequence[str]
@@ -47,17 +48,28 @@ class Columns:
     def column(self, name: str) -> Labels:
         """Return the labels of a column; an unknown name is an error that lists the columns."""
         if name not in self.labels:
-            raise InvalidInputError(f"{self.name}: no column {name!r}; there are {sorted(self.labels)}")
+            raise InvalidInputError(
+                f"{self.name}: no column {name!r}; there are {sorted(self.labels)}"
+            )
         return self.labels[name]
 
     def _check_lengths(self) -> None:
         columns: dict[str, Any] = {"ids": self.ids, **self.labels}
-        columns |= {name: rows for name in ("captions", "more_captions") if (rows := getattr(self, name, ()))}
-        if wrong := {column: len(rows) for column, rows in columns.items() if len(rows) != len(self)}:
-            raise InvalidInputError(f"{self.name}: expected {len(self)} rows in every column, got {wrong}")
+        columns |= {
+            name: rows
+            for name in ("captions", "more_captions")
+            if (rows := getattr(self, name, ()))
+        }
+        if wrong := {
+            column: len(rows) for column, rows in columns.items() if len(rows) != len(self)
+        }:
+            raise InvalidInputError(
+                f"{self.name}: expected {len(self)} rows in every column, got {wrong}"
+            )
 
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
-        """Return the indices of some rows, and the columns of these rows by the names of their fields."""
+        """Return the indices of some rows, and the columns of these rows by the names of their
+        fields."""
         index = np.arange(len(self))[rows if isinstance(rows, slice) else np.asarray(rows)]
         return index, {
             "ids": tuple(self.ids[i] for i in index),
@@ -67,13 +79,16 @@ class Columns:
 
 
 class LazyText:
-    """Declare a dataclass field that takes a text, or a function that returns one when it is first read."""
+    """Declare a dataclass field that takes a text, or a function that returns one when it is first
+    read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._slot = f"_{name}"
 
     def __get__(self, holder: Any, owner: type) -> str:
-        value = holder.__dict__[self._slot]  # of the class, where dataclasses look for a default: AttributeError
+        value = holder.__dict__[
+            self._slot
+        ]  # of the class, where dataclasses look for a default: AttributeError
         holder.__dict__[self._slot] = text = value() if callable(value) else value
         return str(text)
 
@@ -83,7 +98,8 @@ class LazyText:
 
 @dataclass(frozen=True)
 class Record:
-    """Hold one row of a stream; fields are as in ImageData, labels are texts, None where unknown."""
+    """Hold one row of a stream; fields are as in ImageData, labels are texts, None where
+    unknown."""
 
     id: str
     read: Callable[[], Image.Image]
@@ -102,7 +118,8 @@ class ImageData(Columns):
         read: index -> decoded RGB image; OSError where a file cannot be read.
         labels: column -> Labels of n rows.
         captions, more_captions: n texts, and n tuples of further ones; or none.
-        fingerprint: changes when the images or their order do; a text, or a function that is called when first asked.
+        fingerprint: changes when the images or their order do; a text, or a function that is called
+            when first asked.
         about: facts for a report, such as the root.
         path: index -> path of the image, "" where it is not a file of its own.
 
@@ -132,14 +149,22 @@ class ImageData(Columns):
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
         """Return some of the rows, in the given order: a slice, indices or a mask."""
         index, columns = self._some(rows)
-        columns["more_captions"] = tuple(self.more_captions[i] for i in index) if self.more_captions else ()
+        columns["more_captions"] = (
+            tuple(self.more_captions[i] for i in index) if self.more_captions else ()
+        )
         columns["fingerprint"] = lambda: fingerprint_of([self.fingerprint, *map(str, index)])
-        columns |= {"read": lambda i: self.read(int(index[i])), "path": lambda i: self.path(int(index[i]))}
+        columns |= {
+            "read": lambda i: self.read(int(index[i])),
+            "path": lambda i: self.path(int(index[i])),
+        }
         return replace(self, **columns)
 
     def __repr__(self) -> str:
         captions = ", captions" if self.captions else ""
-        return f"ImageData({self.name} {self.split}, {len(self)} images, columns {list(self.labels)}{captions})"
+        return (
+            f"ImageData({self.name} {self.split}, {len(self)} images, columns"
+            f" {list(self.labels)}{captions})"
+        )
 
 
 def file_images(
@@ -153,9 +178,11 @@ def file_images(
     allow_outside: bool = False,
     **captions: Any,
 ) -> ImageData:
-    """Return the images of `files` (paths below `root`, and their ids); none is opened before it is read.
+    """Return the images of `files` (paths below `root`, and their ids); none is opened before it is
+    read.
 
-    captions: `captions` and `more_captions`. A path that leads out of `root` is refused unless it is allowed to.
+    captions: `captions` and `more_captions`. A path that leads out of `root` is refused unless it
+    is allowed to.
     """
     if not files:
         raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
@@ -180,8 +207,9 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     outside = pc.filter(paths, pc.match_substring_regex(paths, _OUTSIDE))
     if len(outside):
         raise InvalidInputError(
-            f"{name}: {len(outside)} paths lead out of {root} or are no local files, such as {outside[0].as_py()!r}; "
-            "expected paths below it, or allow_outside where the table is trusted"
+            f"{name}: {len(outside)} paths lead out of {root} or are no local files, such as"
+            f" {outside[0].as_py()!r}; expected paths below it, or allow_outside where the table is"
+            " trusted"
         )
 
 
@@ -191,7 +219,8 @@ def fingerprint_of(parts: Sequence[str]) -> str:
 
 
 def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]]) -> str:
-    """Return a hash of ids, file sizes, and the first and last 4 KiB of every file; read in threads, hashed in order.
+    """Return a hash of ids, file sizes, and the first and last 4 KiB of every file; read in
+    threads, hashed in order.
 
     It survives copying; a change of the same length in the middle of a large file goes unnoticed.
     """
@@ -214,12 +243,18 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
         ).digest()
 
     with ThreadPoolExecutor() as pool:
-        return hashlib.sha256(b"".join(pool.map(digest, range(0, len(ids), _FILES_AT_ONCE)))).hexdigest()[:24]
+        return hashlib.sha256(
+            b"".join(pool.map(digest, range(0, len(ids), _FILES_AT_ONCE)))
+        ).hexdigest()[:24]
 
 
 def describe(data: ImageData) -> dict[str, Any]:
-    """Count images, labels ({column: {"counts": {name: rows}, "unknown": rows}}) and captions, for JSON."""
-    columns = {name: {"counts": one.counts, "unknown": int((~one.known).sum())} for name, one in data.labels.items()}
+    """Count images, labels ({column: {"counts": {name: rows}, "unknown": rows}}) and captions, for
+    JSON."""
+    columns = {
+        name: {"counts": one.counts, "unknown": int((~one.known).sum())}
+        for name, one in data.labels.items()
+    }
     facts = {"name": data.name, "split": data.split, "images": len(data), "columns": columns}
     return facts | {"captions": sum(map(bool, data.captions)), "about": dict(data.about)}
 

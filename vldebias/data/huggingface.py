@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.data.dataset import ImageData, LazyText, Record, fingerprint_files, fingerprint_of, refuse_outside
+from vldebias.data.dataset import (
+    ImageData,
+    LazyText,
+    Record,
+    fingerprint_files,
+    fingerprint_of,
+    refuse_outside,
+)
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
 from vldebias.errors import InvalidInputError, need
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LAYOUT = (
-    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file, or a pattern such "
-    "as shards/*.tar"
+    "a dataset id, a folder of parquet, arrow, tar or image files, a .parquet, .arrow or .tar file,"
+    " or a pattern such as shards/*.tar"
 )
 CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
@@ -47,16 +54,21 @@ def open_huggingface(
 ) -> ImageData | ImageStream:
     """Open one split, or all of them joined in the order train, val, test, others.
 
-    Tars are read in the way of webdataset: files of one name are a row, their endings are its columns (jpg, txt, cls).
+    Tars are read in the way of webdataset: files of one name are a row, their endings are its
+    columns (jpg, txt, cls).
 
     Args:
         root: data set to open; see LAYOUT.
-        split: "train", "val" (also finds validation, valid, dev), "test", another of the data set, or "all"; by default
-            test, or the only one there is. Files and patterns of files have one split, train.
+        split: "train", "val" (also finds validation, valid, dev), "test", another of the data set,
+            or "all"; by default test, or the only one there is. Files and patterns of files have
+            one split, train.
         image: column of images, or of paths below `images`; by default found by its name or type.
-        caption: column of texts or of lists of texts; "auto" finds the first of `CAPTIONS`, the default for tars only.
-        labels: columns that are labels, as a list or as {name here: name there}; by default those of type ClassLabel.
-        images: folder that texts in the image column start from, by default the folder that is opened.
+        caption: column of texts or of lists of texts; "auto" finds the first of `CAPTIONS`, the
+            default for tars only.
+        labels: columns that are labels, as a list or as {name here: name there}; by default those
+            of type ClassLabel.
+        images: folder that texts in the image column start from, by default the folder that is
+            opened.
         config, revision: configuration and commit (branch, tag) on the hub.
         streaming: read rows as they come, without a copy on the disk.
     """
@@ -65,33 +77,53 @@ def open_huggingface(
     try:
         with asked_once("." if "data_files" in source else root) as why:
             loaded = datasets.load_dataset(**source, streaming=streaming)
-    except (OSError, ValueError, need("datasets.exceptions").DatasetsError, tarfile.TarError) as error:
+    except (
+        OSError,
+        ValueError,
+        need("datasets.exceptions").DatasetsError,
+        tarfile.TarError,
+    ) as error:
         trouble = f"there is no such file or folder, and {why}" if why else reason(error)
-        raise InvalidInputError(f"{where}: cannot be opened: {trouble}. Expected {LAYOUT}") from error
+        raise InvalidInputError(
+            f"{where}: cannot be opened: {trouble}. Expected {LAYOUT}"
+        ) from error
     opened = dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or "all"): loaded}
     split = split or (next(iter(opened)) if len(opened) == 1 else "test")
     order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
     parts = dict.fromkeys((*order, *opened)) if split == "all" else _ALIASES.get(split, (split,))
     found = [opened[there] for there in parts if there in opened]
     if not found:
-        raise InvalidInputError(f"{where}: expected split {' or '.join((*opened, 'all'))}, got {split!r}")
-    dataset = datasets.concatenate_datasets(found) if split == "all" and len(found) > 1 else found[0]
+        raise InvalidInputError(
+            f"{where}: expected split {' or '.join((*opened, 'all'))}, got {split!r}"
+        )
+    dataset = (
+        datasets.concatenate_datasets(found) if split == "all" and len(found) > 1 else found[0]
+    )
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
-    classes = {c: tuple(map(str.strip, f.names)) for c, f in features.items() if isinstance(f, datasets.ClassLabel)}
+    classes = {
+        c: tuple(map(str.strip, f.names))
+        for c, f in features.items()
+        if isinstance(f, datasets.ClassLabel)
+    }
     if image is None:
         named = [name for name in _IMAGES if name in features]
-        candidates = named or [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
+        candidates = named or [
+            name for name, kind in features.items() if isinstance(kind, datasets.Image)
+        ]
         if len(candidates) != 1 and named[:1] != ["image"]:
             came = f"images may be in any of {candidates}" if candidates else "no column of images"
-            raise InvalidInputError(f"{where}: {came}; name it with image=... There are {list(features)}")
+            raise InvalidInputError(
+                f"{where}: {came}; name it with image=... There are {list(features)}"
+            )
         image = candidates[0]
     if (caption == "auto" and caption not in features) or (caption is None and _TARS in features):
         among = [name for name in CAPTIONS if name in features]
         if caption == "auto" and not among:
             raise InvalidInputError(
-                f"{where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=..., or make them from "
-                f"a label with label=... and caption_template='a photo of a {{}}.' There are {list(features)}"
+                f"{where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=...,"
+                " or make them from a label with label=... and caption_template='a photo of a"
+                f" {{}}.' There are {list(features)}"
             )
         caption = among[0] if among else None
     columns = mapped_columns(labels if labels is not None else tuple(classes))
@@ -110,24 +142,31 @@ def open_huggingface(
 
 
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
-    """Return arguments of load_dataset: files are opened by format (as split train), others by name."""
+    """Return arguments of load_dataset: files are opened by format (as split train), others by
+    name."""
     if not is_pattern(root) and not Path(root).is_file():
         return {"path": root, "name": config, "revision": revision}
     files = list(map(str, files_of(root)))
     formats = {Path(file).suffix for file in files}
     if len(formats) > 1 or formats - set(_FORMATS):
         raise InvalidInputError(
-            f"huggingface: {root}: expected files ending in {' or '.join(_FORMATS)}, got {sorted(formats)}; open "
-            "tables of paths as 'manifest'"
+            f"huggingface: {root}: expected files ending in {' or '.join(_FORMATS)}, got"
+            f" {sorted(formats)}; open tables of paths as 'manifest'"
         )
     return {"path": _FORMATS[formats.pop()], "data_files": {"train": files}}
 
 
 def _fingerprint(split: str, source: dict[str, Any]) -> str:
-    """Return a fingerprint of the files if they are local; else of their identity on the hub (the commit)."""
+    """Return a fingerprint of the files if they are local; else of their identity on the hub (the
+    commit)."""
     builder = need("datasets").load_dataset_builder(**source)
     parts, there = _ALIASES.get(split, (split,)), builder.config.data_files or {}
-    files = [str(path) for part, names in there.items() if split == "all" or str(part) in parts for path in names]
+    files = [
+        str(path)
+        for part, names in there.items()
+        if split == "all" or str(part) in parts
+        for path in names
+    ]
     if files and all(Path(path).is_file() for path in files):
         return fingerprint_files([Path(path).name for path in files], files)
     return fingerprint_of([split, *map(str, source.values()), str(builder.hash), *files])
@@ -138,7 +177,8 @@ class ImageStream:
     """Yield the rows of a data set one after another, for training; fields are as in ImageData.
 
     image, caption: columns. labels: name here -> column.
-    classes: column -> names of its codes, for the columns that the data set itself declares as classes.
+    classes: column -> names of its codes, for the columns that the data set itself declares as
+    classes.
     base: folder that paths in the image column start from; None where `datasets` resolves them.
     """
 
@@ -156,7 +196,11 @@ class ImageStream:
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return column -> names of its labels where they are known beforehand."""
-        return {here: self.classes[there] for here, there in self.labels.items() if there in self.classes}
+        return {
+            here: self.classes[there]
+            for here, there in self.labels.items()
+            if there in self.classes
+        }
 
     @property
     def shards(self) -> int:
@@ -164,7 +208,8 @@ class ImageStream:
         return int(self.dataset.num_shards)
 
     def records(self, start: int = 0, shard: int | None = None) -> Iterator[Record]:
-        """Yield the rows from `start` on, always in the same order; images are decoded when a record is read.
+        """Yield the rows from `start` on, always in the same order; images are decoded when a
+        record is read.
 
         shard: of this part alone, `start` counted within it; others are not opened.
         """
@@ -178,18 +223,35 @@ class ImageStream:
             yield self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
 
     def images(self) -> ImageData:
-        """Return the images of a map-style data set: labels and captions are read at once, images on demand."""
-        images, base, paths = self.dataset.select_columns([self.image]), self.base or Path(), list[str]()
+        """Return the images of a map-style data set: labels and captions are read at once, images
+        on demand."""
+        images, base, paths = (
+            self.dataset.select_columns([self.image]),
+            self.base or Path(),
+            list[str](),
+        )
         if self.base is not None:
-            paths = [(cell or {}).get("path") or "" for cell in images.with_format("arrow")[:][self.image].to_pylist()]
+            paths = [
+                (cell or {}).get("path") or ""
+                for cell in images.with_format("arrow")[:][self.image].to_pylist()
+            ]
             refuse_outside(self.name, base, paths)
         columns = list(dict.fromkeys([*filter(None, [self.caption]), *self.labels.values()]))
-        batches = self.dataset.select_columns(columns).with_format("arrow").iter(1000) if columns else ()
+        batches = (
+            self.dataset.select_columns(columns).with_format("arrow").iter(1000) if columns else ()
+        )
         cells = [row for batch in batches for row in batch.to_pylist()] or [{}] * len(images)
         rows = [self._record(row, f"{i:08d}", lambda: None) for i, row in enumerate(cells)]
-        labels = {here: Labels.of([row.labels[here] for row in rows], self.names.get(here)) for here in self.labels}
+        labels = {
+            here: Labels.of([row.labels[here] for row in rows], self.names.get(here))
+            for here in self.labels
+        }
         captions = [row.caption or "" for row in rows] if self.caption else []
-        more = [row.more_captions or () for row in rows] if any(row.more_captions for row in rows) else []
+        more = (
+            [row.more_captions or () for row in rows]
+            if any(row.more_captions for row in rows)
+            else []
+        )
         ids, first = [row.id for row in rows], np.arange(len(rows))
         if captions and paths and all(paths):
             first, captions, more = one_row_per_image(self.name, paths, captions, more, labels)
@@ -219,11 +281,15 @@ class ImageStream:
             value, names = row[there], self.classes.get(there)
             if names is not None:
                 value = None if value is None or value < 0 else names[value]
-            labels[here] = Labels.text_of(str(value).lower() if isinstance(value, bool) else value).strip() or None
+            labels[here] = (
+                Labels.text_of(str(value).lower() if isinstance(value, bool) else value).strip()
+                or None
+            )
         return Record(number, read, labels, caption, more)
 
     def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:
-        """Return the image of a cell {"bytes", "path"}; OSError where it holds none that can be read."""
+        """Return the image of a cell {"bytes", "path"}; OSError where it holds none that can be
+        read."""
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])
         if not (path := self._path(cell)):

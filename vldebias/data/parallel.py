@@ -22,7 +22,8 @@ R = TypeVar("R")
 
 
 def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: int) -> Iterator[R]:
-    """Yield `work` of each task, in order, by threads that run at most `ahead` tasks ahead; 0: without threads."""
+    """Yield `work` of each task, in order, by threads that run at most `ahead` tasks ahead; 0:
+    without threads."""
     if workers == 0:
         yield from map(work, tasks)
         return
@@ -52,15 +53,17 @@ class Processes(NamedTuple):
 
 
 def processes() -> Processes:
-    """Return the `Processes` of the group, which accelerate sets up after a launch of several processes.
+    """Return the `Processes` of the group, which accelerate sets up after a launch of several
+    processes.
 
-    A program on its own is left alone: accelerate keeps one state for all, and making it here would choose the
-    device of an `Accelerator` that is made later.
+    A program on its own is left alone: accelerate keeps one state for all, and making it here would
+    choose the device of an `Accelerator` that is made later.
     """
     there = dist.is_available()
     if there and not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
-        # Without cpu=True accelerate takes each process of a machine without an accelerator for a program on its own.
+        # Without cpu=True accelerate takes each process of a machine without an accelerator for a
+        # program on its own.
         need("accelerate").PartialState(cpu=on_cpu or not torch.accelerator.is_available())
     if not (there and dist.is_initialized()):
         return Processes(0, 1, lambda: None, lambda value: value)
@@ -74,12 +77,15 @@ def processes() -> Processes:
 
 
 class OnRay:
-    """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine, by Ray Data.
+    """Run pickled work on a Ray cluster ($RAY_ADDRESS, or your `ray.init`), or on this machine, by
+    Ray Data.
 
-    Ray does the part of a worker that died again, up to three times. An error of the work itself is raised unchanged.
+    Ray does the part of a worker that died again, up to three times. An error of the work itself is
+    raised unchanged.
 
     Args:
-        workers: number of actors, each of which keeps the work, such as a model on a GPU; None: a task for each part.
+        workers: number of actors, each of which keeps the work, such as a model on a GPU; None: a
+            task for each part.
         cpus, gpus: resources of one task or actor.
 
     Raises:
@@ -102,7 +108,11 @@ class OnRay:
         how: dict[str, Any] = {"fn": _Worker(*held)}
         again = {"max_retries": RETRIES}  # Ray Data's own is to try for ever
         if self.workers is not None:
-            how = {"fn": _Worker, "fn_constructor_args": held, "compute": data.ActorPoolStrategy(size=self.workers)}
+            how = {
+                "fn": _Worker,
+                "fn_constructor_args": held,
+                "compute": data.ActorPoolStrategy(size=self.workers),
+            }
             again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
         how |= {"batch_size": 1, "ray_remote_args_fn": lambda: again, **self.needs}
         numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
@@ -115,8 +125,9 @@ class OnRay:
             if not type(error).__module__.startswith("ray."):
                 raise
             raise VldebiasError(
-                f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost "
-                f"({type(error).__name__}); is memory short? Give each worker more room by OnRay(cpus=...)"
+                f"ray: workers died {RETRIES + 1} times at the same part, or what they held is lost"
+                f" ({type(error).__name__}); is memory short? Give each worker more room by"
+                " OnRay(cpus=...)"
             ) from None
 
 
@@ -140,7 +151,8 @@ class _Worker:
         return need("ray").get(self._work)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return what the work found in each part, as Python objects, which Ray carries as they are."""
+        """Return what the work found in each part, as Python objects, which Ray carries as they
+        are."""
         found = np.empty(len(batch["item"]), dtype=object)
         for place, i in enumerate(batch["item"]):
             try:

@@ -36,8 +36,14 @@ SPLITS = {"0": "train", "1": "val", "2": "test"}  # as Waterbirds and CelebA num
 def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
     """Return the rows of a split, or of all; refuse one that is none."""
     if split not in (*splits.names, "all"):
-        raise InvalidInputError(f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}")
-    return np.arange(len(splits)) if split == "all" else np.flatnonzero(splits.codes == splits.names.index(split))
+        raise InvalidInputError(
+            f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}"
+        )
+    return (
+        np.arange(len(splits))
+        if split == "all"
+        else np.flatnonzero(splits.codes == splits.names.index(split))
+    )
 
 
 def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
@@ -49,24 +55,36 @@ def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
     labels = _labels(table, column, names, path)
     if not labels.known.all():
         empty = int((~labels.known).sum())
-        raise InvalidInputError(f"{path}: column {column!r}: expected a value in every row, {empty} are empty")
+        raise InvalidInputError(
+            f"{path}: column {column!r}: expected a value in every row, {empty} are empty"
+        )
     return labels
 
 
 def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     """Return the first of `names` in the first of `folders` of `root` that has one."""
-    found = next((path for folder in folders for name in names if (path := root / folder / name).exists()), None)
+    found = next(
+        (path for folder in folders for name in names if (path := root / folder / name).exists()),
+        None,
+    )
     if found is None:
-        raise InvalidInputError(f"{data}: no {' or '.join(names)} in {root}; expected {_SOURCES[data].layout}")
+        raise InvalidInputError(
+            f"{data}: no {' or '.join(names)} in {root}; expected {_SOURCES[data].layout}"
+        )
     return found
 
 
 def open_waterbirds(root: Path, split: str = "test") -> ImageData:
-    """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place` (land, water).
+    """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place`
+    (land, water).
 
     root: the folder with metadata.csv, or the one above.
     """
-    folders = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # of group_DRO and of WILDS
+    folders = (
+        "",
+        "waterbird_complete95_forest2water2",
+        "waterbirds_v1.0",
+    )  # of group_DRO and of WILDS
     path = _find("waterbirds", root, ["metadata.csv"], folders)
     table = read_table(path)
     rows = _rows_of("waterbirds", split, _coded(table, "split", SPLITS, path))
@@ -79,63 +97,97 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
 
 
 def open_celeba(root: Path, split: str = "test") -> ImageData:
-    """Open one split of CelebA (Liu et al., 2015): `label`, `gender` (female, male) and the 40 attributes (no, yes).
+    """Open one split of CelebA (Liu et al., 2015): `label`, `gender` (female, male) and the 40
+    attributes (no, yes).
 
-    `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as dark.
+    `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as
+    dark.
     """
-    roots = ("", "data", "celeba", "celebA_v1.0")  # data: group_DRO; v1.0: WILDS; Anno, Eval, Img: the release
+    roots = (
+        "",
+        "data",
+        "celeba",
+        "celebA_v1.0",
+    )  # data: group_DRO; v1.0: WILDS; Anno, Eval, Img: the release
     stems = ("list_attr_celeba", "list_eval_partition")
-    paths = [_find("celeba", root, [f"{one}.csv", f"{one}.txt"], (*roots, "Anno", "Eval")) for one in stems]
-    images = _find("celeba", root, ["img_align_celeba/img_align_celeba", "img_align_celeba"], (*roots, "Img"))
+    paths = [
+        _find("celeba", root, [f"{one}.csv", f"{one}.txt"], (*roots, "Anno", "Eval"))
+        for one in stems
+    ]
+    images = _find(
+        "celeba", root, ["img_align_celeba/img_align_celeba", "img_align_celeba"], (*roots, "Img")
+    )
     attributes, partition = _read_celeba(paths[0], 2), _read_celeba(paths[1], 0)
     files = as_texts(attributes.column(0).combine_chunks(), str(paths[0]))
     splits = _coded(partition, partition.column_names[1], SPLITS, paths[1])
     place = {file: i for i, file in enumerate(partition.column(0).to_pylist())}  # in any order
     if lost := [file for file in files if file not in place]:
-        raise InvalidInputError(f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}")
+        raise InvalidInputError(
+            f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}"
+        )
     rows = _rows_of("celeba", split, splits[[place[file] for file in files]])
 
     def binary(name: str, no: str, yes: str) -> Labels:  # absent is written -1, in some copies 0
         return _coded(attributes, name, {"-1": no, "0": no, "1": yes}, paths[0])[rows]
 
-    labels = {"label": binary("Blond_Hair", "dark", "blond"), "gender": binary("Male", "female", "male")}
+    labels = {
+        "label": binary("Blond_Hair", "dark", "blond"),
+        "gender": binary("Male", "female", "male"),
+    }
     labels |= {name: binary(name, "no", "yes") for name in attributes.column_names[1:]}
     return file_images("celeba", split, images, [files[i] for i in rows], labels)
 
 
 def _read_celeba(path: Path, header: int) -> pa.Table:
-    """Read a table whose first column has file names; in .txt columns are separated by one or more blanks.
+    """Read a table whose first column has file names; in .txt columns are separated by one or more
+    blanks.
 
-    header: lines before the first row of a .txt file; the last of them names all columns but the first.
+    header: lines before the first row of a .txt file; the last of them names all columns but the
+    first.
     """
     if path.suffix == ".csv":
         return read_table(path)
-    lines = [line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    lines = [
+        line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+    ]
     columns = ["image_id", *(lines[header - 1] if 0 < header <= len(lines) else ["partition"])]
     rows = [line for line in lines[header:] if line]
     wrong = [" ".join(row)[:60] for row in rows if len(row) != len(columns)]
     if wrong or not rows:
-        raise InvalidInputError(f"{path}: expected lines of a file name and {len(columns) - 1} values, got {wrong[:1]}")
+        raise InvalidInputError(
+            f"{path}: expected lines of a file name and {len(columns) - 1} values, got {wrong[:1]}"
+        )
     return pa.table(dict(zip(columns, zip(*rows, strict=True), strict=True)))
 
 
 _FAIRFACE = {
     "gender": ("Male", "Female"),
-    "race": ("White", "Black", "Latino_Hispanic", "East Asian", "Southeast Asian", "Indian", "Middle Eastern"),
+    "race": (
+        "White",
+        "Black",
+        "Latino_Hispanic",
+        "East Asian",
+        "Southeast Asian",
+        "Indian",
+        "Middle Eastern",
+    ),
     "age": ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70"),
 }
 _FAIRFACE_IMAGES = "fairface-img-margin025-trainval"  # the crop of the authors' main experiments
 
 
 def open_fairface(root: Path, split: str = "val") -> ImageData:
-    """Open one split of FairFace (Karkkainen and Joo, 2021): `gender`, `race` and `age`, by the names of the data set.
+    """Open one split of FairFace (Karkkainen and Joo, 2021): `gender`, `race` and `age`, by the
+    names of the data set.
 
-    Images lie beside the label files or in "fairface-img-margin025-trainval". The paper measures on val.
+    Images lie beside the label files or in "fairface-img-margin025-trainval". The paper measures on
+    val.
     """
     parts = ("train", "val") if split == "all" else (split,)
     images = root / _FAIRFACE_IMAGES if (root / _FAIRFACE_IMAGES).exists() else root
     paths = [
-        _find("fairface", root, [f"fairface_label_{part}.csv"], ("", "labels", _FAIRFACE_IMAGES)) for part in parts
+        _find("fairface", root, [f"fairface_label_{part}.csv"], ("", "labels", _FAIRFACE_IMAGES))
+        for part in parts
     ]
     for part in parts:
         _find("fairface", images, [part], [""])
@@ -156,24 +208,29 @@ def open_manifest(
     images: str | Path | None = None,
     allow_outside: bool = False,
 ) -> ImageData:
-    """Open the rows of your own table (csv, tsv, parquet or jsonl) whose `split_column` is `split`; all for "all".
+    """Open the rows of your own table (csv, tsv, parquet or jsonl) whose `split_column` is `split`;
+    all for "all".
 
     Args:
         image: column of paths, relative to `images`.
-        caption: column of texts or of lists of texts. An image on several rows becomes one with several captions.
-        labels: columns that are labels, as a list or as {name here: name in the table}; empty cells are unknown.
+        caption: column of texts or of lists of texts. An image on several rows becomes one with
+            several captions.
+        labels: columns that are labels, as a list or as {name here: name in the table}; empty cells
+            are unknown.
         split_column: column that names the split.
         images: folder that the paths start from, by default that of the table.
         allow_outside: take absolute paths and paths with "..", which are refused otherwise.
 
     Raises:
-        InvalidInputError: no such column or split, an image twice without captions, a path that leads out.
+        InvalidInputError: no such column or split, an image twice without captions, a path that
+            leads out.
     """
     table, path = read_table(root), root
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
-                f"{path}: split {split!r} needs split_column, the column that names it; without one take split 'all'"
+                f"{path}: split {split!r} needs split_column, the column that names it; without one"
+                " take split 'all'"
             )
         table = table.take(_rows_of(path, split, _labels(table, split_column, None, path)))
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
@@ -184,7 +241,9 @@ def open_manifest(
     more = [beside or () for _, beside in said] if any(beside for _, beside in said) else []
     mapped = mapped_columns(labels)
     columns = {here: _labels(table, there, None, path) for here, there in mapped.items()}
-    rows, captions, more = one_row_per_image(str(path), files, [first for first, _ in said], more, columns)
+    rows, captions, more = one_row_per_image(
+        str(path), files, [first for first, _ in said], more, columns
+    )
     used = {image, caption, split_column, *mapped.values()}
     unused = [column for column in table.column_names if column not in used]
     return file_images(
@@ -201,7 +260,8 @@ def open_manifest(
 
 
 class _Source(NamedTuple):
-    """split: the one that figures are reported on. layout: of the root, and where to get it; nothing is downloaded."""
+    """split: the one that figures are reported on. layout: of the root, and where to get it;
+    nothing is downloaded."""
 
     open: Callable[..., ImageData | ImageStream]
     split: str | None
@@ -212,25 +272,32 @@ _SOURCES = {
     "waterbirds": _Source(
         open_waterbirds,
         "test",
-        "metadata.csv (img_filename, y, split, place) and the images that it names beside it; get it from "
-        "github.com/kohpangwei/group_DRO (waterbird_complete95_forest2water2.tar.gz) or the WILDS package",
+        "metadata.csv (img_filename, y, split, place) and the images that it names beside it; get"
+        " it from github.com/kohpangwei/group_DRO (waterbird_complete95_forest2water2.tar.gz) or"
+        " the WILDS package",
     ),
     "celeba": _Source(
         open_celeba,
         "test",
-        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba; get it from "
-        "mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or Kaggle jessicali9530/celeba-dataset",
+        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba;"
+        " get it from mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
+        " Kaggle jessicali9530/celeba-dataset",
     ),
     "fairface": _Source(
         open_fairface,
         "val",
-        "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and the folders val/, train/; "
-        "get it from github.com/joojs/fairface (CC BY 4.0): images with padding 0.25 and the labels",
+        "fairface_label_val.csv and fairface_label_train.csv (file, age, gender, race), and the"
+        " folders val/, train/; get it from github.com/joojs/fairface (CC BY 4.0): images with"
+        " padding 0.25 and the labels",
     ),
     "manifest": _Source(
-        open_manifest, "all", "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to it"
+        open_manifest,
+        "all",
+        "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to it",
     ),
-    "huggingface": _Source(open_huggingface, None, f"{LAYOUT}, such as one of huggingface.co/datasets"),
+    "huggingface": _Source(
+        open_huggingface, None, f"{LAYOUT}, such as one of huggingface.co/datasets"
+    ),
 }
 
 
@@ -247,24 +314,27 @@ def open_data(
     Args:
         name: see `list_data`.
         root: its folder (a file for "manifest", also an id for "huggingface").
-        split: train, val, test or all, as far as the data set has them; by default the one figures are reported on.
+        split: train, val, test or all, as far as the data set has them; by default the one figures
+            are reported on.
         options: options of the reader, such as those of `vldebias.data.sources.open_manifest`.
 
     Raises:
-        InvalidInputError: unknown name, option or split, or no data there; it says where to get the data.
+        InvalidInputError: unknown name, option or split, or no data there; it says where to get the
+            data.
     """
     if name not in _SOURCES:
         raise InvalidInputError(
-            f"unknown data set {name!r}; {did_you_mean(name, _SOURCES, 'choose another.')} There are: "
-            f"{', '.join(list_data())}; the worlds 'birds' and 'portraits' are opened with "
-            "vldebias.miniature.open_world. A folder of your own is a 'manifest'"
+            f"unknown data set {name!r}; {did_you_mean(name, _SOURCES, 'choose another.')} There"
+            f" are: {', '.join(list_data())}; the worlds 'birds' and 'portraits' are opened with"
+            " vldebias.miniature.open_world. A folder of your own is a 'manifest'"
         )
     source = _SOURCES[name]
     kinds = inspect.signature(source.open).parameters.values()
     known = [one.name for one in kinds if one.kind is inspect.Parameter.KEYWORD_ONLY]
     if unknown := sorted(set(options) - set(known)):
         raise InvalidInputError(
-            f"{name}: unknown options {unknown}; expected {', '.join(known) or 'none for this data set'}"
+            f"{name}: unknown options {unknown}; expected"
+            f" {', '.join(known) or 'none for this data set'}"
         )
     place = root if root is None or name == "huggingface" else Path(root).expanduser()
     if root is None or (isinstance(place, Path) and not place.exists()):

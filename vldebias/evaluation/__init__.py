@@ -15,7 +15,25 @@ from vldebias.evaluation.variants import grid
 from vldebias.options import Options
 
 __all__ = [
-    "TASKS", "GenerationTask", "GroupsTask", "Options", "Result", "RetrievalTask", "SharesTask", "Suite", "Task",
-    "TaskResult", "TextsTask", "VlmJudge", "audit", "compare", "diagnose", "evaluate", "grid",
-    "load_suite", "register_task", "render", "run_suite",
-]  # fmt: skip
+    "TASKS",
+    "GenerationTask",
+    "GroupsTask",
+    "Options",
+    "Result",
+    "RetrievalTask",
+    "SharesTask",
+    "Suite",
+    "Task",
+    "TaskResult",
+    "TextsTask",
+    "VlmJudge",
+    "audit",
+    "compare",
+    "diagnose",
+    "evaluate",
+    "grid",
+    "load_suite",
+    "register_task",
+    "render",
+    "run_suite",
+]

@@ -1,9 +1,11 @@
 """Read and write annotators' answers, one JSON object per line in an append-only file.
 
-    {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute": "gender",
+    {"version": 1, "image": "none/a-photo-of-a-doctor/7.png", "annotator": "ada", "attribute":
+    "gender",
      "value": "female", "time": "2024-05-01T12:00:00+00:00", "seconds": 2.4}
 
-`image` is the path below the folder of images. An annotator who answers again appends a line, and the last one counts.
+`image` is the path below the folder of images. An annotator who answers again appends a line, and
+the last one counts.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ Key = tuple[str, str, str]
 def _below_folder(image: str) -> str:
     path = PurePosixPath(image)  # a file's name may begin or end with a blank
     if not image or path.is_absolute() or ".." in path.parts or "\\" in image:
-        raise ValueError("expected a path below the folder of images, with forward slashes and without '..'")
+        raise ValueError(
+            "expected a path below the folder of images, with forward slashes and without '..'"
+        )
     return path.as_posix()
 
 
@@ -41,8 +45,8 @@ _Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # without spaces at its e
 class Answer(BaseModel):
     """Hold what one annotator said about one attribute of one image.
 
-    time: when, with its time zone. seconds: how long it took, None if unknown. weight: of an image that was sampled for
-    labelling, one over the probability of that; None where all were alike.
+    time: when, with its time zone. seconds: how long it took, None if unknown. weight: of an image
+    that was sampled for labelling, one over the probability of that; None where all were alike.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -58,7 +62,8 @@ class Answer(BaseModel):
 
     @property
     def key(self) -> Key:
-        """Return (annotator, image, attribute); an answer replaces an earlier one with the same key."""
+        """Return (annotator, image, attribute); an answer replaces an earlier one with the same
+        key."""
         return self.annotator, self.image, self.attribute
 
 
@@ -66,18 +71,28 @@ class Answer(BaseModel):
 class AnnotationLog:
     """Append answers to a file; every answer is on the disk when `append` returns.
 
-    A process that dies leaves at most one line without its end, which the next `append` cuts off with a warning:
-    no caller was told that it was saved. Processes may append at the same time; on systems without flock one at a time.
+    A process that dies leaves at most one line without its end, which the next `append` cuts off
+    with a warning: no caller was told that it was saved. Processes may append at the same time; on
+    systems without flock one at a time.
     """
 
     path: Path
 
-    def append(self, image: str, annotator: str, attribute: str, value: str, **about: float | None) -> None:
+    def append(
+        self, image: str, annotator: str, attribute: str, value: str, **about: float | None
+    ) -> None:
         """Write one answer with the present time; about: its seconds and weight.
 
-        InvalidInputError: a field that the file may not hold. OSError: no room on the disk. The file is then as before.
+        InvalidInputError: a field that the file may not hold. OSError: no room on the disk. The
+        file is then as before.
         """
-        fields = {"image": image, "annotator": annotator, "attribute": attribute, "value": value, **about}
+        fields = {
+            "image": image,
+            "annotator": annotator,
+            "attribute": attribute,
+            "value": value,
+            **about,
+        }
         try:
             answer = Answer.model_validate({**fields, "time": datetime.now(UTC)})
         except ValidationError as error:
@@ -86,7 +101,9 @@ class AnnotationLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = not self.path.exists()
         with self.path.open("ab+", buffering=0) as file:
-            with suppress(ImportError):  # alone with the file, where the system has flock; closing it opens the lock
+            with suppress(
+                ImportError
+            ):  # alone with the file, where the system has flock; closing it opens the lock
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -95,7 +112,9 @@ class AnnotationLog:
             file.truncate(size)
             if size and content[size - 1 : size] != b"\n":  # as an editor leaves it
                 line = b"\n" + line
-            if os.write(file.fileno(), line) < len(line):  # the disk is full: leave no half of a line behind
+            if os.write(file.fileno(), line) < len(
+                line
+            ):  # the disk is full: leave no half of a line behind
                 file.truncate(size)
                 raise OSError(f"{self.path}: no room for another answer; the file is as before")
             os.fsync(file.fileno())
@@ -103,24 +122,32 @@ class AnnotationLog:
             sync(self.path.parent)
 
     def answers(self) -> dict[Key, Answer]:
-        """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see `read`."""
+        """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see
+        `read`."""
         return {answer.key: answer for answer in self.read()} if self.path.exists() else {}
 
     def read(self) -> list[Answer]:
-        """Return all answers in the order of their lines; a torn last line is skipped with a warning.
+        """Return all answers in the order of their lines; a torn last line is skipped with a
+        warning.
 
-        InvalidInputError: lines that are no answers; the message has the number of each of the first few.
+        InvalidInputError: lines that are no answers; the message has the number of each of the
+        first few.
         """
         content = read_bytes(self.path)
         answers, problems = [], []
-        for number, line in enumerate(content.removesuffix(_torn(self.path, content)).split(b"\n"), start=1):
+        for number, line in enumerate(
+            content.removesuffix(_torn(self.path, content)).split(b"\n"), start=1
+        ):
             if line.strip():
                 try:
                     answers.append(Answer.model_validate_json(line))
                 except ValidationError as error:
                     problems.append(f"line {number}: {explain(error)}")
         if problems:
-            came = f"{len(problems)} lines are no answers of the labelling app: {'; '.join(problems[:5])}"
+            came = (
+                f"{len(problems)} lines are no answers of the labelling app:"
+                f" {'; '.join(problems[:5])}"
+            )
             raise InvalidInputError(f"{self.path}: {came}; correct or remove them")
         return answers
 
@@ -133,17 +160,19 @@ def _torn(path: Path, content: bytes) -> bytes:
         return b""
     except (ValueError, RecursionError):
         warn(
-            f"{path}: the last line was cut off, as by a crash while it was written, and is skipped: "
-            f"{tail[:80].decode(errors='replace')!r}; the answer before it is the last that was saved"
+            f"{path}: the last line was cut off, as by a crash while it was written, and is"
+            f" skipped: {tail[:80].decode(errors='replace')!r}; the answer before it is the last"
+            " that was saved"
         )
         return tail
 
 
 def read_answers(paths: Sequence[Path]) -> list[Answer]:
-    """Return the last answer of every annotator about every image and attribute, from one or several logs.
+    """Return the last answer of every annotator about every image and attribute, from one or
+    several logs.
 
-    The last answer counts: the later line inside a file, the later time between files. InvalidInputError: see
-    `AnnotationLog.read`; also no answer at all.
+    The last answer counts: the later line inside a file, the later time between files.
+    InvalidInputError: see `AnnotationLog.read`; also no answer at all.
     """
     last = dict[Key, Answer]()
     for path in paths:

@@ -1,8 +1,10 @@
-"""Define what a task is, and open what tasks measure: models, texts, image features and edits, each once.
+"""Define what a task is, and open what tasks measure: models, texts, image features and edits, each
+once.
 
-A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts, with a `task:
-Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point of the group "vldebias.tasks",
-makes it known to `vldebias.evaluate(task=...)`, to suites and to the command line.
+A new kind of task is a subclass of `Task`, or of `ImageTask` where images are compared with texts,
+with a `task: Literal["..."] = "..."`, its fields and `measure`; `register_task`, or an entry point
+of the group "vldebias.tasks", makes it known to `vldebias.evaluate(task=...)`, to suites and to the
+command line.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 
 
 def _number(given: Any) -> Any:
-    """Read a number of Python or numpy; True and "0.5" are none, though they could be read as one."""
+    """Read a number of Python or numpy; True and "0.5" are none, though they could be read as
+    one."""
     if isinstance(given, (bool, np.bool_, str, bytes)):
         raise ValueError("expected a number")
     return given.item() if isinstance(given, np.generic) else given
@@ -71,7 +74,9 @@ _several = BeforeValidator(lambda given: given if isinstance(given, (list, tuple
 OneOrMore = Annotated[tuple[str, ...], _several]
 # A prompt set by name, by file, or itself; it is loaded when the task is read.
 Prompts = Annotated[
-    InstanceOf[PromptSet], BeforeValidator(load_prompts), PlainSerializer(lambda one: [one.name, one.hash])
+    InstanceOf[PromptSet],
+    BeforeValidator(load_prompts),
+    PlainSerializer(lambda one: [one.name, one.hash]),
 ]
 SeveralPrompts = Annotated[tuple[Prompts, ...], _several]
 
@@ -86,12 +91,16 @@ class Strict(BaseModel):
     def _known_keys(cls, given: Any) -> Any:
         known = list(cls.model_fields)
         for key in (key for key in given if key not in known) if isinstance(given, Mapping) else ():
-            raise ValueError(f"{key}: unknown key; expected one of {', '.join(known)}; {did_you_mean(key, known)}")
+            raise ValueError(
+                f"{key}: unknown key; expected one of {', '.join(known)};"
+                f" {did_you_mean(key, known)}"
+            )
         return given
 
     @classmethod
     def build(cls, fields: Mapping[str, Any]) -> Self:
-        """Return an instance made from fields in Python; InvalidInputError names a field that is wrong."""
+        """Return an instance made from fields in Python; InvalidInputError names a field that is
+        wrong."""
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
@@ -99,7 +108,8 @@ class Strict(BaseModel):
 
 
 def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
-    """Return the reader of a part of a file whose `key` names its kind: one of a registry of models."""
+    """Return the reader of a part of a file whose `key` names its kind: one of a registry of
+    models."""
 
     def read(given: Any) -> Any:
         if isinstance(given, Strict):
@@ -113,12 +123,19 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
 
 
 def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
-    """Return a check for a registry that takes subclasses of a model and names them by their field `key`."""
+    """Return a check for a registry that takes subclasses of a model and names them by their field
+    `key`."""
 
     def accept(kind: Any) -> str:
-        name = kind.model_fields[key].default if isinstance(kind, type) and issubclass(kind, base) else None
+        name = (
+            kind.model_fields[key].default
+            if isinstance(kind, type) and issubclass(kind, base)
+            else None
+        )
         if not isinstance(name, str):
-            known = f'{base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] = "NAME"'
+            known = (
+                f'{base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] = "NAME"'
+            )
             raise InvalidInputError(f"{key}: expected a subclass of {known}, got {kind!r}")
         return name
 
@@ -128,7 +145,8 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
 class Data(Strict):
     """Name images: a name of `vldebias eval data`, a split of it, and options of its reader.
 
-    The worlds "birds" and "portraits" ship with the package; everything else lies under `root`, by default --data-root.
+    The worlds "birds" and "portraits" ship with the package; everything else lies under `root`, by
+    default --data-root.
     """
 
     name: str
@@ -138,21 +156,25 @@ class Data(Strict):
 
 
 def text_host(model: Any, tokenizer: Any = None) -> Host:
-    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,); refuse a pipeline."""
+    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,); refuse a
+    pipeline."""
     host = resolve(model, tokenizer=tokenizer)
     if host.generative:
         raise UnsupportedHostError(
-            f'got the pipeline {host.name}; expected an image-text model. Pipelines have the task "generation"'
+            f"got the pipeline {host.name}; expected an image-text model. Pipelines have the task"
+            ' "generation"'
         )
     return host
 
 
 @dataclass
 class Session:
-    """Open the inputs of tasks, whether Python gives them (`vldebias.evaluate`) or options name them (suites).
+    """Open the inputs of tasks, whether Python gives them (`vldebias.evaluate`) or options name
+    them (suites).
 
     options: files and names of models. needs: what the suite asks of the user, for messages.
-    given: inputs by name, as objects, names or files: model, pipeline, tokenizer, images, reference, their labels,
+    given: inputs by name, as objects, names or files: model, pipeline, tokenizer, images,
+    reference, their labels,
         edits and other inputs of `measure`. What is not given comes from the options.
     split: of a data set that is given by name.
     """
@@ -179,25 +201,35 @@ class Session:
         given = self.given.get("pipeline")
         loaded, named = self.load(given, kind="pipeline"), isinstance(given, (str, Loaded))
         if named and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
-            loaded.host.unet.to(memory_format=torch.channels_last)  # convolutions run faster so on a CPU
+            loaded.host.unet.to(
+                memory_format=torch.channels_last
+            )  # convolutions run faster so on a CPU
         return loaded
 
     def load(self, own: Any, pretrained: str | None = None, kind: str = "model") -> Loaded:
-        """Return a model, or of the kind "pipeline" a pipeline, as it is given or by its name; it is loaded once."""
+        """Return a model, or of the kind "pipeline" a pipeline, as it is given or by its name; it
+        is loaded once."""
         if own is None:
-            raise InvalidInputError(f"{kind}: expected one, got none; this suite needs {self.needs}")
+            raise InvalidInputError(
+                f"{kind}: expected one, got none; this suite needs {self.needs}"
+            )
         if not isinstance(own, str):
             return own if isinstance(own, Loaded) else Loaded(own, "", self.given.get("tokenizer"))
         key = kind, own, pretrained
         if key not in self._opened:
-            how: dict[str, Any] = {kind: own, "device": self.options.device, "dtype": self.options.dtype}
+            how: dict[str, Any] = {
+                kind: own,
+                "device": self.options.device,
+                "dtype": self.options.dtype,
+            }
             with self.progress.bar(f"loading {own}"):
                 self._opened[key] = load_host(pretrained=pretrained, **how)
         return self._opened[key]
 
     @cached_property
     def texts(self) -> Host:
-        """Return what embeds prompts, without any attachment: the user's files if given, else the model."""
+        """Return what embeds prompts, without any attachment: the user's files if given, else the
+        model."""
         files, name = (self.options.texts, self.options.embeddings), self.options.model
         rows = load_texts(files[0]) if files[0] else self._file[1] if files[1] else None
         if rows is None:
@@ -206,23 +238,28 @@ class Session:
 
     @cached_property
     def edits(self) -> dict[str, Edit]:
-        """Return the edits that were given from Python, or saved before, by the names of their folders."""
+        """Return the edits that were given from Python, or saved before, by the names of their
+        folders."""
         edits: dict[str, Edit] = dict(self.given.get("edits", {}))
         for path in self.options.projections:
             saved = load_edit(path)
             by_role = saved if isinstance(saved, dict) else {TEXT: saved}
             if TEXT not in by_role:
-                raise InvalidInputError(f"{path}: got edits of {sorted(by_role)}; expected one of {TEXT!r}")
+                raise InvalidInputError(
+                    f"{path}: got edits of {sorted(by_role)}; expected one of {TEXT!r}"
+                )
             edits[path.resolve().name] = by_role[TEXT]
         return edits
 
     def embedded(self, name: str, spec: Data | None = None) -> Any:
-        """Return the `Embeddings` of an input, embedded once, with its labels and the user's unknown values.
+        """Return the `Embeddings` of an input, embedded once, with its labels and the user's
+        unknown values.
 
         None where nothing names it, and of "train" and "val" where the user's file lacks the split.
 
-        name: "images", "reference", "train" or "val"; what was given by that name goes before spec, the split that a
-        task names. The user's file of features has all splits, or the one that is measured.
+        name: "images", "reference", "train" or "val"; what was given by that name goes before spec,
+        the split that a task names. The user's file of features has all splits, or the one that is
+        measured.
         """
         key = name, spec and spec.model_dump_json()
         if key not in self._opened:
@@ -230,56 +267,92 @@ class Session:
             if isinstance(rows, ImageData):
                 if self.model.preprocess is None:
                     raise InvalidInputError(
-                        f"{name}: got a folder or a data set and a model without its preprocessing; give the model by "
-                        "name, or from `vldebias.load_host`, or give features (n, d)"
+                        f"{name}: got a folder or a data set and a model without its preprocessing;"
+                        " give the model by name, or from `vldebias.load_host`, or give features"
+                        " (n, d)"
                     )
-                encoder = image_encoder(self.model.host, self.model.preprocess, name=self.model.name)
+                encoder = image_encoder(
+                    self.model.host, self.model.preprocess, name=self.model.name
+                )
                 rows = embed_images(rows, encoder, self.options.cache, progress=self.progress)
                 if skipped := [str(one) for one in rows.about.get("skipped") or ()]:
-                    said = f"{len(skipped)} images cannot be read and are left out, such as {'; '.join(skipped[:3])}"
+                    said = (
+                        f"{len(skipped)} images cannot be read and are left out, such as"
+                        f" {'; '.join(skipped[:3])}"
+                    )
                     self.progress.say(f"{name}: {said}")
             if rows is not None:
                 labels = self.given.get("labels" if name == "images" else f"{name}_labels", {})
-                rows = replace(rows, labels={**rows.labels, **Embeddings.of(rows.features, labels).labels})
+                rows = replace(
+                    rows, labels={**rows.labels, **Embeddings.of(rows.features, labels).labels}
+                )
                 rows = rows.without(self.options.unknown)
             self._opened[key] = rows
         return self._opened[key]
 
     def _open(self, name: str, spec: Data | None) -> Embeddings | ImageData | None:
-        """Return what was given by a name: objects, arrays, a file, a folder or a data set; else a split."""
+        """Return what was given by a name: objects, arrays, a file, a folder or a data set; else a
+        split."""
         given = self.given.get(name)
         if given is None:
             if spec is None and name == "images":
-                raise InvalidInputError("images: expected features (n, d), a file, a folder or a data set, got none")
+                raise InvalidInputError(
+                    "images: expected features (n, d), a file, a folder or a data set, got none"
+                )
             return None if spec is None else self._split(spec, optional=name in ("train", "val"))
         if isinstance(given, (Embeddings, ImageData)):
             return given
         if isinstance(given, (str, Path)):
             if Path(given).suffix in (".npz", ".npy") or is_pattern(given):
                 return _of_file(Path(given))[0]
-            if (path := Path(given)).is_dir():  # the folders directly below it are the column "folder"
+            if (
+                path := Path(given)
+            ).is_dir():  # the folders directly below it are the column "folder"
                 known = set(need("PIL.Image").registered_extensions())
-                files = sorted(file.relative_to(path) for file in path.rglob("*") if file.suffix.lower() in known)
+                files = sorted(
+                    file.relative_to(path)
+                    for file in path.rglob("*")
+                    if file.suffix.lower() in known
+                )
                 if not files:
-                    raise InvalidInputError(f"{path}: got no pictures; expected files such as .png or .jpg")
-                folders = Labels.of([file.parts[0] if len(file.parts) > 1 else "" for file in files])
-                return file_images(path.name, "all", path, [file.as_posix() for file in files], {"folder": folders})
+                    raise InvalidInputError(
+                        f"{path}: got no pictures; expected files such as .png or .jpg"
+                    )
+                folders = Labels.of(
+                    [file.parts[0] if len(file.parts) > 1 else "" for file in files]
+                )
+                return file_images(
+                    path.name, "all", path, [file.as_posix() for file in files], {"folder": folders}
+                )
             if str(given) in (names := [*WORLDS, *list_data()]):
-                return open_split(str(given), self.options.data_root, "train" if name == "train" else self.split, {})
-            expected = f"a folder, a file of features or one of {', '.join(names)}; {did_you_mean(given, names)}"
+                return open_split(
+                    str(given),
+                    self.options.data_root,
+                    "train" if name == "train" else self.split,
+                    {},
+                )
+            expected = (
+                f"a folder, a file of features or one of {', '.join(names)};"
+                f" {did_you_mean(given, names)}"
+            )
             raise InvalidInputError(f"{name}: got {str(given)!r}; expected {expected}")
         found = Embeddings.of(given)
         if not len(found):
-            raise InvalidInputError(f"{name}: got shape {found.features.shape}; expected features (n, d) with n > 0")
+            raise InvalidInputError(
+                f"{name}: got shape {found.features.shape}; expected features (n, d) with n > 0"
+            )
         held = found.features if isinstance(found.features, Shards) else Shards([found.features])
         return replace(found, about={"data": "given", "digest": held.digest()})
 
     def _split(self, spec: Data, *, optional: bool) -> Embeddings | ImageData | None:
-        """Return a split of the user's file or of a data set, at most as many images as the user's limit."""
+        """Return a split of the user's file or of a data set, at most as many images as the user's
+        limit."""
         rows: Any
         if self.options.embeddings is None:
             with self.progress.bar(f"opening {spec.name} {spec.split}"):
-                rows = open_split(spec.name, spec.root or self.options.data_root, spec.split, spec.options)
+                rows = open_split(
+                    spec.name, spec.root or self.options.data_root, spec.split, spec.options
+                )
         else:
             rows = self._file[0]
             splits = rows.labels.get("split")  # without this column the file is what is measured
@@ -289,9 +362,15 @@ class Session:
                 return None
             elif splits is not None:
                 came = f'got {list(splits.names)} in the column "split"'
-                raise InvalidInputError(f"{self.options.embeddings}: {came}; expected {spec.split!r} among them")
+                raise InvalidInputError(
+                    f"{self.options.embeddings}: {came}; expected {spec.split!r} among them"
+                )
         few = np.random.default_rng(0).permutation(len(rows))[: self.options.limit]
-        return rows if len(few) == len(rows) else getattr(rows, "picked", rows.__getitem__)(np.sort(few))
+        return (
+            rows
+            if len(few) == len(rows)
+            else getattr(rows, "picked", rows.__getitem__)(np.sort(few))
+        )
 
     @cached_property
     def _file(self) -> tuple[Embeddings, dict[str, Any] | None]:
@@ -299,15 +378,22 @@ class Session:
         return _of_file(self.options.embeddings or Path(), self.options.table)
 
 
-def open_split(name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]) -> ImageData:
-    """Open a split by name: the package includes the miniature worlds, everything else is read below `root`."""
+def open_split(
+    name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]
+) -> ImageData:
+    """Open a split by name: the package includes the miniature worlds, everything else is read
+    below `root`."""
     if name in WORLDS:
         if others := sorted(set(options) - {"n", "start"}):
-            raise InvalidInputError(f"{name}: got the options {', '.join(others)}; expected n and start")
+            raise InvalidInputError(
+                f"{name}: got the options {', '.join(others)}; expected n and start"
+            )
         return open_world(name, split=split or "test", **options)
     opened = open_data(name, root, split, **options)
     if not isinstance(opened, ImageData):
-        raise InvalidInputError(f"{name}: got a stream; expected images in any order: open them without streaming")
+        raise InvalidInputError(
+            f"{name}: got a stream; expected images in any order: open them without streaming"
+        )
     return opened
 
 
@@ -319,9 +405,11 @@ def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[st
 
 
 class Task(Strict, ABC):
-    """Define one block of a suite; subclasses name their kind, `task: Literal["groups"] = "groups"`.
+    """Define one block of a suite; subclasses name their kind,
+    `task: Literal["groups"] = "groups"`.
 
-    name: of its block in the result. title: what a report calls it. resamples, seed: of the bootstrap.
+    name: of its block in the result. title: what a report calls it. resamples, seed: of the
+    bootstrap.
     """
 
     task: str
@@ -332,7 +420,8 @@ class Task(Strict, ABC):
 
     @abstractmethod
     def measure(self, *args: Any, **inputs: Any) -> list[TaskResult]:
-        """Measure inputs, by name; several results if the task has several blocks, such as one per attribute."""
+        """Measure inputs, by name; several results if the task has several blocks, such as one per
+        attribute."""
 
     def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
         """Return the result of `measure` on those of the inputs that it takes."""
@@ -344,32 +433,45 @@ class Task(Strict, ABC):
         return [name for name in inspect.signature(cls.measure).parameters if name != "self"]
 
     def inputs(self, session: Session) -> dict[str, Any]:
-        """Return the inputs that a session opens, beside those that it was given; all of them count for the `key`."""
+        """Return the inputs that a session opens, beside those that it was given; all of them count
+        for the `key`."""
         return {}
 
     @classmethod
     def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task from the fields that `vldebias.evaluate` was given and from its session."""
-        return cls.build({name: value for name, value in fields.items() if name in cls.model_fields})
+        """Return the task from the fields that `vldebias.evaluate` was given and from its
+        session."""
+        return cls.build(
+            {name: value for name, value in fields.items() if name in cls.model_fields}
+        )
 
     def texts(self) -> tuple[str, ...]:
-        """Return the prompts that an image-text model embeds for the task; a file of embeddings must have them."""
+        """Return the prompts that an image-text model embeds for the task; a file of embeddings
+        must have them."""
         return ()
 
     def settings(self, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the settings of a `TaskProvenance`: the task's own fields, and what only measuring knows."""
+        """Return the settings of a `TaskProvenance`: the task's own fields, and what only measuring
+        knows."""
         elsewhere = {"task", "name", "title", "methods"}  # in the provenance
-        return {**self.model_dump(mode="json", exclude=elsewhere, exclude_none=True, fallback=str), **(measured or {})}
+        return {
+            **self.model_dump(mode="json", exclude=elsewhere, exclude_none=True, fallback=str),
+            **(measured or {}),
+        }
 
     def with_options(self, options: Options) -> Self:
-        """Return the task with the user's choices in place of its own, where they have the name of a field."""
-        names = {"resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file"} & {*type(self).model_fields}
+        """Return the task with the user's choices in place of its own, where they have the name of
+        a field."""
+        names = {"resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file"} & {
+            *type(self).model_fields
+        }
         chosen = {name: one for name in names if (one := getattr(options, name)) not in (None, ())}
         return type(self).build({**dict(self), **chosen})
 
 
 def file_slug(text: str) -> str:
-    """Return a name for a file or folder: "fairface gender: cosines" -> "fairface-gender-cosines"."""
+    """Return a name for a file or folder: "fairface gender: cosines" ->
+    "fairface-gender-cosines"."""
     return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")
 
 
@@ -377,6 +479,7 @@ TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, 
 
 
 def register_task(kind: type[T]) -> type[T]:
-    """Register a kind of task for `vldebias.evaluate` and suites, as a decorator; refuse one without its own name."""
+    """Register a kind of task for `vldebias.evaluate` and suites, as a decorator; refuse one
+    without its own name."""
     TASKS.register(kind)
     return kind

@@ -1,4 +1,5 @@
-"""Debias a pipeline with any method or a saved edit, generate images, show some in a grid, check an edit on a model."""
+"""Debias a pipeline with any method or a saved edit, generate images, show some in a grid, check an
+edit on a model."""
 
 from __future__ import annotations
 
@@ -38,15 +39,20 @@ if TYPE_CHECKING:
 
 COLUMNS, ROWS = 10, 4
 CELL, GAP, LABEL, HEAD = 192, 6, 150, 26  # pixels of a grid
-CHECKED = ["A photo of a doctor.", "A photo of a person in a garden."]  # prompts by which an edit is checked
+CHECKED = [
+    "A photo of a doctor.",
+    "A photo of a person in a garden.",
+]  # prompts by which an edit is checked
 
 
 class Variant(Strict):
     """Hold one way to debias a pipeline: the arguments of `vldebias.debias`, or a saved edit.
 
-    prompts: sets that are solved jointly; none: the set that is generated. lam = 500 is the paper's (section 7.6).
-    strength: share of the edit, and of "balanced-prompts" share of the images. projection: a folder that
-    `save_pretrained` or `vldebias debias --out` wrote. only_stated: generate the prompts that state a value alone.
+    prompts: sets that are solved jointly; none: the set that is generated. lam = 500 is the paper's
+    (section 7.6).
+    strength: share of the edit, and of "balanced-prompts" share of the images. projection: a folder
+    that `save_pretrained` or `vldebias debias --out` wrote. only_stated: generate the prompts that
+    state a value alone.
     """
 
     prompts: SeveralPrompts = ()
@@ -61,18 +67,25 @@ class Variant(Strict):
     def _fits(self) -> Variant:
         if not get_method(self.method).pipelines:
             expected = ", ".join(name for name, one in METHODS.items() if one.pipelines)
-            raise ValueError(f"method {self.method!r} is not for pipelines; expected one of {expected}")
+            raise ValueError(
+                f"method {self.method!r} is not for pipelines; expected one of {expected}"
+            )
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
-            raise ValueError(f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out")
+            raise ValueError(
+                f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out"
+            )
         return self
 
     @property
     def rewrites(self) -> bool:
-        """Return whether it balances prompts, as the default does for sets about persons, and fits no edit."""
+        """Return whether it balances prompts, as the default does for sets about persons, and fits
+        no edit."""
         sets = [part for one in self.prompts for part in one.parts or (one,)]
         by_default = self.method == "default" and bool(sets) and all(map(can_balance, sets))
-        return self.projection is None and (by_default or isinstance(get_method(self.method), Balanced))
+        return self.projection is None and (
+            by_default or isinstance(get_method(self.method), Balanced)
+        )
 
     @property
     def _lam(self) -> float | None:
@@ -86,34 +99,58 @@ class Variant(Strict):
 
     @property
     def planned(self) -> dict[str, Any]:
-        """Return the description of the variant in a plan; sets: name -> hash, projection: digest of its files."""
+        """Return the description of the variant in a plan; sets: name -> hash, projection: digest
+        of its files."""
         told = self.model_dump(include={"strength", "keep_stated", "only_stated"})
         if self.projection is None:
             method = "balanced-prompts" if self.rewrites else self.method
-            return told | {"sets": {one.name: one.hash for one in self.prompts}, "method": method, "lam": self._lam}
+            return told | {
+                "sets": {one.name: one.hash for one in self.prompts},
+                "method": method,
+                "lam": self._lam,
+            }
         edits = load_edit(self.projection)
         of = (next(iter(edits.values())) if isinstance(edits, Mapping) else edits).provenance
-        lam = of.lam if isinstance(of.lam, float) and (of.method not in METHODS or METHODS[of.method].has_lam) else None
+        lam = (
+            of.lam
+            if isinstance(of.lam, float)
+            and (of.method not in METHODS or METHODS[of.method].has_lam)
+            else None
+        )
         files = hash_of([digest(file) for file in sorted(self.projection.rglob("*.safetensors"))])
-        told |= {"sets": {of.prompts or "projection": of.prompts_hash or ""}, "method": of.method, "lam": lam}
+        told |= {
+            "sets": {of.prompts or "projection": of.prompts_hash or ""},
+            "method": of.method,
+            "lam": lam,
+        }
         return told | {"projection": files}
 
 
 @contextmanager
 def prepared(
-    pipe: Any, attach: Callable[[], Attachment] | None, prompts: Sequence[str], noise: Sequence[int], **options: Any
-) -> Iterator[tuple[list[tuple[str, Any, bool]], Callable[[Sequence[int]], list[tuple[Image, bool]]]]]:
-    """Attach a method for the context; yield what is generated, and a function that generates images by their numbers.
+    pipe: Any,
+    attach: Callable[[], Attachment] | None,
+    prompts: Sequence[str],
+    noise: Sequence[int],
+    **options: Any,
+) -> Iterator[
+    tuple[list[tuple[str, Any, bool]], Callable[[Sequence[int]], list[tuple[Image, bool]]]]
+]:
+    """Attach a method for the context; yield what is generated, and a function that generates
+    images by their numbers.
 
-    What is generated: for each image its text, the value that was written into it, and whether it is left unchanged;
-    prompts are rewritten all at once, so values are balanced over all of them. The function returns each image, made
-    from its own generator, and whether the safety checker replaced it by black.
+    What is generated: for each image its text, the value that was written into it, and whether it
+    is left unchanged; prompts are rewritten all at once, so values are balanced over all of them.
+    The function returns each image, made from its own generator, and whether the safety checker
+    replaced it by black.
 
-    attach: None for the pipeline as it is. noise: seeds of the generators, one per prompt. options: of the pipeline.
-    One that carries an attachment raises AlreadyAttachedError.
+    attach: None for the pipeline as it is. noise: seeds of the generators, one per prompt. options:
+    of the pipeline. One that carries an attachment raises AlreadyAttachedError.
     """
     if (carried := attachment_of(pipe)) is not None:
-        raise AlreadyAttachedError(f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first")
+        raise AlreadyAttachedError(
+            f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first"
+        )
     with ExitStack() as stack:
         before = dict(getattr(pipe, "_progress_bar_config", {}))
         pipe.set_progress_bar_config(**before | {"disable": True})  # it shows one bar per batch
@@ -129,7 +166,10 @@ def prepared(
 
         def generate(these: Sequence[int]) -> list[tuple[Image, bool]]:
             # Pipelines want as many negative prompts as prompts.
-            own = {k: [v] * len(these) if k.startswith("negative_prompt") else v for k, v in options.items()}
+            own = {
+                k: [v] * len(these) if k.startswith("negative_prompt") else v
+                for k, v in options.items()
+            }
             generators = [torch.Generator("cpu").manual_seed(noise[i]) for i in these]
             done = pipe([texts[i] for i in these], generator=generators, output_type="pil", **own)
             flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(these)
@@ -139,26 +179,44 @@ def prepared(
 
 
 def generate(
-    pipe: Any, plan: Plan, variants: Mapping[str, Variant], folder: str | Path, *, progress: Progress = SILENT
+    pipe: Any,
+    plan: Plan,
+    variants: Mapping[str, Variant],
+    folder: str | Path,
+    *,
+    progress: Progress = SILENT,
 ) -> GeneratedImages:
     """Generate the images of `plan` that `folder` does not hold yet.
 
-    Every image has its own random generator and the plan fixes the batches, so the pixels are the same however often a
-    run was interrupted. Missing and damaged files are generated again. Images of prompts that a variant leaves alone
-    are copied from "none". Nothing is fitted where no image of a variant is missing.
+    Every image has its own random generator and the plan fixes the batches, so the pixels are the
+    same however often a run was interrupted. Missing and damaged files are generated again. Images
+    of prompts that a variant leaves alone are copied from "none". Nothing is fitted where no image
+    of a variant is missing.
 
-    pipe: a diffusers pipeline that `vldebias.debias` takes. plan, variants: of a `GenerationTask`. A folder of another
-    plan raises InvalidInputError, which says what differs.
+    pipe: a diffusers pipeline that `vldebias.debias` takes. plan, variants: of a `GenerationTask`.
+    A folder of another plan raises InvalidInputError, which says what differs.
     """
     made = plan.model_copy(update={"model": plan.model or identity(pipe)}).settle(Path(folder))
     plan, model = made.plan, made.plan.model
     how = {"num_inference_steps": plan.steps, "guidance_scale": plan.guidance, **plan.options}
-    common = {"steps": plan.steps, "guidance": plan.guidance, "options": plan.options, "model": model.get("id")}
+    common = {
+        "steps": plan.steps,
+        "guidance": plan.guidance,
+        "options": plan.options,
+        "model": model.get("id"),
+    }
     common |= {"pipeline": model.get("pipeline"), "fingerprint": hash_of(model.get("fingerprint"))}
 
     def record(image: PlannedImage) -> dict[str, Any]:
-        """Return what the file says of how it was generated; one that says something else is of another plan."""
-        return {**vars(image), "noise": image.noise, "method": NONE, **plan.variants[image.variant], **common}
+        """Return what the file says of how it was generated; one that says something else is of
+        another plan."""
+        return {
+            **vars(image),
+            "noise": image.noise,
+            "method": NONE,
+            **plan.variants[image.variant],
+            **common,
+        }
 
     missing = {image.path for image in made}
     for image in made:
@@ -168,7 +226,11 @@ def generate(
     with progress.bar("generating", len(missing), there=len(made) - len(missing)) as advance:
         for name in plan.variants:
             images = [image for image in made if image.variant == name]
-            batches = [batch for batch in plan.batches(images) if any(images[i].path in missing for i in batch)]
+            batches = [
+                batch
+                for batch in plan.batches(images)
+                if any(images[i].path in missing for i in batch)
+            ]
             if not batches:
                 continue
             attach = None if name == NONE else partial(variants[name].attach, pipe)
@@ -177,15 +239,24 @@ def generate(
                 for batch in batches:
                     todo = [i for i in batch if images[i].path in missing]
                     # The whole batch, whatever is there of it.
-                    new = {} if all(rows[i][2] for i in todo) else dict(zip(batch, pictures_of(batch), strict=True))
+                    new = (
+                        {}
+                        if all(rows[i][2] for i in todo)
+                        else dict(zip(batch, pictures_of(batch), strict=True))
+                    )
                     for i in todo:
                         text, value, alone = rows[i]
-                        if alone:  # as under "none": text embeddings, noise and size of the batch are equal
+                        # as under "none": text embeddings, noise and size of the batch are equal
+                        if alone:
                             picture, of = read_png(made.path(images[i].under(NONE)))
                             flagged = bool(of.get("flagged"))
                         else:
                             picture, flagged = new[i]
-                        about = {"left_alone": alone, "flagged": flagged, "version": version("vldebias")}
+                        about = {
+                            "left_alone": alone,
+                            "flagged": flagged,
+                            "version": version("vldebias"),
+                        }
                         about |= {"value": value, "generated prompt": text}
                         write_png(picture, made.path(images[i]), record(images[i]) | about)
                     advance(len(todo))
@@ -193,60 +264,103 @@ def generate(
 
 
 def grid(
-    pipe: Any, prompts: Any, *,
+    pipe: Any,
+    prompts: Any,
+    *,
     methods: Sequence[str | Method | Edit] | Mapping[str, str | Method | Edit] = (NONE, "cali"),
-    seeds: Sequence[int] = (0, 1, 2, 3), texts: Sequence[str] | None = None, steps: int = 20, guidance: float = 7.5,
-    batch_size: int = 8, **options: Any,
-) -> Image:  # fmt: skip
-    """Return a picture with a row per text and method and a column per seed; a column shares the same noise.
+    seeds: Sequence[int] = (0, 1, 2, 3),
+    texts: Sequence[str] | None = None,
+    steps: int = 20,
+    guidance: float = 7.5,
+    batch_size: int = 8,
+    **options: Any,
+) -> Image:
+    """Return a picture with a row per text and method and a column per seed; a column shares the
+    same noise.
 
-    pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment. prompts: what is mitigated.
-    methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them -> one of these; "none"
+    pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment. prompts: what is
+    mitigated.
+    methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them ->
+    one of these; "none"
         is the pipeline as it is. Balanced prompts are balanced over all images at once.
-    seeds: of the noise. texts: prompts to generate; by default four class prompts of the set, held-out ones first.
-    steps, guidance, batch_size: of the pipeline. options: of `vldebias.debias`: lam, strength, keep_stated, max_loss.
+    seeds: of the noise. texts: prompts to generate; by default four class prompts of the set,
+    held-out ones first. steps, guidance, batch_size: of the pipeline. options: of
+    `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
-    No text, method or seed, and what `vldebias.debias` refuses, raise InvalidInputError or its own errors.
+    No text, method or seed, and what `vldebias.debias` refuses, raise InvalidInputError or its own
+    errors.
 
-    >>> vldebias.grid(pipe, "professions-gender", methods=["none", "default"]).save("grid.png")  # doctest: +SKIP
+    >>> methods = ["none", "default"]
+    >>> picture = vldebias.grid(pipe, "professions-gender", methods=methods)  # doctest: +SKIP
+    >>> picture.save("grid.png")  # doctest: +SKIP
     """
     if not texts:
-        several = prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts]
+        several = (
+            prompts if isinstance(prompts, Sequence) and not isinstance(prompts, str) else [prompts]
+        )
         sets = map(load_prompts, several)
-        texts = list(dict.fromkeys(p for one in sets for p in (*one.held_out_classes, *one.classes)))[:ROWS]
+        texts = list(
+            dict.fromkeys(p for one in sets for p in (*one.held_out_classes, *one.classes))
+        )[:ROWS]
     rows = [texts] if isinstance(texts, str) else list(texts)
     # A method has a name, an edit that of its method.
     called = [getattr(one, "name", getattr(one, "method", one)) for one in methods]
-    named: Any = methods if isinstance(methods, Mapping) else dict(zip(called, methods, strict=True))
+    named: Any = (
+        methods if isinstance(methods, Mapping) else dict(zip(called, methods, strict=True))
+    )
     if not rows or not named or not len(seeds):
-        raise InvalidInputError(f"grid: expected texts, methods and seeds, got {rows}, {list(named)} and {list(seeds)}")
+        raise InvalidInputError(
+            f"grid: expected texts, methods and seeds, got {rows}, {list(named)} and {list(seeds)}"
+        )
     flat, noise = zip(*[(text, int(seed)) for text in rows for seed in seeds], strict=True)
     images: dict[str, list[list[Image]]] = {}
     for name, method in named.items():
-        given = {"prompts": method} if isinstance(method, (Edit, Mapping)) else {"prompts": prompts, "method": method}
+        given = (
+            {"prompts": method}
+            if isinstance(method, (Edit, Mapping))
+            else {"prompts": prompts, "method": method}
+        )
         attach = None if method == NONE else partial(debias, pipe, **given, **options)
-        with prepared(pipe, attach, flat, noise, num_inference_steps=steps, guidance_scale=guidance) as (_, generate):
+        with prepared(
+            pipe, attach, flat, noise, num_inference_steps=steps, guidance_scale=guidance
+        ) as (_, generate):
             starts = range(0, len(flat), batch_size)
-            made = [image for at in starts for image, _ in generate(range(len(flat))[at : at + batch_size])]
+            made = [
+                image
+                for at in starts
+                for image, _ in generate(range(len(flat))[at : at + batch_size])
+            ]
         images[name] = [made[i : i + len(seeds)] for i in range(0, len(made), len(seeds))]
     return compose(rows, images, [f"seed {seed}" for seed in seeds])
 
 
-def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]) -> Image:
+def compose(
+    texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]], heads: Sequence[str]
+) -> Image:
     """Return a picture of images by name, text and column, stacked, with the names on the left."""
-    Image, ImageDraw, ImageFont = (need(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont"))
+    Image, ImageDraw, ImageFont = (
+        need(f"PIL.{name}") for name in ("Image", "ImageDraw", "ImageFont")
+    )
     width, height = next(iter(images.values()))[0][0].size
     scale = CELL / max(height, width) if max(height, width) >= CELL else CELL // max(height, width)
     cell = round(width * scale), round(height * scale)
     across, down = cell[0] + GAP, cell[1] + GAP
-    sheet = Image.new("RGB", (LABEL + len(heads) * across, HEAD + len(texts) * len(images) * down), "white")
+    sheet = Image.new(
+        "RGB", (LABEL + len(heads) * across, HEAD + len(texts) * len(images) * down), "white"
+    )
     pen, files = ImageDraw.Draw(sheet), Path(need("matplotlib").get_data_path(), "fonts", "ttf")
-    face, bold = (ImageFont.truetype(str(files / f"{name}.ttf"), 13) for name in ("DejaVuSans", "DejaVuSans-Bold"))
+    face, bold = (
+        ImageFont.truetype(str(files / f"{name}.ttf"), 13)
+        for name in ("DejaVuSans", "DejaVuSans-Bold")
+    )
     for column, head in enumerate(heads):
         pen.text((LABEL + column * across, 5), head, INK, face)
     kind = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS
     for at, (i, name) in enumerate(product(range(len(texts)), images)):
-        top, lines = HEAD + at * down, wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
+        top, lines = (
+            HEAD + at * down,
+            wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…"),
+        )
         pen.multiline_text((GAP, top), "\n".join(lines), INK, bold)
         if at % len(images) == 0:
             most = max(1, cell[1] // 16 - len(lines))
@@ -258,7 +372,8 @@ def compose(texts: Sequence[str], images: Mapping[str, Sequence[Sequence[Image]]
 
 
 class Finding(NamedTuple):
-    """Hold the outcome of one check: right is None where it could not be tried, and `note` says why."""
+    """Hold the outcome of one check: right is None where it could not be tried, and `note` says
+    why."""
 
     name: str
     right: bool | None
@@ -266,14 +381,21 @@ class Finding(NamedTuple):
 
 
 def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Finding]:
-    """Yield the findings one by one; the last check merges the edit into the weights, so the model is changed for good.
+    """Yield the findings one by one; the last check merges the edit into the weights, so the model
+    is changed for good.
 
-    A pipeline is checked by an image if it can generate one from a prompt alone, else by its embeddings.
+    A pipeline is checked by an image if it can generate one from a prompt alone, else by its
+    embeddings.
 
-    prompts: the prompt set that is fitted, by "cali": the default may attach no edit, and changes a pipeline's prompts.
+    prompts: the prompt set that is fitted, by "cali": the default may attach no edit, and changes a
+    pipeline's prompts.
     call: arguments of the call of a pipeline, where it takes them.
     """
-    model, host, own = loaded.host, resolve(loaded.host, tokenizer=loaded.tokenizer), {"tokenizer": loaded.tokenizer}
+    model, host, own = (
+        loaded.host,
+        resolve(loaded.host, tokenizer=loaded.tokenizer),
+        {"tokenizer": loaded.tokenizer},
+    )
     generates = isinstance(host, DiffusersHost) and hasattr(model, "encode_prompt")
     read = partial(_read, host, model if generates else None, call)
     try:
@@ -281,7 +403,11 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
     except Exception as error:
         if not generates:
             raise
-        yield Finding("drawn", None, f"a call with a prompt alone fails ({type(error).__name__}: {str(error)[:150]})")
+        yield Finding(
+            "drawn",
+            None,
+            f"a call with a prompt alone fails ({type(error).__name__}: {str(error)[:150]})",
+        )
         read = partial(_read, host)
         bare = read()
 
@@ -306,7 +432,8 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
             edit.save_pretrained(Path(folder) / role)
         with debias(model, load_edit(folder), **own):
             yield Finding("saved and loaded: the same", as_before(attached))
-    # Weights that hold the edit against the attachment, all prompts changed alike: how far apart what is read is.
+    # Weights that hold the edit against the attachment, all prompts changed alike: how far apart
+    # what is read is.
     attachment = debias(model, edits, keep_stated=False, negative=generates, **own)
     expected = read()
     try:
@@ -317,7 +444,11 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
         return
     merged = read()
     off, moved = (
-        float(torch.cat([(a - b).float().flatten() for a, b in zip(one, expected, strict=True)]).norm())
+        float(
+            torch.cat(
+                [(a - b).float().flatten() for a, b in zip(one, expected, strict=True)]
+            ).norm()
+        )
         for one in (merged, bare)
     )
     right: bool | None = off <= 0.05 * moved
@@ -329,15 +460,28 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
 
 @torch.no_grad()
 def _read(host: Host, pipe: Any = None, call: Mapping[str, Any] | None = None) -> list[Tensor]:
-    """Return what a pipeline generates from one seed, not decoded where that can be; else embeddings of two prompts."""
+    """Return what a pipeline generates from one seed, not decoded where that can be; else
+    embeddings of two prompts."""
     if pipe is not None:
-        given = {"output_type": "latent", "generator": torch.Generator().manual_seed(0), **(call or {})}
+        given = {
+            "output_type": "latent",
+            "generator": torch.Generator().manual_seed(0),
+            **(call or {}),
+        }
         takes = inspect.signature(type(pipe).__call__).parameters
-        found = pipe(prompt=CHECKED[0], return_dict=False, **{k: v for k, v in given.items() if k in takes})
+        found = pipe(
+            prompt=CHECKED[0], return_dict=False, **{k: v for k, v in given.items() if k in takes}
+        )
     elif isinstance(host, DiffusersHost):
         found = [host.call(prompt) for prompt in CHECKED]
     else:
-        found = [host.encode(CHECKED) if isinstance(host, JointHost) else host.embed(CHECKED, role=host.roles[0])]
+        found = [
+            (
+                host.encode(CHECKED)
+                if isinstance(host, JointHost)
+                else host.embed(CHECKED, role=host.roles[0])
+            )
+        ]
     return list(_tensors(found))
 
 
@@ -345,5 +489,11 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     """Yield the tensors of a nest of lists and mappings."""
     if isinstance(value, Tensor):
         yield value
-    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+    for one in (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list | tuple)
+        else ()
+    ):
         yield from _tensors(one)

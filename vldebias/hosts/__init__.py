@@ -1,6 +1,14 @@
-"""Support each model family in one file; only this package knows open_clip, transformers or diffusers."""
+"""Support each model family in one file; only this package knows open_clip, transformers or
+diffusers."""
 
-from vldebias.hosts.attachment import HOSTS, Attachment, attachment_of, refuse_second, register_host, resolve
+from vldebias.hosts.attachment import (
+    HOSTS,
+    Attachment,
+    attachment_of,
+    refuse_second,
+    register_host,
+    resolve,
+)
 from vldebias.hosts.base import Host
 from vldebias.hosts.custom import CustomHost, TextTable, custom
 from vldebias.hosts.diffusers import DiffusersHost

@@ -15,15 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.edit import Edit
-from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError, VldebiasError, warn
+from vldebias.errors import (
+    AlreadyAttachedError,
+    InvalidInputError,
+    UnsupportedHostError,
+    VldebiasError,
+    warn,
+)
 from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
 from vldebias.hosts.custom import TextTable
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
 
-# Weak: an attachment knows its host, so a strong reference from here would keep the host forever. What keeps an
-# attachment alive is the host itself, whose hook calls it.
+# Weak: an attachment knows its host, so a strong reference from here would keep the host forever.
+# What keeps an attachment alive is the host itself, whose hook calls it.
 _STANDING: WeakSet[Attachment] = WeakSet()
 _MERGED: WeakSet[object] = WeakSet()
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
@@ -32,14 +38,15 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
 
 
-# ---- from a model to its host --------------------------------------------------------------------------------------
+# ---- from a model to its host
+# --------------------------------------------------------------------------------------
 
 
 def _accept(given: Any) -> str:
     if not (isinstance(given, type) and issubclass(given, Host) and given.library):
         raise InvalidInputError(
-            f"host: got {given!r}; expected a class that derives from vldebias.hosts.Host and says as `library` which "
-            "package defines its models"
+            f"host: got {given!r}; expected a class that derives from vldebias.hosts.Host and says"
+            " as `library` which package defines its models"
         )
     return given.library
 
@@ -49,30 +56,39 @@ HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept)
 
 
 def register_host(host: type[Host]) -> type[Host]:
-    """Register a host for the models of its `library`, so that every function accepts them; return the class."""
+    """Register a host for the models of its `library`, so that every function accepts them; return
+    the class."""
     return HOSTS.register(host)
 
 
-def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: str | None = None) -> Host:
-    """Return the `Host` for a model or pipeline, by the library that defines its class or a base of it.
+def resolve(
+    host: Any, *, tokenizer: Any = None, negative: bool = False, side: str | None = None
+) -> Host:
+    """Return the `Host` for a model or pipeline, by the library that defines its class or a base of
+    it.
 
-    A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`). side: see `Host.at`.
+    A mapping from prompt to embedding stands for a model that is not at hand (`TextTable`). side:
+    see `Host.at`.
 
     Raises:
-        UnsupportedHostError: no known library, a class that its host cannot serve, or a host without `side`.
+        UnsupportedHostError: no known library, a class that its host cannot serve, or a host
+            without `side`.
     """
     if isinstance(host, Mapping):
         host = TextTable(host)
     if not isinstance(host, Host):
         modules = [base.__module__.split(".") for base in type(host).__mro__]
-        packages = (".".join(parts[:count]) for parts in modules for count in range(len(parts), 0, -1))
+        packages = (
+            ".".join(parts[:count]) for parts in modules for count in range(len(parts), 0, -1)
+        )
         package = next((one for one in packages if one in HOSTS), None)
         if package is None:
             *others, last = (package for package in HOSTS if "." not in package)
             raise UnsupportedHostError(
-                f"{type(host).__module__}.{type(host).__qualname__}: no model of {', '.join(others)} or {last}.\n"
-                "For a wrapper (DataParallel, torch.compile, TorchScript) pass the model inside, before you wrap it.\n"
-                "Describe any other by vldebias.hosts.custom(model, 'method', embed=...); docs/how-to/own-model.md"
+                f"{type(host).__module__}.{type(host).__qualname__}: no model of"
+                f" {', '.join(others)} or {last}.\nFor a wrapper (DataParallel, torch.compile,"
+                " TorchScript) pass the model inside, before you wrap it.\nDescribe any other by"
+                " vldebias.hosts.custom(model, 'method', embed=...); docs/how-to/own-model.md"
             )
         host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
     return host if side is None else host.at(side)
@@ -80,16 +96,24 @@ def resolve(host: Any, *, tokenizer: Any = None, negative: bool = False, side: s
 
 def attachment_of(host: object) -> Attachment | None:
     """Return the attachment that a model or pipeline carries now, or None."""
-    return next((a for a in list(_STANDING) if any(one is host for one in a.host.exclusive_modules)), None)
+    return next(
+        (a for a in list(_STANDING) if any(one is host for one in a.host.exclusive_modules)), None
+    )
 
 
 def refuse_second(host: Host) -> None:
-    """Raise AlreadyAttachedError where an edit is attached already, UnsupportedHostError for compiled models."""
-    parts = (part for one in host.exclusive_modules if isinstance(one, nn.Module) for part in one.modules())
+    """Raise AlreadyAttachedError where an edit is attached already, UnsupportedHostError for
+    compiled models."""
+    parts = (
+        part
+        for one in host.exclusive_modules
+        if isinstance(one, nn.Module)
+        for part in one.modules()
+    )
     if any(part._compiled_call_impl is not None for part in parts):
         raise UnsupportedHostError(
-            f"{host.name}: the model was compiled in place, and compiled code may not notice an attachment. Attach to "
-            "a fresh model, or attach, .merge() and compile then"
+            f"{host.name}: the model was compiled in place, and compiled code may not notice an"
+            " attachment. Attach to a fresh model, or attach, .merge() and compile then"
         )
     models = list(host.exclusive_modules)
     models += getattr(models[0], "components", {}).values() if host.rewrites else []
@@ -97,8 +121,9 @@ def refuse_second(host: Host) -> None:
     merged = [f": {note}" for note in notes if isinstance(note, str)]
     if merged or any(one in _MERGED for one in host.exclusive_modules):
         raise AlreadyAttachedError(
-            f"{host.name}: its weights hold a projection since merge(){''.join(merged[:1])}. Load the checkpoint as it "
-            "was before, and pass a list of prompt sets to debias() to handle several attributes jointly"
+            f"{host.name}: its weights hold a projection since merge(){''.join(merged[:1])}. Load"
+            " the checkpoint as it was before, and pass a list of prompt sets to debias() to"
+            " handle several attributes jointly"
         )
     own = set(map(id, host.exclusive_modules))
     every = own.union(map(id, host.shared_modules))
@@ -111,30 +136,35 @@ def refuse_second(host: Host) -> None:
         ]
         if not standing:
             return
-        if not collected:  # a pipeline and its attachment hold each other: dropped together, they stay until then
+        if (
+            not collected
+        ):  # a pipeline and its attachment hold each other: dropped together, they stay until then
             standing.clear()
             gc.collect()
     raise AlreadyAttachedError(
-        f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a list of prompt sets to "
-        "debias() to handle several attributes jointly"
+        f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a list"
+        " of prompt sets to debias() to handle several attributes jointly"
     )
 
 
-# ---- the attachment ------------------------------------------------------------------------------------------------
+# ---- the attachment
+# ------------------------------------------------------------------------------------------------
 
 
 class Attachment:
-    """Control the edits, or the rewriting of prompts, on a host. `remove()` restores it without a trace.
+    """Control the edits, or the rewriting of prompts, on a host. `remove()` restores it without a
+    trace.
 
-    Three states: attached, disabled (inside `with attachment.disabled():`, outputs as without), removed. In a
-    with-statement it is removed at the end of the block.
+    Three states: attached, disabled (inside `with attachment.disabled():`, outputs as without),
+    removed. In a with-statement it is removed at the end of the block.
 
     Attributes:
         host: the host that it acts on.
-        projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit; empty where prompts
-            are rewritten.
+        projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit;
+            empty where prompts are rewritten.
         balancer: what rewrites prompts in place of edits, or None.
-        sampled: where prompts are rewritten, the value of each image of the last call; None where it was unchanged.
+        sampled: where prompts are rewritten, the value of each image of the last call; None where
+            it was unchanged.
     """
 
     _strength: float
@@ -152,7 +182,8 @@ class Attachment:
         refuse_second(host)
         if balancer is not None and not host.rewrites:
             raise UnsupportedHostError(
-                f"{host.name}: balanced prompts are for pipelines of diffusers; use another method, as 'difference'"
+                f"{host.name}: balanced prompts are for pipelines of diffusers; use another method,"
+                " as 'difference'"
             )
         self.host, self.projections, self.balancer = host, dict(projections), balancer
         reads = host.generative or host.roles != (IMAGE,)  # an image states nothing
@@ -171,12 +202,13 @@ class Attachment:
 
     @staticmethod
     def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
-        """Return fitted edits by role, each checked by `Host.check`; roles of one space share theirs."""
+        """Return fitted edits by role, each checked by `Host.check`; roles of one space share
+        theirs."""
         by_space = {host.space(role): edit for role, edit in given.items()}
         if missing := [role for role in host.roles if host.space(role) not in by_space]:
             raise InvalidInputError(
-                f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a mapping from role to "
-                "edit"
+                f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a"
+                " mapping from role to edit"
             )
         by_role = {role: given.get(role, by_space[host.space(role)]) for role in host.roles}
         for role, edit in by_role.items():
@@ -185,7 +217,8 @@ class Attachment:
 
     @property
     def strength(self) -> float:
-        """Return the share of the edit that is applied, in [0, 1]; where prompts are rewritten, of the images."""
+        """Return the share of the edit that is applied, in [0, 1]; where prompts are rewritten, of
+        the images."""
         return self._strength
 
     @strength.setter
@@ -197,7 +230,9 @@ class Attachment:
     @property
     def state(self) -> str:
         """Return "attached", "disabled", "removed" or "merged"."""
-        return "disabled" if self._state == "attached" and id(self) in _PAUSED.get() else self._state
+        return (
+            "disabled" if self._state == "attached" and id(self) in _PAUSED.get() else self._state
+        )
 
     @property
     def acts(self) -> bool:
@@ -206,36 +241,43 @@ class Attachment:
 
     @contextmanager
     def disabled(self) -> Iterator[Attachment]:
-        """Pause inside the block, in this thread or task alone; outputs are those of the bare host."""
+        """Pause inside the block, in this thread or task alone; outputs are those of the bare
+        host."""
         with during(_PAUSED, _PAUSED.get() | {id(self)}):
             yield self
 
     def remove(self) -> None:
-        """Remove all hooks. A second call is harmless; after `merge()` there is nothing left to remove."""
+        """Remove all hooks. A second call is harmless; after `merge()` there is nothing left to
+        remove."""
         if self._state == "merged":
             raise VldebiasError(
-                f"{self.host.name}: the projection is part of the weights since merge(); reload the checkpoint"
+                f"{self.host.name}: the projection is part of the weights since merge(); reload the"
+                " checkpoint"
             )
         self._release("removed")
 
     def merge(self) -> None:
         """Fold the edits into the host's weights at the present strength and remove the hooks.
 
-        A checkpoint saved afterwards works without this package. Weights cannot tell stated and negative prompts
+        A checkpoint saved afterwards works without this package. Weights cannot tell stated and
+        negative prompts
         apart: all are edited, as by `debias(pipe, ..., negative=True, keep_stated=False)`.
         """
         if self._state != "attached":
-            raise VldebiasError(f"{self.host.name}: cannot merge an attachment that is {self._state}")
+            raise VldebiasError(
+                f"{self.host.name}: cannot merge an attachment that is {self._state}"
+            )
         if self.balancer is not None:
             raise UnsupportedHostError(
-                f"{self.host.name}: balanced prompts are written before the model reads them, so weights cannot hold "
-                'them; attach method="cali" and merge that'
+                f"{self.host.name}: balanced prompts are written before the model reads them, so"
+                ' weights cannot hold them; attach method="cali" and merge that'
             )
         for edit in self.projections.values():
             if not isinstance(edit, CalibratedProjection):
                 raise VldebiasError(
-                    f"{type(edit).__name__} ({edit.method}) is not one linear map of an embedding, so it cannot be "
-                    "merged into weights; keep it attached, or save it and attach it after loading"
+                    f"{type(edit).__name__} ({edit.method}) is not one linear map of an embedding,"
+                    " so it cannot be merged into weights; keep it attached, or save it and attach"
+                    " it after loading"
                 )
         changed = self.host.merge(self.projections, self._strength)
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
@@ -265,15 +307,29 @@ class Attachment:
     def __repr__(self) -> str:
         what = [] if self.balancer is None else ["balanced-prompts"]
         for role, edit in self.projections.items():
-            chosen = "auto: " if edit.provenance.choice is not None and not edit.method.startswith("auto") else ""
+            chosen = (
+                "auto: "
+                if edit.provenance.choice is not None and not edit.method.startswith("auto")
+                else ""
+            )
             rank = f" rank {edit.rank}/{edit.dim}" if hasattr(edit, "rank") else ""
             what.append(f"{role}: {chosen}{edit.method} lam={edit.lam}{rank}")
         kept = "stated not kept" if self._gate is None and self.balancer is None else "stated kept"
-        parts = [self.host.name, self._label or "projection", *what, f"strength={self._strength}", kept, self.state]
+        parts = [
+            self.host.name,
+            self._label or "projection",
+            *what,
+            f"strength={self._strength}",
+            kept,
+            self.state,
+        ]
         return f"Attachment({', '.join(parts)})"
 
-    def apply(self, role: str, embeddings: Tensor, texts: Callable[[], Sequence[str]] | None = None) -> Tensor:
-        """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the attribute.
+    def apply(
+        self, role: str, embeddings: Tensor, texts: Callable[[], Sequence[str]] | None = None
+    ) -> Tensor:
+        """Return `embeddings` (b, ..., d) edited as `role`, except the rows whose text states the
+        attribute.
 
         texts: returns one prompt for each row, or for each group of adjacent rows of equal length.
         """
@@ -281,12 +337,16 @@ class Attachment:
             return embeddings
         edit = self.projections.get(role)
         if edit is None:
-            raise InvalidInputError(f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}")
-        # Not its name, which a reload gives anew, but its weights say whether an adapter is the same.
+            raise InvalidInputError(
+                f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}"
+            )
+        # Not its name, which a reload gives anew, but its weights say whether an adapter is the
+        # same.
         if not math.isclose(adapters_length(self.host.text_modules), self._adapted, rel_tol=5e-3):
             self.warn_once(
-                "the adapters (LoRA) of the text encoder have changed since the edit was attached, and they change its "
-                "embeddings. Fit again with them: attachment.remove(), then vldebias.debias(host, prompts)"
+                "the adapters (LoRA) of the text encoder have changed since the edit was attached,"
+                " and they change its embeddings. Fit again with them: attachment.remove(), then"
+                " vldebias.debias(host, prompts)"
             )
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
@@ -296,7 +356,8 @@ class Attachment:
                 given = texts()
             if not given or len(embeddings) % len(given):
                 raise InvalidInputError(
-                    f"{self.host.name}: {len(embeddings)} embeddings for {len(given)} prompts; expected a multiple"
+                    f"{self.host.name}: {len(embeddings)} embeddings for {len(given)} prompts;"
+                    " expected a multiple"
                 )
             prompts = [prompt for prompt in given for _ in range(len(embeddings) // len(given))]
         if rewords and not prompts:
@@ -315,7 +376,8 @@ class Attachment:
         return [self._gate is not None and bool(self._gate.find(text)) for text in texts]
 
     def rewrite(self, prompts: Sequence[str], again: bool = False) -> list[str]:
-        """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has their values.
+        """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
+        their values.
 
         Use it to balance many calls at once. An attachment of edits returns the prompts unchanged.
         again: `prompts` are other texts of the images of the last call, and get the same values.
@@ -340,14 +402,16 @@ class Attachment:
 
 
 def _watch(module: nn.Module, _: Any) -> None:
-    """Warn when a shared text encoder is called from outside its attached pipeline, unless it is to fit an edit."""
+    """Warn when a shared text encoder is called from outside its attached pipeline, unless it is to
+    fit an edit."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
     for one in list(_STANDING):
         if one.acts and any(module is part for part in one.host.shared_modules):
             edits = "prompts" if one.balancer is not None else "attachment.projections"
             one.warn_once(
-                "its text encoder was called outside of this pipeline's encode_prompt, by another pipeline that shares "
-                "it or by your own code, so the edit does not apply there. To apply it there too: "
-                f"vldebias.debias(other, {edits}); to leave it out on purpose: inside `with attachment.disabled():`"
+                "its text encoder was called outside of this pipeline's encode_prompt, by another"
+                " pipeline that shares it or by your own code, so the edit does not apply there."
+                f" To apply it there too: vldebias.debias(other, {edits}); to leave it out on"
+                " purpose: inside `with attachment.disabled():`"
             )

@@ -1,4 +1,5 @@
-"""Define the interface of every host, read models for fitting, identify their weights, and replace their methods."""
+"""Define the interface of every host, read models for fitting, identify their weights, and replace
+their methods."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from vldebias.edit import Edit, Fingerprint
-from vldebias.errors import InvalidInputError, ProjectionMismatchError, UnsupportedHostError, VldebiasError, warn
+from vldebias.errors import (
+    InvalidInputError,
+    ProjectionMismatchError,
+    UnsupportedHostError,
+    VldebiasError,
+    warn,
+)
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:
@@ -31,17 +38,20 @@ if TYPE_CHECKING:
 TEXT, IMAGE = "joint", "image"
 """Roles of an image-text model: the outputs of its towers, in their joint space.
 
-With P the projection, x an image and z a text before normalising, the model compares <x, P z> with the edit on texts,
-<P x, z> = <x, P^T z> on images, <P x, P z> = <x, P^T P z> on both; each over the two lengths. It is one projection,
-fitted once. Which side to take: docs/methods.md."""
+With P the projection, x an image and z a text before normalising, the model compares <x, P z> with
+the edit on texts, <P x, z> = <x, P^T z> on images, <P x, P z> = <x, P^T P z> on both; each over the
+two lengths. It is one projection, fitted once. Which side to take: docs/methods.md."""
 
 SIDES = {"text": (TEXT,), "image": (IMAGE,), "both": (TEXT, IMAGE)}
 
 BATCH = 64
 
 TOKENIZING = threading.RLock()
-"""Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads at once."""
-if hasattr(os, "register_at_fork"):  # a worker that is forked while a thread holds the lock would wait for ever
+"""Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads
+at once."""
+if hasattr(
+    os, "register_at_fork"
+):  # a worker that is forked while a thread holds the lock would wait for ever
     os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
 
 BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
@@ -51,20 +61,25 @@ BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
 class Host(ABC):
     """Represent one model or pipeline by its tensors, each with a role.
 
-    A subclass with a `library` is made as Host(model, tokenizer, negative), from the arguments of `debias`; it raises
-    UnsupportedHostError for a class that it cannot serve.
+    A subclass with a `library` is made as Host(model, tokenizer, negative), from the arguments of
+    `debias`; it raises UnsupportedHostError for a class that it cannot serve.
 
     Attributes:
         name: class of the model, for messages. model_id: where its weights came from, if known.
-        roles: the tensors that debias() changes by default. generative: it generates images from these tensors.
-        rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes input images.
+        roles: the tensors that debias() changes by default. generative: it generates images from
+            these tensors.
+        rewrites: its prompts can be rewritten before they are encoded. edits_images: it changes
+            input images.
         text_modules: the modules that texts pass through, as far as they are known.
-        image_tower: the modules of an image tower that shares the space of the texts, with its head; else empty.
+        image_tower: the modules of an image tower that shares the space of the texts, with its
+            head; else empty.
         image_fingerprint: that of `image_tower`, or None.
-        exclusive_modules, shared_modules: what an attachment occupies: exclusively (the whole model or pipeline first),
-            or together with attachments of other pipelines.
-        memory: cache of embedded prompts and of the fingerprint; an attachment clears it, since weights may change.
-        library: the package that defines the classes of its models, by which `register_host` makes it known.
+        exclusive_modules, shared_modules: what an attachment occupies: exclusively (the whole model
+            or pipeline first), or together with attachments of other pipelines.
+        memory: cache of embedded prompts and of the fingerprint; an attachment clears it, since
+            weights may change.
+        library: the package that defines the classes of its models, by which `register_host` makes
+            it known.
     """
 
     name: str
@@ -83,35 +98,52 @@ class Host(ABC):
 
     @abstractmethod
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same pass yields."""
+        """Return the rows (d,) by (role, prompt), as in `embed`; also of other roles that the same
+        pass yields."""
 
     @staticmethod
     def read_by(
         encode: Callable[[list[str]], Tensor], prompts: Sequence[str], role: str, *models: nn.Module
     ) -> dict[tuple[str, str], Tensor]:
-        """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on the CPU."""
+        """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on
+        the CPU."""
         with reading(*models):
-            blocks = [encode(list(prompts[start : start + BATCH])) for start in range(0, len(prompts), BATCH)]
+            blocks = [
+                encode(list(prompts[start : start + BATCH]))
+                for start in range(0, len(prompts), BATCH)
+            ]
             rows = torch.cat([block.detach().cpu().double() for block in blocks])
-        return {(role, prompt): row for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)}
+        return {
+            (role, prompt): row
+            for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)
+        }
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Hook the model so that embeddings pass through `attachment.apply`; return the function that undoes it.
+        """Hook the model so that embeddings pass through `attachment.apply`; return the function
+        that undoes it.
 
-        Of a host that `rewrites`, prompts pass through `attachment.rewrite` before they are encoded.
+        Of a host that `rewrites`, prompts pass through `attachment.rewrite` before they are
+        encoded.
         """
-        raise UnsupportedHostError(f"{self.name}: nothing can be attached; expected the model itself")
+        raise UnsupportedHostError(
+            f"{self.name}: nothing can be attached; expected the model itself"
+        )
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object] | None:
-        """Fold the edits into plain weights, all or none; return the models whose config should record it."""
-        raise UnsupportedHostError(f"{self.name}: cannot merge, because no layer is known that ends in the embeddings")
+        """Fold the edits into plain weights, all or none; return the models whose config should
+        record it."""
+        raise UnsupportedHostError(
+            f"{self.name}: cannot merge, because no layer is known that ends in the embeddings"
+        )
 
     def space(self, role: str) -> str:
-        """Return the name of the space of `role`, e.g. "diffusers.sequence"; roles of one space share their edit."""
+        """Return the name of the space of `role`, e.g. "diffusers.sequence"; roles of one space
+        share their edit."""
         return f"{self.library.partition('.')[0]}.{role}"
 
     def at(self, side: str) -> Self:
-        """Return this host with its edits at `side`, one of `SIDES`; raise UnsupportedHostError if it has no such."""
+        """Return this host with its edits at `side`, one of `SIDES`; raise UnsupportedHostError if
+        it has no such."""
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
@@ -121,18 +153,22 @@ class Host(ABC):
         if side == "text":
             return self
         raise UnsupportedHostError(
-            f"{self.name}: side={side!r} needs an image tower that shares a space with the texts, and here is none; "
-            "use side='text'"
+            f"{self.name}: side={side!r} needs an image tower that shares a space with the texts,"
+            " and here is none; use side='text'"
         )
 
-    # ---- rows ----------------------------------------------------------------------------------------------------
+    # ---- rows
+    # ---------------------------------------------------------------------------------------------
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` as `role`, never edited; they are cached."""
+        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` as `role`, never edited;
+        they are cached."""
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
         memory = vars(self).setdefault("memory", {})
-        rows = {prompt: memory.get((role, prompt)) for prompt in prompts}  # another thread may clear it meanwhile
+        rows = {
+            prompt: memory.get((role, prompt)) for prompt in prompts
+        }  # another thread may clear it meanwhile
         new = [prompt for prompt, row in rows.items() if row is None]
         if new:
             read = self.read(new, role)
@@ -141,11 +177,18 @@ class Host(ABC):
         return torch.stack([rows[prompt] for prompt in prompts])
 
     def under(
-        self, prompts: Sequence[str], role: str, edit: Edit | None, *, strength: float = 1.0, keep_stated: bool = True
+        self,
+        prompts: Sequence[str],
+        role: str,
+        edit: Edit | None,
+        *,
+        strength: float = 1.0,
+        keep_stated: bool = True,
     ) -> Tensor:
         """Return the output of `embed` as the host with `edit` attached would return it.
 
-        keep_stated: leave prompts that name an attribute word of the edit unchanged, as `vldebias.debias` does.
+        keep_stated: leave prompts that name an attribute word of the edit unchanged, as
+        `vldebias.debias` does.
         """
         rows = self.embed(prompts, role)
         if edit is None:
@@ -155,8 +198,11 @@ class Host(ABC):
         stated = torch.tensor([bool(gate.find(prompt)) for prompt in prompts])
         return torch.where(stated[:, None], rows, changed)
 
-    def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:
-        """Return edited embeddings (b, ..., d) of prompts; a method with `wordings` reads prompts in those words."""
+    def edited(
+        self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float
+    ) -> Tensor:
+        """Return edited embeddings (b, ..., d) of prompts; a method with `wordings` reads prompts
+        in those words."""
         if not hasattr(edit, "wordings"):
             return cast("Tensor", edit(z, strength))
         wordings = [edit.wordings(prompt) for prompt in prompts]
@@ -168,21 +214,27 @@ class Host(ABC):
         """Return the width of the embeddings of `role`."""
         return self.embed(["a photo"], role).shape[-1]
 
-    # ---- which weights these are -----------------------------------------------------------------------------------
+    # ---- which weights these are
+    # -----------------------------------------------------------------------------------
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
-        """Return the fingerprint of `text_modules`, with numbers of the embeddings of three texts as `role`.
+        """Return the fingerprint of `text_modules`, with numbers of the embeddings of three texts
+        as `role`.
 
-        The numbers are products with fixed random directions. Settings of layers (an epsilon, an activation) and
-        another tokenizer show in them, and in no weight. Return None without weights to read.
+        The numbers are products with fixed random directions. Settings of layers (an epsilon, an
+        activation) and another tokenizer show in them, and in no weight. Return None without
+        weights to read.
         """
         memory = vars(self).setdefault("memory", {})
         if "weights" not in memory:
             memory["weights"] = weights_fingerprint(*self.text_modules)
-            if not memory["weights"] and any(p.is_meta for module in self.text_modules for p in module.parameters()):
+            if not memory["weights"] and any(
+                p.is_meta for module in self.text_modules for p in module.parameters()
+            ):
                 warn(
-                    f"{self.name}: the weights of the text encoders are offloaded, so they have no fingerprint and a "
-                    "projection is not checked against them; attach before they are offloaded to have it"
+                    f"{self.name}: the weights of the text encoders are offloaded, so they have no"
+                    " fingerprint and a projection is not checked against them; attach before they"
+                    " are offloaded to have it"
                 )
         mark: Fingerprint | None = memory["weights"]
         if mark is None or role is None:
@@ -194,19 +246,23 @@ class Host(ABC):
         generator = torch.Generator().manual_seed(0)
         directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
         numbers = rows @ directions / math.sqrt(16)
-        return mark.model_copy(update={"texts": tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist())})
+        return mark.model_copy(
+            update={"texts": tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist())}
+        )
 
     @property
     def weights(self) -> dict[str, Any] | None:
-        """Return the fingerprint of the weights as plain values; None for embeddings that were computed elsewhere."""
+        """Return the fingerprint of the weights as plain values; None for embeddings that were
+        computed elsewhere."""
         mark = self.fingerprint()
         return None if mark is None else mark.to_dict()
 
     def check(self, role: str, edit: Edit) -> None:
-        """Raise ProjectionMismatchError for an edit that was fitted for another space, width or set of weights.
+        """Raise ProjectionMismatchError for an edit that was fitted for another space, width or set
+        of weights.
 
-        Two spaces of one model can share a width (ViT-L/14: 768 before and after its text head). The image tower is
-        compared for edits of images and for edits that were fitted on images.
+        Two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
+        The image tower is compared for edits of images and for edits that were fitted on images.
         """
         origin, why, fitted_on = edit.provenance, "", edit.model_id or "unnamed model"
         refit = "fit again on this host with vldebias.debias(host, prompts)"
@@ -217,35 +273,50 @@ class Host(ABC):
         elif edit.dim != self.dim(role):
             why = f"has dim {edit.dim}, {role!r} has {self.dim(role)}"
         elif origin.fingerprint is not None and not origin.fingerprint.matches(mark):
-            why = f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of three texts differ"
+            why = (
+                f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of"
+                " three texts differ"
+            )
         elif image_mark is not None and not image_mark.matches(self.image_fingerprint):
             why = f"was fitted with another image tower ({fitted_on}): its fingerprint differs"
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
         if origin.fingerprint is not None and not origin.fingerprint.same_adapters(mark):
             warn(
-                f"{self.name}: the projection was fitted with other adapters (LoRA) on the text tower than it has now, "
-                f"and they change its embeddings; {refit}, or load the adapters that it was fitted with"
+                f"{self.name}: the projection was fitted with other adapters (LoRA) on the text"
+                f" tower than it has now, and they change its embeddings; {refit}, or load the"
+                " adapters that it was fitted with"
             )
 
 
-TEXTS = ("a photo of a tree", "two small dogs are playing in the park", "The old town hall, in winter.")
+TEXTS = (
+    "a photo of a tree",
+    "two small dogs are playing in the park",
+    "The old town hall, in winter.",
+)
 """Texts whose embeddings are part of a fingerprint; none of them is about people."""
 
-_VALUES = 65536  # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
+# read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
+_VALUES = 65536
 _WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
 # Of mean square 1, following no pattern of the weights; longer tensors repeat it.
-_WAVE = math.sqrt(2) * torch.sin(torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square())
+_WAVE = math.sqrt(2) * torch.sin(
+    torch.arange(1, _VALUES + 1, dtype=torch.float64, device="cpu").square()
+)
 
 
 def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
-    """Return the structure and two numbers per tensor; of tensors above two million values a spread sample is read.
+    """Return the structure and two numbers per tensor; of tensors above two million values a spread
+    sample is read.
 
-    Return None where there are no weights to read (none at all, or on the meta device). Numbers rather than a hash of
-    bytes, because the same checkpoint is loaded in float32, float16 and bfloat16. The wave, a product with a fixed
-    vector of norm 1 per value, is there because fine-tuning turns a tensor much more than it stretches it.
+    Return None where there are no weights to read (none at all, or on the meta device). Numbers
+    rather than a hash of bytes, because the same checkpoint is loaded in float32, float16 and
+    bfloat16. The wave, a product with a fixed vector of norm 1 per value, is there because
+    fine-tuning turns a tensor much more than it stretches it.
     """
-    named = [(f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()]
+    named = [
+        (f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()
+    ]
     # without adapters: loading a LoRA does not change which base weights these are
     plain = [(name.replace(".base_layer", ""), one) for name, one in named if "lora_" not in name]
     plain.sort(key=lambda one: one[0])
@@ -260,9 +331,12 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 
 
 def _numbers(parameter: Tensor) -> tuple[float, float]:
-    """Return length and product with the wave, in float64, so that sums in another order round to the same."""
+    """Return length and product with the wave, in float64, so that sums in another order round to
+    the same."""
     whole = parameter.detach()
-    if type(whole) is not Tensor and hasattr(type(whole), "dequantize"):  # torchao: a tensor of its own kind
+    if type(whole) is not Tensor and hasattr(
+        type(whole), "dequantize"
+    ):  # torchao: a tensor of its own kind
         whole = whole.dequantize()
     flat = whole.flatten()
     if len(flat) > _WHOLE:  # an odd step reads other columns in each row
@@ -276,15 +350,22 @@ def adapters_length(modules: Iterable[nn.Module]) -> float:
     """Return the length of all LoRA weights (peft) that are active; 0 without."""
     total = 0.0
     layer: Any
-    for layer in (part for module in modules for part in module.modules() if "base_layer" in part._modules):
-        acting = set() if getattr(layer, "disable_adapters", False) else set(getattr(layer, "active_adapters", ()))
+    for layer in (
+        part for module in modules for part in module.modules() if "base_layer" in part._modules
+    ):
+        acting = (
+            set()
+            if getattr(layer, "disable_adapters", False)
+            else set(getattr(layer, "active_adapters", ()))
+        )
         for name, weight in layer.named_parameters():
             if "lora_" in name and acting & set(name.split(".")) and not weight.is_meta:
                 total += float(weight.detach().double().square().sum())
     return math.sqrt(total)
 
 
-# ---- how models are read -------------------------------------------------------------------------------------------
+# ---- how models are read
+# -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -297,21 +378,31 @@ def during(state: ContextVar[Any], value: Any = True) -> Iterator[None]:
         state.reset(token)
 
 
-# Models that are read now, in how many places, and the modes that their modules had before the first.
+# Models that are read now, in how many places, and the modes that their modules had before the
+# first.
 _READ: WeakKeyDictionary[nn.Module, tuple[int, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
 @contextmanager
 def reading(*models: nn.Module) -> Iterator[None]:
-    """Read outputs for fitting: eval mode, no gradients, in the precision of the weights, never edited.
+    """Read outputs for fitting: eval mode, no gradients, in the precision of the weights, never
+    edited.
 
     A model that several threads read at once gets its modes back from the last of them.
     """
-    devices = {p.device.type for m in models for p in m.parameters() if torch.amp.is_autocast_available(p.device.type)}
+    devices = {
+        p.device.type
+        for m in models
+        for p in m.parameters()
+        if torch.amp.is_autocast_available(p.device.type)
+    }
     with _LOCK:
         for model in models:
-            readers, modes = _READ.get(model) or (0, [(module, module.training) for module in model.modules()])
+            readers, modes = _READ.get(model) or (
+                0,
+                [(module, module.training) for module in model.modules()],
+            )
             _READ[model] = readers + 1, modes
             model.eval()
     try:
@@ -326,29 +417,36 @@ def reading(*models: nn.Module) -> Iterator[None]:
                 if readers > 1:
                     _READ[model] = readers - 1, modes
                     continue
-                for module, training in modes:  # one by one: parts of a model may have been frozen in eval mode
+                for (
+                    module,
+                    training,
+                ) in modes:  # one by one: parts of a model may have been frozen in eval mode
                     module.training = training
 
 
-# ---- hooks on a model ----------------------------------------------------------------------------------------
+# ---- hooks on a model
+# ----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
 class Hook:
-    """Hook a model for one attachment; refuse copies and pickles of the model, which would be edited as well."""
+    """Hook a model for one attachment; refuse copies and pickles of the model, which would be
+    edited as well."""
 
     attachment: Attachment
 
     def __reduce_ex__(self, protocol: Any) -> Never:
         raise VldebiasError(
-            f"{self.attachment.host.name}: a model cannot be copied or pickled while an edit is attached; call "
-            ".remove() or .merge() first. state_dict() and save_pretrained() work at any time"
+            f"{self.attachment.host.name}: a model cannot be copied or pickled while an edit is"
+            " attached; call .remove() or .merge() first. state_dict() and save_pretrained() work"
+            " at any time"
         )
 
 
 @dataclass(eq=False, repr=False)
 class _MethodHook(Hook):
-    """Stand in for a method; around: original method, arguments of a call -> what the call returns."""
+    """Stand in for a method; around: original method, arguments of a call -> what the call
+    returns."""
 
     original: Callable[..., Any]
     around: Callable[[Callable[..., Any], inspect.BoundArguments], Any]
@@ -362,14 +460,21 @@ class _MethodHook(Hook):
 
 
 def hook_methods(
-    attachment: Attachment, owner: Any, around: Mapping[str, Callable[[Callable[..., Any], Any], Any]]
+    attachment: Attachment,
+    owner: Any,
+    around: Mapping[str, Callable[[Callable[..., Any], Any], Any]],
 ) -> Callable[[], None]:
-    """Replace methods of one object, as attributes of the instance; return the function that restores them.
+    """Replace methods of one object, as attributes of the instance; return the function that
+    restores them.
 
-    around: name of a method -> function of the original and the arguments of a call, called while it is attached.
+    around: name of a method -> function of the original and the arguments of a call, called while
+    it is attached.
     """
     before = {name: vars(owner).get(name) for name in around}
-    hooks = {name: _MethodHook(attachment, getattr(owner, name), change) for name, change in around.items()}
+    hooks = {
+        name: _MethodHook(attachment, getattr(owner, name), change)
+        for name, change in around.items()
+    }
     for name, hook in hooks.items():
         setattr(owner, name, functools.update_wrapper(cast("Any", hook), hook.original))
 
@@ -377,7 +482,8 @@ def hook_methods(
         for name, hook in hooks.items():
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
-                    f"{attachment.host.name}: {name} was replaced again after attaching; undo that first"
+                    f"{attachment.host.name}: {name} was replaced again after attaching; undo that"
+                    " first"
                 )
             delattr(owner, name)
             if before[name] is not None:

@@ -1,14 +1,17 @@
-"""Serve diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite prompts before it reads them.
+"""Serve diffusers pipelines: edit the outputs of `encode_prompt`, or rewrite prompts before it
+reads them.
 
-`encode_prompt` is public, returns the conditional and the negative prompt apart, and is called by every kind
-of pipeline, img2img, inpaint and ControlNet included. Its source names what it returns (`vldebias.hosts.pipelines`): an
-embedding that depends on the prompt is a role and is edited, "negative_" + its name is that of the negative prompt.
-The method is replaced on the one pipeline, as an attribute that `del` removes: modules, adapters, offload hooks and
-`save_pretrained` are unaffected, and so are pipelines that share the modules.
+`encode_prompt` is public, returns the conditional and the negative prompt apart, and is called by
+every kind of pipeline, img2img, inpaint and ControlNet included. Its source names what it returns
+(`vldebias.hosts.pipelines`): an embedding that depends on the prompt is a role and is edited,
+"negative_" + its name is that of the negative prompt. The method is replaced on the one pipeline,
+as an attribute that `del` removes: modules, adapters, offload hooks and `save_pretrained` are
+unaffected, and so are pipelines that share the modules.
 
-As in the paper's generation experiments, every token of the conditional prompt is edited, the negative branch not, and
-edits are fitted on the state of the end-of-text token (Chuang et al., 2023, section 7.5 of the thesis). Encoders that
-read a chat have the end of the turn in its place, or the last token of the prompt where nothing follows.
+As in the paper's generation experiments, every token of the conditional prompt is edited, the
+negative branch not, and edits are fitted on the state of the end-of-text token (Chuang et al.,
+2023, section 7.5 of the thesis). Encoders that read a chat have the end of the turn in its place,
+or the last token of the prompt where nothing follows.
 """
 
 from __future__ import annotations
@@ -51,23 +54,37 @@ from vldebias.hosts.pipelines import (
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens
-# Fitted with what a call uses by default: T5 reads its padding, Gemma an instruction before the prompt.
-_CALL_DEFAULTS = ("max_sequence_length", "complex_human_instruction", "prompt_template", "text_encoder_out_layers")
-_LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")  # arguments that ask for another space
+# Fitted with what a call uses by default: T5 reads its padding, Gemma an instruction before the
+# prompt.
+_CALL_DEFAULTS = (
+    "max_sequence_length",
+    "complex_human_instruction",
+    "prompt_template",
+    "text_encoder_out_layers",
+)
+_LAYERS = (
+    "clip_skip",
+    "text_encoder_out_layers",
+    "return_index",
+)  # arguments that ask for another space
 
-_ASKED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar("vldebias_asked", default=None)
-"""The pipeline whose call runs in this thread or task, its prompts, and whether they were encoded."""
+_ASKED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
+    "vldebias_asked", default=None
+)
+"""The pipeline whose call runs in this thread or task, its prompts, and whether they were
+encoded."""
 _ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_encode", default=None)
 """Encodes other prompts as the current call encodes its own."""
 
 SHARED = (
-    "it encodes a prompt once for all of its images, so with {count} above 1 they share one value; to balance them, "
-    "pass a list with the prompt once for each image"
+    "it encodes a prompt once for all of its images, so with {count} above 1 they share one value;"
+    " to balance them, pass a list with the prompt once for each image"
 )
 
 
 class Encoded(NamedTuple):
-    """Hold one encoded prompt: results, without and with changed states; by encoder ids, and lengths with padding."""
+    """Hold one encoded prompt: results, without and with changed states; by encoder ids, and
+    lengths with padding."""
 
     result: tuple[Any, ...]
     turned: list[tuple[Any, ...]]
@@ -78,34 +95,45 @@ class Encoded(NamedTuple):
 class DiffusersHost(Host):
     """Serve a pipeline by the embeddings that its `encode_prompt` returns for a prompt.
 
-    Tensors that the caller passes in (`prompt_embeds`, `pooled_prompt_embeds`) are not edited: edit those with
-    `attachment.apply("sequence", prompt_embeds)`. Embeddings of a negative prompt that you make yourself with
-    `pipe.encode_prompt(negative)` belong inside `attachment.disabled()`.
+    Tensors that the caller passes in (`prompt_embeds`, `pooled_prompt_embeds`) are not edited: edit
+    those with `attachment.apply("sequence", prompt_embeds)`. Embeddings of a negative prompt that
+    you make yourself with `pipe.encode_prompt(negative)` belong inside `attachment.disabled()`.
     """
 
     library = "diffusers"
     generative = True
     rewrites = True
 
-    def __init__(self, pipe: Any, tokenizer: Any = None, negative: bool = False, source: Source | None = None) -> None:
+    def __init__(
+        self, pipe: Any, tokenizer: Any = None, negative: bool = False, source: Source | None = None
+    ) -> None:
         self.name, self._pipe, self.negative = type(pipe).__name__, pipe, negative
-        origin = getattr(pipe, "name_or_path", None) or getattr(pipe, "_pretrained_model_name_or_path", None)
+        origin = getattr(pipe, "name_or_path", None) or getattr(
+            pipe, "_pretrained_model_name_or_path", None
+        )
         self.model_id = str(origin or "") or None
         self.source = source or source_of(cast("Any", type(pipe)))
         takes = inspect.signature(type(pipe).__call__).parameters
-        self.defaults = {name: one.default for name, one in takes.items() if one.default is not one.empty}
+        self.defaults = {
+            name: one.default for name, one in takes.items() if one.default is not one.empty
+        }
         # A picture or video to be changed; a ControlNet or adapter is only guided by one.
         guides = any(getattr(pipe, name, None) is not None for name in ("controlnet", "adapter"))
         whole = {"mask_image", "control_image", "strength", "video"} & takes.keys()
         self.edits_images = bool(whole) or ("image" in takes and not guides)
         parts = pipe.components.items()
-        self.encoders = {name: one for name, one in parts if "text_encoder" in name and isinstance(one, nn.Module)}
+        self.encoders = {
+            name: one
+            for name, one in parts
+            if "text_encoder" in name and isinstance(one, nn.Module)
+        }
         # torch.compile wraps what it compiles
         self.text_modules = tuple(getattr(one, "_orig_mod", one) for one in self.encoders.values())
         self.exclusive_modules, self.shared_modules = (pipe,), self.text_modules
         self._tails: dict[str, int] = {}  # by encoder: tokens after the last one of a prompt
 
-    # ---- roles -------------------------------------------------------------------------------------------------
+    # ---- roles
+    # ---------------------------------------------------------------------------------------------
 
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -117,18 +145,29 @@ class DiffusersHost(Host):
         """Return the embeddings to edit, found by encoding a few prompts.
 
         Raises:
-            UnsupportedHostError: something depends on the prompt and cannot be read: an edit would miss it.
+            UnsupportedHostError: something depends on the prompt and cannot be read: an edit would
+                miss it.
         """
         if self.source.calls - self.source.negatives > 1:
-            raise self.refusal("it calls encode_prompt several times for one prompt, with results that share names")
+            raise self.refusal(
+                "it calls encode_prompt several times for one prompt, with results that share names"
+            )
         probes, names = [self.encode(probe, ()) for probe in PROBES], self.source.returns
         for name in probes[0].ids:
             ends = zip(*(probe.ids[name][::-1] for probe in probes), strict=False)
-            self._tails[name] = max(len(list(takewhile(lambda ids: len(set(ids)) == 1, ends))) - 1, 0)
-        # Change the state of the token that ends the prompt, then those of all tokens of one encoder after the other.
-        short, long = probes[0], self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)])
+            self._tails[name] = max(
+                len(list(takewhile(lambda ids: len(set(ids)) == 1, ends))) - 1, 0
+            )
+        # Change the state of the token that ends the prompt, then those of all tokens of one
+        # encoder after the other.
+        short, long = (
+            probes[0],
+            self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)]),
+        )
         if len(names) != len(short.result):
-            raise self.refusal(f"encode_prompt returned {len(short.result)} values, its source names {len(names)}")
+            raise self.refusal(
+                f"encode_prompt returned {len(short.result)} values, its source names {len(names)}"
+            )
         parts: list[Part] = []
         for index, name in enumerate(names):
             if not same_values(short.result[index], long.result[index]) and not BESIDE.search(name):
@@ -138,41 +177,59 @@ class DiffusersHost(Host):
         takes = inspect.signature(getattr(self._pipe, "encode_prompt", lambda: None)).parameters
         if {"negative_prompt", "do_classifier_free_guidance"} <= takes.keys():
             guided = {"do_classifier_free_guidance": True}
-            one, two = (self.encode(LONG, (), **guided, negative_prompt=[text]).result for text in PROBES[:2])
+            one, two = (
+                self.encode(LONG, (), **guided, negative_prompt=[text]).result
+                for text in PROBES[:2]
+            )
             for part in parts:
-                if len(opened(one[part.place])[0]) != 1 or not same_values(one[part.place], two[part.place]):
-                    raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
+                if len(opened(one[part.place])[0]) != 1 or not same_values(
+                    one[part.place], two[part.place]
+                ):
+                    raise self.refusal(
+                        f"under guidance {part.name} holds the negative prompt as well"
+                    )
         return tuple(parts)
 
     def refusal(self, why: str) -> UnsupportedHostError:
         """Return the error for a pipeline that cannot be read."""
-        return UnsupportedHostError(f"{self.name}: {why}. Balanced prompts may still serve it; for edits, {REMEDY}")
+        return UnsupportedHostError(
+            f"{self.name}: {why}. Balanced prompts may still serve it; for edits, {REMEDY}"
+        )
 
-    def _read_parts(self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]) -> list[Part]:
+    def _read_parts(
+        self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]
+    ) -> list[Part]:
         value = opened(long.result[index])
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
-                f"{name or 'a value without a name'} at place {index} of what encode_prompt returns depends on the "
-                "prompt; expected an embedding by its name, (1, tokens, d) or (1, d)"
+                f"{name or 'a value without a name'} at place {index} of what encode_prompt returns"
+                " depends on the prompt; expected an embedding by its name, (1, tokens, d) or"
+                " (1, d)"
             )
         tensor = value[0]
         end, *changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
         row = end[int(end.sum(-1).argmax())] if tensor.ndim == 3 else end
-        share = float(row.float().mean())  # where widths are the last axis, one token turned changes whole rows
+        share = float(
+            row.float().mean()
+        )  # where widths are the last axis, one token turned changes whole rows
         if share < 0.2 and (tensor.ndim == 3 or share > 0):
             raise self.refusal(
-                f"changing the state of the last token changes {share:.0%} of a row of {name}; expected (b, tokens, d) "
-                "with one row for each token, or (b, d)"
+                f"changing the state of the last token changes {share:.0%} of a row of {name};"
+                " expected (b, tokens, d) with one row for each token, or (b, d)"
             )
         kind = "sequence" if tensor.ndim == 3 else "pooled"
         tail = name.removeprefix("pooled_").removeprefix("prompt_embeds").replace("_", ".")
-        role = kind if all(part.role.partition(".")[0] != kind for part in known) else f"{kind}{tail}"
+        role = (
+            kind if all(part.role.partition(".")[0] != kind for part in known) else f"{kind}{tail}"
+        )
         twins = [f"negative_{name}", f"uncond_{name}"]
         twin = next((i for i, one in enumerate(self.source.returns) if one in twins), None)
         whole = [Part(role, name, index, twin)]
         if kind == "pooled":
             return whole
-        groups: list[tuple[str, set[int]]] = []  # the first of the encoders whose tokens stand at the same places
+        groups: list[
+            tuple[str, set[int]]
+        ] = []  # the first of the encoders whose tokens stand at the same places
         for encoder, change in zip(self.encoders, changes, strict=True):
             own = set(change.any(-1).nonzero().flatten().tolist())
             same = next((places for _, places in groups if places & own), None)
@@ -181,74 +238,118 @@ class DiffusersHost(Host):
             elif own:
                 groups.append((encoder, own))
         if not groups:
-            raise self.refusal(f"{name} is not made of the states that its text encoders give for token ids")
+            raise self.refusal(
+                f"{name} is not made of the states that its text encoders give for token ids"
+            )
         padded = long.lengths == short.lengths and tensor.shape[1] > max(long.lengths.values())
         if len(groups) == 1 and not padded:
             return whole
         groups.sort(key=lambda group: min(group[1]))
         starts = [0, *(min(places) for _, places in groups[1:])]
         stops = [*starts[1:], None if len(groups) > 1 else max(groups[0][1]) + 1]
-        models = [getattr(getattr(self.encoders[one], "config", None), "model_type", one) for one, _ in groups]
+        models = [
+            getattr(getattr(self.encoders[one], "config", None), "model_type", one)
+            for one, _ in groups
+        ]
         return [
             Part(f"{role}.{str(model).partition('_')[0]}", name, index, twin, slice(start, stop))
             for model, start, stop in zip(models, starts, stops, strict=True)
         ]
 
-    # ---- reading -----------------------------------------------------------------------------------------------
+    # ---- reading
+    # ---------------------------------------------------------------------------------------------
 
-    def encode(self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **more: Any) -> Encoded:
-        """Encode one prompt without guidance; again with tokens of encoders changed, for {} the last of the prompt."""
+    def encode(
+        self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **more: Any
+    ) -> Encoded:
+        """Encode one prompt without guidance; again with tokens of encoders changed, for {} the
+        last of the prompt."""
         again, ids, ends = list[tuple[Any, ...]](), dict[str, list[int]](), dict[str, int | slice]()
         try:
             with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
                 result = self.call(prompt, **more)
                 if not isinstance(result, tuple | list):
-                    raise self.refusal(f"encode_prompt returned a {type(result).__name__}, not a tuple")
+                    raise self.refusal(
+                        f"encode_prompt returned a {type(result).__name__}, not a tuple"
+                    )
                 read = {name: made[0] for name, made in calls.items() if made}
                 for name, call in read.items():
                     row, tokenizer = (
                         call.ids[0].tolist(),
                         getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None),
                     )
-                    real = range(len(row)) if call.mask is None else call.mask[0].nonzero().flatten().tolist()
+                    real = (
+                        range(len(row))
+                        if call.mask is None
+                        else call.mask[0].nonzero().flatten().tolist()
+                    )
                     if call.mask is None:
                         inner = getattr(tokenizer, "tokenizer", tokenizer)
-                        pad, end = (getattr(inner, f"{kind}_token_id", None) for kind in ("pad", "eos"))
-                        last = row.index(end) if end in row else len(row)  # the first: some tokenizers pad with it
+                        pad, end = (
+                            getattr(inner, f"{kind}_token_id", None) for kind in ("pad", "eos")
+                        )
+                        last = (
+                            row.index(end) if end in row else len(row)
+                        )  # the first: some tokenizers pad with it
                         real = [i for i in real if i <= last or (pad != end and row[i] != pad)]
-                    ids[name], ends[name] = [row[i] for i in real], real[-1 - self._tails.get(name, 0)]
+                    ids[name], ends[name] = (
+                        [row[i] for i in real],
+                        real[-1 - self._tails.get(name, 0)],
+                    )
                 for turn in turns:
                     replies.update({name: list(made) for name, made in calls.items()})
                     for name, tokens in (turn or ends).items():
                         if name in read:
                             change = partial(turned, tokens, read[name].ids.shape[1])
-                            replies[name][0] = read[name]._replace(output=tree_map(change, read[name].output))
+                            replies[name][0] = read[name]._replace(
+                                output=tree_map(change, read[name].output)
+                            )
                     again.append(tuple(self.call(prompt, **more)))
         except VldebiasError:
             raise
         except Exception as error:  # a pipeline may raise what it likes
             raise self.refusal(
-                f"encode_prompt fails on a prompt alone ({type(error).__name__}: {str(error)[:150]}); are its text "
-                "encoders loaded?"
+                f"encode_prompt fails on a prompt alone ({type(error).__name__}:"
+                f" {str(error)[:150]}); are its text encoders loaded?"
             ) from error
-        return Encoded(tuple(result), again, ids, {name: call.ids.shape[1] for name, call in read.items()})
+        return Encoded(
+            tuple(result), again, ids, {name: call.ids.shape[1] for name, call in read.items()}
+        )
 
     def call(self, prompt: str, **more: Any) -> Any:
         """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
         takes = inspect.signature(self._pipe.encode_prompt).parameters
-        required = [n for n, p in takes.items() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        given = dict.fromkeys(required) | {n: self.defaults[n] for n in _CALL_DEFAULTS if n in self.defaults}
-        given |= {"prompt": [prompt], "do_classifier_free_guidance": False, "guidance_scale": 1.0, "batch_size": 1}
+        required = [
+            n
+            for n, p in takes.items()
+            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        given = dict.fromkeys(required) | {
+            n: self.defaults[n] for n in _CALL_DEFAULTS if n in self.defaults
+        }
+        given |= {
+            "prompt": [prompt],
+            "do_classifier_free_guidance": False,
+            "guidance_scale": 1.0,
+            "batch_size": 1,
+        }
         given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1}
-        given |= {name: list(one) if isinstance(one, list) else one for name, one in more.items()}  # some write into it
+        given |= {
+            name: list(one) if isinstance(one, list) else one for name, one in more.items()
+        }  # some write into it
         if "device" not in more:
             given["device"] = self._pipe._execution_device
-        return self._pipe.encode_prompt(**{name: one for name, one in given.items() if name in takes})
+        return self._pipe.encode_prompt(
+            **{name: one for name, one in given.items() if name in takes}
+        )
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
-        """Return the state of the token that ends each prompt, or the pooled vector; one pass gives all roles."""
+        """Return the state of the token that ends each prompt, or the pooled vector; one pass gives
+        all roles."""
         if role not in self.roles:
-            raise InvalidInputError(f"{self.name}: expected a role of {list(self.roles)}, got {role!r}")
+            raise InvalidInputError(
+                f"{self.name}: expected a role of {list(self.roles)}, got {role!r}"
+            )
         rows = {}
         device = self._pipe._execution_device  # diffusers searches all modules for it
         for prompt in prompts:
@@ -259,22 +360,27 @@ class DiffusersHost(Host):
                 if states.ndim == 2:
                     moved = (states.double() - changed.double()).norm(dim=-1)
                     if not moved.any():
-                        raise self.refusal(f"the end of a prompt is not among the tokens of {part.name}")
+                        raise self.refusal(
+                            f"the end of a prompt is not among the tokens of {part.name}"
+                        )
                     states = states[int(moved.argmax())]
                 rows[part.role, prompt] = normalize(states.to("cpu", torch.float64), dim=-1)
         return rows
 
-    # ---- attaching -----------------------------------------------------------------------------------------------
+    # ---- attaching
+    # ---------------------------------------------------------------------------------------------
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Replace `encode_prompt` on this pipeline alone; the returned function restores it.
 
-        Where the negative prompt has a call of its own, `check_inputs`, which gets the prompt before it is encoded, and
-        `prepare_latents` after it tell which call that is.
+        Where the negative prompt has a call of its own, `check_inputs`, which gets the prompt
+        before it is encoded, and `prepare_latents` after it tell which call that is.
         """
 
         def note(begins: bool, original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False) if begins else None)
+            _ASKED.set(
+                (self._pipe, listed(call.arguments.get("prompt")), False) if begins else None
+            )
             return original(*call.args, **call.kwargs)
 
         around: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
@@ -287,8 +393,9 @@ class DiffusersHost(Host):
         call, asked, turn = bound.arguments, _ASKED.get(), "prompt"
         texts = listed(call.get("prompt"))
         if asked is not None and asked[0] is self._pipe:
-            # Of the encodings in one call the first of the prompt is the prompt's. Texts alone cannot tell, since both
-            # prompts may be equal; nor can the number of calls, after an error.
+            # Of the encodings in one call the first of the prompt is the prompt's. Texts alone
+            # cannot tell, since both prompts may be equal; nor can the number of calls, after an
+            # error.
             if texts == asked[1] and not asked[2]:
                 _ASKED.set((*asked[:2], True))
             elif self.source.negatives:
@@ -306,18 +413,23 @@ class DiffusersHost(Host):
             if call.get("prompt") is None and turn != "negative":
                 if any(isinstance(one, Tensor | list) for one in call.values()):
                     attachment.warn_once(
-                        "the call passes embeddings instead of a prompt, so nothing was changed; pass "
-                        'attachment.apply("sequence", prompt_embeds), or embed vldebias.balance_prompts(...).prompts'
+                        "the call passes embeddings instead of a prompt, so nothing was changed;"
+                        ' pass attachment.apply("sequence", prompt_embeds), or embed'
+                        " vldebias.balance_prompts(...).prompts"
                     )
                 return original(*bound.args, **bound.kwargs)
             if attachment.balancer is not None:
                 count = count_of(self.defaults)
-                if count and not count_of(inspect.signature(type(self._pipe).encode_prompt).parameters):
+                if count and not count_of(
+                    inspect.signature(type(self._pipe).encode_prompt).parameters
+                ):
                     attachment.warn_once(SHARED.format(count=count))
                 if turn != "negative":
                     rewrite_call(call, partial(attachment.rewrite, again=turn == "again"))
                 return original(*bound.args, **bound.kwargs)
-            seeing = {name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)}
+            seeing = {
+                name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)
+            }
             with traced(seeing) as (calls, _), during(_ENCODE, encode):
                 result = original(*bound.args, **bound.kwargs)
                 inside = opened(result[self.parts[0].place])
@@ -325,32 +437,55 @@ class DiffusersHost(Host):
                 return self.project(attachment, result, kept, turn == "negative", shown)
 
     def project(
-        self, attachment: Attachment, result: Any, call: Mapping[str, Any], negative: bool = False, shown: Any = None
+        self,
+        attachment: Attachment,
+        result: Any,
+        call: Mapping[str, Any],
+        negative: bool = False,
+        shown: Any = None,
     ) -> Any:
-        """Return the output of `encode_prompt` for `call`, its parts edited; the same object where nothing changed.
+        """Return the output of `encode_prompt` for `call`, its parts edited; the same object where
+        nothing changed.
 
-        negative: the call is for the negative prompt alone. shown: (b, tokens), true for those that show an image.
+        negative: the call is for the negative prompt alone. shown: (b, tokens), true for those that
+        show an image.
         """
         out = list(result)
         for part in self.parts:
             if (self.negative or not negative) and call.get(part.name) is None:
-                out[part.place] = _edited(attachment, part, out[part.place], texts_of(call, "prompt"), shown)
-            if self.negative and part.twin is not None and call.get(f"negative_{part.name}") is None:
-                out[part.twin] = _edited(attachment, part, out[part.twin], texts_of(call, "negative_prompt"), None)
+                out[part.place] = _edited(
+                    attachment, part, out[part.place], texts_of(call, "prompt"), shown
+                )
+            if (
+                self.negative
+                and part.twin is not None
+                and call.get(f"negative_{part.name}") is None
+            ):
+                out[part.twin] = _edited(
+                    attachment, part, out[part.twin], texts_of(call, "negative_prompt"), None
+                )
         if all(a is b for a, b in zip(out, result, strict=True)):
             return result
-        for name in _LAYERS:  # states of other layers than were fitted are another space, often of the same width
+        for name in (
+            _LAYERS
+        ):  # states of other layers than were fitted are another space, often of the same width
             asked, fitted = call.get(name), self.defaults.get(name)
             both = [list(one) if isinstance(one, list | tuple) else one for one in (asked, fitted)]
-            if asked is not None and both[0] != both[1] and not (fitted is None and asked == 0):  # 0: as without it
+            if (
+                asked is not None and both[0] != both[1] and not (fitted is None and asked == 0)
+            ):  # 0: as without it
                 raise InvalidInputError(
-                    f"{self.name}: the edit was fitted with {name}={fitted}, the call got {name}={asked}, which is "
-                    "another space; leave it out, or encode inside attachment.disabled()"
+                    f"{self.name}: the edit was fitted with {name}={fitted}, the call got"
+                    f" {name}={asked}, which is another space; leave it out, or encode inside"
+                    " attachment.disabled()"
                 )
         return type(result)(out)
 
-    def edited(self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float) -> Tensor:
-        """Return edited embeddings, see `Host.edited`; other wordings are encoded as the call encodes the prompts."""
+    def edited(
+        self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float
+    ) -> Tensor:
+        """Return edited embeddings, see `Host.edited`; other wordings are encoded as the call
+        encodes the prompts."""
         encode = _ENCODE.get()
         if not hasattr(edit, "wordings") or encode is None:
             return super().edited(edit, role, z, prompts, strength)
@@ -360,25 +495,34 @@ class DiffusersHost(Host):
             rows = z if inside is None else inside[0][:, part.tokens]
             if rows.shape != z.shape:
                 raise InvalidInputError(
-                    f"{self.name}: method {edit.method!r}: the other wordings have states {tuple(rows.shape)}, the "
-                    f"prompts {tuple(z.shape)}; write the words into the prompts instead"
+                    f"{self.name}: method {edit.method!r}: the other wordings have states"
+                    f" {tuple(rows.shape)}, the prompts {tuple(z.shape)}; write the words into the"
+                    " prompts instead"
                 )
             each.append(rows)
         return cast("Tensor", edit.combined(z, torch.stack(each, dim=1), strength))
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
-        """Fold the edits into the layers that read the embeddings; warn where the negative prompt was not edited."""
+        """Fold the edits into the layers that read the embeddings; warn where the negative prompt
+        was not edited."""
         changed = fold_into_readers(self._pipe, edits, strength)
-        if strength and not self.negative and (self.source.negatives or any(p.twin is not None for p in self.parts)):
+        if (
+            strength
+            and not self.negative
+            and (self.source.negatives or any(p.twin is not None for p in self.parts))
+        ):
             warn(
-                f"{self.name}: weights cannot tell the two branches of guidance apart, so merge() changed the negative "
-                "prompt too, the empty one included. With guidance it generates what an attachment with negative=True "
-                "does, not what this one did; where that matters, keep the attachment"
+                f"{self.name}: weights cannot tell the two branches of guidance apart, so merge()"
+                " changed the negative prompt too, the empty one included. With guidance it"
+                " generates what an attachment with negative=True does, not what this one did;"
+                " where that matters, keep the attachment"
             )
         return changed
 
 
-def _edited(attachment: Attachment, part: Part, value: Any, texts: list[str], shown: Tensor | None) -> Any:
+def _edited(
+    attachment: Attachment, part: Part, value: Any, texts: list[str], shown: Tensor | None
+) -> Any:
     inside = opened(value)
     if inside is None:  # no guidance, no negative branch
         return value

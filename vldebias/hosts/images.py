@@ -1,4 +1,5 @@
-"""Define what image-text models share: one joint space with two towers, a tokenizer, preprocessing of images."""
+"""Define what image-text models share: one joint space with two towers, a tokenizer, preprocessing
+of images."""
 
 from __future__ import annotations
 
@@ -30,17 +31,21 @@ Pixels = Mapping[str, Tensor]
 class JointHost(Host):
     """Serve a model whose text tower ends in the space that it shares with images.
 
-    Roles are "joint" for texts and "image" for images, one or both (`at`); both lie in one space, so that one
-    projection, fitted on texts, serves both. The tokenizer is looked for when a text has to be read, so that a fitted
-    projection attaches without one.
+    Roles are "joint" for texts and "image" for images, one or both (`at`); both lie in one space,
+    so that one projection, fitted on texts, serves both. The tokenizer is looked for when a text
+    has to be read, so that a fitted projection attaches without one.
 
     Attributes:
         head, image_head: the last layer of each tower: a parameter (width, d), a module, or None.
-        wrapped_modules: role -> modules through which another model may be given the same embeddings.
+        wrapped_modules: role -> modules through which another model may be given the same
+            embeddings.
         context_length: number of tokens that the text tower reads, special tokens included.
-        find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut. decode: ids -> text.
-        tokenize: prompts -> arguments of the text tower, (n, length) each on the CPU; padded as in the training.
-        features, image_features: inputs of a tower -> (n, d) on the model's device, before normalising.
+        find_tokenizer: the argument of `debias` -> a tokenizer. count_tokens: of prompts, uncut.
+            decode: ids -> text.
+        tokenize: prompts -> arguments of the text tower, (n, length) each on the CPU; padded as in
+            the training.
+        features, image_features: inputs of a tower -> (n, d) on the model's device, before
+            normalising.
     """
 
     roles: tuple[str, ...] = (TEXT,)
@@ -57,13 +62,19 @@ class JointHost(Host):
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         self.model: Any = model
-        self.name, self.model_id = type(model).__name__, getattr(model, "name_or_path", None) or None
+        self.name, self.model_id = (
+            type(model).__name__,
+            getattr(model, "name_or_path", None) or None,
+        )
         self._given_tokenizer = tokenizer
 
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
         """Return the model, and the modules that may give its embeddings to other models."""
-        return (self.model, *(module for role in self.roles for module in self.wrapped_modules(role)))
+        return (
+            self.model,
+            *(module for role in self.roles for module in self.wrapped_modules(role)),
+        )
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -80,41 +91,58 @@ class JointHost(Host):
         return [self.decode(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return `features` for training, where a host may skip padding that has no effect on them."""
+        """Return `features` for training, where a host may skip padding that has no effect on
+        them."""
         return self.features(tokens)
 
     def encode(self, prompts: Sequence[str]) -> Tensor:
-        """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for unknown token ids."""
+        """Return (n, d) embeddings of prompts before normalising; raise InvalidInputError for
+        unknown token ids."""
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
-        tables = (m for part in self.text_modules for m in part.modules() if isinstance(m, nn.Embedding))
-        rows = max((table.num_embeddings for table in tables), default=0)  # the largest table is that of the tokens
-        highest = max((int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0)
+        tables = (
+            m for part in self.text_modules for m in part.modules() if isinstance(m, nn.Embedding)
+        )
+        rows = max(
+            (table.num_embeddings for table in tables), default=0
+        )  # the largest table is that of the tokens
+        highest = max(
+            (int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0
+        )
         if rows and highest >= rows:
             raise InvalidInputError(
-                f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the vocabulary of {self.name}. "
-                "Pass the model's own tokenizer"
+                f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the"
+                f" vocabulary of {self.name}. Pass the model's own tokenizer"
             )
         device = next(self.model.parameters()).device
-        device = "cpu" if device.type == "meta" else device  # weights that are fetched from there as they are needed
+        device = (
+            "cpu" if device.type == "meta" else device
+        )  # weights that are fetched from there as they are needed
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
-        """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the context length."""
+        """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the
+        context length."""
         limit = self.context_length
         with TOKENIZING:
             counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
-        long = [f"{shorten(p, 60, placeholder=' ...')!r} ({n} tokens)" for p, n in counts.items() if n > limit]
+        long = [
+            f"{shorten(p, 60, placeholder=' ...')!r} ({n} tokens)"
+            for p, n in counts.items()
+            if n > limit
+        ]
         if long:
             shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
             warn(
-                f"{self.name}: the context length is {limit} tokens; truncated prompts, to be shortened: {shown}",
+                f"{self.name}: the context length is {limit} tokens; truncated prompts, to be"
+                f" shortened: {shown}",
                 TruncatedPromptWarning,
             )
         return self.read_by(self.encode, prompts, role, self.model)
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
-        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same for both sides."""
+        """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same
+        for both sides."""
         return super().embed(list(prompts), TEXT)
 
     def space(self, role: str) -> str:
@@ -123,15 +151,22 @@ class JointHost(Host):
 
     def dim(self, role: str) -> int:
         """Return the width d of the joint space, from the head where it has one."""
-        last = self.head[-1] if isinstance(self.head, nn.Sequential) and len(self.head) else self.head
-        width = last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
+        last = (
+            self.head[-1] if isinstance(self.head, nn.Sequential) and len(self.head) else self.head
+        )
+        width = (
+            last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
+        )
         return width if isinstance(width, int) else super().dim(role)
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
-        """Fold the projection into the heads, in place and in the dtype of their weights; all of them or none."""
+        """Fold the projection into the heads, in place and in the dtype of their weights; all of
+        them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
         where = f"{self.name}: the last layer of the"
-        folds = {role: foldable(f"{where} {heads[role][0]} tower", heads[role][1]) for role in edits}
+        folds = {
+            role: foldable(f"{where} {heads[role][0]} tower", heads[role][1]) for role in edits
+        }
         for role, fold in folds.items():
             fold(edits[role], strength)
         return [self.model]
@@ -141,9 +176,10 @@ class JointHost(Host):
 class ImageEncoder:
     """Encode images by the image side of an image-text model, never edited.
 
-    name: of the model. model: the whole model, whose device and precision the encoder uses. tower: the modules that
-    make the features, with the head. preprocessing: a text that identifies it. prepare: RGB image -> pixels, from
-    several threads. forward: pixels of a batch -> (b, d), before normalising.
+    name: of the model. model: the whole model, whose device and precision the encoder uses. tower:
+    the modules that make the features, with the head. preprocessing: a text that identifies it.
+    prepare: RGB image -> pixels, from several threads. forward: pixels of a batch -> (b, d), before
+    normalising.
     """
 
     name: str
@@ -155,35 +191,55 @@ class ImageEncoder:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return `vldebias.hosts.base.weights_fingerprint` of the tower, which survives half precision."""
+        """Return `vldebias.hosts.base.weights_fingerprint` of the tower, which survives half
+        precision."""
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()
 
     @cached_property
     def digest(self) -> str:
-        """Return a hash of every weight, every buffer and the architecture, which any change of the tower changes.
+        """Return a hash of every weight, every buffer and the architecture, which any change of the
+        tower changes.
 
-        The fingerprint allows for casts and leaves adapters out, and the same weights serve two architectures
-        (open_clip's ViT-B-32 and ViT-B-32-quickgelu): it cannot identify cached features.
+        The fingerprint allows for casts and leaves adapters out, and the same weights serve two
+        architectures (open_clip's ViT-B-32 and ViT-B-32-quickgelu): it cannot identify cached
+        features.
         """
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                # the plain values that it was built with: sizes, kinds of pooling, constants of activations
-                plain = {k: v for k, v in vars(part).items() if isinstance(v, (bool, int, float, str, tuple))}
-                settings = {k: str(plain[k]) for k in sorted(plain) if k[0] != "_" and k != "training"}
+                # the plain values that it was built with: sizes, kinds of pooling, constants of
+                # activations
+                plain = {
+                    k: v
+                    for k, v in vars(part).items()
+                    if isinstance(v, (bool, int, float, str, tuple))
+                }
+                settings = {
+                    k: str(plain[k]) for k in sorted(plain) if k[0] != "_" and k != "training"
+                }
                 state.update(f"{name} {type(part).__qualname__} {settings}\n".encode())
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
-                    raise InvalidInputError(f"{self.name}: {name} is on the meta device; load the weights first")
+                    raise InvalidInputError(
+                        f"{self.name}: {name} is on the meta device; load the weights first"
+                    )
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                state.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+                state.update(
+                    tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+                )
         return state.hexdigest()
 
     @property
     def first_weight(self) -> Tensor:
-        """Return the weight that reads the pixels, which need its dtype; norms around it may have another."""
-        layers = (m.weight for t in self.tower for m in t.modules() if isinstance(m, (nn.Conv2d, nn.Linear)))
+        """Return the weight that reads the pixels, which need its dtype; norms around it may have
+        another."""
+        layers = (
+            m.weight
+            for t in self.tower
+            for m in t.modules()
+            if isinstance(m, (nn.Conv2d, nn.Linear))
+        )
         return next((w for w in layers if w.is_floating_point()), torch.zeros(()))
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
@@ -195,7 +251,9 @@ class ImageEncoder:
         batch, first = {}, self.first_weight
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
-            batch[name] = tensor.to(first.device, first.dtype if tensor.is_floating_point() else None)
+            batch[name] = tensor.to(
+                first.device, first.dtype if tensor.is_floating_point() else None
+            )
         with reading(self.model), torch.inference_mode():
             features = self.forward(batch)
         return features.float().cpu()
@@ -207,18 +265,21 @@ def image_encoder(
     """Return the image encoder of an open_clip or transformers image-text model.
 
     Args:
-        preprocess: the model's own preprocessing: open_clip's transform, a transformers processor or image processor,
-            or any function of a PIL image that gives a tensor (3, h, w). Called from several threads.
+        preprocess: the model's own preprocessing: open_clip's transform, a transformers processor
+            or image processor, or any function of a PIL image that gives a tensor (3, h, w). Called
+            from several threads.
         preprocessing: a text that identifies `preprocess` where its own description does not.
 
     Raises:
-        UnsupportedHostError: a model of another class. InvalidInputError: `preprocess` cannot be called or described.
+        UnsupportedHostError: a model of another class. InvalidInputError: `preprocess` cannot be
+            called or described.
     """
     host = cast("JointHost", resolve(model))
     if not host.image_tower:
         raise UnsupportedHostError(
-            f"{host.name}: it has no image tower that shares a space with texts; expected an image-text model of "
-            "open_clip or transformers. Features of other models are read by vldebias.data.embeddings.load_embeddings"
+            f"{host.name}: it has no image tower that shares a space with texts; expected an"
+            " image-text model of open_clip or transformers. Features of other models are read by"
+            " vldebias.data.embeddings.load_embeddings"
         )
     processor = getattr(preprocess, "image_processor", preprocess)
     text = preprocessing
@@ -230,12 +291,19 @@ def image_encoder(
         text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(processor))
         if not callable(processor) or " at 0x" in text or "Lambda(" in text or "<lambda>" in text:
             raise InvalidInputError(
-                f"preprocess: {text} cannot be told from another one, so its features could be taken for the other's; "
-                "expected open_clip's transform, a transformers image processor or a named function, or give "
-                "preprocessing='a text for it'"
+                f"preprocess: {text} cannot be told from another one, so its features could be"
+                " taken for the other's; expected open_clip's transform, a transformers image"
+                " processor or a named function, or give preprocessing='a text for it'"
             )
     name = name or host.model_id or host.name
-    return ImageEncoder(name, model, tuple(host.image_tower), text, partial(_prepare, processor), host.image_features)
+    return ImageEncoder(
+        name,
+        model,
+        tuple(host.image_tower),
+        text,
+        partial(_prepare, processor),
+        host.image_features,
+    )
 
 
 def _prepare(processor: Any, image: Image.Image) -> Pixels:
@@ -246,5 +314,7 @@ def _prepare(processor: Any, image: Image.Image) -> Pixels:
     pixels = processor(image)
     if not isinstance(pixels, Tensor) or pixels.ndim != 3:
         shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
-        raise InvalidInputError(f"preprocess: expected a tensor (3, h, w) for an image, got {shape}")
+        raise InvalidInputError(
+            f"preprocess: expected a tensor (3, h, w) for an image, got {shape}"
+        )
     return {"pixel_values": pixels[None]}

@@ -1,4 +1,5 @@
-"""Load a model or pipeline by name from open_clip, transformers, diffusers or the packaged miniature."""
+"""Load a model or pipeline by name from open_clip, transformers, diffusers or the packaged
+miniature."""
 
 from __future__ import annotations
 
@@ -12,13 +13,17 @@ from vldebias import miniature
 from vldebias.errors import InvalidInputError, VldebiasError, need
 from vldebias.hub import NO_CODE, asked_once, reason
 
-_SCHEMAS = ("hf-hub:", "local-dir:")  # names by which open_clip finds a model without a list of its own
+_SCHEMAS = (
+    "hf-hub:",
+    "local-dir:",
+)  # names by which open_clip finds a model without a list of its own
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """Hold a model or pipeline with its tokenizer and preprocessing; preprocess is None for pipelines."""
+    """Hold a model or pipeline with its tokenizer and preprocessing; preprocess is None for
+    pipelines."""
 
     host: Any
     name: str
@@ -37,8 +42,9 @@ def load_host(
     """Load the model or pipeline that the options name.
 
     Args:
-        model: an open_clip architecture (with `pretrained`); without, a transformers id, an open_clip "hf-hub:..." or
-            "local-dir:...", a folder that `vldebias train` or one of the two libraries has written, or "miniature".
+        model: an open_clip architecture (with `pretrained`); without, a transformers id, an
+            open_clip "hf-hub:..." or "local-dir:...", a folder that `vldebias train` or one of the
+            two libraries has written, or "miniature".
         pretrained: an open_clip tag or a checkpoint file.
         pipeline: a diffusers id or folder, or "miniature".
         device, dtype: where and how to hold the weights ("cuda", "float16").
@@ -47,45 +53,63 @@ def load_host(
         InvalidInputError: the options contradict each other, or the weights cannot be loaded.
     """
     if (model is None) == (pipeline is None) or (pretrained is not None and model is None):
-        raise InvalidInputError("expected either --model (with --pretrained for open_clip weights) or --pipeline")
+        raise InvalidInputError(
+            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
+        )
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
     name, weights = pipeline or model or "", getattr(torch, dtype or "float32")
     shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
-    with asked_once("." if name == "miniature" else pretrained or name.removeprefix("local-dir:")) as why:
+    with asked_once(
+        "." if name == "miniature" else pretrained or name.removeprefix("local-dir:")
+    ) as why:
         try:
             if pipeline is None:
                 loaded = _model(name, pretrained)
             elif name == "miniature":
                 loaded = Loaded(miniature.load_pipeline(), name)
             else:
-                loaded = Loaded(need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name)
+                loaded = Loaded(
+                    need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name
+                )
             host = loaded.host.to(device)
-            # Afterwards, since the argument's name differs between releases; diffusers warns of a cast to the same.
-            return replace(loaded, host=host.to(weights) if pipeline is None or host.dtype != weights else host)
+            # Afterwards, since the argument's name differs between releases; diffusers warns of a
+            # cast to the same.
+            return replace(
+                loaded, host=host.to(weights) if pipeline is None or host.dtype != weights else host
+            )
         except VldebiasError:
             raise
-        except Exception as error:  # on damaged files the libraries raise whatever they stumble over
+        except (
+            Exception
+        ) as error:  # on damaged files the libraries raise whatever they stumble over
             raise InvalidInputError(
-                f"cannot load {shown}: {reason(error)}{f' ({why})' if why else ''}. Expected an open_clip architecture "
-                "with --pretrained, a transformers or diffusers id or local folder, or 'miniature'; where there is no "
-                "network use a folder that `hf download ID --local-dir DIR` wrote elsewhere"
+                f"cannot load {shown}: {reason(error)}{f' ({why})' if why else ''}. Expected an"
+                " open_clip architecture with --pretrained, a transformers or diffusers id or"
+                " local folder, or 'miniature'; where there is no network use a folder that `hf"
+                " download ID --local-dir DIR` wrote elsewhere"
             ) from error
 
 
 def _model(name: str, pretrained: str | None) -> Loaded:
     folder = Path(name)
     # transformers' config.json goes first, since repositories often serve two libraries
-    held = () if (folder / "config.json").is_file() else ("open_clip_config.json", "clip.safetensors")
+    held = (
+        () if (folder / "config.json").is_file() else ("open_clip_config.json", "clip.safetensors")
+    )
     first = next((file for file in held if (folder / file).is_file()), None)
     if name == "miniature" or (first == "clip.safetensors" and pretrained is None):
         model, preprocess, tokenizer = miniature.load_clip(None if name == "miniature" else folder)
         return Loaded(model, name, tokenizer, preprocess)
     if pretrained is not None or first or name.startswith(_SCHEMAS):
         open_clip = need("open_clip")
-        called = name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
+        called = (
+            name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
+        )
         if called not in open_clip.list_models() and not called.startswith(_SCHEMAS):
-            raise InvalidInputError(f"{name!r} is not an open_clip architecture; see open_clip.list_models()")
+            raise InvalidInputError(
+                f"{name!r} is not an open_clip architecture; see open_clip.list_models()"
+            )
         made, preprocess = open_clip.create_model_from_pretrained(called, pretrained=pretrained)
         shown = name if pretrained is None else f"{name}/{pretrained}"
         return Loaded(made.eval(), shown, open_clip.get_tokenizer(called), preprocess)

@@ -1,8 +1,9 @@
 """Serve Modular Diffusers: edit and rewrite prompts around the block that encodes text.
 
-A modular pipeline has no `encode_prompt`. Its blocks pass on a state, and one block puts the embeddings of the prompt
-there and names them in its `intermediate_outputs`. That one block object gets a class of its own, which rewrites the
-prompt before the block runs and edits embeddings after it; `attachment.remove()` gives it its class back.
+A modular pipeline has no `encode_prompt`. Its blocks pass on a state, and one block puts the
+embeddings of the prompt there and names them in its `intermediate_outputs`. That one block object
+gets a class of its own, which rewrites the prompt before the block runs and edits embeddings after
+it; `attachment.remove()` gives it its class back.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class ModularHost(DiffusersHost):
 
     def __init__(self, pipe: Any, tokenizer: Any, negative: bool) -> None:
         why = ""
-        for self.block in leaves(pipe._blocks):  # of a conditional block the one that needs no image
+        for self.block in leaves(
+            pipe._blocks
+        ):  # of a conditional block the one that needs no image
             names = tuple(one.name for one in self.block.intermediate_outputs)
             self.inputs = {one.name: one for one in self.block.inputs if one.name}
             if "prompt" not in self.inputs or not any(map(EMBEDDING.match, names)):
@@ -55,11 +58,14 @@ class ModularHost(DiffusersHost):
             else:
                 return
         raise UnsupportedHostError(
-            why or f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings as its outputs"
+            why
+            or f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings "
+            "as its outputs"
         )
 
     def call(self, prompt: str, **more: Any) -> Any:
-        """Return the block's outputs for a prompt, in a list or, where it takes a single one, alone."""
+        """Return the block's outputs for a prompt, in a list or, where it takes a single one,
+        alone."""
         for given in [prompt] if self.single else [[prompt], prompt]:
             state = need("diffusers.modular_pipelines").PipelineState()
             for name, one in self.inputs.items():
@@ -77,15 +83,22 @@ class ModularHost(DiffusersHost):
         return tuple(state.get(name) for name in self.source.returns)
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Give the block that encodes text, or a conditional one that holds it, a class of its own, until removed."""
+        """Give the block that encodes text, or a conditional one that holds it, a class of its own,
+        until removed."""
         sequential, block = need("diffusers").SequentialPipelineBlocks, self._pipe._blocks
         while isinstance(block, sequential):
-            block = next(one for one in block.sub_blocks.values() if any(leaf is self.block for leaf in leaves(one)))
+            block = next(
+                one
+                for one in block.sub_blocks.values()
+                if any(leaf is self.block for leaf in leaves(one))
+            )
         kind = type(block)
 
         @torch.no_grad()
         def call(one: Any, components: Any, state: Any) -> Any:
-            acts = one is block and components is self._pipe  # a copy of the block is of another pipeline
+            acts = (
+                one is block and components is self._pipe
+            )  # a copy of the block is of another pipeline
             if not acts or attachment.state != "attached" or BARE.get():
                 return kind.__call__(one, components, state)
             return self._around(attachment, lambda: kind.__call__(one, components, state), state)
@@ -103,7 +116,10 @@ class ModularHost(DiffusersHost):
     def _around(self, attachment: Attachment, run: Any, state: Any) -> Any:
         prompt, call = state.get("prompt"), copied({name: state.get(name) for name in self.inputs})
         if attachment.balancer is not None and prompt is not None:
-            count = next((n for n in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(n)), None)
+            count = next(
+                (n for n in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(n)),
+                None,
+            )
             if self.single:
                 call["prompt"] = attachment.rewrite([prompt])[0]
                 if count is not None and state.get(count) > 1:
@@ -118,9 +134,15 @@ class ModularHost(DiffusersHost):
         if attachment.balancer is None and listed(prompt):
             result = {name: state.get(name) for name in self.source.returns}
             if result[self.parts[0].name] is None:
-                raise InvalidInputError(f"{self.name}: got a prompt, but its block gave no {self.parts[0].name!r}")
+                raise InvalidInputError(
+                    f"{self.name}: got a prompt, but its block gave no {self.parts[0].name!r}"
+                )
             # Where the block reports which tokens are of an image: those up to the last of them.
-            masks = [one for name, one in result.items() if re.search("image.*mask", name) and one is not None]
+            masks = [
+                one
+                for name, one in result.items()
+                if re.search("image.*mask", name) and one is not None
+            ]
             shown = up_to_last(masks[0]) if masks else None
             edited = self.project(attachment, tuple(result.values()), call, shown=shown)
             for name, now in zip(result, edited, strict=True):

@@ -1,4 +1,5 @@
-"""Apply edits in open_clip models, to the outputs of `encode_text` and `encode_image` before normalisation."""
+"""Apply edits in open_clip models, to the outputs of `encode_text` and `encode_image` before
+normalisation."""
 
 from __future__ import annotations
 
@@ -31,22 +32,27 @@ class OpenClipHost(JointHost):
 
     def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
         super().__init__(model, tokenizer)
-        if not any(b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED for b in type(model).__mro__):
+        if not any(
+            b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED
+            for b in type(model).__mro__
+        ):
             raise UnsupportedHostError(
-                f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; "
-                "pass the whole model, as open_clip.create_model returns it, built without TorchScript"
+                f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; pass"
+                " the whole model, as open_clip.create_model returns it, built without TorchScript"
             )
         self.image_tower = [model.visual]
 
     @property
     def head(self) -> object:
-        """Return `text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging Face tower."""
+        """Return `text_projection` of CLIP and of open_clip's own text towers, `proj` of a Hugging
+        Face tower."""
         tower = getattr(self.model, "text", self.model)
         return tower.proj if hasattr(tower, "proj") else tower.text_projection
 
     @property
     def image_head(self) -> object:
-        """Return `proj` of a vision transformer, else the last layer of a ResNet's attention pool or of timm's head."""
+        """Return `proj` of a vision transformer, else the last layer of a ResNet's attention pool
+        or of timm's head."""
         visual = self.model.visual
         if hasattr(visual, "proj"):
             return visual.proj
@@ -63,36 +69,53 @@ class OpenClipHost(JointHost):
 
     @property
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return the text tower: CLIP has its parts as its own children, the other classes have it as `text`."""
-        children = [one for name, one in self.model.named_children() if name not in ("visual", "text_decoder")]
-        own = [p for name, p in self.model.named_parameters(recurse=False) if not name.startswith("logit_")]
+        """Return the text tower: CLIP has its parts as its own children, the other classes have it
+        as `text`."""
+        children = [
+            one
+            for name, one in self.model.named_children()
+            if name not in ("visual", "text_decoder")
+        ]
+        own = [
+            p
+            for name, p in self.model.named_parameters(recurse=False)
+            if not name.startswith("logit_")
+        ]
         return [*children, nn.ParameterList(own)]
 
     def find_tokenizer(self, given: Any) -> Any:
-        """Return the argument, or CLIP's own tokenizer where context length and vocabulary are CLIP's."""
+        """Return the argument, or CLIP's own tokenizer where context length and vocabulary are
+        CLIP's."""
         if given is None:
-            sizes = (getattr(self.model, "context_length", None), getattr(self.model, "vocab_size", None))
+            sizes = (
+                getattr(self.model, "context_length", None),
+                getattr(self.model, "vocab_size", None),
+            )
             if sizes != (77, 49408):
                 raise InvalidInputError(
-                    f"{self.name}: context length {sizes[0]} and vocabulary {sizes[1]} are not those of CLIP's own "
-                    "tokenizer (77, 49408); pass tokenizer=open_clip.get_tokenizer(model_name)"
+                    f"{self.name}: context length {sizes[0]} and vocabulary {sizes[1]} are not"
+                    " those of CLIP's own tokenizer (77, 49408); pass"
+                    " tokenizer=open_clip.get_tokenizer(model_name)"
                 )
             return need("open_clip").SimpleTokenizer()
         has_ids = hasattr(given, "tokenizer") or hasattr(given, "all_special_ids")
         if not callable(given) or not has_ids or not hasattr(given, "context_length"):
             raise InvalidInputError(
-                f"tokenizer: expected what open_clip.get_tokenizer(model_name) returns, got {type(given).__name__}"
+                "tokenizer: expected what open_clip.get_tokenizer(model_name) returns, got"
+                f" {type(given).__name__}"
             )
         return given
 
     @property
     def context_length(self) -> int:
-        """Return the smaller of the tokenizer's length, which it pads to, and the model's, where each has one."""
+        """Return the smaller of the tokenizer's length, which it pads to, and the model's, where
+        each has one."""
         lengths = (self.tokenizer.context_length, getattr(self.model, "context_length", None))
         return min(length for length in lengths if length)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
-        """Count tokens after the tokenizer's own cleaning, start and end tokens of CLIP's tokenizer included."""
+        """Count tokens after the tokenizer's own cleaning, start and end tokens of CLIP's tokenizer
+        included."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
             return [len(self.tokenizer.encode(prompt)) + 2 for prompt in prompts]
@@ -108,15 +131,30 @@ class OpenClipHost(JointHost):
         return cast("Tensor", self.model.encode_text(tokens["text"], normalize=False))
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Return the output of `encode_text`, computed up to the last end token of the batch by CLIP's own tower."""
+        """Return the output of `encode_text`, computed up to the last end token of the batch by
+        CLIP's own tower."""
         model: Any = self.model
         clip, ids = need("open_clip").CLIP, tokens["text"]
-        causal = isinstance(model, clip) and type(model).encode_text is clip.encode_text and model.attn_mask is not None
-        if not causal or model.text_pool_type not in ("argmax", "eos") or not hasattr(model.transformer, "batch_first"):
+        causal = (
+            isinstance(model, clip)
+            and type(model).encode_text is clip.encode_text
+            and model.attn_mask is not None
+        )
+        if (
+            not causal
+            or model.text_pool_type not in ("argmax", "eos")
+            or not hasattr(model.transformer, "batch_first")
+        ):
             return self.features(tokens)
-        last = ids.argmax(-1) if model.text_pool_type == "argmax" else (ids == model.text_eos_id).int().argmax(-1)
+        last = (
+            ids.argmax(-1)
+            if model.text_pool_type == "argmax"
+            else (ids == model.text_eos_id).int().argmax(-1)
+        )
         length, dtype = int(last.max()) + 1, model.transformer.get_cast_dtype()
-        x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[:length].to(dtype)
+        x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[
+            :length
+        ].to(dtype)
         x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
         pooled: Tensor = x[torch.arange(len(ids), device=ids.device), last]
         head = model.text_projection
@@ -129,7 +167,8 @@ class OpenClipHost(JointHost):
         return cast("Tensor", self.model.encode_image(pixels["pixel_values"], normalize=False))
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode ids to text up to the end token, since CLIP's tokenizer pads with the id of "!"."""
+        """Decode ids to text up to the end token, since CLIP's tokenizer pads with the id of
+        "!"."""
         tokenizer = self.tokenizer
         if hasattr(tokenizer, "tokenizer"):
             return str(tokenizer.tokenizer.decode(list(ids), skip_special_tokens=True))
@@ -140,21 +179,29 @@ class OpenClipHost(JointHost):
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Replace the methods that return embeddings, as attributes of the instance."""
         names = ["forward_intermediates", *(name for role in self.roles for name in _ENCODE[role])]
-        around = {name: partial(self._change, attachment, name) for name in names if hasattr(self.model, name)}
+        around = {
+            name: partial(self._change, attachment, name)
+            for name in names
+            if hasattr(self.model, name)
+        }
         return hook_methods(attachment, self.model, around)
 
-    def _change(self, attachment: Attachment, name: str, original: Any, call: BoundArguments) -> Any:
-        """Edit `encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d) before it is normalised.
+    def _change(
+        self, attachment: Attachment, name: str, original: Any, call: BoundArguments
+    ) -> Any:
+        """Edit `encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d) before
+        it is normalised.
 
-        CoCa's private ones return ((b, d), tokens), of which the tokens stay unchanged. Where one method calls another,
-        only the outermost edits. `forward_intermediates` has separate paths through both towers and is refused.
+        CoCa's private ones return ((b, d), tokens), of which the tokens stay unchanged. Where one
+        method calls another, only the outermost edits. `forward_intermediates` has separate paths
+        through both towers and is refused.
         """
         if not attachment.acts:
             return original(*call.args, **call.kwargs)
         if name not in _ENCODE[TEXT] + _ENCODE[IMAGE]:
             raise UnsupportedHostError(
-                f"{self.name}: the edit does not apply to {name}. Call encode_text or encode_image for edited "
-                f"features, or {name} inside `with attachment.disabled():`"
+                f"{self.name}: the edit does not apply to {name}. Call encode_text or encode_image"
+                f" for edited features, or {name} inside `with attachment.disabled():`"
             )
         normalize = call.arguments.get("normalize", False)
         if normalize:

@@ -1,4 +1,5 @@
-"""Train an image-text model by functions from pixels and tokens to features, and save it for its own library."""
+"""Train an image-text model by functions from pixels and tokens to features, and save it for its
+own library."""
 
 from __future__ import annotations
 
@@ -36,41 +37,57 @@ CONFIG, WEIGHTS = "open_clip_config.json", "open_clip_model.safetensors"
 class Towers:
     """Encode images and texts by the two towers of a model, never edited, on whatever device it is.
 
-    model: an open_clip or transformers image-text model. tokenizer: the model's own; None to find it by the model.
-    preprocess: for evaluation, of a PIL image. library: that reads the saved model, "open_clip" or "transformers".
-    size: (h, w) of the pixels. mean, std: of each channel, as `prepare` subtracts and divides values in [0, 1].
-    temperature, bias: of the softmax over cosines, as loaded; the bias is SigLIP's, else None. image_parts, text_parts:
-    each tower with its head. heads: the layers with weights that end in the joint space.
+    model: an open_clip or transformers image-text model. tokenizer: the model's own; None to find
+    it by the model.
+    preprocess: for evaluation, of a PIL image. library: that reads the saved model, "open_clip" or
+    "transformers".
+    size: (h, w) of the pixels. mean, std: of each channel, as `prepare` subtracts and divides
+    values in [0, 1]. temperature, bias: of the softmax over cosines, as loaded; the bias is
+    SigLIP's, else None. image_parts, text_parts: each tower with its head. heads: the layers with
+    weights that end in the joint space.
 
     Raises:
-        UnsupportedHostError: another class; a model whose images are not (3, h, w). AlreadyAttachedError: the model
-            carries a projection. InvalidInputError: no tokenizer, or preprocessing that is no normalised resizing.
+        UnsupportedHostError: another class; a model whose images are not (3, h, w).
+            AlreadyAttachedError: the model carries a projection. InvalidInputError: no tokenizer,
+            or preprocessing that is no normalised resizing.
     """
 
     def __init__(self, model: Any, tokenizer: Any, preprocess: Any) -> None:
         self._encoder = image_encoder(model, preprocess, preprocessing="not described")
         if any(base.__name__ == "Siglip2Model" for base in type(model).__mro__):
             raise UnsupportedHostError(
-                f"{type(model).__name__}: reads images as patches, which cannot be augmented as pixels (3, h, w). "
-                "Train a checkpoint of one resolution that loads as SiglipModel (google/siglip2-base-patch16-224)"
+                f"{type(model).__name__}: reads images as patches, which cannot be augmented as"
+                " pixels (3, h, w). Train a checkpoint of one resolution that loads as SiglipModel"
+                " (google/siglip2-base-patch16-224)"
             )
         host = resolve(model, tokenizer=tokenizer)
         assert isinstance(host, JointHost)  # `image_encoder` takes nothing else
         attachment = attachment_of(model)
         if attachment is not None:
             raise AlreadyAttachedError(
-                f"{host.name}: got a model with {attachment!r}, which training would ignore. Call .remove() on it, "
-                "train, and fit it again on the trained weights"
+                f"{host.name}: got a model with {attachment!r}, which training would ignore. Call"
+                " .remove() on it, train, and fit it again on the trained weights"
             )
         self.model, self._host, self.library = model, host, host.library
         self.tokenizer, self.preprocess = host.tokenizer, preprocess
         self._normalisation()
         self.image_parts: tuple[Part, ...] = tuple(host.image_tower)
         self.text_parts: tuple[Part, ...] = tuple(host.text_modules)
-        heads = (head for head in (host.image_head, host.head) if isinstance(head, (nn.Module, nn.Parameter)))
-        self.heads = tuple(h for h in heads if isinstance(h, nn.Parameter) or next(h.parameters(), None) is not None)
+        heads = (
+            head
+            for head in (host.image_head, host.head)
+            if isinstance(head, (nn.Module, nn.Parameter))
+        )
+        self.heads = tuple(
+            h
+            for h in heads
+            if isinstance(h, nn.Parameter) or next(h.parameters(), None) is not None
+        )
         self._scalar = "logit_scale" if hasattr(model, "logit_scale") else "temperature"
-        value, bias = float(getattr(model, self._scalar).detach()), getattr(model, "logit_bias", None)
+        value, bias = (
+            float(getattr(model, self._scalar).detach()),
+            getattr(model, "logit_bias", None),
+        )
         self.temperature = value if self._scalar == "temperature" else math.exp(-value)
         self.bias = None if bias is None else float(bias.detach())
         self._cuts_warned = False
@@ -82,27 +99,35 @@ class Towers:
     def image(self, pixels: Tensor) -> Tensor:
         """Encode pixels (b, 3, h, w) to features (b, d), before normalising."""
         with during(BARE):
-            return self._encoder.forward({"pixel_values": pixels.to(self._encoder.first_weight.dtype)})
+            return self._encoder.forward(
+                {"pixel_values": pixels.to(self._encoder.first_weight.dtype)}
+            )
 
     def text(self, tokens: Tokens) -> Tensor:
-        """Encode outputs of `tokenize`, on the model's device, to features (b, d), before normalising."""
+        """Encode outputs of `tokenize`, on the model's device, to features (b, d), before
+        normalising."""
         with during(BARE):
             return self._host.trained_features(tokens)
 
     def tokenize(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """Convert captions to text tower arguments, (b, length) each, on the CPU; warn once of cut ones."""
+        """Convert captions to text tower arguments, (b, length) each, on the CPU; warn once of cut
+        ones."""
         with TOKENIZING:
             tokens = self._host.tokenize(list(captions))
             if self._cuts_warned:
                 return tokens
             ids, limit = next(iter(tokens.values())), self._host.context_length
-            # A padded row ends in padding twice, a cut one in a word and the end token: only those are counted.
+            # A padded row ends in padding twice, a cut one in a word and the end token: only those
+            # are counted.
             full = [captions[i] for i in (ids[:, -1] != ids[:, -2]).nonzero().flatten().tolist()]
             cut = sum(count > limit for count in self._host.count_tokens(full)) if full else 0
         if cut:
             self._cuts_warned = True
             cuts = f"{cut} of {len(captions)} captions are truncated (reported once)"
-            warn(f"{self._host.name}: the context length is {limit} tokens; {cuts}", TruncatedPromptWarning)
+            warn(
+                f"{self._host.name}: the context length is {limit} tokens; {cuts}",
+                TruncatedPromptWarning,
+            )
         return tokens
 
     @torch.no_grad()
@@ -116,43 +141,59 @@ class Towers:
     def _normalisation(self) -> None:
         """Measure size, mean and std of the outputs of `prepare` on plain images."""
         new = need("PIL.Image").new
-        plain = [self.prepare(new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)]  # 0, 0.4, 1
+        plain = [
+            self.prepare(new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)
+        ]  # 0, 0.4, 1
         other = self.prepare(new("RGB", (96, 64)))
         black, grey, white = levels = [pixels.flatten(1).mean(dim=1) for pixels in plain]
-        flat = all((one - level[:, None, None]).abs().max() < 1e-3 for one, level in zip(plain, levels, strict=True))
-        linear = flat and torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3) and bool((white > black).all())
+        flat = all(
+            (one - level[:, None, None]).abs().max() < 1e-3
+            for one, level in zip(plain, levels, strict=True)
+        )
+        linear = (
+            flat
+            and torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3)
+            and bool((white > black).all())
+        )
         if other.shape != plain[0].shape or other.shape[0] != 3 or not linear:
             raise InvalidInputError(
-                f"preprocess: plain images became {tuple(plain[0].shape)} and {tuple(other.shape)}; expected (3, h, w) "
-                "of one size, each channel (value - mean) / std, as training augments images. Pass the model's "
-                "preprocessing for evaluation: open_clip's second transform, or the image processor"
+                f"preprocess: plain images became {tuple(plain[0].shape)} and {tuple(other.shape)};"
+                " expected (3, h, w) of one size, each channel (value - mean) / std, as training"
+                " augments images. Pass the model's preprocessing for evaluation: open_clip's"
+                " second transform, or the image processor"
             )
         rows = (-black / (white - black), 1 / (white - black))
         self.mean, self.std = (tuple(round(x, 6) for x in row.tolist()) for row in rows)
         self.size: tuple[int, int] = (other.shape[1], other.shape[2])
 
-    # ---- saving ------------------------------------------------------------------------------------------------
+    # ---- saving
+    # ---------------------------------------------------------------------------------------------
 
     def save(self, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
-        """Write the model with `weights` into an existing folder, with its tokenizer and its preprocessing.
+        """Write the model with `weights` into an existing folder, with its tokenizer and its
+        preprocessing.
 
-        weights: a whole state dict without adapters, which the model itself may carry. folder: open it by open_clip as
-        "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`. name: the name that the model was loaded by;
-        an open_clip model does not know its own architecture.
+        weights: a whole state dict without adapters, which the model itself may carry. folder: open
+        it by open_clip as "local-dir:FOLDER", by `from_pretrained`, and by `--model FOLDER`. name:
+        the name that the model was loaded by; an open_clip model does not know its own
+        architecture.
         """
         if self.library == "transformers":
             self.model.save_pretrained(folder, state_dict=dict(weights))
             for part in self._savable_parts():
                 part.save_pretrained(folder)
             return
-        (folder / CONFIG).write_text(json.dumps(self._config(name), indent=2) + "\n", encoding="utf-8")
+        (folder / CONFIG).write_text(
+            json.dumps(self._config(name), indent=2) + "\n", encoding="utf-8"
+        )
         plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
         need("safetensors.torch").save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
         if hasattr(self.tokenizer, "save_pretrained"):
             self.tokenizer.save_pretrained(str(folder))
 
     def check_saving(self, weights: Mapping[str, Tensor], *, name: str) -> None:
-        """Raise InvalidInputError unless `save` would give this model; open_clip reads a temporary one."""
+        """Raise InvalidInputError unless `save` would give this model; open_clip reads a temporary
+        one."""
         if self.library == "transformers":
             self._savable_parts()
             return
@@ -164,14 +205,20 @@ class Towers:
                 twin, _, transform = load(f"local-dir:{folder}")
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
-        picture = need("PIL.Image").linear_gradient("L").point(lambda value: value * 37 % 256).convert("RGB")
+        picture = (
+            need("PIL.Image")
+            .linear_gradient("L")
+            .point(lambda value: value * 37 % 256)
+            .convert("RGB")
+        )
         picture = picture.resize((self.size[1] * 2, self.size[0] * 3))
         pixels, ids = self.prepare(picture), self.tokenize(["a photo"])["text"]
         difference = float((transform(picture) - pixels).abs().max())
         if difference > 1e-3:
             raise InvalidInputError(
-                f"preprocess: the pixels of a picture differ by up to {difference:.2f} from those of the mean, std and "
-                "resizing that open_clip stores; expected the second transform of open_clip.create_model_and_transforms"
+                f"preprocess: the pixels of a picture differ by up to {difference:.2f} from those"
+                " of the mean, std and resizing that open_clip stores; expected the second"
+                " transform of open_clip.create_model_and_transforms"
             )
         device = next(self.model.parameters()).device
         with reading(self.model, twin):
@@ -181,40 +228,63 @@ class Towers:
             difference = float((one.cpu().float() - other).norm() / other.norm())
             if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
                 raise InvalidInputError(
-                    f"{mismatch}: with the same weights its features of {side} differ by {difference:.1%}"
+                    f"{mismatch}: with the same weights its features of {side} differ by"
+                    f" {difference:.1%}"
                 )
 
     def _savable_parts(self) -> list[Any]:
-        parts = [self.tokenizer, getattr(self.preprocess, "image_processor", None) or self.preprocess]
+        parts = [
+            self.tokenizer,
+            getattr(self.preprocess, "image_processor", None) or self.preprocess,
+        ]
         for part in parts:
             if not hasattr(part, "save_pretrained"):
                 raise InvalidInputError(
-                    f"tokenizer, preprocess: {type(part).__name__} cannot be saved with a model of transformers; "
-                    "expected its processor, or its tokenizer and image processor (AutoProcessor.from_pretrained)"
+                    f"tokenizer, preprocess: {type(part).__name__} cannot be saved with a model of"
+                    " transformers; expected its processor, or its tokenizer and image processor"
+                    " (AutoProcessor.from_pretrained)"
                 )
         return parts
 
     def _config(self, name: str) -> dict[str, Any]:
-        """Return the content of open_clip_config.json: the architecture by its name, with the model's own sizes."""
+        """Return the content of open_clip_config.json: the architecture by its name, with the
+        model's own sizes."""
         open_clip, folder = need("open_clip"), Path(name.removeprefix("local-dir:"))
         known = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
-        config = open_clip.get_model_config(known) or open_clip.get_model_config(known.partition("/")[0])
+        config = open_clip.get_model_config(known) or open_clip.get_model_config(
+            known.partition("/")[0]
+        )
         if config is None:
             raise InvalidInputError(
-                f"name: {name!r} is no open_clip architecture; expected the name that the model was created by: one of "
-                "open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
+                f"name: {name!r} is no open_clip architecture; expected the name that the model was"
+                " created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
             )
-        config["vision_cfg"]["image_size"] = list(self.size) if self.size[0] != self.size[1] else self.size[0]
-        config["quick_gelu"] = any(type(part).__name__ == "QuickGELU" for part in self.model.modules())
-        if hasattr(self.tokenizer, "save_pretrained"):  # open_clip looks for one where its config names one
+        config["vision_cfg"]["image_size"] = (
+            list(self.size) if self.size[0] != self.size[1] else self.size[0]
+        )
+        config["quick_gelu"] = any(
+            type(part).__name__ == "QuickGELU" for part in self.model.modules()
+        )
+        if hasattr(
+            self.tokenizer, "save_pretrained"
+        ):  # open_clip looks for one where its config names one
             config["text_cfg"].setdefault("hf_tokenizer_name", name)
         else:
             config["text_cfg"].pop("hf_tokenizer_name", None)
             plain = open_clip.SimpleTokenizer
-            if not isinstance(self.tokenizer, plain) or self.tokenizer.bpe_ranks != plain().bpe_ranks:
+            if (
+                not isinstance(self.tokenizer, plain)
+                or self.tokenizer.bpe_ranks != plain().bpe_ranks
+            ):
                 raise InvalidInputError(
-                    f"tokenizer: {type(self.tokenizer).__name__} with a vocabulary of its own cannot be saved with an "
-                    "open_clip model; expected what open_clip.get_tokenizer(model_name) returns"
+                    f"tokenizer: {type(self.tokenizer).__name__} with a vocabulary of its own"
+                    " cannot be saved with an open_clip model; expected what"
+                    " open_clip.get_tokenizer(model_name) returns"
                 )
-        looks = {"mean": self.mean, "std": self.std} | (getattr(self.model.visual, "preprocess_cfg", None) or {})
-        return {"model_cfg": config, "preprocess_cfg": {key: value for key, value in looks.items() if key != "size"}}
+        looks = {"mean": self.mean, "std": self.std} | (
+            getattr(self.model.visual, "preprocess_cfg", None) or {}
+        )
+        return {
+            "model_cfg": config,
+            "preprocess_cfg": {key: value for key, value in looks.items() if key != "size"},
+        }

@@ -23,10 +23,13 @@ from vldebias.hub import NO_CODE, asked_once
 class ModelFamily:
     """Describe how a family of models makes embeddings.
 
-    head: name of the Linear that makes the embedding of a text, on the model or, for "head", on its text tower.
-    image_head: name of the module that makes the embedding of an image, on the model or on its vision tower.
-    padding, lower: tokenization in the model's training; SigLIP pools the last position, padding included.
-    offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer tokens.
+    head: name of the Linear that makes the embedding of a text, on the model or, for "head", on its
+    text tower.
+    image_head: name of the module that makes the embedding of an image, on the model or on its
+    vision tower. padding, lower: tokenization in the model's training; SigLIP pools the last
+    position, padding included.
+    offset: the tower counts positions from the padding id on, as RoBERTa does, and so reads fewer
+    tokens.
     images: images reach the joint space as pixels (b, 3, h, w), one embedding each.
     """
 
@@ -42,19 +45,31 @@ _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
-    **dict.fromkeys(("MetaClip2TextModelWithProjection", "CLIPSegModel", "ChineseCLIPModel"), _CLIP),
+    **dict.fromkeys(
+        ("MetaClip2TextModelWithProjection", "CLIPSegModel", "ChineseCLIPModel"), _CLIP
+    ),
     "AlignModel": ModelFamily(image_head="pooler"),
     "AltCLIPModel": ModelFamily(offset=True),
-    **dict.fromkeys(("SiglipModel", "SiglipTextModel", "Siglip2Model", "Siglip2TextModel"), _SIGLIP),
-    **dict.fromkeys(("Aimv2Model", "VisionTextDualEncoderModel", "XCLIPModel"), ModelFamily(images=False)),
+    **dict.fromkeys(
+        ("SiglipModel", "SiglipTextModel", "Siglip2Model", "Siglip2TextModel"), _SIGLIP
+    ),
+    **dict.fromkeys(
+        ("Aimv2Model", "VisionTextDualEncoderModel", "XCLIPModel"), ModelFamily(images=False)
+    ),
 }
 
-WITH_IMAGES = tuple(name for name, family in _FAMILIES.items() if "Text" not in name and family.images)
+WITH_IMAGES = tuple(
+    name for name, family in _FAMILIES.items() if "Text" not in name and family.images
+)
 
 _INSTEAD = {
-    "CLIPTextModel": "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the same "
-    "checkpoint, and for a diffusers pipeline pass the pipeline",
-    "MetaClip2TextModel": "it ends before the joint space: load MetaClip2TextModelWithProjection instead",
+    "CLIPTextModel": (
+        "it ends before the joint space: load CLIPTextModelWithProjection or CLIPModel from the"
+        " same checkpoint, and for a diffusers pipeline pass the pipeline"
+    ),
+    "MetaClip2TextModel": (
+        "it ends before the joint space: load MetaClip2TextModelWithProjection instead"
+    ),
     "PeftModel": "pass the model inside, model.get_base_model()",
 }
 
@@ -62,24 +77,30 @@ _INSTEAD = {
 class TransformersHost(JointHost):
     """Serve CLIP, SigLIP and related models of transformers.
 
-    An edit shows in `get_text_features` or `get_image_features` and in `forward` (embeddings, logits, loss) alike.
+    An edit shows in `get_text_features` or `get_image_features` and in `forward` (embeddings,
+    logits, loss) alike.
 
-    The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt given as
-    `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA on `text_projection`)
-    has to be loaded before attaching.
+    The gate of `keep_stated` reads the token ids with which the text tower was called. A prompt
+    given as `inputs_embeds` has none and counts as not stated. An adapter that wraps the head (LoRA
+    on `text_projection`) has to be loaded before attaching.
     """
 
     library = "transformers"
 
     def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
         super().__init__(model, tokenizer)
-        names = [b.__name__ for b in type(model).__mro__ if b.__module__.partition(".")[0] in ("transformers", "peft")]
+        names = [
+            b.__name__
+            for b in type(model).__mro__
+            if b.__module__.partition(".")[0] in ("transformers", "peft")
+        ]
         known = next((name for name in names if name in _FAMILIES), None)
         if known is None:
             instead = next((f"; {_INSTEAD[base]}" for base in names if base in _INSTEAD), "")
             raise UnsupportedHostError(
-                f"{self.name}: this class is not supported{instead}\nExpected one of {', '.join(_FAMILIES)}\n"
-                "Describe any other by vldebias.hosts.custom(model, 'method', embed=...); docs/how-to/own-model.md"
+                f"{self.name}: this class is not supported{instead}\nExpected one of"
+                f" {', '.join(_FAMILIES)}\nDescribe any other by vldebias.hosts.custom(model,"
+                " 'method', embed=...); docs/how-to/own-model.md"
             )
         self._family, self._text = _FAMILIES[known], getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
@@ -93,7 +114,8 @@ class TransformersHost(JointHost):
 
     @property
     def image_head(self) -> nn.Module | None:
-        """Return the last module of the image side: a Linear, the pooling head of SigLIP, the pooling of ALIGN."""
+        """Return the last module of the image side: a Linear, the pooling head of SigLIP, the
+        pooling of ALIGN."""
         vision = getattr(self.model, "vision_model", None)
         if vision is None or not self._family.images:
             return None
@@ -114,7 +136,8 @@ class TransformersHost(JointHost):
 
     @property
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
-        """Return the same modules for CLIPModel and CLIPTextModelWithProjection, so that they share projections."""
+        """Return the same modules for CLIPModel and CLIPTextModelWithProjection, so that they share
+        projections."""
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
     def find_tokenizer(self, given: Any) -> Any:
@@ -123,39 +146,58 @@ class TransformersHost(JointHost):
             missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
             try:
                 with asked_once(self.model_id):
-                    given = need("transformers").AutoTokenizer.from_pretrained(self.model_id, **NO_CODE)
+                    given = need("transformers").AutoTokenizer.from_pretrained(
+                        self.model_id, **NO_CODE
+                    )
             except Exception as error:
-                raise InvalidInputError(f"{missing}; pass tokenizer= ({type(error).__name__}: {error})") from error
-            if 2 * len(given) < self._config.vocab_size:  # transformers 5 makes an empty one without its files
-                raise InvalidInputError(f"{missing} but one of {len(given)} tokens; pass tokenizer=")
+                raise InvalidInputError(
+                    f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
+                ) from error
+            if (
+                2 * len(given) < self._config.vocab_size
+            ):  # transformers 5 makes an empty one without its files
+                raise InvalidInputError(
+                    f"{missing} but one of {len(given)} tokens; pass tokenizer="
+                )
         tokenizer = getattr(given, "tokenizer", given)
         if not callable(tokenizer) or getattr(tokenizer, "pad_token", None) is None:
             raise InvalidInputError(
-                "tokenizer: expected a transformers tokenizer or processor with a padding token (tokenizer.pad_token), "
-                f"got {type(given).__name__}"
+                "tokenizer: expected a transformers tokenizer or processor with a padding token"
+                f" (tokenizer.pad_token), got {type(given).__name__}"
             )
         return tokenizer
 
     @property
     def context_length(self) -> int:
-        """Return the number of positions of the text tower, or the tokenizer's limit where that is smaller."""
+        """Return the number of positions of the text tower, or the tokenizer's limit where that is
+        smaller."""
         lost = self._config.pad_token_id + 1 if self._family.offset else 0
-        return int(min(self._config.max_position_embeddings - lost, self.tokenizer.model_max_length))
+        return int(
+            min(self._config.max_position_embeddings - lost, self.tokenizer.model_max_length)
+        )
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
         return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
         """Count the tokens of each prompt, without padding."""
-        return [len(row) for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]]
+        return [
+            len(row)
+            for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]
+        ]
 
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
         """Return the inputs of the text tower: ids, and a mask where padding is masked."""
-        how = {"padding": self._family.padding, "truncation": True, "max_length": self.context_length}
+        how = {
+            "padding": self._family.padding,
+            "truncation": True,
+            "max_length": self.context_length,
+        }
         return dict(self.tokenizer(self._cleaned(prompts), return_tensors="pt", **how))
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Decode ids to text without special tokens, since padding may have the id of the end token."""
+        """Decode ids to text without special tokens, since padding may have the id of the end
+        token."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def features(self, tokens: Mapping[str, Tensor]) -> Tensor:
@@ -167,22 +209,28 @@ class TransformersHost(JointHost):
         return self._embedding(self.model.get_image_features, pixels)
 
     def _embedding(self, call: Any, given: Mapping[str, Tensor]) -> Tensor:
-        """Return the embedding in the output of a call: a tensor in transformers 4, an output object in 5."""
+        """Return the embedding in the output of a call: a tensor in transformers 4, an output
+        object in 5."""
         known = inspect.signature(getattr(call, "forward", call)).parameters
         output = call(**{name: tensor for name, tensor in given.items() if name in known})
         if isinstance(output, Tensor):
             return output
-        return cast("Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output)
+        return cast(
+            "Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
+        )
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
-        """Add a hook where an embedding comes out, and for texts one where the token ids come in."""
+        """Add a hook where an embedding comes out, and for texts one where the token ids come
+        in."""
         hooks, handles = _Hooks(attachment, self), []
         if TEXT in self.roles:
             handles.append(self.head.register_forward_hook(hooks.change_text))
             handles.append(self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True))
         if IMAGE in self.roles and self.image_head is not None:
             handles.append(self.image_head.register_forward_hook(hooks.change_image))
-        if "torch._dynamo" in sys.modules:  # code that was compiled before does not look for hooks again
+        if (
+            "torch._dynamo" in sys.modules
+        ):  # code that was compiled before does not look for hooks again
             torch.compiler.reset()
 
         def take_off() -> None:
@@ -193,7 +241,8 @@ class TransformersHost(JointHost):
 
 
 class _Hooks(Hook):
-    """Remember the token ids from the start of the text tower to its head, per thread, and forget them there."""
+    """Remember the token ids from the start of the text tower to its head, per thread, and forget
+    them there."""
 
     def __init__(self, attachment: Attachment, host: TransformersHost) -> None:
         super().__init__(attachment)
@@ -204,7 +253,9 @@ class _Hooks(Hook):
 
     def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         ids = vars(self.thread).pop("ids", None)
-        return self.attachment.apply(TEXT, output, None if ids is None else lambda: self.host.texts(ids))
+        return self.attachment.apply(
+            TEXT, output, None if ids is None else lambda: self.host.texts(ids)
+        )
 
     def change_image(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""

@@ -1,4 +1,5 @@
-"""Compute contrastive losses of images and captions or two views: functions, and modules that hold the settings."""
+"""Compute contrastive losses of images and captions or two views: functions, and modules that hold
+the settings."""
 
 from vldebias.losses.bounds import mutual_information_bound, wasserstein_dependency_bound
 from vldebias.losses.contrast import ContrastiveLoss, Temperature

@@ -14,12 +14,17 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by .25."""
+    """Return both (n, d), half precision promoted to float32: at t = .01 a bfloat16 logit is off by
+    .25."""
     for name, features in (("image_features", image_features), ("text_features", text_features)):
         if not isinstance(features, Tensor):
-            raise InvalidInputError(f"{name}: expected a tensor (n, d), got {type(features).__name__}")
+            raise InvalidInputError(
+                f"{name}: expected a tensor (n, d), got {type(features).__name__}"
+            )
         if features.dtype not in (torch.float32, torch.float64, *_HALF):
-            raise InvalidInputError(f"{name}: expected floating point features, got {features.dtype}; encode first")
+            raise InvalidInputError(
+                f"{name}: expected floating point features, got {features.dtype}; encode first"
+            )
         if features.ndim != 2:
             raise InvalidInputError(f"{name}: expected shape (n, d), got {tuple(features.shape)}")
     if image_features.shape != text_features.shape:
@@ -29,14 +34,18 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
         )
     if image_features.dtype != text_features.dtype:
         raise InvalidInputError(
-            f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one of them"
+            f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one"
+            " of them"
         )
     half = image_features.dtype in _HALF
-    return (image_features.float(), text_features.float()) if half else (image_features, text_features)
+    return (
+        (image_features.float(), text_features.float()) if half else (image_features, text_features)
+    )
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """Check that a temperature is positive, or a tensor (), whose sign is not read to avoid a wait for the GPU."""
+    """Check that a temperature is positive, or a tensor (), whose sign is not read to avoid a wait
+    for the GPU."""
     if isinstance(temperature, Tensor):
         if temperature.ndim or not temperature.is_floating_point():
             raise InvalidInputError(
@@ -59,5 +68,11 @@ def check_interval(name: str, value: float, interval: str) -> None:
 def check_labels(name: str, labels: Tensor, n: int) -> None:
     """Check that labels are integers (n,), one per row of the features."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (n,):
-        got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
-        raise InvalidInputError(f"{name}: expected an integer tensor of shape ({n},), one per row, got {got}")
+        got = (
+            f"{labels.dtype} {tuple(labels.shape)}"
+            if isinstance(labels, Tensor)
+            else type(labels).__name__
+        )
+        raise InvalidInputError(
+            f"{name}: expected an integer tensor of shape ({n},), one per row, got {got}"
+        )

@@ -1,8 +1,10 @@
-"""Define the data flow and the options of every loss, and the modules that hold the settings of one.
+"""Define the data flow and the options of every loss, and the modules that hold the settings of
+one.
 
-A loss of n pairs is a function of s+ (n,), the similarity of each pair, and of sums over its negatives, (2, n): row 0
-with the images as anchors, row 1 with the texts. `Contrast` has both, with what is the same for all losses: both
-directions, the negatives within a view, the gathering of all processes, the blocks.
+A loss of n pairs is a function of s+ (n,), the similarity of each pair, and of sums over its
+negatives, (2, n): row 0 with the images as anchors, row 1 with the texts. `Contrast` has both, with
+what is the same for all losses: both directions, the negatives within a view, the gathering of all
+processes, the blocks.
 """
 
 from __future__ import annotations
@@ -58,8 +60,15 @@ class Contrast:
         if reduction not in ("mean", "none"):
             raise InvalidInputError(f"reduction: expected 'mean' or 'none', got {reduction!r}")
         if chunk_size is not None and chunk_size < 1:
-            raise InvalidInputError(f"chunk_size: expected a positive number of rows or None, got {chunk_size}")
-        self.reduction, self.chunk_size, self.gather, self.within_view = reduction, chunk_size, gather, within_view
+            raise InvalidInputError(
+                f"chunk_size: expected a positive number of rows or None, got {chunk_size}"
+            )
+        self.reduction, self.chunk_size, self.gather, self.within_view = (
+            reduction,
+            chunk_size,
+            gather,
+            within_view,
+        )
         image, text = matched(image_features, text_features)
         self._device = image.device.type
         with self.precise():
@@ -77,13 +86,15 @@ class Contrast:
         self.count = (joint - 1) * (2 if self.within_view else 1)
 
     def precise(self) -> torch.autocast:
-        """Switch autocast off, since it would round the similarities, which the division by t makes large."""
+        """Switch autocast off, since it would round the similarities, which the division by t makes
+        large."""
         return torch.autocast(self._device, enabled=False)
 
     def sums(self, *scales: float, margin: Tensor | None = None) -> list[Tensor]:
         """Return log sum_j e^{scale s_j} (2, n) over the negatives of every anchor, for each scale.
 
-        margin: (2, N), with the scale 1 alone: taken from the similarity to each row of the joint batch as a negative;
+        margin: (2, N), with the scale 1 alone: taken from the similarity to each row of the joint
+        batch as a negative;
             row 0 from those of the texts to images, row 1 from those of the images to texts.
         """
         with self.precise():
@@ -97,21 +108,30 @@ class Contrast:
             return list(sums)
 
     def mean_total(self, bias: Tensor) -> Tensor:
-        """Return the mean () over the anchors of both directions of sum_j log(1 + e^{s_j + bias}) over negatives j."""
+        """Return the mean () over the anchors of both directions of sum_j log(1 + e^{s_j + bias})
+        over negatives j."""
         (x, y), start = self.anchors, self.rows.start
-        matrices = [(x, self.joint[1]), (y, self.joint[0])][: 1 if self.whole else 2]  # one serves both directions
+        matrices = [(x, self.joint[1]), (y, self.joint[0])][
+            : 1 if self.whole else 2
+        ]  # one serves both directions
         if self.within_view:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
         with self.precise():
-            parts = [matrix_total(a, b, bias, pair=start, chunk_size=self.chunk_size) for a, b in matrices]
+            parts = [
+                matrix_total(a, b, bias, pair=start, chunk_size=self.chunk_size)
+                for a, b in matrices
+            ]
             if self.whole:
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
     def _of_both(self, scales: tuple[float, ...], margin: Tensor | None) -> Tensor:
-        """Return the sums (T, 2, n) of images over texts and of texts over images, from one matrix."""
+        """Return the sums (T, 2, n) of images over texts and of texts over images, from one
+        matrix."""
         a, b = self.anchors[0], self.joint[1]
-        if margin is not None:  # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum
+        if (
+            margin is not None
+        ):  # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum
             a, b = _extended(a, 1.0, -margin[1]), _extended(b, -margin[0], 1.0)
         sums = torch.stack(matrix_sums(scales, a, b, chunk_size=self.chunk_size), dim=1)
         return sums if margin is None else sums + margin.flip(0)
@@ -121,13 +141,17 @@ class Contrast:
         a, b = self.anchors[k], self.joint[j]
         if margin is not None:
             a, b = _extended(a, 1.0), _extended(b, -margin[k])
-        return matrix_sums(scales, a, b, pair=self.rows.start, chunk_size=self.chunk_size, both=False)[0]
+        return matrix_sums(
+            scales, a, b, pair=self.rows.start, chunk_size=self.chunk_size, both=False
+        )[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """Return a loss (2, n) that is not a function of sums: `row_loss` of the similarities (c, N) of some anchors.
+        """Return a loss (2, n) that is not a function of sums: `row_loss` of the similarities (c,
+        N) of some anchors.
 
-        The columns are the rows of the other view and, with `within_view`, those of the own view behind them; -inf
-        where they are no negatives. The slice says which anchors of this process they are.
+        The columns are the rows of the other view and, with `within_view`, those of the own view
+        behind them; -inf where they are no negatives. The slice says which anchors of this process
+        they are.
         """
         with self.precise():
             n, once = len(self.positive), self.chunk_size is None and self.whole
@@ -135,26 +159,36 @@ class Contrast:
 
             def one(k: int, block: slice) -> Tensor:
                 anchors, pair = self.anchors[k][block], self.rows.start + block.start
-                across = _Scores.apply(anchors, self.joint[1 - k], pair) if shared is None else (shared, shared.T)[k]
+                across = (
+                    _Scores.apply(anchors, self.joint[1 - k], pair)
+                    if shared is None
+                    else (shared, shared.T)[k]
+                )
                 own = [_Scores.apply(anchors, self.joint[k], pair)] if self.within_view else []
                 return row_loss(torch.cat([across, *own], dim=1) if own else across, block)
 
             if self.chunk_size is None:
                 return torch.stack([one(k, slice(0, n)) for k in (0, 1)])
             cut = list(row_blocks(n, self.chunk_size))
-            parts = [[checkpoint(one, k, block, use_reentrant=False) for block in cut] for k in (0, 1)]
+            parts = [
+                [checkpoint(one, k, block, use_reentrant=False) for block in cut] for k in (0, 1)
+            ]
             return torch.stack([torch.cat(of_side) for of_side in parts])
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Return similarities (2, n, M) of the anchors to M further rows each, (n, M, d), or two for both sides."""
+        """Return similarities (2, n, M) of the anchors to M further rows each, (n, M, d), or two
+        for both sides."""
         sides = features if isinstance(features, tuple) else (features, features)
         with self.precise():
             moved = [side.to(self.positive.dtype) for side in sides]
             pairs = zip(self.anchors, moved, strict=True)
-            return torch.stack([torch.einsum("nd,nmd->nm", anchors, side) for anchors, side in pairs])
+            return torch.stack(
+                [torch.einsum("nd,nmd->nm", anchors, side) for anchors, side in pairs]
+            )
 
     def reduce(self, losses: Tensor) -> Tensor:
-        """Return the means (n,) of both directions (2, n) or, by `reduction`, the mean over the joint batch."""
+        """Return the means (n,) of both directions (2, n) or, by `reduction`, the mean over the
+        joint batch."""
         pairs = losses.mean(0)
         if self.reduction == "none":
             return pairs
@@ -163,12 +197,16 @@ class Contrast:
 
 def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
     """Return the rows (n, d) with more columns, each a number or (n,)."""
-    more = [torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None] for c in columns]
+    more = [
+        torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None]
+        for c in columns
+    ]
     return torch.cat([rows, *more], dim=1)
 
 
 class _Scores(torch.autograd.Function):
-    """Compute S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative of it.
+    """Compute S = A B^T (n, N), with -inf where row i meets column `pair` + i, which is no negative
+    of it.
 
     Autocast does not round its backward pass either.
     """
@@ -189,19 +227,27 @@ class _Scores(torch.autograd.Function):
 
 
 class Temperature(nn.Module):
-    """Hold a temperature, fixed or learned as CLIP learns it: in the logarithm, and never below `minimum`.
+    """Hold a temperature, fixed or learned as CLIP learns it: in the logarithm, and never below
+    `minimum`.
 
-    The parameter is put back into its range before it is used; a clamp inside the graph would stop its gradient for
-    good once it had crossed the bound. Keep it out of weight decay, which would pull the temperature towards 1.
+    The parameter is put back into its range before it is used; a clamp inside the graph would stop
+    its gradient for good once it had crossed the bound. Keep it out of weight decay, which would
+    pull the temperature towards 1.
     """
 
-    def __init__(self, temperature: float, *, learnable: bool = False, minimum: float = 0.01) -> None:
+    def __init__(
+        self, temperature: float, *, learnable: bool = False, minimum: float = 0.01
+    ) -> None:
         super().__init__()
         check_temperature(temperature)
         if learnable and temperature < minimum:
-            raise InvalidInputError(f"temperature: expected at least the minimum {minimum}, got {temperature}")
+            raise InvalidInputError(
+                f"temperature: expected at least the minimum {minimum}, got {temperature}"
+            )
         self.fixed, self.minimum = temperature, minimum
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature))) if learnable else None
+        self.log_temperature = (
+            nn.Parameter(torch.tensor(math.log(temperature))) if learnable else None
+        )
 
     def forward(self) -> float | Tensor:
         """Return the number, or the tensor () to differentiate."""
@@ -215,7 +261,9 @@ class Temperature(nn.Module):
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Return a function's keywords and their defaults."""
     every = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in every if p.kind is p.KEYWORD_ONLY and p.name != "temperature"}
+    return {
+        p.name: p.default for p in every if p.kind is p.KEYWORD_ONLY and p.name != "temperature"
+    }
 
 
 _SHARED = _keywords(Contrast)
@@ -240,8 +288,11 @@ class ContrastiveLoss(nn.Module):
     labels: ClassVar[bool]
     temperature: Temperature
 
-    def __init_subclass__(cls, function: Callable[..., Tensor], labels: bool = False, **defaults: Any) -> None:
-        """Make the module of a function; labels: it also takes a label of each row; defaults: others than its own."""
+    def __init_subclass__(
+        cls, function: Callable[..., Tensor], labels: bool = False, **defaults: Any
+    ) -> None:
+        """Make the module of a function; labels: it also takes a label of each row; defaults:
+        others than its own."""
         super().__init_subclass__()
         cls.function, cls.labels = staticmethod(function), labels
         cls.keywords = (*_keywords(function), *_SHARED)
@@ -250,7 +301,10 @@ class ContrastiveLoss(nn.Module):
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         if unknown := [name for name in settings if name not in self.defaults]:
-            raise TypeError(f"{type(self).__name__} has no {unknown[0]!r}; {did_you_mean(unknown[0], self.defaults)}")
+            raise TypeError(
+                f"{type(self).__name__} has no {unknown[0]!r};"
+                f" {did_you_mean(unknown[0], self.defaults)}"
+            )
         settings = self.defaults | settings
         temperature, learnable, minimum = (settings.pop(name) for name in _TEMPERATURE)
         self.temperature = Temperature(temperature, learnable=learnable, minimum=minimum)
@@ -260,13 +314,21 @@ class ContrastiveLoss(nn.Module):
         labels = (torch.arange(2),) if self.labels else ()
         type(self).function(two, two, *labels, **{**settings, "temperature": 1.0, "gather": False})
 
-    def forward(self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any) -> Tensor:
-        """Return the loss of image_features (n, d) and text_features (n, d); further arguments go to the function."""
-        return type(self).function(image_features, text_features, *values, **named, **self.options())
+    def forward(
+        self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any
+    ) -> Tensor:
+        """Return the loss of image_features (n, d) and text_features (n, d); further arguments go
+        to the function."""
+        return type(self).function(
+            image_features, text_features, *values, **named, **self.options()
+        )
 
     def options(self) -> dict[str, Any]:
         """Return the keywords of the loss function, with the temperature of this step."""
-        return {"temperature": self.temperature(), **{name: getattr(self, name) for name in self.keywords}}
+        return {
+            "temperature": self.temperature(),
+            **{name: getattr(self, name) for name in self.keywords},
+        }
 
     def extra_repr(self) -> str:
         """Return the settings."""

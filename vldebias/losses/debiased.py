@@ -1,4 +1,5 @@
-"""Compute DCL and HCL: negatives are corrected for false negatives of random sampling, and weighted by hardness."""
+"""Compute DCL and HCL: negatives are corrected for false negatives of random sampling, and weighted
+by hardness."""
 
 from __future__ import annotations
 
@@ -20,16 +21,24 @@ def _check_positives(positives: Positives, image_features: Tensor) -> None:
     """Refuse positives that are not M >= 1 vectors per row, or two of different M."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
     shapes, (n, d) = [tuple(side.shape) for side in sides], image_features.shape
-    fits = len(sides[0].shape) == 3 and shapes == [(n, sides[0].shape[1], d)] * 2 and sides[0].shape[1] >= 1
+    fits = (
+        len(sides[0].shape) == 3
+        and shapes == [(n, sides[0].shape[1], d)] * 2
+        and sides[0].shape[1] >= 1
+    )
     if not fits or not all(side.is_floating_point() for side in sides):
         raise InvalidInputError(
-            f"positives: expected floating point features ({n}, M, {d}) with M >= 1, one for both directions or two of "
-            f"the same M, got {', '.join(map(str, shapes))} {sides[0].dtype}; stack the M samples along the second axis"
+            f"positives: expected floating point features ({n}, M, {d}) with M >= 1, one for both"
+            f" directions or two of the same M, got {', '.join(map(str, shapes))} {sides[0].dtype};"
+            " stack the M samples along the second axis"
         )
 
 
-def _log_debiased(log_all: Tensor, log_positive: Tensor, tau_plus: float, floor: float | Tensor) -> Tensor:
-    """Return log g = log max((e^{log_all} - tau+ e^{log_positive}) / (1 - tau+), e^floor), eq. 3.6."""
+def _log_debiased(
+    log_all: Tensor, log_positive: Tensor, tau_plus: float, floor: float | Tensor
+) -> Tensor:
+    """Return log g = log max((e^{log_all} - tau+ e^{log_positive}) / (1 - tau+), e^floor), eq.
+    3.6."""
     if tau_plus == 0:
         return log_all
     ratio = log_positive + math.log(tau_plus) - log_all
@@ -49,21 +58,26 @@ def debiased_contrastive(
     floor: float | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return -log e^{s+} / (e^{s+} + N g) with g from eq. 3.6 of the thesis, mean of both directions.
+    """Return -log e^{s+} / (e^{s+} + N g) with g from eq. 3.6 of the thesis, mean of both
+    directions.
 
         g = max((mean_u e^{s_u} - tau+ mean_v e^{s_v}) / (1 - tau+), e^{-1/t})
 
-    over the N negatives u and M positives v of a row: a share tau+ of randomly sampled rows are of the anchor's own
-    class, and their contribution is estimated from the positives and taken out (Chuang et al., Debiased Contrastive
-    Learning, 2020). tau+ = 0 is `info_nce`; `hard_negative_contrastive` with beta = 0 is this loss.
+    over the N negatives u and M positives v of a row: a share tau+ of randomly sampled rows are of
+    the anchor's own class, and their contribution is estimated from the positives and taken out
+    (Chuang et al., Debiased Contrastive Learning, 2020). tau+ = 0 is `info_nce`;
+    `hard_negative_contrastive` with beta = 0 is this loss.
 
-    lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive below; this is DEbiased.
+    lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive below; this is
+    DEbiased.
 
     Args:
-        tau_plus: tau+ in [0, 1), the probability that a randomly sampled row has the anchor's class.
-        positives: (n, M, d), M samples v of each row's class for both directions, such as further views; or two: what
-            the images are compared with, such as M other captions of each, and what the texts are. (The cosines of two
-            images lie elsewhere than those with texts.) None is M = 1, the row that the anchor belongs with.
+        tau_plus: tau+ in [0, 1), the probability that a randomly sampled row has the anchor's
+            class.
+        positives: (n, M, d), M samples v of each row's class for both directions, such as further
+            views; or two: what the images are compared with, such as M other captions of each, and
+            what the texts are. (The cosines of two images lie elsewhere than those with texts.)
+            None is M = 1, the row that the anchor belongs with.
         floor: least value of g; None is e^{-1/t}, its minimum for features of norm 1; 0 for others.
 
     The other arguments, Returns and Raises: see `info_nce`.
@@ -82,36 +96,51 @@ def hard_negative_contrastive(
     floor: float | None = None,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return the loss of eq. 4.4 of the thesis: `debiased_contrastive` with negatives weighed by e^{beta s}.
+    """Return the loss of eq. 4.4 of the thesis: `debiased_contrastive` with negatives weighed by
+    e^{beta s}.
 
-    Nothing is sampled: both means of eq. 3.6 become means under importance weights, over the negatives u and the
-    positives v,
+    Nothing is sampled: both means of eq. 3.6 become means under importance weights, over the
+    negatives u and the positives v,
 
-        sum_u e^{(beta + 1) s_u} / sum_u e^{beta s_u}        sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
+        sum_u e^{(beta + 1) s_u} / sum_u e^{beta s_u}  sum_v e^{(beta + 1) s_v} / sum_v e^{beta s_v}
 
-    and the gradient goes through the weights (Robinson et al., Contrastive Learning with Hard Negative Samples,
-    2021). beta = 0 is `debiased_contrastive`; beta to infinity is the hardest negative.
+    and the gradient goes through the weights (Robinson et al., Contrastive Learning with Hard
+    Negative Samples, 2021). beta = 0 is `debiased_contrastive`; beta to infinity is the hardest
+    negative.
 
     Args:
         beta: concentration, >= 0. The thesis uses .2 to 2; 6 hurt.
 
-    The other arguments, Returns and Raises: see `debiased_contrastive`; beta negative or infinite is refused too.
+    The other arguments, Returns and Raises: see `debiased_contrastive`; beta negative or infinite
+    is refused too.
     """
     check_interval("tau_plus", tau_plus, "[0, 1)")
     check_interval("beta", beta, "[0, inf)")
     if floor is not None and not 0 <= floor < math.inf:
-        raise InvalidInputError(f"floor: expected None (for e^(-1/t)) or a number in [0, inf), got {floor}")
+        raise InvalidInputError(
+            f"floor: expected None (for e^(-1/t)) or a number in [0, inf), got {floor}"
+        )
     if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
         _check_positives(positives, image_features)
     batch = Contrast(image_features, text_features, **options)
     # (2, n, M) similarities of the anchors to their positives: M = 1 is the pair's own
-    scores = batch.positive.expand(2, -1)[..., None] if positives is None else batch.samples(positives)
+    scores = (
+        batch.positive.expand(2, -1)[..., None] if positives is None else batch.samples(positives)
+    )
     hard, *weights = batch.sums(1 + beta, *([beta] if beta else []))
     log_all = hard - (weights[0] if beta else math.log(batch.count))
     log_positive = torch.logsumexp((1 + beta) * scores, 2)
-    log_positive = log_positive - (torch.logsumexp(beta * scores, 2) if beta else math.log(scores.shape[2]))
+    log_positive = log_positive - (
+        torch.logsumexp(beta * scores, 2) if beta else math.log(scores.shape[2])
+    )
     least: float | Tensor  # log of the least value of g
-    least = -1 / options["temperature"] if floor is None else math.log(floor) if floor > 0 else -math.inf
+    least = (
+        -1 / options["temperature"]
+        if floor is None
+        else math.log(floor)
+        if floor > 0
+        else -math.inf
+    )
     log_g = _log_debiased(log_all, log_positive, tau_plus, least)
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
 
@@ -124,7 +153,8 @@ class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive):
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive):
-    """Apply `hard_negative_contrastive` with its settings; `forward` also takes positives, and `beta` may change."""
+    """Apply `hard_negative_contrastive` with its settings; `forward` also takes positives, and
+    `beta` may change."""
 
     tau_plus: float
     beta: float

@@ -1,4 +1,5 @@
-"""Compute generalised cross-entropy over the distinct captions of a batch: equal captions are one class."""
+"""Compute generalised cross-entropy over the distinct captions of a batch: equal captions are one
+class."""
 
 from __future__ import annotations
 
@@ -21,19 +22,21 @@ def generalized_cross_entropy(
     smoothing: float = 0.0,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return (1 - p^q) / q of the right caption's probability p, eq. 6 of Zhang and Sabuncu (2018), both directions.
+    """Return (1 - p^q) / q of the right caption's probability p, eq. 6 of Zhang and Sabuncu (2018),
+    both directions.
 
-        p_i = a_i(c_i) / sum_c a_i(c)        a_i(c) = mean of e^{s_ij} over the rows j whose caption is c
+        p_i = a_i(c_i) / sum_c a_i(c)  a_i(c) = mean of e^{s_ij} over the rows j whose caption is c
 
-    Rows of the same caption form one class, with the mean of its rows, so no image is pushed away from its own words.
-    q = 0 is the cross-entropy -log p, which on captions that all differ is `info_nce`; q = 1 is 1 - p, the mean
-    absolute error, which wrong captions pull on least. Its value is at most 1 / q at every temperature.
+    Rows of the same caption form one class, with the mean of its rows, so no image is pushed away
+    from its own words. q = 0 is the cross-entropy -log p, which on captions that all differ is
+    `info_nce`; q = 1 is 1 - p, the mean absolute error, which wrong captions pull on least. Its
+    value is at most 1 / q at every temperature.
 
     Args:
         captions: (n,) integers, equal where two rows have the same caption.
         q: in [0, 1]; .7 in the paper.
-        smoothing: in [0, 1), epsilon of label smoothing: this share of the target is spread evenly over the captions of
-            the batch, as cross-entropy.
+        smoothing: in [0, 1), epsilon of label smoothing: this share of the target is spread evenly
+            over the captions of the batch, as cross-entropy.
 
     The other arguments, Returns and Raises: see `info_nce`.
     """
@@ -50,7 +53,9 @@ def generalized_cross_entropy(
     pairs = at[batch.rows]
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        s = torch.where(at == pairs[rows, None], batch.positive[rows, None], s)  # -inf is where the pair stands
+        s = torch.where(
+            at == pairs[rows, None], batch.positive[rows, None], s
+        )  # -inf is where the pair stands
         own = captions[rows, None] == columns
         weighted = s + weight
         total = weighted.logsumexp(1)
@@ -60,7 +65,9 @@ def generalized_cross_entropy(
             return loss
         there = s > -torch.inf
         # the replaced score keeps the infinite ones out of the gradient
-        surprise = torch.where(there, total[:, None] - torch.where(there, s, 0.0), 0.0) * weight.exp()
+        surprise = (
+            torch.where(there, total[:, None] - torch.where(there, s, 0.0), 0.0) * weight.exp()
+        )
         return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)
 
     return batch.reduce(batch.each_row(row_loss))

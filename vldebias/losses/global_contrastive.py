@@ -1,4 +1,5 @@
-"""Compute the global contrastive loss, a softmax over the whole data set from small batches, and popularity."""
+"""Compute the global contrastive loss, a softmax over the whole data set from small batches, and
+popularity."""
 
 from __future__ import annotations
 
@@ -14,36 +15,44 @@ from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
 class GlobalContrastiveLoss(nn.Module):
-    """Compute tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: Wang et al. (2025), Algorithm 1.
+    """Compute tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: Wang et al.
+    (2025), Algorithm 1.
 
-        phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau)     E_ij = <image_i, text_j>, and texts to images
+        phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau)
+        E_ij = <image_i, text_j>, and texts to images
 
-    A batch of B sees B - 1 of the n - 1 terms, and the logarithm of a batch estimate is biased. So each item keeps a
-    moving average u_i <- (1 - gamma) u_i + gamma phi_i(batch), from the first estimate on, and the gradient is
-    tau / (e^{-xi/tau} + u_i) times that of phi_i (eq. 15). zeta_j is the margin of item j, learned along eq. 14 until
-    e^{zeta_j/tau} is proportional to its popularity, as `estimate_popularity` finds it from all similarities at once.
-    Popular items, often false negatives, are pushed away less. xi is the largest |zeta| so far.
+    A batch of B sees B - 1 of the n - 1 terms, and the logarithm of a batch estimate is biased. So
+    each item keeps a moving average u_i <- (1 - gamma) u_i + gamma phi_i(batch), from the first
+    estimate on, and the gradient is tau / (e^{-xi/tau} + u_i) times that of phi_i (eq. 15). zeta_j
+    is the margin of item j, learned along eq. 14 until e^{zeta_j/tau} is proportional to its
+    popularity, as `estimate_popularity` finds it from all similarities at once. Popular items,
+    often false negatives, are pushed away less. xi is the largest |zeta| so far.
 
-    popularity_lr = 0 (the default) leaves zeta: zeta_init = 0 is SogCLR (Yuan et al., 2022), and on a batch that is the
-    whole dataset tau times `info_nce`; NUCLR sets it > 0, after a few epochs without.
+    popularity_lr = 0 (the default) leaves zeta: zeta_init = 0 is SogCLR (Yuan et al., 2022), and on
+    a batch that is the whole dataset tau times `info_nce`; NUCLR sets it > 0, after a few epochs
+    without.
 
-    The value is the running estimate of the objective; its gradient is eq. 15, with u a constant. State moves in
-    training mode with gradients enabled, and is only read otherwise: a second pass over the same batch, as SAM makes
-    it, belongs in evaluation mode. It is kept in buffers, (2, n), row 0 for images as anchors and row 1 for texts, so a
-    checkpoint resumes exactly; log_u is in logarithms since e^{2/t} overflows at t = .01.
+    The value is the running estimate of the objective; its gradient is eq. 15, with u a constant.
+    State moves in training mode with gradients enabled, and is only read otherwise: a second pass
+    over the same batch, as SAM makes it, belongs in evaluation mode. It is kept in buffers, (2, n),
+    row 0 for images as anchors and row 1 for texts, so a checkpoint resumes exactly; log_u is in
+    logarithms since e^{2/t} overflows at t = .01.
 
-    zeta fluctuates by about its step size. So `log_popularity` is of zeta_mean, an average over the visits of an
-    item in which later ones weigh more (Shamir and Zhang, 2013, eta = 3), in place of the paper's momentum.
+    zeta fluctuates by about its step size. So `log_popularity` is of zeta_mean, an average over the
+    visits of an item in which later ones weigh more (Shamir and Zhang, 2013, eta = 3), in place of
+    the paper's momentum.
 
     Args:
         dataset_size: n, the number of items that `index` refers to.
         temperature: tau, fixed: the state is in its units. The paper tunes it within .01 to .07.
         gamma: in (0, 1], weight of the newest estimate in u.
-        popularity_lr: step size of zeta, >= 0, .1 to .3 at every n: a visit of item j changes zeta_j/tau by
-            popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch shows to e^{zeta_j/tau}. It needs
-            some 4 / popularity_lr visits of each item. May be set anew every step.
+        popularity_lr: step size of zeta, >= 0, .1 to .3 at every n: a visit of item j changes
+            zeta_j/tau by popularity_lr (r_j - 1), r_j the ratio of the popularity that the batch
+            shows to e^{zeta_j/tau}. It needs some 4 / popularity_lr visits of each item. May be set
+            anew every step.
         zeta_init: first value of zeta; 0 or -.05 in the paper.
-        reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process keeps the same state.
+        reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process
+            keeps the same state.
     """
 
     log_u: Tensor
@@ -71,7 +80,12 @@ class GlobalContrastiveLoss(nn.Module):
         check_temperature(temperature)
         self.dataset_size, self.temperature, self.gamma = dataset_size, temperature, gamma
         self.popularity_lr = popularity_lr
-        self.reduction, self.chunk_size, self.gather, self.within_view = reduction, chunk_size, gather, within_view
+        self.reduction, self.chunk_size, self.gather, self.within_view = (
+            reduction,
+            chunk_size,
+            gather,
+            within_view,
+        )
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
@@ -80,26 +94,35 @@ class GlobalContrastiveLoss(nn.Module):
 
     @property
     def log_popularity(self) -> Tensor:
-        """Return the log (2, n) of the learned popularity up to a constant: of texts, then of images."""
+        """Return the log (2, n) of the learned popularity up to a constant: of texts, then of
+        images."""
         return self.zeta_mean / self.temperature
 
     def forward(self, image_features: Tensor, text_features: Tensor, index: Tensor) -> Tensor:
         """Return the loss of image_features (n, d) and text_features (n, d), rows of norm 1.
 
-        index: (n,) integers in 0 .. dataset_size - 1, which item of the dataset each row is; no item twice.
+        index: (n,) integers in 0 .. dataset_size - 1, which item of the dataset each row is; no
+        item twice.
         """
         names = ("temperature", "reduction", "chunk_size", "gather", "within_view")
-        batch = Contrast(image_features, text_features, **{name: getattr(self, name) for name in names})
+        batch = Contrast(
+            image_features, text_features, **{name: getattr(self, name) for name in names}
+        )
         check_labels("index", index, len(batch.positive))
         items = gather_rows(index) if batch.gather else index
         low, high = int(items.min()), int(items.max())
         if low < 0 or high >= self.dataset_size:
-            raise InvalidInputError(f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}")
+            raise InvalidInputError(
+                f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"
+            )
         if len(items.unique()) < len(items):
-            raise InvalidInputError("index: an item is twice in the batch; sample without replacement")
+            raise InvalidInputError(
+                "index: an item is twice in the batch; sample without replacement"
+            )
         moving = self.training and torch.is_grad_enabled()
         learning = moving and self.popularity_lr > 0
-        # Algorithm 1, lines 4-7, for both directions at once: value and gradient, after the state has moved
+        # Algorithm 1, lines 4-7, for both directions at once: value and gradient, after the state
+        # has moved
         zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
         log_phi = self._log_phi(batch, zeta)
         log_u = self._moved_average(batch, items, log_phi)
@@ -125,13 +148,22 @@ class GlobalContrastiveLoss(nn.Module):
         new = gather_rows(new.T).T if batch.gather else new
         old = self.log_u[:, items].to(new.dtype)
         keep = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
-        return torch.where(old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma)))
+        return torch.where(
+            old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma))
+        )
 
-    def _popularity_gradient(self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor) -> Tensor:
-        """Return n G(zeta_j) (2, B) = 1 - r_j of eq. 14, in which the positive pair weighs e^{-zeta_i/tau}."""
+    def _popularity_gradient(
+        self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor
+    ) -> Tensor:
+        """Return n G(zeta_j) (2, B) = 1 - r_j of eq. 14, in which the positive pair weighs
+        e^{-zeta_i/tau}."""
         margin = -zeta.detach() / self.temperature
         log_denominator = torch.logaddexp(log_u, margin)
-        weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator[:, batch.rows]) * log_phi
+        weighted = (
+            self.temperature
+            * torch.exp(log_phi.detach() - log_denominator[:, batch.rows])
+            * log_phi
+        )
         (repulsion,) = torch.autograd.grad(weighted.sum(), zeta, retain_graph=True)
         repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
         return repulsion - torch.exp(margin - log_denominator) + 1
@@ -140,26 +172,36 @@ class GlobalContrastiveLoss(nn.Module):
         """Move the items of the batch along the gradient, and xi to the largest |zeta|."""
         self.zeta[:, items] -= self.popularity_lr * self.temperature * gradient.to(self.zeta.dtype)
         self.visits[items] += 1
-        self.zeta_mean[:, items] += 4 / (self.visits[items] + 3) * (self.zeta[:, items] - self.zeta_mean[:, items])
+        self.zeta_mean[:, items] += (
+            4 / (self.visits[items] + 3) * (self.zeta[:, items] - self.zeta_mean[:, items])
+        )
         self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
 
 
 def estimate_popularity(
-    similarity: Tensor, *, temperature: float, tolerance: float = 1e-12, max_iterations: int = 10_000
+    similarity: Tensor,
+    *,
+    temperature: float,
+    tolerance: float = 1e-12,
+    max_iterations: int = 10_000,
 ) -> tuple[Tensor, Tensor]:
-    """Return the popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR (2025).
+    """Return the popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR
+    (2025).
 
-    At the optimum q_j = sum_i K_ij / sum_k K_ik / q_k with K = e^{E/tau} (eq. 9): K divided by its columns' q and
-    its rows' sums is doubly stochastic. So instead of gradient descent the two scalings alternate (Sinkhorn's
-    iteration, each an exact minimisation), in logarithms and float64, without a step size to choose.
+    At the optimum q_j = sum_i K_ij / sum_k K_ik / q_k with K = e^{E/tau} (eq. 9): K divided by its
+    columns' q and its rows' sums is doubly stochastic. So instead of gradient descent the two
+    scalings alternate (Sinkhorn's iteration, each an exact minimisation), in logarithms and
+    float64, without a step size to choose.
 
     Args:
         similarity: (n, n), E_ij of anchor x_i and item y_j; the diagonal are the pairs.
         temperature: tau > 0.
-        tolerance: stop at this norm of the gradient of eq. 8; or after max_iterations, with a warning.
+        tolerance: stop at this norm of the gradient of eq. 8; or after max_iterations, with a
+            warning.
 
     Returns:
-        zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i p(y_j | x_i) up to
+        zeta: (n,) float64 margins with mean 0. log_popularity: zeta / tau, the log of q_j = sum_i
+            p(y_j | x_i) up to
         a constant.
 
     >>> one_popular = torch.tensor([[0.9, 0.1, 0.8], [0.2, 0.9, 0.8], [0.1, 0.1, 0.9]])
@@ -168,7 +210,9 @@ def estimate_popularity(
     """
     check_temperature(temperature)
     if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1] or len(similarity) < 2:
-        raise InvalidInputError(f"similarity: expected shape (n, n) with n >= 2, got {tuple(similarity.shape)}")
+        raise InvalidInputError(
+            f"similarity: expected shape (n, n) with n >= 2, got {tuple(similarity.shape)}"
+        )
     if not torch.isfinite(similarity).all():
         raise InvalidInputError("similarity: some values are NaN or infinite; check the features")
     logits = similarity.detach().double() / temperature
@@ -182,7 +226,10 @@ def estimate_popularity(
             break
         log_q = scaled
     if norm > tolerance:
-        message = f"popularity: gradient norm {norm:.1e} after {max_iterations} iterations, asked for {tolerance:.1e}"
+        message = (
+            f"popularity: gradient norm {norm:.1e} after {max_iterations} iterations, asked for"
+            f" {tolerance:.1e}"
+        )
         warn(f"{message}; raise max_iterations or the temperature")
     log_q = log_q - log_q.mean()
     return log_q * temperature, log_q

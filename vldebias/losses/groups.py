@@ -1,4 +1,5 @@
-"""Weight the loss of a batch by group DRO: groups with a high loss gain weight from step to step."""
+"""Weight the loss of a batch by group DRO: groups with a high loss gain weight from step to
+step."""
 
 from __future__ import annotations
 
@@ -7,19 +8,27 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError
 from vldebias.losses.checks import check_interval, check_labels
-from vldebias.losses.processes import gather_rows, mean_over_processes, sum_over_processes, world_size
+from vldebias.losses.processes import (
+    gather_rows,
+    mean_over_processes,
+    sum_over_processes,
+    world_size,
+)
 
 
 class GroupWeights(nn.Module):
-    """Compute sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al. (2020), online.
+    """Compute sum_g q_g L_g with q_g <- q_g exp(step L_g), normalised: Algorithm 1 of Sagawa et al.
+    (2020), online.
 
-    L_g is the mean loss of the rows of group g in the batch, 0 where it has none. The weights are in the buffer
-    log_weights (G,); they move in training mode with gradients enabled, before they are used, and are only read
-    otherwise. It helps the worst group with few steps or strong regularisation (the source, section 3).
+    L_g is the mean loss of the rows of group g in the batch, 0 where it has none. The weights are
+    in the buffer log_weights (G,); they move in training mode with gradients enabled, before they
+    are used, and are only read otherwise. It helps the worst group with few steps or strong
+    regularisation (the source, section 3).
 
     Args:
         groups: G >= 2, the number of groups.
-        step: step size of the weights per unit of the loss, > 0; .01 in the source, for a cross-entropy.
+        step: step size of the weights per unit of the loss, > 0; .01 in the source, for a
+            cross-entropy.
         gather: batches of all processes count together; each calls it with its own rows.
     """
 
@@ -33,7 +42,8 @@ class GroupWeights(nn.Module):
         self.register_buffer("log_weights", torch.full((groups,), 1 / groups).log())
 
     def forward(self, losses: Tensor, groups: Tensor) -> Tensor:
-        """Return the weighted loss () of rows (n,), whose groups are (n,) integers; negative ones are not counted."""
+        """Return the weighted loss () of rows (n,), whose groups are (n,) integers; negative ones
+        are not counted."""
         check_labels("groups", groups, len(losses))
         size = len(self.log_weights)
         every = gather_rows(groups) if self.gather else groups

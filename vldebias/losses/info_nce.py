@@ -10,8 +10,11 @@ from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import softplus
 
 
-def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]) -> Tensor:
-    """Return -log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both directions.
+def info_nce(
+    image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]
+) -> Tensor:
+    """Return -log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both
+    directions.
 
     s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives.
 
@@ -20,18 +23,22 @@ def info_nce(image_features: Tensor, text_features: Tensor, **options: Unpack[Lo
         text_features: (n, d), rows of norm 1.
         temperature: t > 0, a number or a tensor (), which then receives its gradient.
         reduction: "mean", or "none" for the loss (n,) of every pair.
-        chunk_size: None keeps the n x n similarities. A number of rows computes them in blocks of this height, twice
-            (again for the backward pass): same value, same gradient, memory linear in n.
-        gather: negatives from all processes of torch.distributed, with gradients. Value and, after the averaging
-            of DistributedDataParallel, gradient are those of one process on the joint batch; "none" gives the own rows.
-        within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in SimCLR.
+        chunk_size: None keeps the n x n similarities. A number of rows computes them in blocks of
+            this height, twice (again for the backward pass): same value, same gradient, memory
+            linear in n.
+        gather: negatives from all processes of torch.distributed, with gradients. Value and, after
+            the averaging of DistributedDataParallel, gradient are those of one process on the joint
+            batch; "none" gives the own rows.
+        within_view: the other rows of the anchor's own view are negatives too, K = 2 (n - 1), as in
+            SimCLR.
 
     Returns:
-        () or (n,), in the dtype of the features; half precision is promoted to float32, and autocast is off.
+        () or (n,), in the dtype of the features; half precision is promoted to float32, and
+            autocast is off.
 
     Raises:
-        InvalidInputError: shapes or dtypes that differ, n < 2, a temperature that is not positive, an unknown
-            reduction, chunk_size < 1, or processes with different numbers of rows.
+        InvalidInputError: shapes or dtypes that differ, n < 2, a temperature that is not positive,
+            an unknown reduction, chunk_size < 1, or processes with different numbers of rows.
     """
     batch = Contrast(image_features, text_features, **options)
     (log_sum,) = batch.sums(1.0)

@@ -1,8 +1,10 @@
-"""Gather the joint batch of all processes, with gradients, so that a loss equals that on the joint batch.
+"""Gather the joint batch of all processes, with gradients, so that a loss equals that on the joint
+batch.
 
-As in `torch.distributed.nn`, a process ends up with the gradient of the sum over the processes of what each calls
-backward on. Every process holds the same mean loss, so a row's gradient is world size times that of the joint loss, and
-DistributedDataParallel, which averages, arrives at the joint gradient.
+As in `torch.distributed.nn`, a process ends up with the gradient of the sum over the processes of
+what each calls backward on. Every process holds the same mean loss, so a row's gradient is world
+size times that of the joint loss, and DistributedDataParallel, which averages, arrives at the joint
+gradient.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def rank() -> int:
 
 
 class _GatherRows(torch.autograd.Function):
-    """Gather (n, ...) of every process as (world size * n, ...); backward sums the gradients of all for own rows."""
+    """Gather (n, ...) of every process as (world size * n, ...); backward sums the gradients of all
+    for own rows."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -54,15 +57,16 @@ class _MeanOverProcesses(torch.autograd.Function):
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Return the rows of all processes, as many of each, in the order of their ranks, differentiable."""
+    """Return the rows of all processes, as many of each, in the order of their ranks,
+    differentiable."""
     if world_size() == 1:
         return rows
     counts = [torch.empty(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
     if len({int(count) for count in counts}) > 1:
         raise InvalidInputError(
-            f"gather: expected as many rows on every process, got {[int(count) for count in counts]}; "
-            "drop the last incomplete batch"
+            "gather: expected as many rows on every process, got"
+            f" {[int(count) for count in counts]}; drop the last incomplete batch"
         )
     return _GatherRows.apply(rows.contiguous())
 

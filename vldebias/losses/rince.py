@@ -1,4 +1,5 @@
-"""Compute RINCE, an InfoNCE that is robust to wrong pairs: a symmetric exponential loss raised to the power q."""
+"""Compute RINCE, an InfoNCE that is robust to wrong pairs: a symmetric exponential loss raised to
+the power q."""
 
 from __future__ import annotations
 
@@ -12,13 +13,18 @@ from vldebias.errors import warn
 from vldebias.losses.checks import check_interval
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 
-# Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold, which Adam computes. The
-# gradient of float16 features is float16: there e^x / t itself has to be below its largest number, with a factor of 4
-# for rows that several others pull on.
+# Exponents up to here are left as they are. e^30 / t still has a square that float32 can hold,
+# which Adam computes. The gradient of float16 features is float16: there e^x / t itself has to be
+# below its largest number, with a factor of 4 for rows that several others pull on.
 _LARGEST_EXPONENT = {torch.float32: 30.0, torch.float64: 300.0}
 _LARGEST_HALF = torch.finfo(torch.float16).max / 4
 # Below e^-x a gradient is lost: as an entry of half precision, or as the square of an entry.
-_SMALLEST_EXPONENT = {torch.float16: 16.0, torch.bfloat16: 43.0, torch.float32: 43.0, torch.float64: 350.0}
+_SMALLEST_EXPONENT = {
+    torch.float16: 16.0,
+    torch.bfloat16: 43.0,
+    torch.float32: 43.0,
+    torch.float64: 350.0,
+}
 _LONGEST = 1.1  # norm of a row that rounding can explain
 
 
@@ -26,7 +32,9 @@ def _largest_exponent(dtype: torch.dtype, temperature: Tensor) -> Tensor:
     """Return the largest exponent whose gradient features of this type can hold, ()."""
     if dtype == torch.float16:
         return (_LARGEST_HALF * temperature).log()
-    return torch.full_like(temperature, _LARGEST_EXPONENT[torch.promote_types(dtype, torch.float32)])
+    return torch.full_like(
+        temperature, _LARGEST_EXPONENT[torch.promote_types(dtype, torch.float32)]
+    )
 
 
 def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: Tensor) -> Tensor:
@@ -37,39 +45,56 @@ def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: Tens
 
 
 def _warn(image_features: Tensor, text_features: Tensor, q: float, temperature: Tensor) -> None:
-    """Warn on the CPU, where reading waits for nothing, of a lost gradient and of features that are not of norm 1."""
+    """Warn on the CPU, where reading waits for nothing, of a lost gradient and of features that are
+    not of norm 1."""
     if temperature.device.type == "cpu":
         steepness, dtype = q / float(temperature), image_features.dtype
         most = float(_largest_exponent(dtype, temperature)) + _SMALLEST_EXPONENT[dtype]
         if steepness > most:
             warn(
-                f"rince: q / temperature is {steepness:.3g}, so in {str(dtype).removeprefix('torch.')} pairs with a "
-                f"cosine below {1 - most / steepness:.2f} have a gradient of 0; raise temperature (0.1), or lower q"
+                f"rince: q / temperature is {steepness:.3g}, so in"
+                f" {str(dtype).removeprefix('torch.')} pairs with a cosine below"
+                f" {1 - most / steepness:.2f} have a gradient of 0; raise temperature (0.1), or"
+                " lower q"
             )
     if image_features.device.type == "cpu" and len(image_features):
-        norm = max(float(rows.detach().float().norm(dim=1).max()) for rows in (image_features, text_features))
+        norm = max(
+            float(rows.detach().float().norm(dim=1).max())
+            for rows in (image_features, text_features)
+        )
         if norm > _LONGEST:
-            warn(f"rince: rows of norm {norm:.3g}, expected 1, or it overflows; normalise the features")
+            warn(
+                f"rince: rows of norm {norm:.3g}, expected 1, or it overflows; normalise the"
+                " features"
+            )
 
 
 def rince(
-    image_features: Tensor, text_features: Tensor, *, q: float = 0.5, lam: float = 0.01, **options: Unpack[LossOptions]
+    image_features: Tensor,
+    text_features: Tensor,
+    *,
+    q: float = 0.5,
+    lam: float = 0.01,
+    **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of the thesis.
+    """Return -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of
+    the thesis.
 
-    q steers between two losses. q -> 0 is `info_nce` + log lam, in value and gradient (Lemma 5.2), and learns from
-    hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does not follow pairs that do not fit,
-    such as wrong captions. The thesis uses q in [.1, .5] and warms it up (`vldebias.losses.q_warmup`), with
-    lam = .01 for images and .025 for graphs. While all similarities are alike, as between two towers with random
-    weights, pull and push balance at lam = 1/n; values far above it kept them from learning (noisy_captions in eval/).
+    q steers between two losses. q -> 0 is `info_nce` + log lam, in value and gradient (Lemma 5.2),
+    and learns from hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does
+    not follow pairs that do not fit, such as wrong captions. The thesis uses q in [.1, .5] and
+    warms it up (`vldebias.losses.q_warmup`), with lam = .01 for images and .025 for graphs. While
+    all similarities are alike, as between two towers with random weights, pull and push balance at
+    lam = 1/n; values far above it kept them from learning (noisy_captions in eval/).
 
     The value is often negative: the best one is near -e^{q/t} (1 - lam^q) / q, not 0.
-    Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where q/t exceeds a limit
-    x, as q = .5 does at CLIP's t = .01, the loss and with it the gradient is multiplied by the constant e^{x - q/t}:
-    minimisers and the direction of the gradient stay. Below that the value is the equation's own. x is 30, of float64
-    features 300, of float16 features log(16376 t): similarities and sums are float32 then, the gradient is float16.
-    The gradient of pairs that do not fit is lost where q/t exceeds x + 43 (float16: x + 16), which it warns of, as of
-    features that are longer than 1.
+    Features of norm 1 have s <= 1/t, so no exponent is above q/t (up to the logarithm of n). Where
+    q/t exceeds a limit x, as q = .5 does at CLIP's t = .01, the loss and with it the gradient is
+    multiplied by the constant e^{x - q/t}: minimisers and the direction of the gradient stay. Below
+    that the value is the equation's own. x is 30, of float64 features 300, of float16 features
+    log(16376 t): similarities and sums are float32 then, the gradient is float16. The gradient of
+    pairs that do not fit is lost where q/t exceeds x + 43 (float16: x + 16), which it warns of, as
+    of features that are longer than 1.
 
     Args:
         q: in (0, 1].
@@ -81,24 +106,31 @@ def rince(
     check_interval("lam", lam, "(0, 1]")
     batch = Contrast(image_features, text_features, **options)
     given = options["temperature"]
-    temperature = given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)
+    temperature = (
+        given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)
+    )
     _warn(image_features, text_features, q, temperature)
     (log_sum,) = batch.sums(1.0)
     log_total = torch.logaddexp(batch.positive, log_sum) + math.log(lam)
-    # how far q/t, the largest exponent of features of norm 1, lies above what the gradient's dtype holds; a constant
+    # how far q/t, the largest exponent of features of norm 1, lies above what the gradient's dtype
+    # holds; a constant
     shift = (q / temperature - _largest_exponent(image_features.dtype, temperature)).clamp(min=0)
-    return batch.reduce(_difference_of_exponentials(log_total, batch.positive, q, shift.to(log_total.dtype)))
+    return batch.reduce(
+        _difference_of_exponentials(log_total, batch.positive, q, shift.to(log_total.dtype))
+    )
 
 
 class RINCELoss(ContrastiveLoss, function=rince):
-    """Apply `rince` with its settings; `q` may change every step, for a warm-up. Options: see `ContrastiveLoss`."""
+    """Apply `rince` with its settings; `q` may change every step, for a warm-up. Options: see
+    `ContrastiveLoss`."""
 
     q: float
     lam: float
 
 
 def q_warmup(step: int, total_steps: int, *, start: float = 0.01, end: float = 0.4) -> float:
-    """Return q of RINCE, linear from `start` at step 0 to `end` at the last step (section 5.3.3 of the thesis).
+    """Return q of RINCE, linear from `start` at step 0 to `end` at the last step (section 5.3.3 of
+    the thesis).
 
     A small q explores; a large one ignores the pairs that turned out not to fit.
 

@@ -1,4 +1,5 @@
-"""Compute SigLIP's sigmoid loss, for comparison: every pair of rows is a binary classification of its own."""
+"""Compute SigLIP's sigmoid loss, for comparison: every pair of rows is a binary classification of
+its own."""
 
 from __future__ import annotations
 
@@ -13,21 +14,29 @@ from vldebias.losses.sums import softplus
 
 
 def sigmoid(
-    image_features: Tensor, text_features: Tensor, *, bias: float | Tensor = -10.0, **options: Unpack[LossOptions]
+    image_features: Tensor,
+    text_features: Tensor,
+    *,
+    bias: float | Tensor = -10.0,
+    **options: Unpack[LossOptions],
 ) -> Tensor:
     """Return 1/n sum_ij log(1 + e^{-z_ij (s_ij + bias)}), z = 1 for a pair and -1 elsewhere.
 
-    Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions are the same sum, so the
-    mean is the paper's loss; per sample it is half the sum of the row and half that of the column. Unlike in
-    `info_nce` no row competes with another, and the bias makes up for n - 1 negatives to one positive.
+    Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023), eq. 1. Both directions are the
+    same sum, so the mean is the paper's loss; per sample it is half the sum of the row and half
+    that of the column. Unlike in `info_nce` no row competes with another, and the bias makes up for
+    n - 1 negatives to one positive.
 
     Args:
-        bias: added to every similarity, a number or a tensor (); SigLIP learns it from -10, and t from .1.
+        bias: added to every similarity, a number or a tensor (); SigLIP learns it from -10, and t
+            from .1.
 
     The other arguments, Returns and Raises: see `info_nce`.
     """
     if isinstance(bias, Tensor) and bias.ndim:
-        raise InvalidInputError(f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}")
+        raise InvalidInputError(
+            f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}"
+        )
     batch = Contrast(image_features, text_features, **options)
     own = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
     if batch.reduction == "mean":

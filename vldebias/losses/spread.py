@@ -1,4 +1,5 @@
-"""Compute the spread loss: classes attract, and items within a class repel, so that subclasses stay distinct."""
+"""Compute the spread loss: classes attract, and items within a class repel, so that subclasses stay
+distinct."""
 
 from __future__ import annotations
 
@@ -14,17 +15,23 @@ from vldebias.losses.sums import softplus
 
 
 def spread(
-    image_features: Tensor, text_features: Tensor, labels: Tensor, *, alpha: float = 0.5, **options: Unpack[LossOptions]
+    image_features: Tensor,
+    text_features: Tensor,
+    labels: Tensor,
+    *,
+    alpha: float = 0.5,
+    **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced (2022).
+    """Return alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced
+    (2022).
 
         L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
         L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}
 
-    P are the rows of the anchor's class in the batch, its own other view s+ among them and itself not, N those of
-    other classes. The batch is both views; `within_view=False` makes it the opposite view alone, as for images and
-    captions. alpha = 1 is a supervised contrastive loss, under which a class collapses to one point; alpha = 0 with a
-    single class is `info_nce`.
+    P are the rows of the anchor's class in the batch, its own other view s+ among them and itself
+    not, N those of other classes. The batch is both views; `within_view=False` makes it the
+    opposite view alone, as for images and captions. alpha = 1 is a supervised contrastive loss,
+    under which a class collapses to one point; alpha = 0 with a single class is `info_nce`.
 
     Args:
         labels: (n,) integers, the class of each row.
@@ -45,15 +52,22 @@ def spread(
         others = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
         counted = classmate & (s > -torch.inf)
         # the replaced score keeps the infinite ones out of the gradient
-        rest = torch.where(counted, softplus(others[:, None] - torch.where(counted, s, 0.0)), 0.0).sum(1)
-        attract = (softplus(others - positive) + rest) / (counted.sum(1) + 1)  # eq. 2, mean over the positives
-        rivals = torch.logsumexp(s.masked_fill(~classmate, -torch.inf), dim=1)  # of which the own other view is one
+        rest = torch.where(
+            counted, softplus(others[:, None] - torch.where(counted, s, 0.0)), 0.0
+        ).sum(1)
+        attract = (softplus(others - positive) + rest) / (
+            counted.sum(1) + 1
+        )  # eq. 2, mean over the positives
+        rivals = torch.logsumexp(
+            s.masked_fill(~classmate, -torch.inf), dim=1
+        )  # of which the own other view is one
         return alpha * attract + (1 - alpha) * softplus(rivals - positive)  # eq. 3
 
     return batch.reduce(batch.each_row(row_loss))
 
 
 class SpreadLoss(ContrastiveLoss, function=spread, labels=True, within_view=True):
-    """Apply `spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True here."""
+    """Apply `spread` with its settings. Options: see `ContrastiveLoss`; `within_view` is True
+    here."""
 
     alpha: float

@@ -1,13 +1,15 @@
 """Compute log-sums over the rows and the columns of one similarity matrix together, in blocks.
 
-Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j. The anchors of one
-direction are the rows of S = A B^T, those of the other its columns. So the matrix is multiplied once forward and its
-gradient, the sum of both directions', twice backward: three products where a direction at a time takes six.
+Most losses are functions of a few sums per anchor, log sum_j e^{scale s_ij} over the negatives j.
+The anchors of one direction are the rows of S = A B^T, those of the other its columns. So the
+matrix is multiplied once forward and its gradient, the sum of both directions', twice backward:
+three products where a direction at a time takes six.
 
-    A (n, d), B (N, d)  --blocks of rows-->  S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
+    A (n, d), B (N, d)  --blocks of rows-->  S (c, N)
+    S (c, N)  --T scales-->  over columns (T, n), over rows (T, N)
 
-With a `chunk_size` nothing of a block outlives it but its sums, and the backward pass computes it again: four products,
-and memory O(chunk_size * N).
+With a `chunk_size` nothing of a block outlives it but its sums, and the backward pass computes it
+again: four products, and memory O(chunk_size * N).
 """
 
 from __future__ import annotations
@@ -24,14 +26,22 @@ _CACHED = 256  # rows
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x) to double precision: the default threshold of torch cuts at 20, an error of 2e-9."""
+    """Return log(1 + e^x) to double precision: the default threshold of torch cuts at 20, an error
+    of 2e-9."""
     return F.softplus(x, threshold=50.0)
 
 
 def matrix_sums(
-    scales: Sequence[float], a: Tensor, b: Tensor, *, pair: int = 0, chunk_size: int | None = None, both: bool = True
+    scales: Sequence[float],
+    a: Tensor,
+    b: Tensor,
+    *,
+    pair: int = 0,
+    chunk_size: int | None = None,
+    both: bool = True,
 ) -> tuple[Tensor, ...]:
-    """Return log sum_j e^{scale s_ij} of every row of S = A B^T (T, n) and, with `both`, of every column (T, N).
+    """Return log sum_j e^{scale s_ij} of every row of S = A B^T (T, n) and, with `both`, of every
+    column (T, N).
 
     Args:
         scales: T numbers, a sum over the negatives of an anchor for each.
@@ -45,7 +55,8 @@ def matrix_sums(
 
 
 def _scores_into(scores: Tensor, a: Tensor, b: Tensor, pair: int, block: slice) -> Tensor:
-    """Return the similarities of a block of rows, in a part of `scores`: the whole matrix, or room for one block."""
+    """Return the similarities of a block of rows, in a part of `scores`: the whole matrix, or room
+    for one block."""
     part = scores[block] if len(scores) == len(a) else scores[: block.stop - block.start]
     torch.mm(a[block], b.T, out=part)
     part.diagonal(pair + block.start).fill_(-torch.inf)
@@ -77,7 +88,9 @@ class _MatrixSums(torch.autograd.Function):
             values = [_scaled(s, scale) for scale in scales]
             rows[:, block] = torch.stack([each.logsumexp(1) for each in values])
             if both:
-                torch.logaddexp(columns, torch.stack([each.logsumexp(0) for each in values]), out=columns)
+                torch.logaddexp(
+                    columns, torch.stack([each.logsumexp(0) for each in values]), out=columns
+                )
         sums = (rows, columns) if both else (rows,)
         ctx.save_for_backward(a, b, scores if chunk_size is None else None, *sums)
         return sums
@@ -97,18 +110,23 @@ class _MatrixSums(torch.autograd.Function):
                 for k, scale in enumerate(scales):
                     for total, along, dim in zip(sums, outer, dims, strict=True):
                         cut = block if dim == 1 else slice(None)
-                        torch.sub(_scaled(s, scale), total[k, cut].unsqueeze(dim), out=weights).exp_()
+                        torch.sub(
+                            _scaled(s, scale), total[k, cut].unsqueeze(dim), out=weights
+                        ).exp_()
                         gradient.addcmul_(weights, _scaled(along[k, cut], scale).unsqueeze(dim))
                 torch.mm(gradient, b, out=to_a[block])
                 to_b.addmm_(gradient.T, a[block])
         return None, None, None, None, to_a, to_b
 
 
-def matrix_total(a: Tensor, b: Tensor, bias: Tensor, *, pair: int = 0, chunk_size: int | None = None) -> Tensor:
-    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; arguments as of `matrix_sums`.
+def matrix_total(
+    a: Tensor, b: Tensor, bias: Tensor, *, pair: int = 0, chunk_size: int | None = None
+) -> Tensor:
+    """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; arguments as of
+    `matrix_sums`.
 
-    The gradient of this sum is known with the similarities, up to one factor: it is taken with each block, so that no
-    block is kept or computed again.
+    The gradient of this sum is known with the similarities, up to one factor: it is taken with each
+    block, so that no block is kept or computed again.
     """
     total: Tensor = _SoftplusTotal.apply(pair, chunk_size or _rows_at_once(a), a, b, bias)
     return total
@@ -138,7 +156,8 @@ class _SoftplusTotal(torch.autograd.Function):
 
 
 def _rows_at_once(rows: Tensor) -> int:
-    """Return how many rows to work on where all may be: on a CPU those whose similarities stay in its cache."""
+    """Return how many rows to work on where all may be: on a CPU those whose similarities stay in
+    its cache."""
     return _CACHED if rows.device.type == "cpu" else max(len(rows), 1)
 
 

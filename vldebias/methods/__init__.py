@@ -1,6 +1,7 @@
 """Fit edits of embeddings to prompts, and for some methods to images.
 
-`METHODS` maps names to methods. Add one with `register_method`, or an entry point of the group "vldebias.methods".
+`METHODS` maps names to methods. Add one with `register_method`, or an entry point of the group
+"vldebias.methods".
 """
 
 from pathlib import Path
@@ -29,12 +30,18 @@ from vldebias.methods.target_shares import TargetShares as TargetShares
 
 
 def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> Any:
-    """Load an edit of any kind from a folder or a hub repository; of one folder per role, a mapping role -> edit.
+    """Load an edit of any kind from a folder or a hub repository; of one folder per role, a mapping
+    role -> edit.
 
     Raises:
-        InvalidInputError: no such folder or repository, damaged files, or a kind that no installed package knows.
+        InvalidInputError: no such folder or repository, damaged files, or a kind that no installed
+            package knows.
     """
     list(METHODS)  # those of other packages bring their own kinds
     folder = find_folder(directory_or_repo, revision)
-    parts = [] if (folder / WEIGHTS).exists() else sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
+    parts = (
+        []
+        if (folder / WEIGHTS).exists()
+        else sorted(path.parent for path in folder.glob(f"*/{WEIGHTS}"))
+    )
     return {part.name: Edit.from_pretrained(part) for part in parts} or Edit.from_pretrained(folder)

@@ -1,15 +1,18 @@
 """Bound the loss of cosine similarity of neutral texts: weaken a projection until the bound holds.
 
-Equation 7.4 of the thesis, min_z |z - z0|^2 + lam z^T M z, is the Lagrangian of a problem with a bound: among all z
-with <z, z0> = 1 and a loss 1 - cos(z, z0) of at most e, z = a (I + lam M)^-1 z0 has the least z^T M z, for some a and
-with lam one over the multiplier of the bound. One matrix serves all texts, so the largest lam that satisfies the bound
-is used. The loss never falls as lam grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the
-squared coordinates of z0, cos = E[m] / sqrt(E[m^2]) and
+Equation 7.4 of the thesis, min_z |z - z0|^2 + lam z^T M z, is the Lagrangian of a problem with a
+bound: among all z with <z, z0> = 1 and a loss 1 - cos(z, z0) of at most e, z = a (I + lam M)^-1 z0
+has the least z^T M z, for some a and with lam one over the multiplier of the bound. One matrix
+serves all texts, so the largest lam that satisfies the bound is used. The loss never falls as lam
+grows: with m = 1 / (1 + lam s) on the eigenvectors of M and the mean E over the squared coordinates
+of z0, cos = E[m] / sqrt(E[m^2]) and
 
-    lam d/dlam log cos = E[m^2] / E[m] - E[m^3] / E[m^2] <= 0          (Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3])
+    lam d/dlam log cos = E[m^2] / E[m] - E[m^3] / E[m^2] <= 0
+    by Cauchy-Schwarz: E[m^2]^2 <= E[m] E[m^3]
 
-so bisection finds that lam. If P0 is part of the projection this does not hold (P0 alone may lose more than the
-bound), and the strength is lowered instead: along z0 + t (P z0 - z0) the angle to z0 never falls as t grows.
+so bisection finds that lam. If P0 is part of the projection this does not hold (P0 alone may lose
+more than the bound), and the strength is lowered instead: along z0 + t (P z0 - z0) the angle to z0
+never falls as t grows.
 """
 
 from __future__ import annotations
@@ -32,18 +35,23 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
     return 1 - torch.cosine_similarity(neutral.double(), projection(neutral.double()), dim=1)
 
 
-def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> CalibratedProjection:
-    """Return an edit under which no text of `neutral` (n, d) loses more than `most`, or their mean does not.
+def bounded(
+    edit: Edit, neutral: Tensor, most: float, *, mean: bool = False
+) -> CalibratedProjection:
+    """Return an edit under which no text of `neutral` (n, d) loses more than `most`, or their mean
+    does not.
 
-    That is `edit` if it satisfies the bound. Else without P0 ("cali", "equalise", and both) it is the same method at a
-    smaller lam. With P0 it is I - t (I - P), 0 < t < 1, and its method says "bounded".
+    That is `edit` if it satisfies the bound. Else without P0 ("cali", "equalise", and both) it is
+    the same method at a smaller lam. With P0 it is I - t (I - P), 0 < t < 1, and its method says
+    "bounded".
 
     Raises:
         InvalidInputError: the edit is not a projection.
     """
     if not isinstance(edit, CalibratedProjection):
         raise InvalidInputError(
-            f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out, or lower strength"
+            f"max_loss: expected a method that fits a projection, got {edit!r}; leave max_loss out,"
+            " or lower strength"
         )
 
     def holds(one: CalibratedProjection) -> bool:
@@ -53,13 +61,16 @@ def bounded(edit: Edit, neutral: Tensor, most: float, *, mean: bool = False) -> 
     def weaker(t: float) -> CalibratedProjection:
         if not edit.spurious_rank:
             return edit.at_multiple(t)
-        return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")  # I - t (I - P)
+        return replace(edit, left=t * edit.left).stamped(
+            method=f"{edit.method}, bounded"
+        )  # I - t (I - P)
 
     return edit if holds(edit) else weaker(largest(lambda t: holds(weaker(t))))
 
 
 def largest(holds: Callable[[float], bool]) -> float:
-    """Return the largest t in (0, 1) with `holds(t)`, which must be true near 0 and false beyond some t."""
+    """Return the largest t in (0, 1) with `holds(t)`, which must be true near 0 and false beyond
+    some t."""
     low, high = 0.1, 1.0
     while not holds(low):
         low, high = low / 10, low

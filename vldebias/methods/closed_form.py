@@ -1,17 +1,19 @@
-"""Fit closed-form projections as sums of terms; a term gives differences to shrink, or directions to project out.
+"""Fit closed-form projections as sums of terms; a term gives differences to shrink, or directions
+to project out.
 
-"+" sums terms: `METHODS["cali"] + METHODS["equalise"]`. With the projection P0 of the spurious prompts or of the
-differences of value means, the prompt pairs S, and differences D of image means with the weights w of
-`vldebias.methods.equalise`,
+"+" sums terms: `METHODS["cali"] + METHODS["equalise"]`. With the projection P0 of the spurious
+prompts or of the differences of value means, the prompt pairs S, and differences D of image means
+with the weights w of `vldebias.methods.equalise`,
 
     P* = P0 (I + lam/|S| sum_S (z_i - z_j)(z_i - z_j)^T + lam P0 (sum_D w D D^T) P0)^-1
 
-P0 comes last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is exactly the paper's form.
-Differences of image means are first projected by P0, because a projected text depends on D only through P0 D. With D
-itself, P0 would make an equalised text unequal again, and no lam would bring the group means together.
+P0 comes last, as in Lemma 7.1, so A^T P* z = 0 in every sum, and without images this is exactly the
+paper's form. Differences of image means are first projected by P0, because a projected text depends
+on D only through P0 D. With D itself, P0 would make an equalised text unequal again, and no lam
+would bring the group means together.
 
-Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap of the means goes to
-zero as lam grows.
+Law (tested): in every sum, sqrt(lam w) |D^T P* z| <= |z| / 2, as in "equalise" alone, so the gap of
+the means goes to zero as lam grows.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ import torch
 from torch import Tensor
 
 from vldebias.methods.equalise import image_scatter
-from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, Method, Need, Problem, register_method
+from vldebias.methods.method import (
+    LAM_OF_MODELS,
+    LAM_OF_PIPELINES,
+    Method,
+    Need,
+    Problem,
+    register_method,
+)
 from vldebias.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.prompts import PromptSet
 
@@ -34,8 +43,8 @@ from vldebias.prompts import PromptSet
 class Term:
     """Define one term of a closed form.
 
-    rows: (problem, role) -> rows (m, d) whose span P0 removes, or, of a `weighted` term, one scatter per attribute.
-    They do not depend on lam.
+    rows: (problem, role) -> rows (m, d) whose span P0 removes, or, of a `weighted` term, one
+    scatter per attribute. They do not depend on lam.
     """
 
     need: Need
@@ -45,7 +54,8 @@ class Term:
 
 @dataclass(frozen=True, repr=False)
 class ClosedForm(Method):
-    """Fit the projection P0 of the removed rows times the inverse of I plus the weighted scatters (eq. 7.3, 7.4)."""
+    """Fit the projection P0 of the removed rows times the inverse of I plus the weighted scatters
+    (eq. 7.3, 7.4)."""
 
     name: str
     title: str
@@ -58,13 +68,20 @@ class ClosedForm(Method):
         has_lam = any(term.weighted for term in self.terms)
         vars(self).update(needs=needs, has_lam=has_lam, pipelines=Need.IMAGES not in needs)
 
-    def fit(self, problem: Problem, role: str, parts: Mapping[Term, Any] | None = None) -> CalibratedProjection:
-        """Solve for one role of the problem's host; `parts` holds the rows of the terms if already computed."""
+    def fit(
+        self, problem: Problem, role: str, parts: Mapping[Term, Any] | None = None
+    ) -> CalibratedProjection:
+        """Solve for one role of the problem's host; `parts` holds the rows of the terms if already
+        computed."""
         parts = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [parts[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
         default = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
-        lam, scatters, lams = default if problem.lam is None else problem.lam, list[Tensor](), list[float]()
+        lam, scatters, lams = (
+            default if problem.lam is None else problem.lam,
+            list[Tensor](),
+            list[float](),
+        )
         for term in (term for term in self.terms if term.weighted):
             rows = parts[term]
             if term.need is Need.IMAGES and span is not None and span.any():
@@ -72,7 +89,9 @@ class ClosedForm(Method):
             scatters += rows
             lams += lam if isinstance(lam, tuple) else [lam] * len(rows)
         if span is None and not any(lams):
-            return CalibratedProjection.identity(problem.host.dim(role), self.name)  # (I + 0 M)^-1 = I
+            return CalibratedProjection.identity(
+                problem.host.dim(role), self.name
+            )  # (I + 0 M)^-1 = I
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
         return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
 
@@ -89,51 +108,73 @@ class ClosedForm(Method):
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
-    """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus their mean."""
+    """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus
+    their mean."""
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
     return torch.cat([rows - rows.mean(0) for rows in units])
 
 
 def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | None:
-    """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None if there are none.
+    """Return class texts (k, d) that define pseudo-classes, calibrated by the prompt pairs; None if
+    there are none.
 
-    Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to be equalised.
+    Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to
+    be equalised.
     """
     if len(prompts.classes) < 2 or not problem.reference.within_classes:
         return None
     texts = problem.host.embed(prompts.classes, role)
     try:
         return CALI.fit(replace(problem, sets=(prompts,), lam=LAM_OF_MODELS), role)(texts)
-    except NothingToRemoveError:  # the model embeds the prompts of every pair alike: it reads no attribute in a class
+    except (
+        NothingToRemoveError
+    ):  # the model embeds the prompts of every pair alike: it reads no attribute in a class
         return texts
 
 
 SPURIOUS = Term(
     Need.SPURIOUS,
-    lambda problem, role: problem.host.embed([*dict.fromkeys(p for s in problem.attributes for p in s.spurious)], role),
+    lambda problem, role: problem.host.embed(
+        [*dict.fromkeys(p for s in problem.attributes for p in s.spurious)], role
+    ),
 )
 PAIRS = Term(
     Need.PAIRS,
     lambda problem, role: [
-        scatter_of(problem.host.embed([*chain.from_iterable(s.groups)], role).split([*map(len, s.groups)]))
+        scatter_of(
+            problem.host.embed([*chain.from_iterable(s.groups)], role).split([*map(len, s.groups)])
+        )
         for s in problem.attributes
     ],
     weighted=True,
 )
 IMAGES = Term(
     Need.IMAGES,
-    lambda problem, role: [image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes],
+    lambda problem, role: [
+        image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes
+    ],
     weighted=True,
 )
 _PAPER, _OWN = "Chuang et al., 2023", "this package"
 _MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022"
 NONE = ClosedForm("none", "none", "", "0.6")
-ORTH = ClosedForm("orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS,))
-BOTH = ClosedForm("orth-cali", "calibrated orthogonal projection", f"{_PAPER}, Lemma 7.1", "#f58518", (SPURIOUS, PAIRS))
+ORTH = ClosedForm(
+    "orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS,)
+)
+BOTH = ClosedForm(
+    "orth-cali",
+    "calibrated orthogonal projection",
+    f"{_PAPER}, Lemma 7.1",
+    "#f58518",
+    (SPURIOUS, PAIRS),
+)
 CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS,))
 MEANS = Term(Need.VALUES, value_differences)
 DIFFERENCE = ClosedForm("difference", "difference of the values", _MEANS, "#b279a2", (MEANS,))
 EQUALISE = ClosedForm("equalise", "equalised image means", _OWN, "#e45756", (IMAGES,))
-WITH_IMAGES = (replace(CALI + EQUALISE, color="#72b7b2"), replace(DIFFERENCE + EQUALISE, color="#ff9da6"))
+WITH_IMAGES = (
+    replace(CALI + EQUALISE, color="#72b7b2"),
+    replace(DIFFERENCE + EQUALISE, color="#ff9da6"),
+)
 for _method in (NONE, ORTH, BOTH, CALI, DIFFERENCE, EQUALISE, *WITH_IMAGES):
     register_method(_method)

@@ -1,4 +1,5 @@
-"""Measure what an edit does to texts, without images: pair distance, spurious cosines and class signal."""
+"""Measure what an edit does to texts, without images: pair distance, spurious cosines and class
+signal."""
 
 from __future__ import annotations
 
@@ -18,16 +19,19 @@ from vldebias.prompts import PromptSet
 
 
 def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
-    """Return the variance ratio of images (n, d): along the directions in which texts (m, d) differ, to the average.
+    """Return the variance ratio of images (n, d): along the directions in which texts (m, d)
+    differ, to the average.
 
-    For images of the same model it is well above 1. For noise, or images of another model, it is 1 on average. With S
-    the covariance of the images and M the mean projector on the k principal directions of the texts that hold 99 % of
-    their variance, scaled to traces d and 1, its variance over rotations R is (Schur's lemma on symmetric matrices)
+    For images of the same model it is well above 1. For noise, or images of another model, it is 1
+    on average. With S the covariance of the images and M the mean projector on the k principal
+    directions of the texts that hold 99 % of their variance, scaled to traces d and 1, its variance
+    over rotations R is (Schur's lemma on symmetric matrices)
 
         var tr(M R S R^T) = 2 (1 / k - 1 / d) (tr S^2 - d) / ((d - 1) (d + 2)).
 
     Returns:
-        The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two different images or texts.
+        The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two
+            different images or texts.
     """
     rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
     dim, total = rows.shape[1], float(rows.square().sum())
@@ -47,9 +51,12 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 class Diagnostics:
     """Hold what an edit does to the texts of a prompt set; None where the set has no such texts.
 
-    pair_distance, held_out_distance: (before, after), mean L2 distance of the prompts of a pair (Table 7.6).
-    spurious_spread: (before, after), mean range of a class's cosines with the spurious texts (Table 7.1).
-    signal_kept: share of the distance between the classes. class_cosine: mean cosine of a class prompt with itself.
+    pair_distance, held_out_distance: (before, after), mean L2 distance of the prompts of a pair
+    (Table 7.6).
+    spurious_spread: (before, after), mean range of a class's cosines with the spurious texts (Table
+    7.1).
+    signal_kept: share of the distance between the classes. class_cosine: mean cosine of a class
+    prompt with itself.
     """
 
     pair_distance: tuple[float, float]
@@ -66,9 +73,14 @@ class Diagnostics:
             InvalidInputError: the edit rewrites prompts, so it cannot be applied to embeddings.
         """
         if hasattr(edit, "wordings"):
-            raise InvalidInputError(f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone")
+            raise InvalidInputError(
+                f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"
+            )
         found: dict[str, Any] = {}
-        for name, pairs in (("pair_distance", prompts.pairs), ("held_out_distance", prompts.held_out_pairs)):
+        for name, pairs in (
+            ("pair_distance", prompts.pairs),
+            ("held_out_distance", prompts.held_out_pairs),
+        ):
             if pairs:
                 rows = host.embed([*chain.from_iterable(pairs)], role)
                 distances = [(own[0::2] - own[1::2]).norm(dim=-1) for own in (rows, edit(rows))]
@@ -79,5 +91,7 @@ class Diagnostics:
             if prompts.spurious:
                 spurious = host.embed(prompts.spurious, role).T
                 cosines = [normalize(rows, dim=-1) @ spurious for rows in (classes, edit(classes))]
-                found["spurious_spread"] = tuple(float((own.amax(1) - own.amin(1)).mean()) for own in cosines)
+                found["spurious_spread"] = tuple(
+                    float((own.amax(1) - own.amin(1)).mean()) for own in cosines
+                )
         return cls(**found)

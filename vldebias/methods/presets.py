@@ -1,4 +1,5 @@
-"""Define balanced prompts, and the presets `default` and `paper`: a method and its lam by host and inputs."""
+"""Define balanced prompts, and the presets `default` and `paper`: a method and its lam by host and
+inputs."""
 
 from __future__ import annotations
 
@@ -13,25 +14,39 @@ from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.auto import FEWEST, decide
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
-from vldebias.methods.method import LAM_OF_MODELS, LAM_OF_PIPELINES, METHODS, Method, Need, Problem, register_method
+from vldebias.methods.method import (
+    LAM_OF_MODELS,
+    LAM_OF_PIPELINES,
+    METHODS,
+    Method,
+    Need,
+    Problem,
+    register_method,
+)
 from vldebias.prompts import can_balance
 
 NO_EDIT = (
-    "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or merge. Use "
-    "method='cali' for an edit, or vldebias.balance_prompts for the prompts"
+    "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or"
+    " merge. Use method='cali' for an edit, or vldebias.balance_prompts for the prompts"
 )
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
-LAM_OF_DEFAULT = 100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
+LAM_OF_DEFAULT = (
+    100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
+)
 
-# What is fitted where no method is named follows from a rule on committed tables (docs/explanation/the-default.md,
-# `python -m eval.experiments.default_choice`; a test holds the two together). Pipelines: a prompt that the fit does not
-# know is changed by whatever the prompt pairs differ in, chance included, so the paper's lam is lowered (`SPARES`).
+# What is fitted where no method is named follows from a rule on committed tables
+# (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds the
+# two together). Pipelines: a prompt that the fit does not know is changed by whatever the prompt
+# pairs differ in, chance included, so the paper's lam is lowered (`SPARES`).
 PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
     ("paper", "model"): ("orth-cali", LAM_OF_MODELS),
     ("paper", "pipeline"): ("cali", LAM_OF_PIPELINES),
     ("default", "model"): ("difference", None),
     ("default", "model without words for its values"): ("cali", LAM_OF_DEFAULT),
-    ("default", "model with reference images"): ("cali", LAM_OF_DEFAULT),  # and the means of the images
+    ("default", "model with reference images"): (
+        "cali",
+        LAM_OF_DEFAULT,
+    ),  # and the means of the images
     ("default", "pipeline"): ("balanced-prompts", None),
     ("default", "pipeline that prompts cannot be balanced for"): ("cali", None),
 }
@@ -43,11 +58,15 @@ class Balanced(Method):
 
     Args:
         shares: value -> share of the images; None: even shares. seed: of the sampling.
-        find: prompt -> character offset at which the words are written, or None to leave it alone; by default the
-            subject is found by grammar (`vldebias.balance_prompts`).
+        find: prompt -> character offset at which the words are written, or None to leave it alone;
+            by default the subject is found by grammar (`vldebias.balance_prompts`).
     """
 
-    name, title, source = "balanced-prompts", "values stated in the prompts", "prompt augmentation; this package"
+    name, title, source = (
+        "balanced-prompts",
+        "values stated in the prompts",
+        "prompt augmentation; this package",
+    )
     color, needs, models = "#31708f", frozenset({Need.VALUES}), False
 
     shares: Mapping[str, float] | None = None
@@ -61,7 +80,8 @@ class Balanced(Method):
 
 @dataclass(frozen=True, repr=False)
 class Preset(Method):
-    """Select a method and its lam from the table `PRESETS`; with reference images, their means are added."""
+    """Select a method and its lam from the table `PRESETS`; with reference images, their means are
+    added."""
 
     name: str
     title: str
@@ -92,8 +112,8 @@ class Preset(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the selected method; for the default of models, only if texts predict that it helps.
 
-        For pipelines the default is `cali`, since balanced prompts are not an edit; its lam is lowered until at most
-        one direction in `SPARES` is removed.
+        For pipelines the default is `cali`, since balanced prompts are not an edit; its lam is
+        lowered until at most one direction in `SPARES` is removed.
 
         Warns:
             AutoDeclinedWarning: texts predict no improvement, so nothing is changed.
@@ -109,17 +129,28 @@ class Preset(Method):
             edit = CALI.fit(problem, role)
             most = max(edit.dim / SPARES, len(problem.attributes))
             enough = edit.removed <= most
-            return edit if enough else edit.at_multiple(largest(lambda t: edit.at_multiple(t).removed <= most))
+            return (
+                edit
+                if enough
+                else edit.at_multiple(largest(lambda t: edit.at_multiple(t).removed <= most))
+            )
         best, choice = decide(replace(problem, reference=None), role, [method], [lam], None)
         if not choice.evidence:
             say_once(
-                f"{problem.label}: there are too few prompts to predict whether the default helps (no class prompts, "
-                f"or fewer than {FEWEST} groups state two values); measure it with vldebias.evaluate"
+                f"{problem.label}: there are too few prompts to predict whether the default helps"
+                f" (no class prompts, or fewer than {FEWEST} groups state two values); measure it"
+                " with vldebias.evaluate"
             )
             return method.fit(problem, role)
         if choice.method == "none":
-            remedy = f"Pass method={method.name!r} to fit it all the same, or reference= to fit to images."
-            warn(f"{problem.label}: the default attaches no edit. {choice.reason} {remedy}", AutoDeclinedWarning)
+            remedy = (
+                f"Pass method={method.name!r} to fit it all the same, or reference= to fit to"
+                " images."
+            )
+            warn(
+                f"{problem.label}: the default attaches no edit. {choice.reason} {remedy}",
+                AutoDeclinedWarning,
+            )
             best = best.stamped(method="default: none")
         return best.stamped(choice=choice)
 
@@ -131,5 +162,9 @@ def say_once(what: str) -> None:
 
 
 register_method(Balanced())
-register_method(Preset("paper", "the paper's settings", "Chuang et al., 2023, Table 7.3 and section 7.5", "#d37295"))
+register_method(
+    Preset(
+        "paper", "the paper's settings", "Chuang et al., 2023, Table 7.3 and section 7.5", "#d37295"
+    )
+)
 register_method(Preset("default", "the best label-free closed form", "this package", "#79706e"))

@@ -1,4 +1,5 @@
-"""Hold the image features that methods are fitted to, and label them: by given labels or by zero-shot predictions."""
+"""Hold the image features that methods are fitted to, and label them: by given labels or by
+zero-shot predictions."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ class Reference:
 
     Attributes:
         features: (n, d) tensor or ndarray, or an iterable of batches (b, d); normalised or not.
-        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or `data.Labels`; only
-            used by methods that need labelled images (`labelled`).
-        within_classes: compare means within pseudo-classes, if the prompt set has at least two classes: groups score
-            alike within a class (worst group). False: groups score alike overall (shares of a ranking).
+        labels: column -> a value for each of the n images, as strings (None and "" are unknown) or
+            `data.Labels`; only used by methods that need labelled images (`labelled`).
+        within_classes: compare means within pseudo-classes, if the prompt set has at least two
+            classes: groups score alike within a class (worst group). False: groups score alike
+            overall (shares of a ranking).
     """
 
     features: Any
@@ -41,16 +43,26 @@ class Reference:
         Raises:
             InvalidInputError: features are not floats (n, d), not finite, or zero in a row.
         """
-        whole = getattr(self.features, "features", self.features)  # data.Embeddings hold them under that name
+        whole = getattr(
+            self.features, "features", self.features
+        )  # data.Embeddings hold them under that name
         parts = [whole] if hasattr(whole, "shape") else whole
-        for some in (part[start : start + _ROWS] for part in parts for start in range(0, max(1, len(part)), _ROWS)):
-            rows = some.detach().cpu() if isinstance(some, Tensor) else torch.from_numpy(some.copy())
+        for some in (
+            part[start : start + _ROWS]
+            for part in parts
+            for start in range(0, max(1, len(part)), _ROWS)
+        ):
+            rows = (
+                some.detach().cpu() if isinstance(some, Tensor) else torch.from_numpy(some.copy())
+            )
             if rows.ndim != 2 or not rows.is_floating_point():
                 came = f"{rows.dtype} {tuple(rows.shape)}"
                 raise InvalidInputError(f"reference: expected image features (n, d), got {came}")
             lengths = rows.double().norm(dim=1, keepdim=True)
             if bad := int((~lengths.isfinite() | (lengths == 0)).sum()):
-                raise InvalidInputError(f"reference: {bad} of {len(rows)} image features are zero or not finite")
+                raise InvalidInputError(
+                    f"reference: {bad} of {len(rows)} image features are zero or not finite"
+                )
             yield rows.double() / lengths
 
 
@@ -62,22 +74,27 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
     """
     if rows.shape[1] != texts.shape[1]:
         raise InvalidInputError(
-            f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed both with one model"
+            f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed"
+            " both with one model"
         )
     return (rows @ texts.T).argmax(1)
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Hold unit rows (n, d) float64, and the index (n, attributes) of their values; -1 is unknown."""
+    """Hold unit rows (n, d) float64, and the index (n, attributes) of their values; -1 is
+    unknown."""
 
     rows: Tensor
     codes: Tensor
 
     def one_hot(self) -> tuple[Tensor, Tensor]:
-        """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded (m, all values)."""
+        """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded
+        (m, all values)."""
         known = (self.codes >= 0).all(1)
-        return self.rows[known], torch.cat([one_hot(own).double() for own in self.codes[known].T], 1)
+        return self.rows[known], torch.cat(
+            [one_hot(own).double() for own in self.codes[known].T], 1
+        )
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
         """Return for each attribute the rows whose value is known, and their codes."""
@@ -87,34 +104,44 @@ class Labelled:
 def labelled(problem: Problem, role: str) -> Labelled:
     """Return the reference images of a problem with the values of its attributes.
 
-    A column of labels is used for an attribute if each of its names is a value of it, or contains one of its words; of
-    several columns the one that is called like the prompt set. Without labels an image gets the value of the nearest
-    text.
+    A column of labels is used for an attribute if each of its names is a value of it, or contains
+    one of its words; of several columns the one that is called like the prompt set. Without labels
+    an image gets the value of the nearest text.
 
     Raises:
-        InvalidInputError: labels that fit no attribute, have another length, or have one value only.
+        InvalidInputError: labels that fit no attribute, have another length, or have one value
+            only.
     """
     given, rows, columns = problem.reference.labels, torch.cat([*problem.reference.batches()]), []
     for prompts in problem.attributes:
         values = f"the values {[*prompts.attributes]} of {prompts.name}"
-        fitting = {name: codes for name, one in given.items() if (codes := _coded(one, prompts)) is not None}
+        fitting = {
+            name: codes
+            for name, one in given.items()
+            if (codes := _coded(one, prompts)) is not None
+        }
         if given and not fitting:
             raise InvalidInputError(
-                f"reference: expected a column of labels with {values}, got {[*given]}; rename the labels, or leave "
-                "them out to use zero-shot labels"
+                f"reference: expected a column of labels with {values}, got {[*given]}; rename the"
+                " labels, or leave them out to use zero-shot labels"
             )
         own = fitting.get(prompts.name, next(iter(fitting.values()), None))
         own = zero_shot(rows, problem.zero_shot(prompts, role)) if own is None else own
         if len(own) != len(rows):
-            raise InvalidInputError(f"reference: expected a label for each of {len(rows)} images, got {len(own)}")
+            raise InvalidInputError(
+                f"reference: expected a label for each of {len(rows)} images, got {len(own)}"
+            )
         if len(own[own >= 0].unique()) < 2:
-            raise InvalidInputError(f"reference: expected labelled images of two or more of {values}")
+            raise InvalidInputError(
+                f"reference: expected labelled images of two or more of {values}"
+            )
         columns.append(own)
     return Labelled(rows, torch.stack(columns, 1))
 
 
 def _coded(given: Any, prompts: PromptSet) -> Tensor | None:
-    """Return the value of each label of a column, -1 where it is unknown; None if no labels of the attribute."""
+    """Return the value of each label of a column, -1 where it is unknown; None if no labels of the
+    attribute."""
     from vldebias.data.tables import Labels
 
     column = Labels.of_array(given)
@@ -125,16 +152,27 @@ def _coded(given: Any, prompts: PromptSet) -> Tensor | None:
 
 
 def place_of(name: str, prompts: PromptSet) -> int | None:
-    """Return the index of the attribute value that a label names; None if it names none, or several."""
+    """Return the index of the attribute value that a label names; None if it names none, or
+    several."""
     values = list(prompts.attributes)
-    alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(name)
+    alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(
+        name
+    )
     return values.index(alike[0]) if len(alike) == 1 else None
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
-    """Return the n texts of the groups that name one value, and the indices (n,) of their values and groups."""
-    values, texts = [*prompts.attributes], [(text, k) for k, group in enumerate(prompts.groups) for text in group]
-    said = [(text, values.index(own[0]), k) for text, k in texts if len(own := prompts.values_in(text)) == 1]
+    """Return the n texts of the groups that name one value, and the indices (n,) of their values
+    and groups."""
+    values, texts = (
+        [*prompts.attributes],
+        [(text, k) for k, group in enumerate(prompts.groups) for text in group],
+    )
+    said = [
+        (text, values.index(own[0]), k)
+        for text, k in texts
+        if len(own := prompts.values_in(text)) == 1
+    ]
     codes = torch.tensor([codes for _, *codes in said], dtype=torch.long).view(-1, 2)
     return [text for text, *_ in said], codes[:, 0], codes[:, 1]
 

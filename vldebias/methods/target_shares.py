@@ -1,20 +1,22 @@
 """Move retrieval queries so that each group has a target share among the first results.
 
-The scores of a group of images are assumed normal with the group's mean and variance under the query. For a group with
-share pi of all images to have share s of the first `top` (a fraction of all images), a fraction s top / pi of it must
-score above the common threshold, so the groups' means have to be
+The scores of a group of images are assumed normal with the group's mean and variance under the
+query. For a group with share pi of all images to have share s of the first `top` (a fraction of all
+images), a fraction s top / pi of it must score above the common threshold, so the groups' means
+have to be
 
     m_a = const - sigma_a Phi^-1(1 - s_a top / pi_a).
 
-Eq. 7.4 of Chuang et al. (2023) asks that D_p^T z = 0 for every difference D_p of two means. With the target
-t_p = m_a - m_b instead,
+Eq. 7.4 of Chuang et al. (2023) asks that D_p^T z = 0 for every difference D_p of two means. With
+the target t_p = m_a - m_b instead,
 
     z* = argmin |z - z0|^2 + sum_p w_p (D_p^T z - t_p)^2 = P z0 + sum_p t_p w_p P D_p
     P  = (I + sum_p w_p D_p D_p^T)^-1,
 
-the same matrix and a shift. sigma_a depends on the moved query, so targets and variances are solved in turn. If each
-group's target is its share of all images, and all variances are equal, the targets t_p are 0: that is plain equalising
-(`vldebias.methods.equalise`). Labels are not used: groups are the zero-shot values of unlabelled images.
+the same matrix and a shift. sigma_a depends on the moved query, so targets and variances are solved
+in turn. If each group's target is its share of all images, and all variances are equal, the targets
+t_p are 0: that is plain equalising (`vldebias.methods.equalise`). Labels are not used: groups are
+the zero-shot values of unlabelled images.
 """
 
 from __future__ import annotations
@@ -40,17 +42,20 @@ _FEWEST = 10  # images of a group, for a variance
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TargetShares(Rowwise):
-    """Move queries (..., d) so that the groups have the shares `shares` of the first results in expectation.
+    """Move queries (..., d) so that the groups have the shares `shares` of the first results in
+    expectation.
 
     Attributes:
         shares: name of each of the g groups -> its target share among the first results.
-        quantiles: (g,) standard deviations above its group's mean at which an image is among the first results.
-        plain: (d, d) P, which has targets 0. lift: (p, d), row p is w_p P D_p for each pair of groups, by which the
-            target t_p moves an embedding of length 1.
+        quantiles: (g,) standard deviations above its group's mean at which an image is among the
+            first results.
+        plain: (d, d) P, which has targets 0. lift: (p, d), row p is w_p P D_p for each pair of
+            groups, by which the target t_p moves an embedding of length 1.
         covariances: (g, d, d) of the image features of each group.
 
-    Laws (tested): shares as among all images and equal covariances give the plain projection; a larger share of a
-    group gives it a larger share; the ranking does not depend on the length of a query.
+    Laws (tested): shares as among all images and equal covariances give the plain projection; a
+    larger share of a group gives it a larger share; the ranking does not depend on the length of a
+    query.
     """
 
     kind = "target-shares"
@@ -68,7 +73,9 @@ class TargetShares(Rowwise):
         moved = plain = unit @ self.plain.T
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
-            spread = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved).clamp(min=0).sqrt()
+            spread = (
+                torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved).clamp(min=0).sqrt()
+            )
             means = -spread * self.quantiles
             moved = plain + (means[:, i] - means[:, j]) @ self.lift
         return moved
@@ -82,7 +89,12 @@ class RankShares(Method):
         top: the first results as a fraction of all images, k / n.
     """
 
-    name, title, source, color = "target-shares", "target shares of a ranking", "this package", "#d67195"
+    name, title, source, color = (
+        "target-shares",
+        "target shares of a ranking",
+        "this package",
+        "#d67195",
+    )
     needs, has_lam, pipelines = frozenset({Need.IMAGES, Need.VALUES}), True, False
 
     def __init__(self, shares: Mapping[str, float] | None = None, *, top: float = 0.05) -> None:
@@ -92,17 +104,23 @@ class RankShares(Method):
         """Fit the edit with the moments of the reference images, split by their zero-shot values.
 
         Raises:
-            InvalidInputError: values out of range, too few images of a group, or shares that cannot be reached.
+            InvalidInputError: values out of range, too few images of a group, or shares that cannot
+                be reached.
         """
         lam = LAM_OF_MODELS if problem.lam is None else problem.lam
         if not 0 < self.top < 1 or isinstance(lam, tuple) or lam <= 0:
             raise InvalidInputError(
-                f"expected top, the fraction k / n of the images, in (0, 1), and one lam above 0, got {self.top}, {lam}"
+                "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"
+                f" got {self.top}, {lam}"
             )
         rows, group = torch.cat([*problem.reference.batches()]), torch.zeros(1, dtype=torch.long)
         for prompts in problem.attributes:
-            group = group * len(prompts.attributes) + zero_shot(rows, problem.zero_shot(prompts, role))
-        names = tuple(map("/".join, product(*(prompts.attributes for prompts in problem.attributes))))
+            group = group * len(prompts.attributes) + zero_shot(
+                rows, problem.zero_shot(prompts, role)
+            )
+        names = tuple(
+            map("/".join, product(*(prompts.attributes for prompts in problem.attributes)))
+        )
         own = [rows[group == g] for g in range(len(names))]
         if min(map(len, own)) < _FEWEST:
             raise InvalidInputError(
@@ -110,20 +128,35 @@ class RankShares(Method):
                 f"{dict(zip(names, map(len, own), strict=True))}; pass more images"
             )
         given = dict.fromkeys(names, 1 / len(names)) if self.shares is None else dict(self.shares)
-        if given.keys() != {*names} or min(given.values()) <= 0 or abs(sum(given.values()) - 1) > 1e-6:
+        if (
+            given.keys() != {*names}
+            or min(given.values()) <= 0
+            or abs(sum(given.values()) - 1) > 1e-6
+        ):
             raise InvalidInputError(
-                f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got {given}"
+                f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got"
+                f" {given}"
             )
         count = torch.tensor([len(one) for one in own], dtype=torch.float64)
-        shares, among_all = torch.tensor([given[name] for name in names], dtype=torch.float64), count / len(rows)
-        most = {n: round(float(x), 3) for n, x, s in zip(names, among_all / self.top, shares, strict=True) if s >= x}
+        shares, among_all = (
+            torch.tensor([given[name] for name in names], dtype=torch.float64),
+            count / len(rows),
+        )
+        most = {
+            n: round(float(x), 3)
+            for n, x, s in zip(names, among_all / self.top, shares, strict=True)
+            if s >= x
+        }
         if most:
             raise InvalidInputError(
-                f"shares: too few images of {list(most)}: with top={self.top:.3g} their shares can be at most {most}; "
-                "lower these shares, or top"
+                f"shares: too few images of {list(most)}: with top={self.top:.3g} their shares can"
+                f" be at most {most}; lower these shares, or top"
             )
         i, j = torch.combinations(torch.arange(len(names))).T
-        means, precision = torch.stack([one.mean(0) for one in own]), count[i] * count[j] / (count[i] + count[j])
+        means, precision = (
+            torch.stack([one.mean(0) for one in own]),
+            count[i] * count[j] / (count[i] + count[j]),
+        )
         weights, differences = (lam * precision / precision.sum())[:, None], means[i] - means[j]
         plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(

@@ -1,8 +1,9 @@
 """Check the arrays that metrics accept, resample them, and compute intervals from resampled values.
 
-An evaluator gives a value and its draws (resamples,) on the same resamples for every method, so the difference of two
-methods' draws is paired, and a worst group is picked again in each. Resample what was sampled independently, such as
-the images of a test split: rows that repeat an image make intervals too narrow.
+An evaluator gives a value and its draws (resamples,) on the same resamples for every method, so the
+difference of two methods' draws is paired, and a worst group is picked again in each. Resample what
+was sampled independently, such as the images of a test split: rows that repeat an image make
+intervals too narrow.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 8 and 13.
 """
@@ -28,21 +29,30 @@ _REPEATED = 8  # rows per different row from which on counts are resampled inste
 
 
 def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
-    """Return non-empty arrays of one length, with `ndim` axes or any number; NaN raises an error."""
+    """Return non-empty arrays of one length, with `ndim` axes or any number; NaN raises an
+    error."""
     arrays = []
     for name, values in named.items():
         if isinstance(values, Tensor):
             values = values.detach().cpu()
             values = values.double() if values.is_floating_point() else values
         array = np.asarray(values)
-        if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # a column of pandas
+        if array.dtype == object and all(
+            isinstance(value, str) for value in array.flat
+        ):  # a column of pandas
             array = array.astype(str)
-        if array.dtype == object or 0 in (array.size, array.ndim) or array.ndim != (ndim or array.ndim):
+        if (
+            array.dtype == object
+            or 0 in (array.size, array.ndim)
+            or array.ndim != (ndim or array.ndim)
+        ):
             wanted = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
             came = f"got shape {array.shape} of {array.dtype}"
             raise InvalidInputError(f"{name}: expected a non-empty array {wanted}, {came}")
         if array.dtype.kind in "fc" and np.isnan(array).any():
-            raise InvalidInputError(f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN")
+            raise InvalidInputError(
+                f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
+            )
         arrays.append(array)
     if len(set(map(len, arrays))) > 1:
         lengths = dict(zip(named, map(len, arrays), strict=True))
@@ -50,20 +60,28 @@ def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
     return arrays
 
 
-def codes(groups: np.ndarray, n_groups: int | None, name: str = "groups") -> tuple[np.ndarray, np.ndarray]:
-    """Return the names (g,) of the groups, sorted, and the code (n,) of each row; fractions are refused.
+def codes(
+    groups: np.ndarray, n_groups: int | None, name: str = "groups"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the names (g,) of the groups, sorted, and the code (n,) of each row; fractions are
+    refused.
 
     With `n_groups`, labels are 0 .. n_groups - 1, and a group may be empty.
     """
     names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
         if groups.dtype.kind in "fc" and (names != np.round(names)).any():
-            came = f"got fractions such as {names[:3].tolist()}; are they scores, and the arguments in another order?"
+            came = (
+                f"got fractions such as {names[:3].tolist()}; are they scores, and the arguments in"
+                " another order?"
+            )
             raise InvalidInputError(f"{name}: expected labels, {came}")
         return names, index
     if groups.dtype.kind not in "iub" or names[0] < 0 or names[-1] >= n_groups:
         came = f"got {names[:8].tolist()}"
-        raise InvalidInputError(f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, {came}")
+        raise InvalidInputError(
+            f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, {came}"
+        )
     return np.arange(n_groups), groups.astype(np.int64)
 
 
@@ -76,7 +94,8 @@ class Interval(NamedTuple):
 
 
 def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the ends of the middle `level` of the draws (resamples,); a level outside (0, 1) raises an error."""
+    """Return the ends of the middle `level` of the draws (resamples,); a level outside (0, 1)
+    raises an error."""
     if not 0 < level < 1:
         raise InvalidInputError(f"level: expected a coverage in (0, 1), got {level}")
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
@@ -84,7 +103,8 @@ def percentile_interval(draws: Floats, level: float = 0.95) -> tuple[float, floa
 
 
 def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tuple[float, float]:
-    """Return the percentile interval, moved so that the mean of the draws is `value`, which it contains.
+    """Return the percentile interval, moved so that the mean of the draws is `value`, which it
+    contains.
 
     It is for statistics that a resample pushes one way, such as a maximum over groups.
     """
@@ -93,7 +113,8 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
 
 
 def wilson_interval(hits: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval (1927) of a proportion; its width is above 0 even if hits is 0 or n.
+    """Return Wilson's 95 % score interval (1927) of a proportion; its width is above 0 even if hits
+    is 0 or n.
 
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
@@ -113,7 +134,8 @@ def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
 
 
 def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
-    """Yield how often each of `among` rows occurs in each resample of all n rows: blocks (b, among).
+    """Yield how often each of `among` rows occurs in each resample of all n rows: blocks (b,
+    among).
 
     The number of draws that fall on a part of the rows is binomial.
     """
@@ -131,9 +153,10 @@ def resampled_counts(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield the table of counts in each resample of the counted rows: blocks (b, *counts.shape).
 
-    Rows of one cell are interchangeable, so these are multinomial counts over the cells, at a cost that does not grow
-    with n. size: rows of a resample, n by default; with n - 1 the mean of few rows has the variance of a sample mean
-    (Rao and Wu, 1988, "Resampling inference with complex survey data").
+    Rows of one cell are interchangeable, so these are multinomial counts over the cells, at a cost
+    that does not grow with n. size: rows of a resample, n by default; with n - 1 the mean of few
+    rows has the variance of a sample mean (Rao and Wu, 1988, "Resampling inference with complex
+    survey data").
     """
     rng, n = np.random.default_rng(seed), int(counts.sum())
     for b in _blocks(_BLOCK, counts.size, resamples):
@@ -142,11 +165,17 @@ def resampled_counts(
 
 
 def resampled_values(
-    values: Mapping[str, np.ndarray], *, statistic: Callable[..., Any] | None = None, resamples: int, seed: int
+    values: Mapping[str, np.ndarray],
+    *,
+    statistic: Callable[..., Any] | None = None,
+    resamples: int,
+    seed: int,
 ) -> tuple[dict[str, float], dict[str, Floats]]:
-    """Return name -> statistic of its values (n, ...), and name -> its draws (resamples,), on the same resamples.
+    """Return name -> statistic of its values (n, ...), and name -> its draws (resamples,), on the
+    same resamples.
 
-    The statistic takes resampled values (b, n, ...) and gives (b,); None is the mean of values (n,).
+    The statistic takes resampled values (b, n, ...) and gives (b,); None is the mean of values
+    (n,).
     """
     data = [np.asarray(array) for array in values.values()]
     n, measure, parts = len(data[0]), statistic or (lambda drawn: drawn.mean(-1)), list[Floats]()
@@ -154,8 +183,12 @@ def resampled_values(
     def each(index: NDArray[np.int64]) -> Floats:
         return np.stack([measure(array[index]) for array in data], axis=-1)
 
-    if statistic is None:  # counts of few different rows, such as hits, have the distribution of drawn rows
-        kinds, sizes = np.unique(np.stack(data, axis=-1).astype(np.float64), axis=0, return_counts=True)
+    if (
+        statistic is None
+    ):  # counts of few different rows, such as hits, have the distribution of drawn rows
+        kinds, sizes = np.unique(
+            np.stack(data, axis=-1).astype(np.float64), axis=0, return_counts=True
+        )
         if len(kinds) * _REPEATED <= n:
             parts = [counts @ kinds / n for counts in resampled_counts(sizes, resamples, seed)]
     if not parts:
@@ -166,24 +199,37 @@ def resampled_values(
 
 
 def bootstrap_interval(
-    *arrays: Values, statistic: Callable[..., Any] = np.mean, level: float = 0.95, resamples: int = 2000, seed: int = 0
+    *arrays: Values,
+    statistic: Callable[..., Any] = np.mean,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
 ) -> Interval:
-    """Return the percentile interval of `statistic(*arrays)`, a number; by default of the mean of one array.
+    """Return the percentile interval of `statistic(*arrays)`, a number; by default of the mean of
+    one array.
 
-    arrays: (n, ...) each, resampled together: row i of all belongs to the same image. level: coverage.
+    arrays: (n, ...) each, resampled together: row i of all belongs to the same image. level:
+    coverage.
 
     Raises:
-        InvalidInputError: arrays, level or resamples that do not fit, or a statistic that gives NaN.
+        InvalidInputError: arrays, level or resamples that do not fit, or a statistic that gives
+            NaN.
 
     >>> bootstrap_interval([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0], seed=1)
     Interval(value=0.625, low=0.25, high=0.875)
     """
     if not arrays or resamples < 1:
-        raise InvalidInputError(f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}")
+        raise InvalidInputError(
+            f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}"
+        )
     data = vectors(None, **{f"arrays[{i}]": array for i, array in enumerate(arrays)})
     rng, n = np.random.default_rng(seed), len(data[0])
     picked = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
-    values = np.array([statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64)
+    values = np.array(
+        [statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64
+    )
     if bad := int((~np.isfinite(values)).sum()):
-        raise InvalidInputError(f"statistic: expected numbers, got NaN or infinity in {bad} of {len(values)} calls")
+        raise InvalidInputError(
+            f"statistic: expected numbers, got NaN or infinity in {bad} of {len(values)} calls"
+        )
     return Interval(float(values[0]), *percentile_interval(values[1:], level))

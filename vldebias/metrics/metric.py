@@ -1,8 +1,9 @@
 """Define metrics and list the known ones, each with its title and the direction that is better.
 
-Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry point of the group
-"vldebias.metrics". `TaskResult.add` then takes its name, and every table and page its title, kind and direction. With
-`compute` every task that has the inputs named by `of` also measures it.
+Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry
+point of the group "vldebias.metrics". `TaskResult.add` then takes its name, and every table and
+page its title, kind and direction. With `compute` every task that has the inputs named by `of` also
+measures it.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ BOTH = (-1.0, 1.0)
 class Metric:
     """Describe one measure.
 
-    name: in rows and files. title: what a reader calls it. kind: "bias" (what a method is for), "utility" (what it
-    costs), "similarity" (how far it moves embeddings, which is neither) or "fact" (for which no change is reported).
-    bounds: least and most that it can be; intervals are cut there. compute: the function, or None where a task measures
-    it in its own way. of: "texts" where no image is looked at; else what `compute` takes, to give (...) or (r,):
+    name: in rows and files. title: what a reader calls it. kind: "bias" (what a method is for),
+    "utility" (what it costs), "similarity" (how far it moves embeddings, which is neither) or
+    "fact" (for which no change is reported).
+    bounds: least and most that it can be; intervals are cut there. compute: the function, or None
+    where a task measures it in its own way. of: "texts" where no image is looked at; else what
+    `compute` takes, to give (...) or (r,):
 
     - "groups": hits and sizes (..., g), images of each group that are right and all of them;
     - "shares": counts (..., |A|) of images that show each value of an attribute;
-    - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g); rows name k: "ndkl@9".
+    - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g);
+      rows name k: "ndkl@9".
     """
 
     name: str
@@ -53,13 +57,23 @@ class Metric:
     compute: Callable[..., np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        for field, known in (("kind", get_args(Kind)), ("better", get_args(Better)), ("of", get_args(Of))):
+        for field, known in (
+            ("kind", get_args(Kind)),
+            ("better", get_args(Better)),
+            ("of", get_args(Of)),
+        ):
             if (given := getattr(self, field)) not in known:
-                raise InvalidInputError(f"metric {self.name!r}: {field}: expected one of {known}, got {given!r}")
+                raise InvalidInputError(
+                    f"metric {self.name!r}: {field}: expected one of {known}, got {given!r}"
+                )
         if not self.name or not self.bounds[0] < self.bounds[1]:
-            raise InvalidInputError(f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}")
+            raise InvalidInputError(
+                f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}"
+            )
         if self.compute is not None and self.of in ("", "texts"):
-            raise InvalidInputError(f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}")
+            raise InvalidInputError(
+                f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}"
+            )
 
 
 METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
@@ -76,7 +90,8 @@ def register_metric(metric: Metric) -> Metric:
 def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title.
 
-    strict: refuse an unknown name; else make a metric of it, as for a row that another package measured.
+    strict: refuse an unknown name; else make a metric of it, as for a row that another package
+    measured.
     """
     if isinstance(name, Metric):
         return name
@@ -89,13 +104,21 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
 
 def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     """Return the metrics that are computed from one kind of counts, with their functions."""
-    return [(one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None]
+    return [
+        (one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None
+    ]
 
 
 _TABLE: tuple[tuple[Any, ...], ...] = (
     ("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
     ("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
-    ("average_reweighted", "average accuracy, reweighted to training groups", "utility", "higher", SHARE),
+    (
+        "average_reweighted",
+        "average accuracy, reweighted to training groups",
+        "utility",
+        "higher",
+        SHARE,
+    ),
     ("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
     ("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
     ("cosine", "cosine", "bias", "lower", ANY, "texts"),
@@ -105,10 +128,32 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
     ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
     ("discrepancy", "parity gap (L2)", "bias", "lower", SHARE, "shares", discrepancies),
-    ("discrepancy_squared", "squared parity gap, bias-corrected", "bias", "lower", ANY, "shares", squares),
-    ("kl_from_uniform", "KL from uniform shares", "bias", "lower", POSITIVE, "shares", kl_divergences),
+    (
+        "discrepancy_squared",
+        "squared parity gap, bias-corrected",
+        "bias",
+        "lower",
+        ANY,
+        "shares",
+        squares,
+    ),
+    (
+        "kl_from_uniform",
+        "KL from uniform shares",
+        "bias",
+        "lower",
+        POSITIVE,
+        "shares",
+        kl_divergences,
+    ),
     ("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
-    ("neighbour_probe", "attribute read by the nearest neighbour, balanced accuracy", "bias", "lower", SHARE),
+    (
+        "neighbour_probe",
+        "attribute read by the nearest neighbour, balanced accuracy",
+        "bias",
+        "lower",
+        SHARE,
+    ),
     ("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
     # what a method costs, in the order in which a conclusion names it
     ("precision", "precision", "utility", "higher", SHARE, "rankings"),
@@ -134,7 +179,14 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", BOTH, "texts"),
     ("lean_r2", "R2 with each prompt left out", "fact", "higher", (-math.inf, 1.0), "texts"),
     ("side_right", "side predicted right, left out", "fact", "higher", SHARE, "texts"),
-    ("interval_coverage", "held-out shares inside their intervals", "fact", "neither", SHARE, "texts"),
+    (
+        "interval_coverage",
+        "held-out shares inside their intervals",
+        "fact",
+        "neither",
+        SHARE,
+        "texts",
+    ),
     ("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
     ("margin", "margin", "fact", "higher"),
     ("gn_margin", "gradient-normalised margin", "fact", "higher"),
@@ -144,7 +196,12 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
 )
 for _row in _TABLE:
     register_metric(Metric(*_row))
-for _name in ("share", "discrepancy", "discrepancy_squared", "max_skew"):  # of a judge, with labels of people
+for _name in (
+    "share",
+    "discrepancy",
+    "discrepancy_squared",
+    "max_skew",
+):  # of a judge, with labels of people
     _base = METRICS[_name]
     _title = f"{_base.title}, corrected by people"
     register_metric(replace(_base, name=f"corrected_{_name}", title=_title, of="", compute=None))

@@ -17,9 +17,16 @@ if TYPE_CHECKING:
     import open_clip
     from transformers import CLIPTextConfig
 
-HEAD_WIDTH, LAYERS, MLP_RATIO, PATCH_SIZE = 32, 3, 4.0, 8  # of both towers; the patches are the vision tower's
+HEAD_WIDTH, LAYERS, MLP_RATIO, PATCH_SIZE = (
+    32,
+    3,
+    4.0,
+    8,
+)  # of both towers; the patches are the vision tower's
 IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # pixels in [0, 1] are mapped to [-1, 1]
-CONFIGS = json.loads((Path(__file__).parent / "configs.json").read_text())  # of diffusers and transformers
+CONFIGS = json.loads(
+    (Path(__file__).parent / "configs.json").read_text()
+)  # of diffusers and transformers
 
 
 class Widths(NamedTuple):
@@ -40,15 +47,23 @@ NARROW = Widths(joint=128, vision=96, text=128)  # of the CLIP whose text tower 
 
 
 def build_clip(vocab_size: int, towers: Widths = NARROW) -> "open_clip.CLIP":
-    """Build an open_clip CLIP (GELU, causal text tower pooled at the largest id, which is the end token)."""
+    """Build an open_clip CLIP (GELU, causal text tower pooled at the largest id, which is the end
+    token)."""
     both = {"layers": LAYERS, "mlp_ratio": MLP_RATIO}
-    vision = {"image_size": SIZE, "patch_size": PATCH_SIZE, "width": towers.vision, "head_width": HEAD_WIDTH}
+    vision = {
+        "image_size": SIZE,
+        "patch_size": PATCH_SIZE,
+        "width": towers.vision,
+        "head_width": HEAD_WIDTH,
+    }
     text = {"vocab_size": vocab_size, "context_length": CONTEXT_LENGTH, "width": towers.text}
     text["heads"] = towers.text // HEAD_WIDTH
     return need("open_clip").CLIP(towers.joint, vision_cfg=vision | both, text_cfg=text | both)
 
 
-def text_config(vocab_size: int, width: int = NARROW.text, joint: int = NARROW.joint) -> "CLIPTextConfig":
+def text_config(
+    vocab_size: int, width: int = NARROW.text, joint: int = NARROW.joint
+) -> "CLIPTextConfig":
     """Return the transformers configuration of the same text tower."""
     return need("transformers").CLIPTextConfig(
         vocab_size=vocab_size,
@@ -63,9 +78,11 @@ def text_config(vocab_size: int, width: int = NARROW.text, joint: int = NARROW.j
 
 
 class AttributeNetwork(nn.Module):
-    """Classify images of both worlds with a small convolutional network that has one head per field.
+    """Classify images of both worlds with a small convolutional network that has one head per
+    field.
 
-    The shipped weights were trained on images of the worlds and on their reconstructions by the autoencoder.
+    The shipped weights were trained on images of the worlds and on their reconstructions by the
+    autoencoder.
     """
 
     def __init__(self) -> None:
@@ -77,7 +94,9 @@ class AttributeNetwork(nn.Module):
         self.features = nn.Sequential(*layers, nn.Flatten())
         inputs = widths[-1] * (SIZE // 2 ** (len(widths) - 1)) ** 2
         fields = {"world": WORLDS, **PEOPLE_FIELDS, **BIRD_FIELDS}
-        self.heads = nn.ModuleDict({name: nn.Linear(inputs, len(values)) for name, values in fields.items()})
+        self.heads = nn.ModuleDict(
+            {name: nn.Linear(inputs, len(values)) for name, values in fields.items()}
+        )
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
@@ -92,15 +111,18 @@ class AttributeNetwork(nn.Module):
             images: (n, 3, 64, 64) in [0, 1].
 
         Returns:
-            For each field `name` the most likely label (n,) under `name`, and the probabilities (n, classes) of
-            all labels under `name_probabilities`. Codes index the lists in `vldebias.miniature.words`.
+            For each field `name` the most likely label (n,) under `name`, and the probabilities (n,
+                classes) of
+            all labels under `name_probabilities`. Codes index the lists in
+                `vldebias.miniature.words`.
 
         Raises:
             InvalidInputError: images of another shape.
         """
         if images.ndim != 4 or images.shape[1:] != (3, SIZE, SIZE):
             raise InvalidInputError(
-                f"the judge reads images (n, 3, {SIZE}, {SIZE}) in [0, 1], got {tuple(images.shape)}"
+                f"the judge reads images (n, 3, {SIZE}, {SIZE}) in [0, 1], got"
+                f" {tuple(images.shape)}"
             )
         weight = next(self.parameters())
         probabilities = {name: z.softmax(dim=1) for name, z in self(images.to(weight)).items()}

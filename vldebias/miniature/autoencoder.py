@@ -1,4 +1,5 @@
-"""Define an AutoencoderKL on patches of pixels, which replace its most expensive level of convolutions."""
+"""Define an AutoencoderKL on patches of pixels, which replace its most expensive level of
+convolutions."""
 
 from typing import Any
 
@@ -14,12 +15,14 @@ from diffusers.models.modeling_outputs import AutoencoderKLOutput
 
 
 class PatchAutoencoder(AutoencoderKL):
-    """Map pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size / 2^k) and back.
+    """Map pictures (n, 3, size, size) in [-1, 1] to latents (n, latent_channels, size / 2^k, size /
+    2^k) and back.
 
-    The first of the k + 1 levels halves the picture without any weights: 2 x 2 pixels become channels. On a CPU, wide
-    convolutions over a small picture learn faster than narrow ones over a large one. The configuration that a pipeline
-    reads (channels, number of levels) describes the whole. block_out_channels: of each level; the first must
-    be 12, the channels of 2 x 2 pixels. The other arguments are those of AutoencoderKL.
+    The first of the k + 1 levels halves the picture without any weights: 2 x 2 pixels become
+    channels. On a CPU, wide convolutions over a small picture learn faster than narrow ones over a
+    large one. The configuration that a pipeline reads (channels, number of levels) describes the
+    whole. block_out_channels: of each level; the first must be 12, the channels of 2 x 2 pixels.
+    The other arguments are those of AutoencoderKL.
     """
 
     @register_to_config
@@ -47,7 +50,9 @@ class PatchAutoencoder(AutoencoderKL):
         # The inner network has registered its own settings: those of the whole are saved.
         self._internal_dict = FrozenDict(own)
 
-    def encode(self, x: torch.Tensor, return_dict: bool = True) -> AutoencoderKLOutput | tuple[Any, ...]:
+    def encode(
+        self, x: torch.Tensor, return_dict: bool = True
+    ) -> AutoencoderKLOutput | tuple[Any, ...]:
         """Return the distribution of the latents of pictures, as AutoencoderKL does."""
         return super().encode(F.pixel_unshuffle(x, 2), return_dict)
 

@@ -1,7 +1,8 @@
-"""Load the miniature models with the shipped weights, or with those in the folder VLDEBIAS_MINIATURE.
+"""Load the miniature models with the shipped weights, or with those in the folder
+VLDEBIAS_MINIATURE.
 
-`folder` holds the weights; None is `weights_dir()`. Every loader raises InvalidInputError if the folder has no weights,
-or weights of other architectures.
+`folder` holds the weights; None is `weights_dir()`. Every loader raises InvalidInputError if the
+folder has no weights, or weights of other architectures.
 """
 
 import json
@@ -36,12 +37,15 @@ VARIABLE = "VLDEBIAS_MINIATURE"
 
 
 def weights_dir() -> Path:
-    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or the one in the package."""
+    """Return the folder of the weights: the value of VLDEBIAS_MINIATURE, or the one in the
+    package."""
     named = os.environ.get(VARIABLE)
     if not named:
         return Path(__file__).parent / "weights"
     if not Path(named).is_dir():
-        raise InvalidInputError(f"{VARIABLE} must name a folder made by {BUILD.format('FOLDER')}, got {named!r}")
+        raise InvalidInputError(
+            f"{VARIABLE} must name a folder made by {BUILD.format('FOLDER')}, got {named!r}"
+        )
     return Path(named)
 
 
@@ -51,14 +55,15 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
     if not path.is_file():
         raise InvalidInputError(
-            f"no weights at {path}; build them with {BUILD.format(path.parent)}, or unset {VARIABLE} to use the ones "
-            "that ship with the package"
+            f"no weights at {path}; build them with {BUILD.format(path.parent)}, or unset"
+            f" {VARIABLE} to use the ones that ship with the package"
         )
     return {name: t.float() if t.is_floating_point() else t for name, t in load_file(path).items()}
 
 
 class Preprocess:
-    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input (3, 64, 64) of the image tower."""
+    """Convert a PIL image, or a tensor (3, h, w) in [0, 1], to an input (3, 64, 64) of the image
+    tower."""
 
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
         """Resize the shorter side to 64 where needed, crop the centre, and normalise."""
@@ -66,7 +71,8 @@ class Preprocess:
         pixels = image if isinstance(image, torch.Tensor) else T.to_tensor(image.convert("RGB"))
         if pixels.ndim != 3 or pixels.shape[0] != 3:
             raise InvalidInputError(
-                f"expected a PIL image or a tensor (3, h, w) in [0, 1], got a tensor {tuple(pixels.shape)}"
+                "expected a PIL image or a tensor (3, h, w) in [0, 1], got a tensor"
+                f" {tuple(pixels.shape)}"
             )
         bicubic = T.InterpolationMode.BICUBIC
         pixels = T.center_crop(T.resize(pixels, [SIZE], bicubic, antialias=True), [SIZE])
@@ -76,7 +82,9 @@ class Preprocess:
         return f"Preprocess(size={SIZE}, mean={IMAGE_MEAN}, std={IMAGE_STD})"
 
 
-def load_clip(folder: Path | str | None = None) -> "tuple[open_clip.CLIP, Preprocess, open_clip.SimpleTokenizer]":
+def load_clip(
+    folder: Path | str | None = None,
+) -> "tuple[open_clip.CLIP, Preprocess, open_clip.SimpleTokenizer]":
     """Load the miniature CLIP as open_clip does: (model in eval mode, preprocess, tokenizer)."""
     folder = _folder(folder)
     tokenizer, path = open_clip_tokenizer(folder), folder / "clip.safetensors"
@@ -100,16 +108,21 @@ def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
 
     folder = _folder(folder)
     vae: PatchAutoencoder = _filled(PatchAutoencoder(**CONFIGS["vae"]), folder / "vae.safetensors")
-    vae.register_to_config(scaling_factor=json.loads((folder / "vae.json").read_text())["scaling_factor"])
+    vae.register_to_config(
+        scaling_factor=json.loads((folder / "vae.json").read_text())["scaling_factor"]
+    )
     return vae.requires_grad_(False)
 
 
 def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline":
-    """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds, without progress bar."""
+    """Load the miniature Stable Diffusion, which generates 64 x 64 portraits and birds, without
+    progress bar."""
     folder = _folder(folder)
     text_encoder, tokenizer = load_text_tower(folder)
     diffusers = need("diffusers")
-    unet = diffusers.UNet2DConditionModel(cross_attention_dim=text_encoder.config.hidden_size, **CONFIGS["unet"])
+    unet = diffusers.UNet2DConditionModel(
+        cross_attention_dim=text_encoder.config.hidden_size, **CONFIGS["unet"]
+    )
     pipeline = diffusers.StableDiffusionPipeline(
         vae=load_vae(folder),
         text_encoder=text_encoder,
@@ -136,14 +149,19 @@ def _folder(folder: Path | str | None) -> Path:
 def _filled(module: Any, path: Path, prefix: str = "") -> Any:
     """Load weights, whose names begin with `prefix`, into a module and put it into eval mode."""
     weights = {name.removeprefix(prefix): tensor for name, tensor in load_weights(path).items()}
-    # Older releases of transformers keep position ids as a buffer, which has no counterpart among the weights.
-    expected = {name: t for name, t in module.state_dict().items() if not name.endswith("position_ids")}
+    # Older releases of transformers keep position ids as a buffer, which has no counterpart among
+    # the weights.
+    expected = {
+        name: t for name, t in module.state_dict().items() if not name.endswith("position_ids")
+    }
     others = sorted(weights.keys() ^ expected.keys())
-    others += [name for name, t in weights.items() if name in expected and t.shape != expected[name].shape]
+    others += [
+        name for name, t in weights.items() if name in expected and t.shape != expected[name].shape
+    ]
     if others:
         raise InvalidInputError(
-            f"{path} has weights of another version: {len(others)} do not fit, {others[0]} first; build them "
-            f"with {BUILD.format(path.parent)}, or unset {VARIABLE}"
+            f"{path} has weights of another version: {len(others)} do not fit, {others[0]} first;"
+            f" build them with {BUILD.format(path.parent)}, or unset {VARIABLE}"
         )
     module.load_state_dict(weights, strict=False)
     return module.eval()

@@ -1,9 +1,10 @@
 """Open the images of the miniature worlds as data sets, with labels and captions.
 
-Each world ships as two files: a sheet of 2,000 images (lossless WebP) and a table with their labels and captions. One
-sheet instead of 2,000 files installs and opens faster and takes a tenth less space. It holds the generated images
-(`eval/miniature` in a checkout) before noise was added to every pixel, because noise cannot be compressed. The noise
-depends only on the number of the image and is added when an image is read.
+Each world ships as two files: a sheet of 2,000 images (lossless WebP) and a table with their labels
+and captions. One sheet instead of 2,000 files installs and opens faster and takes a tenth less
+space. It holds the generated images (`eval/miniature` in a checkout) before noise was added to
+every pixel, because noise cannot be compressed. The noise depends only on the number of the image
+and is added when an image is read.
 """
 
 from __future__ import annotations
@@ -30,22 +31,27 @@ SHEET_WIDTH = 50  # pictures in a row of the sheet
 NOISE = {"birds": 0.010, "portraits": 0.008}  # standard deviation, of pixels in [0, 1]
 
 
-# The first picture of a split on the sheet, the number of its pictures, and the seed of the painter.
+# The first picture of a split on the sheet, the number of its pictures, and the seed of the
+# painter.
 SPLITS = {
     "birds": {"test": (0, 1500, 9001), "reference": (1500, 500, 9031)},
     "portraits": {"test": (0, 1500, 9002), "reference": (1500, 500, 9032)},
 }
 
 
-def open_world(name: str, *, n: int | None = None, start: int = 0, split: str = "test") -> ImageData:
+def open_world(
+    name: str, *, n: int | None = None, start: int = 0, split: str = "test"
+) -> ImageData:
     """Open images start ... start + n - 1 of a split of a world as a data set.
 
-    The 1,500 images of "test" are for evaluation: their attributes are independent of each other. The 500 of
-    "reference" have the correlations of the training data of the models. The splits do not overlap.
+    The 1,500 images of "test" are for evaluation: their attributes are independent of each other.
+    The 500 of "reference" have the correlations of the training data of the models. The splits do
+    not overlap.
 
-    Columns of birds: `label` (landbird, waterbird), `place` (land, water), `species`. Columns of portraits:
-    `profession`, `gender`, `tone`, `age`, `hair`, `duty` (on duty, off duty), and `label` (dark, blond): black and
-    brown hair is dark; red hair, and that of old people, which is painted grey, is neither and so unknown.
+    Columns of birds: `label` (landbird, waterbird), `place` (land, water), `species`. Columns of
+    portraits: `profession`, `gender`, `tone`, `age`, `hair`, `duty` (on duty, off duty), and
+    `label` (dark, blond): black and brown hair is dark; red hair, and that of old people, which is
+    painted grey, is neither and so unknown.
 
     Args:
         name: birds or portraits.
@@ -59,13 +65,15 @@ def open_world(name: str, *, n: int | None = None, start: int = 0, split: str = 
     if name not in WORLDS:
         raise InvalidInputError(f"unknown world {name!r}; there are {', '.join(WORLDS)}")
     if split not in SPLITS[name]:
-        raise InvalidInputError(f"{name}: expected split {' or '.join(SPLITS[name])}, got {split!r}")
+        raise InvalidInputError(
+            f"{name}: expected split {' or '.join(SPLITS[name])}, got {split!r}"
+        )
     first, count, seed = SPLITS[name][split]
     n = count - start if n is None else n
     if start < 0 or not 1 <= n <= count - start:
         raise InvalidInputError(
-            f"{name}: the package ships {count:,} pictures of split {split!r}, got n = {n}, start = {start}; "
-            "`eval/miniature` in a checkout of vldebias paints more"
+            f"{name}: the package ships {count:,} pictures of split {split!r}, got n = {n}, start ="
+            f" {start}; `eval/miniature` in a checkout of vldebias paints more"
         )
     rows = slice(first + start, first + start + n)
     clean, table = _sheet(name)[rows], _table(name)[rows]
@@ -80,8 +88,13 @@ def open_world(name: str, *, n: int | None = None, start: int = 0, split: str = 
         split=split,
         ids=tuple(f"{split}/{index:04d}" for index in range(start, start + n)),
         read=read,
-        labels={column: Labels.of([row[column] for row in table], names) for column, names in COLUMNS[name].items()},
-        fingerprint=lambda: hashlib.sha256(f"{seed} {start} ".encode() + clean.tobytes()).hexdigest()[:24],
+        labels={
+            column: Labels.of([row[column] for row in table], names)
+            for column, names in COLUMNS[name].items()
+        },
+        fingerprint=lambda: hashlib.sha256(
+            f"{seed} {start} ".encode() + clean.tobytes()
+        ).hexdigest()[:24],
         captions=tuple(row["caption"] for row in table),
         about={"world": name, "split": split, "start": start, "seed of the painter": seed},
     )
@@ -105,7 +118,8 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
-    """Scramble 64-bit words (Steele, Lea, Flood 2014): a bijection, so different counters give different words."""
+    """Scramble 64-bit words (Steele, Lea, Flood 2014): a bijection, so different counters give
+    different words."""
     z = np.atleast_1d(np.asarray(x, dtype=np.uint64)) + _STEP
     z = (z ^ (z >> np.uint64(30))) * _MIX[0]
     z = (z ^ (z >> np.uint64(27))) * _MIX[1]
@@ -113,9 +127,12 @@ def splitmix64(x: ArrayLike) -> NDArray[np.uint64]:
 
 
 def pixel_noise(seed: int, index: int, sigma: float) -> NDArray[np.float32]:
-    """Return the noise (64, 64, 3) of an image of a seed: uniform, with standard deviation sigma."""
+    """Return the noise (64, 64, 3) of an image of a seed: uniform, with standard deviation
+    sigma."""
     key = splitmix64(splitmix64(seed) ^ splitmix64(index)) + splitmix64(zlib.crc32(b"pixel noise"))
     words = splitmix64(key + np.arange(SIZE * SIZE * 3 // 4, dtype=np.uint64) * _STEP)
     reach = np.float32(sigma * 3**0.5)
-    noise = words.astype("<u8").view("<u2").astype(np.float32) * (reach / np.float32(32767.5)) - reach
+    noise = (
+        words.astype("<u8").view("<u2").astype(np.float32) * (reach / np.float32(32767.5)) - reach
+    )
     return noise.reshape(SIZE, SIZE, 3)

@@ -1,7 +1,7 @@
 """Read and write a byte-level BPE vocabulary in CLIP's scheme, for open_clip and transformers.
 
-open_clip pads with id 0, which is the byte "!" in this scheme; the transformers tokenizer is set to do the same
-(as in Stable Diffusion 2), so both give the same ids, padding included.
+open_clip pads with id 0, which is the byte "!" in this scheme; the transformers tokenizer is set to
+do the same (as in Stable Diffusion 2), so both give the same ids, padding included.
 """
 
 import gzip
@@ -17,20 +17,29 @@ if TYPE_CHECKING:
 
 CONTEXT_LENGTH = 24
 MERGES_FILE = "merges.txt.gz"
-BUILD = "`python -m eval.miniature --out {}` in a checkout of vldebias"  # for messages about missing weights
+# for messages about missing weights
+BUILD = "`python -m eval.miniature --out {}` in a checkout of vldebias"
 
 Pair = tuple[str, str]
 
 
 def byte_characters() -> dict[int, str]:
-    """Return a printable character for each of the 256 bytes, in the order of CLIP's ids (0 is "!")."""
-    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    """Return a printable character for each of the 256 bytes, in the order of CLIP's ids (0 is
+    "!")."""
+    plain = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     spare = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {byte: chr(256 + k) for k, byte in enumerate(spare)}
+    return {byte: chr(byte) for byte in plain} | {
+        byte: chr(256 + k) for k, byte in enumerate(spare)
+    }
 
 
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
-    """Write the merges in the format of open_clip: a header, one pair per line, no newline at the end."""
+    """Write the merges in the format of open_clip: a header, one pair per line, no newline at the
+    end."""
     lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
     # A zero time stamp keeps the file the same from build to build.
     write_atomically(folder / MERGES_FILE, gzip.compress("\n".join(lines).encode(), mtime=0))
@@ -48,18 +57,26 @@ def load_merges(folder: Path) -> list[Pair]:
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
     """Return token -> id: bytes, bytes that end a word, merges, start, end."""
     alphabet = byte_characters().values()
-    tokens = [*alphabet, *(character + "</w>" for character in alphabet), *("".join(pair) for pair in merges)]
+    tokens = [
+        *alphabet,
+        *(character + "</w>" for character in alphabet),
+        *("".join(pair) for pair in merges),
+    ]
     return {token: i for i, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
 
 
 def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":
-    """Load open_clip's tokenizer with the vocabulary of a folder: texts -> ids (n, 24), padded with 0."""
+    """Load open_clip's tokenizer with the vocabulary of a folder: texts -> ids (n, 24), padded with
+    0."""
     load_merges(folder)  # raises where there are none
-    return need("open_clip").SimpleTokenizer(bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH)
+    return need("open_clip").SimpleTokenizer(
+        bpe_path=str(folder / MERGES_FILE), context_length=CONTEXT_LENGTH
+    )
 
 
 def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
-    """Load the transformers tokenizer with the vocabulary of a folder; it pads with "!" (id 0) and still reads "!"."""
+    """Load the transformers tokenizer with the vocabulary of a folder; it pads with "!" (id 0) and
+    still reads "!"."""
     merges = load_merges(folder)
     how = {"pad_token": "!", "model_max_length": CONTEXT_LENGTH, "split_special_tokens": True}
     return need("transformers").CLIPTokenizer(vocab=vocabulary(merges), merges=merges, **how)

@@ -1,4 +1,5 @@
-"""Define the words of the two miniature worlds: the values of every label, in the order of their codes."""
+"""Define the words of the two miniature worlds: the values of every label, in the order of their
+codes."""
 
 WORLDS = ("birds", "portraits")
 SIZE = 64  # pixels, of both sides of every picture
@@ -8,26 +9,25 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(" ".join(name.split()) for name in text.split(","))
 
 
-# The paper's random split of 100 job titles (Chuang et al., 2023, repository chingyaoc/debias_vl, MIT).
-TRAIN_PROFESSIONS = _names(
-    """
-    actor, architect, audiologist, author, baker, barber, blacksmith, bricklayer, bus driver, butcher, chef, chemist,
-    cleaner, coach, comedian, computer programmer, construction worker, consultant, counselor, dancer, dentist,
-    designer, dietitian, dj, doctor, driver, economist, electrician, engineer, entrepreneur, farmer, florist,
-    graphic designer, hairdresser, historian, journalist, judge, lawyer, librarian, magician, makeup artist,
-    mathematician, marine biologist, mechanic, model, musician, nanny, nurse, optician, painter, pastry chef,
-    pediatrician, photographer, plumber, police officer, politician, professor, psychologist, real estate agent,
-    receptionist, recruiter, researcher, sailor, salesperson, surveyor, singer, social worker, software developer,
-    statistician, surgeon, teacher, technician, therapist, tour guide, translator, vet, videographer, waiter, writer,
-    zoologist
-    """
-)
-TEST_PROFESSIONS = _names(
-    """
-    accountant, astronaut, biologist, carpenter, civil engineer, clerk, detective, editor, firefighter, interpreter,
-    manager, nutritionist, paramedic, pharmacist, physicist, pilot, reporter, security guard, scientist, web developer
-    """
-)
+# The paper's random split of 100 job titles (Chuang et al., 2023, repository chingyaoc/debias_vl,
+# MIT).
+TRAIN_PROFESSIONS = _names("""
+    actor, architect, audiologist, author, baker, barber, blacksmith, bricklayer, bus driver,
+    butcher, chef, chemist, cleaner, coach, comedian, computer programmer, construction worker,
+    consultant, counselor, dancer, dentist, designer, dietitian, dj, doctor, driver, economist,
+    electrician, engineer, entrepreneur, farmer, florist, graphic designer, hairdresser, historian,
+    journalist, judge, lawyer, librarian, magician, makeup artist, mathematician, marine biologist,
+    mechanic, model, musician, nanny, nurse, optician, painter, pastry chef, pediatrician,
+    photographer, plumber, police officer, politician, professor, psychologist, real estate agent,
+    receptionist, recruiter, researcher, sailor, salesperson, surveyor, singer, social worker,
+    software developer, statistician, surgeon, teacher, technician, therapist, tour guide,
+    translator, vet, videographer, waiter, writer, zoologist
+    """)
+TEST_PROFESSIONS = _names("""
+    accountant, astronaut, biologist, carpenter, civil engineer, clerk, detective, editor,
+    firefighter, interpreter, manager, nutritionist, paramedic, pharmacist, physicist, pilot,
+    reporter, security guard, scientist, web developer
+    """)
 PROFESSIONS = (*TRAIN_PROFESSIONS, *TEST_PROFESSIONS)
 GENDERS = ("male", "female")  # presentations
 TONES = ("pale", "light-skinned", "tan", "brown-skinned", "dark-skinned")
@@ -35,21 +35,34 @@ AGES = ("young", "old")
 HAIRS = ("black", "brown", "blond", "red")  # old people's hair is painted grey
 
 CLASSES = ("landbird", "waterbird")
-SPECIES = _names(  # the first half are land birds
-    """
-    robin, sparrow, finch, wren, cardinal, crow, raven, magpie, jay, thrush, starling, oriole, warbler, woodpecker,
-    cuckoo, nightingale, lark, swallow, bunting, tanager, grosbeak, flycatcher, vireo, nuthatch,
-    gull, duck, pelican, albatross, cormorant, heron, egret, swan, goose, tern, puffin, penguin, loon, grebe, mallard,
-    gannet, frigatebird, kittiwake, auklet, guillemot, merganser, stork, flamingo, ibis
-    """
-)
+SPECIES = _names("""
+    robin, sparrow, finch, wren, cardinal, crow, raven, magpie, jay, thrush, starling, oriole,
+    warbler, woodpecker, cuckoo, nightingale, lark, swallow, bunting, tanager, grosbeak,
+    flycatcher, vireo, nuthatch, gull, duck, pelican, albatross, cormorant, heron, egret, swan,
+    goose, tern, puffin, penguin, loon, grebe, mallard, gannet, frigatebird, kittiwake, auklet,
+    guillemot, merganser, stork, flamingo, ibis
+    """)  # the first half are land birds
 BACKGROUNDS = ("land", "water")
-PLACES = ("forest", "mountain", "wood", "meadow", "ocean", "beach", "port", "lake")  # the first half is land
+PLACES = (
+    "forest",
+    "mountain",
+    "wood",
+    "meadow",
+    "ocean",
+    "beach",
+    "port",
+    "lake",
+)  # the first half is land
 
 # What the judge reads of a portrait and of a bird, and the values of the columns of `open_world`.
 PEOPLE_FIELDS = {"profession": PROFESSIONS, "gender": GENDERS, "tone": TONES, "age": AGES}
 BIRD_FIELDS = {"species": SPECIES, "place": PLACES}
 COLUMNS = {
     "birds": {"label": CLASSES, "place": BACKGROUNDS, "species": SPECIES},
-    "portraits": {**PEOPLE_FIELDS, "hair": HAIRS, "duty": ("on duty", "off duty"), "label": ("dark", "blond")},
+    "portraits": {
+        **PEOPLE_FIELDS,
+        "hair": HAIRS,
+        "duty": ("on duty", "off duty"),
+        "label": ("dark", "blond"),
+    },
 }

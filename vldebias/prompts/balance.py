@@ -1,8 +1,9 @@
-"""Balance prompts: state a sampled value of an attribute where the prompt leaves it open. Plain Python, no model.
+"""Balance prompts: state a sampled value of an attribute where the prompt leaves it open. Plain
+Python, no model.
 
-"A CEO in an office" becomes "A female CEO in an office" for one half of the images and "A male CEO in an office" for
-the other. A prompt is left alone where a value is stated ("a lady editor", "his dog"), where the person is named, where
-no person is in the picture, and whenever that is in doubt.
+"A CEO in an office" becomes "A female CEO in an office" for one half of the images and "A male CEO
+in an office" for the other. A prompt is left alone where a value is stated ("a lady editor", "his
+dog"), where the person is named, where no person is in the picture, and whenever that is in doubt.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class BalancedPrompts:
 
     Attributes:
         prompts: the prompts in their order, changed or not.
-        values: the value that was written into each, or None if it was left alone. For several sets, tuples of values.
-        reasons: why a prompt was left alone: "stated", "named", "no person", ...; None if a value was written.
-            For several sets, tuples of reasons.
+        values: the value that was written into each, or None if it was left alone. For several
+            sets, tuples of values.
+        reasons: why a prompt was left alone: "stated", "named", "no person", ...; None if a value
+            was written. For several sets, tuples of reasons.
     """
 
     prompts: list[str]
@@ -55,31 +57,38 @@ def balance_prompts(
 ) -> BalancedPrompts:
     """State sampled values in prompts that leave them open, in even shares or in `shares`.
 
-    If a list has a prompt n times, each of k values is written into n / k of them (rounded up or down), in an order
-    that the seed determines. Remainders are distributed as evenly as possible over different prompts.
+    If a list has a prompt n times, each of k values is written into n / k of them (rounded up or
+    down), in an order that the seed determines. Remainders are distributed as evenly as possible
+    over different prompts.
 
     Args:
         prompts: one prompt, or one for each image.
-        sets: a prompt set by name, path or as a `PromptSet`, or several: gender, age, race, skin tone or one of yours.
-        shares: value -> share of the images; those of each set sum to 1. Sets without shares are balanced evenly.
+        sets: a prompt set by name, path or as a `PromptSet`, or several: gender, age, race, skin
+            tone or one of yours.
+        shares: value -> share of the images; those of each set sum to 1. Sets without shares are
+            balanced evenly.
         seed: decides the order of the values.
-        find: a function of your own that says where the words go: prompt -> offset of a character, or None to leave
-            it alone. None: the first person, found by English word lists.
+        find: a function of your own that says where the words go: prompt -> offset of a character,
+            or None to leave it alone. None: the first person, found by English word lists.
 
-    Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}", "{skin_tone}".
+    Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
+    "{skin_tone}".
 
     Raises:
-        InvalidInputError: an unknown set, or one that is not about persons; shares that do not sum to 1.
+        InvalidInputError: an unknown set, or one that is not about persons; shares that do not sum
+            to 1.
 
     >>> balance_prompts(["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0})
-    BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None], reasons=[None, 'stated'])
+    BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None],
+    reasons=[None, 'stated'])
     """
     balancer = Balancer(sets, shares=shares, seed=seed, find=find)
     return balancer.next([prompts] if isinstance(prompts, str) else prompts)
 
 
 def can_balance(prompts: PromptSet) -> bool:
-    """Return whether a set is about persons: each value has an adjective that goes before a noun for a person."""
+    """Return whether a set is about persons: each value has an adjective that goes before a noun
+    for a person."""
     return bool(prompts.attributes) and all(map(_adjective, prompts.attributes.values()))
 
 
@@ -87,8 +96,8 @@ def can_balance(prompts: PromptSet) -> bool:
 class Balancer:
     """Balance prompts over several calls: the shares of each prompt hold over all calls.
 
-    sets, shares, seed, find: as in `balance_prompts`. strength: share of the images that are given a value, in
-    [0, 1]; it may be set between calls.
+    sets, shares, seed, find: as in `balance_prompts`. strength: share of the images that are given
+    a value, in [0, 1]; it may be set between calls.
 
     Raises:
         InvalidInputError: as `balance_prompts`.
@@ -101,33 +110,50 @@ class Balancer:
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        given, asked = [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets, self.shares or {}
+        given, asked = (
+            [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets,
+            self.shares or {},
+        )
         parts = [part for one in map(load_prompts, given) for part in one.parts or (one,)]
         find = self.find and cache(self.find)
-        self._attributes = [_Attribute(part, asked, f"{self.seed}/{at}", find) for at, part in enumerate(parts)]
+        self._attributes = [
+            _Attribute(part, asked, f"{self.seed}/{at}", find) for at, part in enumerate(parts)
+        ]
         self._single = given is not self.sets and len(parts) == 1
         known = sorted({value for own in self._attributes for value in own.words})
         if not known:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
         if unknown := set(asked).difference(known):
-            raise InvalidInputError(f"shares: got {min(unknown)!r}; expected values of the sets: {known}")
+            raise InvalidInputError(
+                f"shares: got {min(unknown)!r}; expected values of the sets: {known}"
+            )
 
     def next(self, prompts: Sequence[str]) -> BalancedPrompts:
-        """Balance one prompt for each image, counting the values that earlier calls gave to the same prompt."""
+        """Balance one prompt for each image, counting the values that earlier calls gave to the
+        same prompt."""
         if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
-            raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of texts, one for each image")
+            raise InvalidInputError(
+                f"prompts: got {prompts!r}; expected a list of texts, one for each image"
+            )
         if not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         values: list[list[str | None]] = [[None] * len(self._attributes) for _ in prompts]
         reasons: list[list[str | None]] = [[] for _ in prompts]
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, one in enumerate(prompts) if one == prompt]
-            random.Random(f"{self.seed}/{self._attributes[0].given[prompt].total()}/{prompt}").shuffle(rows)
+            random.Random(
+                f"{self.seed}/{self._attributes[0].given[prompt].total()}/{prompt}"
+            ).shuffle(rows)
             for at, attribute in enumerate(self._attributes):
                 reason = place if isinstance(place := attribute.place(prompt), str) else None
-                # Rows of equal values of the attributes before stand together: so the attributes cross evenly.
+                # Rows of equal values of the attributes before stand together: so the attributes
+                # cross evenly.
                 rows.sort(key=lambda row: [str(value) for value in values[row][:at]])
-                dealt = [None] * len(rows) if reason else attribute.deal(prompt, len(rows), self.strength)
+                dealt = (
+                    [None] * len(rows)
+                    if reason
+                    else attribute.deal(prompt, len(rows), self.strength)
+                )
                 for row, value in zip(rows, dealt, strict=True):
                     values[row][at] = value
                     reasons[row].append(reason or (None if value is not None else "strength"))
@@ -136,7 +162,8 @@ class Balancer:
         return BalancedPrompts(self.write(prompts, stated), stated, list(map(form, reasons)))
 
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
-        """Write given values into prompts, such as second prompts of the same images, where they can be stated."""
+        """Write given values into prompts, such as second prompts of the same images, where they
+        can be stated."""
         written = []
         for prompt, given in zip(prompts, values, strict=True):
             own = [given] if self._single else given or [None] * len(self._attributes)
@@ -156,27 +183,42 @@ class Balancer:
 
 
 class _Attribute:
-    """Hold the words for the values of an attribute, find the places for them in prompts, and deal the values."""
+    """Hold the words for the values of an attribute, find the places for them in prompts, and deal
+    the values."""
 
-    def __init__(self, prompts: PromptSet, shares: Mapping[str, float], seed: str, find: Find | None) -> None:
+    def __init__(
+        self, prompts: PromptSet, shares: Mapping[str, float], seed: str, find: Find | None
+    ) -> None:
         if not can_balance(prompts):
             raise InvalidInputError(
-                f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'}; expected a set about "
-                "persons, with an adjective for each value, such as 'female'"
+                f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'};"
+                " expected a set about persons, with an adjective for each value, such as 'female'"
             )
         self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
         asked = set(shares).intersection(self.words)
-        self.shares = {v: float(shares.get(v, 0)) if asked else 1 / len(self.words) for v in self.words}
-        if min(self.shares.values()) < 0 or not math.isclose(sum(self.shares.values()), 1, abs_tol=1e-6):
-            raise InvalidInputError(f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1")
+        self.shares = {
+            v: float(shares.get(v, 0)) if asked else 1 / len(self.words) for v in self.words
+        }
+        if min(self.shares.values()) < 0 or not math.isclose(
+            sum(self.shares.values()), 1, abs_tol=1e-6
+        ):
+            raise InvalidInputError(
+                f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1"
+            )
         last = {word.lower().split()[-1] for word in self.words.values()}
         self.gender = any(map(gendered, last))
-        kind = "gender" if self.gender else max(_ORDER, key=lambda kind: len(last & lists()[kind].keys()))
+        kind = (
+            "gender"
+            if self.gender
+            else max(_ORDER, key=lambda kind: len(last & lists()[kind].keys()))
+        )
         self.rank = list(_ORDER).index(kind)
         slots = filter(None, (_ORDER[kind], "attribute", prompts.name.replace("-", "_")))
         self._slots = re.compile(rf"\{{(?:{'|'.join(map(re.escape, slots))})\}}")
         self._stated, self._seed, self._find = StatedWords(prompts.stated_words), seed, find
-        self.given: dict[str, Counter[str | None]] = defaultdict(Counter)  # prompt -> values that it was given
+        self.given: dict[str, Counter[str | None]] = defaultdict(
+            Counter
+        )  # prompt -> values that it was given
         self._all = Counter[str | None]()
 
     def place(self, prompt: str) -> list[tuple[int, int]] | str:
@@ -186,7 +228,9 @@ class _Attribute:
         if self._find is not None:
             at = self._find(prompt)
             if at is not None and not 0 <= at <= len(prompt):
-                raise InvalidInputError(f"find: got {at!r} for {prompt!r}; expected a character offset or None")
+                raise InvalidInputError(
+                    f"find: got {at!r} for {prompt!r}; expected a character offset or None"
+                )
             return "find gave no place" if at is None else [(at, at)]
         if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
             return "stated"
@@ -198,9 +242,16 @@ class _Attribute:
         return "stated" if self.rank in later.values() else [(at, at)]
 
     def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
-        """Return n values for one prompt, spread evenly: its shares rounded down, or up where all prompts lack them."""
-        shares = {value: share * strength for value, share in self.shares.items()} | {None: 1 - strength}
-        given, total, everything = self.given[prompt], self.given[prompt].total() + n, self._all.total() + n
+        """Return n values for one prompt, spread evenly: its shares rounded down, or up where all
+        prompts lack them."""
+        shares = {value: share * strength for value, share in self.shares.items()} | {
+            None: 1 - strength
+        }
+        given, total, everything = (
+            self.given[prompt],
+            self.given[prompt].total() + n,
+            self._all.total() + n,
+        )
         rng = random.Random(f"{self._seed}/{total}/{prompt}")
         counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}
         luck = {value: rng.random() for value in shares}
@@ -215,7 +266,11 @@ class _Attribute:
             counts[value] += 1
         given.update(counts)
         self._all.update(counts)
-        spread = [((k + luck[value]) / count, value) for value, count in counts.items() for k in range(count)]
+        spread = [
+            ((k + luck[value]) / count, value)
+            for value, count in counts.items()
+            for k in range(count)
+        ]
         return [value for _, value in sorted(spread, key=lambda own: own[0])]
 
 

@@ -1,10 +1,13 @@
-"""Find the subject of an English prompt: the noun phrase of an unnamed person whose attribute value is not stated.
+"""Find the subject of an English prompt: the noun phrase of an unnamed person whose attribute value
+is not stated.
 
-No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives and nouns, and the
-surrounding words decide whether it is a person in the picture. In doubt the prompt has no subject.
+No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives
+and nouns, and the surrounding words decide whether it is a person in the picture. In doubt the
+prompt has no subject.
 
-`balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence: `balance_wordnet.LICENSE`) and the name
-lists of the US census of 1990 (public domain); its classes are explained there. `balance_words.txt` is written by hand.
+`balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence:
+`balance_wordnet.LICENSE`) and the name lists of the US census of 1990 (public domain); its classes
+are explained there. `balance_words.txt` is written by hand.
 """
 
 from __future__ import annotations
@@ -16,17 +19,28 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_PLURALS = {"ies": ("y",), "sses": ("ss",), "ches": ("ch",), "shes": ("sh",), "xes": ("x",), "oes": ("o",), "s": ("",)}
+_PLURALS = {
+    "ies": ("y",),
+    "sses": ("ss",),
+    "ches": ("ch",),
+    "shes": ("sh",),
+    "xes": ("x",),
+    "oes": ("o",),
+    "s": ("",),
+}
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
-_QUOTED = re.compile(r"\"[^\"]*\"|\u201c[^\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019")
+_QUOTED = re.compile(
+    r"\"[^\"]*\"|\u201c[^\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
+)
 _POSSESSIVE = ("'s", "s'")
 STOPS = ("determiner", "preposition", "function")
 
 
-# ---- words -------------------------------------------------------------------------------------------------
+# ---- words
+# -------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -36,25 +50,35 @@ def _words() -> dict[str, str]:
 
 
 def classes(word: str) -> str:
-    """Return the classes of a word or phrase, most frequent first (see `eval/lexicon.py`); "" if unknown."""
+    """Return the classes of a word or phrase, most frequent first (see `eval/lexicon.py`); "" if
+    unknown."""
     return _words().get(word, "")
 
 
 @cache
 def lists() -> dict[str, dict[str, None]]:
-    """Return the lists of `balance_words.txt` by name; the keys of a list are its words in order."""
-    text = re.sub(r"(?m)^#.*\n", "", (_HERE / "balance_words.txt").read_text(encoding="utf-8")).replace("\n ", " ")
+    """Return the lists of `balance_words.txt` by name; the keys of a list are its words in
+    order."""
+    text = re.sub(
+        r"(?m)^#.*\n", "", (_HERE / "balance_words.txt").read_text(encoding="utf-8")
+    ).replace("\n ", " ")
     named = (line.partition(":") for line in text.splitlines() if line)
-    return {name: dict.fromkeys(word.replace("_", " ") for word in own.split()) for name, _, own in named}
+    return {
+        name: dict.fromkeys(word.replace("_", " ") for word in own.split())
+        for name, _, own in named
+    }
 
 
 def listed(word: str, *names: str) -> bool:
     """Return whether one of the named lists has the word; digits count as a determiner."""
-    return (word.isdigit() and "determiner" in names) or any(word in lists()[name] for name in names)
+    return (word.isdigit() and "determiner" in names) or any(
+        word in lists()[name] for name in names
+    )
 
 
 def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
-    """Return the word of the wanted classes of which `word` is a form with one of the endings; else `word`."""
+    """Return the word of the wanted classes of which `word` is a form with one of the endings; else
+    `word`."""
     for end, news in endings.items():
         stem = word.removesuffix(end)
         doubled = [stem[:-1]] if len(news) > 1 and stem[-1:] == stem[-2:-1] else []  # "sitting"
@@ -73,7 +97,8 @@ def singular(word: str) -> str:
 
 @cache
 def base(word: str) -> str:
-    """Return the base form of a verb in its third person, past or -ing form; return any other word unchanged."""
+    """Return the base form of a verb in its third person, past or -ing form; return any other word
+    unchanged."""
     return _without(word, _VERBS, "v")
 
 
@@ -85,16 +110,21 @@ def kinds(word: str) -> str:
 
 @cache
 def person(word: str) -> bool:
-    """Return whether a noun in lower case, singular or plural, is a person without a stated gender."""
+    """Return whether a noun in lower case, singular or plural, is a person without a stated
+    gender."""
     one = singular(word)
-    return "p" in classes(one) or ("p" in classes(one.rsplit("-", 1)[-1]) and not listed(one, "gendered"))
+    return "p" in classes(one) or (
+        "p" in classes(one.rsplit("-", 1)[-1]) and not listed(one, "gendered")
+    )
 
 
 @cache
 def gendered(word: str) -> bool:
     """Return whether a word in lower case states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    compound = re.search(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$", word) and not listed(word, "not-gendered")
+    compound = re.search(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$", word) and not listed(
+        word, "not-gendered"
+    )
     return bool(compound) or any(listed(one, "gendered") for one in (word, *word.split("-")))
 
 
@@ -108,7 +138,8 @@ def adjective(word: str) -> bool:
     return word.endswith(("ed", "ing")) and base(word) != word and "n" not in own
 
 
-# ---- a prompt ----------------------------------------------------------------------------------------------
+# ---- a prompt
+# ----------------------------------------------------------------------------------------------
 
 
 class Text:
@@ -122,10 +153,18 @@ class Text:
         self.low = [word.lower().replace("\u2019", "'") for word in self.words]
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
         gaps = _WORD.split(prompt)  # before each word
-        self.opens = [i in (0, len(tokens)) or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)]  # a clause
+        self.opens = [
+            i in (0, len(tokens)) or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)
+        ]  # a clause
         self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(gaps)]
-        self.silent = [any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start]
-        long = [word for word in self.words if word[0].isalpha() and not listed(word, "preposition", "determiner")]
+        self.silent = [
+            any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start
+        ]
+        long = [
+            word
+            for word in self.words
+            if word[0].isalpha() and not listed(word, "preposition", "determiner")
+        ]
         title_case = len(long) > 1 and sum(word[0].isupper() for word in long) > 0.7 * len(long)
         self.capital = [word[0].isupper() and not title_case for word in self.words]
 
@@ -140,15 +179,23 @@ class Text:
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
 def find_subject(prompt: str, gender: bool) -> list[tuple[int, str]] | str:
-    """Return offset and word of the subject's adjectives and of its first noun; or the reason why there is none.
+    """Return offset and word of the subject's adjectives and of its first noun; or the reason why
+    there is none.
 
-    gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise it can be one.
+    gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise
+    it can be one.
     """
     text = Text(prompt)
     if len(prompt) > 4 and prompt.isupper():
         return "upper case"
-    pairs = zip(text.words, ["", *text.words], strict=False)  # "van" of "Vincent van Gogh" is no foreign word
-    foreign = [word for word, before in pairs if listed(word.lower(), "foreign") and not before[:1].isupper()]
+    pairs = zip(
+        text.words, ["", *text.words], strict=False
+    )  # "van" of "Vincent van Gogh" is no foreign word
+    foreign = [
+        word
+        for word, before in pairs
+        if listed(word.lower(), "foreign") and not before[:1].isupper()
+    ]
     foreign += [word for word in text.words if word[0] > "\u024f"]
     if len(foreign) > sum(listed(word, "english") for word in text.low):
         return "not English"
@@ -158,7 +205,11 @@ def find_subject(prompt: str, gender: bool) -> list[tuple[int, str]] | str:
         return "named"
     names, seen = _names(text), False
     for i, word in enumerate(text.low):
-        maybe = person(word) or listed(singular(word), "thing") or (not gender and listed(word, "gendered-noun"))
+        maybe = (
+            person(word)
+            or listed(singular(word), "thing")
+            or (not gender and listed(word, "gendered-noun"))
+        )
         maybe = maybe or listed(f"{text.before(i)} {singular(word)}", "person-phrase")
         if maybe and not text.silent[i] and not listed(word, "no-single-value"):
             seen = True
@@ -167,11 +218,13 @@ def find_subject(prompt: str, gender: bool) -> list[tuple[int, str]] | str:
     return "named" if names else "no person in the picture" if seen else "no person"
 
 
-# ---- names of persons --------------------------------------------------------------------------------------
+# ---- names of persons
+# --------------------------------------------------------------------------------------
 
 
 def _names(text: Text) -> list[tuple[int, int]]:
-    """The runs of words (first, one after the last) that may name a person or a well-known figure."""
+    """The runs of words (first, one after the last) that may name a person or a well-known
+    figure."""
     runs: list[tuple[int, int]] = []
     for i in range(len(text.words)):
         inside = runs[-1:] != [] and runs[-1][1] == i and not text.opens[i]
@@ -188,7 +241,11 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     if not own.strip("fliu") or listed(text.bare[i], "famous"):
         return True
     if text.capital[i]:
-        return inside or ("f" in own and text.after(i) in ("", "the")) or not (text.sentence[i] or person(text.bare[i]))
+        return (
+            inside
+            or ("f" in own and text.after(i) in ("", "the"))
+            or not (text.sentence[i] or person(text.bare[i]))
+        )
     return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
 
@@ -202,8 +259,13 @@ def _of_person(text: Text, first: int, stop: int) -> bool:
 
 
 def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
-    """Whether one of the names is of the person at word i, or of somebody shown with this person."""
-    if (text.before(i) == "the" or listed(text.before(i), "title")) and text.capital[i] and text.words[i].istitle():
+    """Whether one of the names is of the person at word i, or of somebody shown with this
+    person."""
+    if (
+        (text.before(i) == "the" or listed(text.before(i), "title"))
+        and text.capital[i]
+        and text.words[i].istitle()
+    ):
         return True  # "the Joker", "Doctor Smith"
     return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
@@ -211,7 +273,9 @@ def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
 def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
     left = text.prompt[: text.start[first]].lower()
-    credited = re.search(r"\b(?:by|style of) (?!.*\b(?:a|an|the|of|with|portrait|wearing)\b)", left, re.DOTALL)
+    credited = re.search(
+        r"\b(?:by|style of) (?!.*\b(?:a|an|the|of|with|portrait|wearing)\b)", left, re.DOTALL
+    )
     start = first
     while text.before(start) and text.capital[start - 1]:
         start -= 1
@@ -219,28 +283,40 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     if credited or listed(before, "elsewhere"):
         return False
     if first < i:
-        return not after or text.opens[first] or any(listed(text.low[j], *STOPS) for j in range(stop, i))
+        return (
+            not after
+            or text.opens[first]
+            or any(listed(text.low[j], *STOPS) for j in range(stop, i))
+        )
     if not any(text.opens[i + 1 : first + 1]):  # in the same clause
-        return before not in ("of", "by", "wearing") and (listed(after, *STOPS) or "n" not in kinds(after))
+        return before not in ("of", "by", "wearing") and (
+            listed(after, *STOPS) or "n" not in kinds(after)
+        )
     return not before and not after and not any(text.opens[i + 1 : first])
 
 
-# ---- the phrase of a person --------------------------------------------------------------------------------
+# ---- the phrase of a person
+# --------------------------------------------------------------------------------
 
 
 def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
-    """The phrase whose head is word i, a noun for a person; empty where it is no person in the picture."""
+    """The phrase whose head is word i, a noun for a person; empty where it is no person in the
+    picture."""
     low, one = text.low, singular(text.low[i])
     plural = low[i] != one
     start, noun = _left(text, i)
     determiner, own = text.before(start), low[start:i]
-    bare = not plural and not listed(determiner, "determiner") and not determiner.endswith(_POSSESSIVE)
+    bare = (
+        not plural and not listed(determiner, "determiner") and not determiner.endswith(_POSSESSIVE)
+    )
     if determiner == "no" or not _is_head(text, i, plural) or _thing(text, i, one, own):
         return []
     at = start
     while listed(text.before(at), "determiner"):
         at -= 1
-    if not _in_picture(text, text.before(at), at - 1, bare) or (bare and not _tag(text, one, start, own)):
+    if not _in_picture(text, text.before(at), at - 1, bare) or (
+        bare and not _tag(text, one, start, own)
+    ):
         return []
     return [(text.start[j], low[j]) for j in range(start, noun + 1)]
 
@@ -253,7 +329,8 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
         return True
     described = listed(rest, "determiner", "pronoun") or adjective(rest)
     if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):
-        # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse uniforms".
+        # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse
+        # uniforms".
         return not classes(after).startswith("n") and (described or "v" in known.partition("n")[0])
     if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
@@ -264,7 +341,8 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
 
 
 def _noun_follows(text: Text, i: int) -> bool:
-    """Whether a noun follows word i, at once or after adjectives, and is the head: "a giant floating castle"."""
+    """Whether a noun follows word i, at once or after adjectives, and is the head: "a giant
+    floating castle"."""
     while (word := text.after(i)) and not listed(word, *STOPS, "tag"):
         if not adjective(word):
             return True
@@ -286,7 +364,11 @@ def _left(text: Text, i: int) -> tuple[int, int]:
             if drawn or listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE):
                 break
             place = listed(word, "place-adjective") and text.capital[start]
-            gerund = word.endswith("ing") and "n" in kinds(word) and listed(singular(text.low[i]), "gerund-head")
+            gerund = (
+                word.endswith("ing")
+                and "n" in kinds(word)
+                and listed(singular(text.low[i]), "gerund-head")
+            )
             describes = adjective(word) or listed(word, "size", "age", "skin")
             compound = not describes or listed(word, "occupational") or place or gerund
         start -= 1
@@ -295,19 +377,28 @@ def _left(text: Text, i: int) -> tuple[int, int]:
 
 
 def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
-    """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server in a rack"."""
+    """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server
+    in a rack"."""
     phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
     if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
         return True
-    for kind, handles in (("brand", "brand-person"), ("toy", "toy-handles")):  # "a Ford Explorer", "a toy soldier"
+    for kind, handles in (
+        ("brand", "brand-person"),
+        ("toy", "toy-handles"),
+    ):  # "a Ford Explorer", "a toy soldier"
         if any(listed(word, kind) for word in own) and not listed(one, handles):
             return True
     if any(map(_animal, own)) and not listed(one, "handles"):
         return True
     if listed(one, "cued-thing"):
-        return any(listed(word, "thing-cue") for word in text.low) or (one == "model" and after == "of" and not own)
+        return any(listed(word, "thing-cue") for word in text.low) or (
+            one == "model" and after == "of" and not own
+        )
     if one in ("head", "chair"):
-        return not (after == "of" and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5]))
+        return not (
+            after == "of"
+            and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5])
+        )
     human = listed(after, "human-verb") or any(listed(word, "thing-person") for word in own)
     human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
     return listed(one, "thing") and not human
@@ -319,7 +410,8 @@ def _animal(word: str) -> bool:
 
 
 def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
-    """Whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award winning photographer"."""
+    """Whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award winning
+    photographer"."""
     clauses = sum(text.opens[1 : start + 1])
     if (listed(one, "style-tag") and (clauses or not own)) or (listed(one, "art-tag") and clauses):
         return False
@@ -327,7 +419,8 @@ def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
 
 
 def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
-    """Whether what stands before a phrase leaves the person in the picture: not "a painting by a master"."""
+    """Whether what stands before a phrase leaves the person in the picture: not "a painting by a
+    master"."""
     before = text.before(where)
     if listed(relation, "not-subject"):
         return False

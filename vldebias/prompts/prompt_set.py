@@ -15,20 +15,39 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    create_model,
+)
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import explain, packaged, read_yaml, write_atomically
 from vldebias.prompts.english import lists
 
 MAX_PAIRS = 200_000
-_LISTS = ("spurious", "classes", "class_names", "held_out_classes", "held_out_class_names", "stated_words")
+_LISTS = (
+    "spurious",
+    "classes",
+    "class_names",
+    "held_out_classes",
+    "held_out_class_names",
+    "stated_words",
+)
 _PROSE = {"description", "source", "limits", "note", "templates"}
-# A word is a run of letters and digits; Han and kana, written without spaces, are one word per character.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-# English goes by sound: "yoo" and "won" take "a" though written with a vowel, a silent h takes "an".
+# A word is a run of letters and digits; Han and kana, written without spaces, are one word per
+# character.
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
+# English goes by sound: "yoo" and "won" take "a" though written with a vowel, a silent h takes
+# "an".
 _CONSONANT_SOUND = re.compile(
-    r"uni(?![mn]|d(?!i))|unanim|us[aeiu]|ut[aeio]|ur[aeiou]|ubiq|uk[ru]|ugand|uygh|eu|ewe|onc?e\b", re.IGNORECASE
+    r"uni(?![mn]|d(?!i))|unanim|us[aeiu]|ut[aeio]|ur[aeiou]|ubiq|uk[ru]|ugand|uygh|eu|ewe|onc?e\b",
+    re.IGNORECASE,
 )
 _VOWEL_SOUND = re.compile(r"[aeiou]|hour|honest|honou?r|heir", re.IGNORECASE)
 
@@ -40,9 +59,10 @@ _Groups = tuple[Annotated[_Texts, Field(min_length=2)], ...]
 class StatedWords:
     """Find the words of a prompt set in a text.
 
-    Whole words are matched, ignoring case: "man" is found in "Man," and "man's", not in "manager". Whatever is not a
-    letter or digit only separates words, so "dark-skinned" is "dark skinned", also as a tokenizer decodes it ("dark -
-    skinned"), and "male" is found in "male-dominated": the safe error, since such a prompt is left alone.
+    Whole words are matched, ignoring case: "man" is found in "Man," and "man's", not in "manager".
+    Whatever is not a letter or digit only separates words, so "dark-skinned" is "dark skinned",
+    also as a tokenizer decodes it ("dark - skinned"), and "male" is found in "male-dominated": the
+    safe error, since such a prompt is left alone.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -50,24 +70,33 @@ class StatedWords:
         for word in words:
             self._entries.setdefault(_split(word), word)
         if "" in self._entries:
-            raise InvalidInputError(f"stated words: got {self._entries['']!r}; expected letters or digits")
+            raise InvalidInputError(
+                f"stated words: got {self._entries['']!r}; expected letters or digits"
+            )
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
     def find(self, text: str) -> tuple[str, ...]:
-        """Return the words that `text` contains, spelled as given, once each, in order of appearance.
+        """Return the words that `text` contains, spelled as given, once each, in order of
+        appearance.
 
-        Matches run from left to right, the longest first, without overlap: "white woman" is one phrase.
+        Matches run from left to right, the longest first, without overlap: "white woman" is one
+        phrase.
         """
-        return tuple(dict.fromkeys(self._entries[one] for one in self._pattern.findall(_split(text)) if one))
+        return tuple(
+            dict.fromkeys(self._entries[one] for one in self._pattern.findall(_split(text)) if one)
+        )
 
 
 def _split(text: str) -> str:
-    return " ".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))  # full-width letters are plain ones
+    return " ".join(
+        _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    )  # full-width letters are plain ones
 
 
 def append_word(text: str, word: str) -> str:
-    """Append a word to a text; an "a" or "an" at the end of the text is changed to the one that fits the word.
+    """Append a word to a text; an "a" or "an" at the end of the text is changed to the one that
+    fits the word.
 
     >>> [append_word("a ", word) for word in ("Asian", "doctor", "university", "hour")]
     ['an Asian', 'a doctor', 'a university', 'an hour']
@@ -77,7 +106,8 @@ def append_word(text: str, word: str) -> str:
 
 
 def fill(template: str, **words: str) -> str:
-    """Fill the slots of a template, which have to be those of `words`; an "a" or "an" before one is made to fit.
+    """Fill the slots of a template, which have to be those of `words`; an "a" or "an" before one is
+    made to fit.
 
     >>> fill("A photo of a {attribute} {concept}.", attribute="Asian", concept="architect")
     'A photo of an Asian architect.'
@@ -87,7 +117,10 @@ def fill(template: str, **words: str) -> str:
     if set(slots) != words.keys() or set("{}").intersection("".join([*texts, end])):
         expected = " and ".join(f"{{{slot}}}" for slot in words) or "no {slot}"
         raise InvalidInputError(f"template: got {template!r}; expected {expected}")
-    return "".join(append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True)) + end
+    return (
+        "".join(append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True))
+        + end
+    )
 
 
 @dataclass(frozen=True)
@@ -98,17 +131,21 @@ class PromptSet:
         name: stem of the YAML file it comes from, or the name it was made with.
         groups: prompts that differ in the attribute alone; every two prompts of a group are a pair.
         spurious: prompts that describe the attribute (columns of A in P0 = I - A (A^T A)^+ A^T).
-        classes: prompts of the classes, whose differences should be kept; one per name in `class_names`.
+        classes: prompts of the classes, whose differences should be kept; one per name in
+            `class_names`.
         held_out_groups, held_out_classes, held_out_class_names: the same for held-out concepts.
         attributes: value of the attribute -> words for it.
-        templates: templates that `groups` were made from; empty if the groups are listed one by one.
+        templates: templates that `groups` were made from; empty if the groups are listed one by
+            one.
         stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
-        parts: the one-attribute sets of a set over several attributes, else empty. Solve them jointly, with one
-            term each: `groups` pools them, and there the attribute with the most pairs drowns the others.
+        parts: the one-attribute sets of a set over several attributes, else empty. Solve them
+            jointly, with one term each: `groups` pools them, and there the attribute with the most
+            pairs drowns the others.
         description, source, limits, note: purpose, origin, limitations and anything else to know.
 
     Raises:
-        InvalidInputError: other values than texts, a group of one, a repeated prompt, or classes without names.
+        InvalidInputError: other values than texts, a group of one, a repeated prompt, or classes
+            without names.
     """
 
     name: str
@@ -134,7 +171,9 @@ class PromptSet:
         except ValidationError as error:
             raise InvalidInputError(f"PromptSet: {explain(error)}") from None
         groups = (*self.groups, *self.held_out_groups)
-        once: dict[str, Sequence[object]] = {f"groups[{i}]": group for i, group in enumerate(groups)}
+        once: dict[str, Sequence[object]] = {
+            f"groups[{i}]": group for i, group in enumerate(groups)
+        }
         once |= {key: getattr(self, key) for key in _LISTS}
         once["held_out_groups"] = (*{*chain(*self.groups)}, *{*chain(*self.held_out_groups)})
         once["groups"] = [pair for group in groups for pair in combinations(sorted(group), 2)]
@@ -145,7 +184,9 @@ class PromptSet:
         for part in ("", "held_out_"):
             names, n = getattr(self, f"{part}class_names"), len(getattr(self, f"{part}classes"))
             if len(names) != n:
-                raise InvalidInputError(f"{part}class_names: got {len(names)} names; expected {n}, one for each class")
+                raise InvalidInputError(
+                    f"{part}class_names: got {len(names)} names; expected {n}, one for each class"
+                )
 
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
@@ -159,20 +200,30 @@ class PromptSet:
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
-        """Return every text that is embedded, without repetition: classes, spurious prompts and the groups."""
-        own = chain(self.classes, self.held_out_classes, self.spurious, *self.groups, *self.held_out_groups)
+        """Return every text that is embedded, without repetition: classes, spurious prompts and the
+        groups."""
+        own = chain(
+            self.classes, self.held_out_classes, self.spurious, *self.groups, *self.held_out_groups
+        )
         return tuple(dict.fromkeys(chain(own, *(part.texts for part in self.parts))))
 
     @cached_property
     def hash(self) -> str:
-        """Return the SHA-256 of prompts, words and their order, without name, prose and file formatting."""
-        content: dict[str, Any] = {key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")}
-        content |= {"attributes": list(self.attributes.items()), "parts": [part.hash for part in self.parts]}
+        """Return the SHA-256 of prompts, words and their order, without name, prose and file
+        formatting."""
+        content: dict[str, Any] = {
+            key: getattr(self, key) for key in (*_LISTS, "groups", "held_out_groups")
+        }
+        content |= {
+            "attributes": list(self.attributes.items()),
+            "parts": [part.hash for part in self.parts],
+        }
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def values_in(self, text: str) -> tuple[str, ...]:
-        """Return the values that a text names, in order; "an East Asian man" does not name "Asian" as well."""
+        """Return the values that a text names, in order; "an East Asian man" does not name "Asian"
+        as well."""
         words, spelled = self._words_of_values
         named = set(words.find(text))
         return tuple(value for value, own in spelled.items() if not named.isdisjoint(own))
@@ -185,51 +236,65 @@ class PromptSet:
         return StatedWords(chain(*spelled.values())), spelled
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
-        """Return attribute value -> the texts that name it and no other, as for a zero-shot classifier.
+        """Return attribute value -> the texts that name it and no other, as for a zero-shot
+        classifier.
 
-        texts: to choose from. None: the spurious prompts if they cover every value, else the groups; then
-        InvalidInputError is raised unless `names_values`.
+        texts: to choose from. None: the spurious prompts if they cover every value, else the
+        groups; then InvalidInputError is raised unless `names_values`.
         """
         if texts is not None:
             named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
-            return {value: tuple(text for text, hit in named if hit == (value,)) for value in self._words_of_values[1]}
+            return {
+                value: tuple(text for text, hit in named if hit == (value,))
+                for value in self._words_of_values[1]
+            }
         found = self.by_value(self.spurious)
         found = found if all(found.values()) else self.by_value(chain(*self.groups))
         empty = [value for value, own in found.items() if not own]
         if self.parts or len(self.attributes) < 2 or empty:
             raise InvalidInputError(
-                f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt for {empty}; "
-                "expected one attribute, and for each value a prompt that names it alone, such as one of `spurious`"
+                f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt"
+                f" for {empty}; expected one attribute, and for each value a prompt that names it"
+                " alone, such as one of `spurious`"
             )
         return found
 
     @property
     def names_values(self) -> bool:
-        """Return whether `by_value()` succeeds: the set has one attribute, and each value has prompts of its own."""
+        """Return whether `by_value()` succeeds: the set has one attribute, and each value has
+        prompts of its own."""
         with suppress(InvalidInputError):
             return bool(self.by_value())
         return False
 
     def __repr__(self) -> str:
-        counts = f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
+        counts = (
+            f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
+        )
         return f"PromptSet({self.name!r}, {counts}, hash={self.hash[:12]})"
 
     def to_yaml(self, path: str | Path) -> Path:
-        """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its path.
+        """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its
+        path.
 
         Raises:
-            InvalidInputError: the path does not end in .yaml, or the set was made by hand or changed.
+            InvalidInputError: the path does not end in .yaml, or the set was made by hand or
+                changed.
         """
         path, recipe = Path(path), vars(self).get("recipe")
         if path.suffix != ".yaml":
             raise InvalidInputError(f"path: got {str(path)!r}; expected a name that ends in .yaml")
         if recipe is None:
-            raise InvalidInputError(f"{self!r}: got a set made by hand or changed; expected one of make_prompt_set")
+            raise InvalidInputError(
+                f"{self!r}: got a set made by hand or changed; expected one of make_prompt_set"
+            )
         content = recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-_FIELDS: dict[str, Any] = {key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()}
+_FIELDS: dict[str, Any] = {
+    key: (kind, ...) for key, kind in get_type_hints(PromptSet, include_extras=True).items()
+}
 _CHECKS = create_model("PromptSet", **_FIELDS)
 
 
@@ -239,7 +304,9 @@ class _Concepts(BaseModel, extra="forbid"):  # `like` adds those of another set
     test: _Texts = ()
 
 
-class _Stated(BaseModel, extra="forbid"):  # those in `before_person` state it only before a word for a person
+class _Stated(
+    BaseModel, extra="forbid"
+):  # those in `before_person` state it only before a word for a person
     like: _Text = ""
     words: _Texts = ()
     before_person: _Texts = ()
@@ -259,7 +326,9 @@ class Recipe(BaseModel, extra="forbid"):
     classes: dict[_Text, _Text] = {}
     spurious: _Texts = ()
     groups: _Groups = ()
-    attribute: Annotated[dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)] = {}
+    attribute: Annotated[
+        dict[_Text, Annotated[_Texts, Field(min_length=1)]], Field(min_length=2)
+    ] = {}
     templates: _Texts = ()
     class_template: _Text = "A photo of a {concept}."
     concepts: Annotated[_Concepts, _mapping("train")] = _Concepts()
@@ -276,33 +345,62 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         like = _packaged(concepts.like)
         train, test = (*train, *like.class_names), (*test, *like.held_out_class_names)
     came = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
-    if came not in ({"templates", "concepts"}, {"groups"}, {"parts"}) or (templates and not (attribute and train)):
+    if came not in ({"templates", "concepts"}, {"groups"}, {"parts"}) or (
+        templates and not (attribute and train)
+    ):
         said = " and ".join(sorted(came)) or "none"
-        raise ValueError(f"pairs: got {said}; expected attribute, templates and concepts to train on; groups; or parts")
+        raise ValueError(
+            f"pairs: got {said}; expected attribute, templates and concepts to train on; groups; or"
+            " parts"
+        )
     if len(set(words)) < len(words) or (templates and len(set(map(len, attribute.values()))) > 1):
-        raise ValueError(f"attribute: got {attribute}; expected each word once, and equally many for each value")
+        raise ValueError(
+            f"attribute: got {attribute}; expected each word once, and equally many for each value"
+        )
     rows = list(zip(*attribute.values(), strict=True)) if templates else []
     pairs = len(templates) * len(train + test) * len(rows) * comb(len(attribute), 2)
     pairs += sum(comb(len(group), 2) for group in recipe.groups)  # counted before they are made
     if pairs > MAX_PAIRS:
         raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
-    texts = [[fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)] for t in recipe.spurious]
+    texts = [
+        [fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)]
+        for t in recipe.spurious
+    ]
     stated = recipe.stated_words or _Stated(words=words)
     known = stated.words + (_packaged(stated.like).stated_words if stated.like else ())
-    if stated.before_person:  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
+    if (
+        stated.before_person
+    ):  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
         jobs = _packaged("professions-gender")
-        nouns = [form for job in (*jobs.class_names, *jobs.held_out_class_names) for form in (job, f"{job}s")]
+        nouns = [
+            form
+            for job in (*jobs.class_names, *jobs.held_out_class_names)
+            for form in (job, f"{job}s")
+        ]
         known += tuple(map(" ".join, product(stated.before_person, (*lists()["people"], *nouns))))
-    fields: dict[str, Any] = {"spurious": tuple(chain(*texts)), "stated_words": tuple(dict.fromkeys(known))}
-    for part, own, groups, given in (("", train, recipe.groups, recipe.classes), ("held_out_", test, (), {})):
-        made = (tuple(fill(t, attribute=w, concept=one) for w in row) for one, t, row in product(own, templates, rows))
+    fields: dict[str, Any] = {
+        "spurious": tuple(chain(*texts)),
+        "stated_words": tuple(dict.fromkeys(known)),
+    }
+    for part, own, groups, given in (
+        ("", train, recipe.groups, recipe.classes),
+        ("held_out_", test, (), {}),
+    ):
+        made = (
+            tuple(fill(t, attribute=w, concept=one) for w in row)
+            for one, t, row in product(own, templates, rows)
+        )
         classes = given or {one: fill(recipe.class_template, concept=one) for one in own}
         fields[f"{part}groups"] = (*groups, *made)
         fields |= {f"{part}classes": tuple(classes.values()), f"{part}class_names": tuple(classes)}
     parts = tuple(own for part in map(_packaged, recipe.parts) for own in part.parts or (part,))
     for key in fields if parts else ():
-        fields[key] = tuple(dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts))))
-    prompts = PromptSet(name=name, parts=parts, attributes=attribute, **fields, **recipe.model_dump(include=_PROSE))
+        fields[key] = tuple(
+            dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts)))
+        )
+    prompts = PromptSet(
+        name=name, parts=parts, attributes=attribute, **fields, **recipe.model_dump(include=_PROSE)
+    )
     vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace leaves it out
     return prompts
 
@@ -311,7 +409,9 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
 def _packaged(name: str) -> PromptSet:
     if name not in (files := packaged("prompts")):
         known, hint = ", ".join(files), did_you_mean(name, files)
-        raise InvalidInputError(f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}")
+        raise InvalidInputError(
+            f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}"
+        )
     return load_prompts(files[name])
 
 
@@ -321,12 +421,14 @@ def list_prompts() -> list[str]:
 
 
 def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> PromptSet:
-    """Return a prompt set by its name, from a YAML file, or from the content of one as a mapping (with a `name`).
+    """Return a prompt set by its name, from a YAML file, or from the content of one as a mapping
+    (with a `name`).
 
     A text with a folder or .yaml in it is a path. A PromptSet is returned as it is.
 
     Raises:
-        InvalidInputError: an unknown name, an unreadable file, or one that does not follow the schema.
+        InvalidInputError: an unknown name, an unreadable file, or one that does not follow the
+            schema.
     """
     if isinstance(name_or_path, PromptSet):
         return name_or_path
@@ -334,7 +436,9 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
         content = dict(name_or_path)
         name = where = str(content.pop("name", "custom"))
     elif not isinstance(name_or_path, (str, Path)):
-        raise InvalidInputError(f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping")
+        raise InvalidInputError(
+            f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
+        )
     else:
         path = Path(name_or_path).expanduser()
         if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
@@ -343,7 +447,9 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
     try:
         return _build(content, name)
     except ValueError as error:
-        problem = explain(error, "", Recipe.model_fields) if isinstance(error, ValidationError) else error
+        problem = (
+            explain(error, "", Recipe.model_fields) if isinstance(error, ValidationError) else error
+        )
         raise InvalidInputError(f"{where}: {problem}; see prompts/README.md") from None
 
 
@@ -361,16 +467,28 @@ def make_prompt_set(
     """Make a prompt set from word lists: the pairs combine attribute words, templates and concepts.
 
     Args:
-        attribute: value -> words, equally many for each: {"male": ["male", "man"], "female": ["female", "woman"]}.
-        concepts, test_concepts: what the pairs are about, ["doctor", "nurse"], and concepts of the held-out groups.
-        templates: each with {attribute} and {concept}; "a" before either becomes "an" where it has to.
-        spurious: prompts for the attribute alone, in which {attribute} stands for each word; empty: no such prompts.
+        attribute: value -> words, equally many for each: {"male": ["male", "man"], "female":
+            ["female", "woman"]}.
+        concepts, test_concepts: what the pairs are about, ["doctor", "nurse"], and concepts of the
+            held-out groups.
+        templates: each with {attribute} and {concept}; "a" before either becomes "an" where it has
+            to.
+        spurious: prompts for the attribute alone, in which {attribute} stands for each word; empty:
+            no such prompts.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
 
     Raises:
         InvalidInputError: as `load_prompts`, naming the argument.
     """
-    content: dict[str, Any] = {"name": name, "attribute": attribute, "templates": templates, "spurious": spurious}
-    content |= {"concepts": {"train": concepts, "test": test_concepts}, "class_template": class_template}
+    content: dict[str, Any] = {
+        "name": name,
+        "attribute": attribute,
+        "templates": templates,
+        "spurious": spurious,
+    }
+    content |= {
+        "concepts": {"train": concepts, "test": test_concepts},
+        "class_template": class_template,
+    }
     return load_prompts(content | {"stated_words": list(stated_words) or None})

@@ -1,6 +1,7 @@
 """Augment images by random crops, flips and colours, and by Fourier mixing (SSA-CLR, section 4.3).
 
-The changes depend on the given generator alone, in any thread; torchvision's own transforms read the global one.
+The changes depend on the given generator alone, in any thread; torchvision's own transforms read
+the global one.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ from vldebias.errors import need
 if TYPE_CHECKING:
     from PIL import Image
 
-Augment = Callable[["Image.Image", torch.Generator], Tensor]  # RGB image -> (3, h, w); all randomness: the generator's
+Augment = Callable[
+    ["Image.Image", torch.Generator], Tensor
+]  # RGB image -> (3, h, w); all randomness: the generator's
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
-JITTER = (0.8, 0.8, 0.8, 0.2)  # brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A)
+JITTER = (
+    0.8,
+    0.8,
+    0.8,
+    0.2,
+)  # brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A)
 JITTER_SHARE = 0.8  # of the images whose colours change at all
 
 
@@ -29,7 +37,8 @@ JITTER_SHARE = 0.8  # of the images whose colours change at all
 class Augmentation:
     """Crop, flip and change colours, in this order, then normalise by the tower's mean and std.
 
-    size: (h, w). crop: smallest share of the area that a crop keeps. flip: mirror half of the images.
+    size: (h, w). crop: smallest share of the area that a crop keeps. flip: mirror half of the
+    images.
     jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
     """
 
@@ -44,27 +53,37 @@ class Augmentation:
         """Return an RGB image as augmented pixels (3, h, w)."""
         bicubic = need("torchvision.transforms").InterpolationMode.BICUBIC
         T = need("torchvision.transforms.v2.functional")
-        image = T.resized_crop(image, *self.box(image.height, image.width, generator), list(self.size), bicubic)
+        image = T.resized_crop(
+            image, *self.box(image.height, image.width, generator), list(self.size), bicubic
+        )
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
             adjust = (T.adjust_brightness, T.adjust_contrast, T.adjust_saturation, T.adjust_hue)
             reach = [self.jitter * full for full in JITTER]
             middle = (1.0, 1.0, 1.0, 0.0)
-            factors = [_uniform(m - r, m + r, generator) for m, r in zip(middle, reach, strict=True)]
+            factors = [
+                _uniform(m - r, m + r, generator) for m, r in zip(middle, reach, strict=True)
+            ]
             for which in torch.randperm(len(adjust), generator=generator).tolist():
                 image = adjust[which](image, factors[which])
-        pixels: Tensor = T.normalize(T.pil_to_tensor(image).float() / 255, list(self.mean), list(self.std))
+        pixels: Tensor = T.normalize(
+            T.pil_to_tensor(image).float() / 255, list(self.mean), list(self.std)
+        )
         return pixels
 
     def box(self, height: int, width: int, generator: torch.Generator) -> tuple[int, int, int, int]:
-        """Return (top, left, height, width) of a random crop, distributed as in torchvision's RandomResizedCrop."""
+        """Return (top, left, height, width) of a random crop, distributed as in torchvision's
+        RandomResizedCrop."""
         for _ in range(10):
             area = height * width * _uniform(self.crop, 1, generator)
             ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if w and h and w <= width and h <= height:
-                top, left = (int(torch.randint(last + 1, (), generator=generator)) for last in (height - h, width - w))
+                top, left = (
+                    int(torch.randint(last + 1, (), generator=generator))
+                    for last in (height - h, width - w)
+                )
                 return top, left, h, w
         w = min(width, round(height * RATIO[1]))
         h = min(height, round(width / RATIO[0]))
@@ -77,9 +96,11 @@ def _uniform(low: float, high: float, generator: torch.Generator) -> float:
 
 @torch.no_grad()
 def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
-    """Return the index (b,) of the row of largest cosine with each row of `features` (b, d), other than itself.
+    """Return the index (b,) of the row of largest cosine with each row of `features` (b, d), other
+    than itself.
 
-    source: (b,) integers, which image each row shows; rows of one image are then no partners either.
+    source: (b,) integers, which image each row shows; rows of one image are then no partners
+    either.
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
@@ -91,12 +112,15 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
 
 @torch.no_grad()
 def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
-    """Return the inverse transform of ((1 - w) A + w A') e^{i P}, with A' of the partner, per channel and frequency.
+    """Return the inverse transform of ((1 - w) A + w A') e^{i P}, with A' of the partner, per
+    channel and frequency.
 
-    A is the amplitude and P the phase of the image's two-dimensional Fourier transform, in float32 at least; the phase
-    of amplitude 0 is 0. The images come back in their own type, not clamped, as in the paper.
+    A is the amplitude and P the phase of the image's two-dimensional Fourier transform, in float32
+    at least; the phase of amplitude 0 is 0. The images come back in their own type, not clamped, as
+    in the paper.
 
-    images: (b, c, h, w). partner: (b,) integers, which image each is mixed with. weight: (b,) w in [0, 1].
+    images: (b, c, h, w). partner: (b,) integers, which image each is mixed with. weight: (b,) w in
+    [0, 1].
     """
     spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
     amplitude = spectrum.abs()

@@ -30,7 +30,9 @@ from vldebias.training.pairs import CAPTIONS_WANTED, Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator, turn
 from vldebias.training.settings import TrainSettings
 
-ATTEMPTS = 10  # rows that are tried in place of one; so many in a row mean that something else is wrong
+ATTEMPTS = (
+    10  # rows that are tried in place of one; so many in a row mean that something else is wrong
+)
 _SHARD = 1 << 40  # index of a row: its number in its shard, and this for every shard before
 _Row = tuple[int, Record]  # its index, and what is not yet decoded
 TIMEOUT = 600  # seconds without a batch from any worker, as where shared memory fails
@@ -42,8 +44,9 @@ Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
 class Batch:
     """Hold b images (b, 3, h, w) with their captions, or with a second view each.
 
-    texts: arguments of the text tower, (b, length) each. The other columns are (b,) integers: the number of each image
-    in its data set, its class, its group (-1 where unknown), and numbers that are equal where the captions are.
+    texts: arguments of the text tower, (b, length) each. The other columns are (b,) integers: the
+    number of each image in its data set, its class, its group (-1 where unknown), and numbers that
+    are equal where the captions are.
     """
 
     images: Tensor
@@ -68,29 +71,44 @@ class Batch:
 
     @staticmethod
     def codes(captions: Sequence[str]) -> Tensor:
-        """Return (n,) int64 that are equal where texts are, the same in every process; others collide once in 2^63."""
-        code = {text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1 for text in set(captions)}
+        """Return (n,) int64 that are equal where texts are, the same in every process; others
+        collide once in 2^63."""
+        code = {
+            text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
+            for text in set(captions)
+        }
         return torch.tensor([code[text] for text in captions], dtype=torch.int64)
 
 
 class Batches(ABC):
     """Read micro-batches by number: the same number always gives the same micro-batch.
 
-    items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a stream.
+    items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a
+    stream.
 
     Args:
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
-        tokenize: of the towers; None contrasts two augmentations of each image, and reads no captions.
-        workers: number of readers, processes for pairs and threads for a stream; 0 reads between the batches.
+        tokenize: of the towers; None contrasts two augmentations of each image, and reads no
+            captions.
+        workers: number of readers, processes for pairs and threads for a stream; 0 reads between
+            the batches.
     """
 
     items: int | None = None
     per_epoch: int | None = None
 
     def __init__(
-        self, name: str, augment: Augment, *, batch_size: int, tokenize: Tokenize | None = None, seed: int = 0,
-        rank: int | None = None, world: int | None = None, workers: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        augment: Augment,
+        *,
+        batch_size: int,
+        tokenize: Tokenize | None = None,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        workers: int = 0,
+    ) -> None:
         self.name, self.augment, self.batch_size, self.seed = name, augment, batch_size, seed
         self.tokenize, self.workers = tokenize, workers
         self.rank = own_rank() if rank is None else rank
@@ -102,22 +120,28 @@ class Batches(ABC):
         """Return the micro-batches that the settings ask for, of pairs or of a stream of them."""
         looks = (settings.crop_scale, settings.flip, settings.jitter)
         augment = Augmentation(towers.size, towers.mean, towers.std, *looks)
-        options: dict[str, Any] = {name: getattr(settings, name) for name in ("batch_size", "seed", "workers")}
+        options: dict[str, Any] = {
+            name: getattr(settings, name) for name in ("batch_size", "seed", "workers")
+        }
         options["tokenize"] = None if settings.views == "two" else towers.tokenize
         if isinstance(data, Pairs):
             return MapBatches(data, augment, **options)
-        return StreamBatches(data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options)
+        return StreamBatches(
+            data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options
+        )
 
     @abstractmethod
     def starting(self, first: int) -> Generator[Batch, None, None]:
-        """Yield micro-batches `first`, `first` + 1, ... without end; closing the iterator stops reading ahead."""
+        """Yield micro-batches `first`, `first` + 1, ... without end; closing the iterator stops
+        reading ahead."""
 
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]
     ) -> tuple[int, T, dict[str, str]]:
         """Return a row that can be read, what was read, and those that could not be: id -> reason.
 
-        `spares` must follow from where the row stands alone, so that every process and resumed run takes the same.
+        `spares` must follow from where the row stands alone, so that every process and resumed run
+        takes the same.
         """
         failed: dict[str, str] = {}
         for one in chain([row], islice(spares, ATTEMPTS)):
@@ -127,18 +151,23 @@ class Batches(ABC):
                 failed[ids(one)] = str(error)
         first, reason = next(iter(failed.items()))
         raise InvalidInputError(
-            f"the image of {first!r} cannot be read ({reason}), nor can {len(failed) - 1} replacements; if the data is "
-            "a table of paths, set image_root to the folder that they start from"
+            f"the image of {first!r} cannot be read ({reason}), nor can {len(failed) - 1}"
+            " replacements; if the data is a table of paths, set image_root to the folder that"
+            " they start from"
         )
 
     def _note(self, failed: Mapping[str, str]) -> None:
-        """Warn of the 1st, 10th, 100th image that cannot be read; one that is met again counts once."""
+        """Warn of the 1st, 10th, 100th image that cannot be read; one that is met again counts
+        once."""
         before = len(self.unreadable)
         self.unreadable.update(failed)
         after = len(self.unreadable)
         if after and len(str(after)) > len(str(before or "")):
             row, reason = next(reversed(self.unreadable.items()))
-            warn(f"{self.name}: the image of {row!r} cannot be read ({reason}) and is replaced ({after} so far)")
+            warn(
+                f"{self.name}: the image of {row!r} cannot be read ({reason}) and is replaced"
+                f" ({after} so far)"
+            )
 
     def _looks(self, image: Any, epoch: int, row: int) -> Tensor:
         """Return the view of an image in an epoch, or both, (1 or 2, 3, h, w)."""
@@ -146,7 +175,9 @@ class Batches(ABC):
         each = [torch_generator("augmentation", self.seed, epoch, row, view) for view in views]
         return torch.stack([self.augment(image, generator) for generator in each])
 
-    def _batch(self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]) -> Batch:
+    def _batch(
+        self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]
+    ) -> Batch:
         if self.tokenize is None:
             return Batch(images=views[:, 0], views=views[:, 1], index=index, **columns)
         said: dict[str, Any] = {"texts": dict(self.tokenize(texts)), "captions": Batch.codes(texts)}
@@ -159,19 +190,24 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
     def __init__(self, pairs: Pairs, augment: Augment, **options: Any) -> None:
         super().__init__(pairs.name, augment, **options)
         if self.tokenize is not None and not pairs.captions:
-            raise InvalidInputError(f"{pairs.name}: has no captions; expected some, or two views (tokenize=None)")
+            raise InvalidInputError(
+                f"{pairs.name}: has no captions; expected some, or two views (tokenize=None)"
+            )
         self.pairs = pairs
         self.sampler = Sampler(pairs.items, self.batch_size, self.seed, self.rank, self.world)
         self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
         columns = {"labels": pairs.labels, "groups": pairs.groups}
-        self.columns = {k: torch.from_numpy(labels.codes) for k, labels in columns.items() if labels is not None}
+        self.columns = {
+            k: torch.from_numpy(labels.codes) for k, labels in columns.items() if labels is not None
+        }
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield micro-batches read by the workers; close the iterator to stop them."""
         closing = multiprocessing.RawValue("b", 0)
 
         def outlast_signals(_: int) -> None:
-            # A scheduler signals all at once: the run finishes its step, and ends a worker by the loader's own way.
+            # A scheduler signals all at once: the run finishes its step, and ends a worker by the
+            # loader's own way.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0) if closing.value else None)
 
@@ -184,8 +220,11 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
             timeout=TIMEOUT if self.workers else 0,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=outlast_signals,
-            multiprocessing_context="fork" if self.workers else None,  # readers are closures, which do not pickle
-            generator=torch.Generator(),  # its own, or the workers' seed would be drawn from the global one
+            multiprocessing_context=(
+                "fork" if self.workers else None
+            ),  # readers are closures, which do not pickle
+            # its own, or the workers' seed would be drawn from the global one
+            generator=torch.Generator(),
         )
         try:
             for parts in loader:
@@ -198,9 +237,11 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
             closing.value = 1
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return the parts of micro-batch `number`, and `failed`: id -> reason; or `error`: what is wrong.
+        """Return the parts of micro-batch `number`, and `failed`: id -> reason; or `error`: what is
+        wrong.
 
-        An error is handed over as a text: one that is raised in a worker arrives inside a traceback of the loader's.
+        An error is handed over as a text: one that is raised in a worker arrives inside a traceback
+        of the loader's.
         """
         spares, epoch, pairs = self.sampler.spares(number), self.sampler.epoch(number), self.pairs
         rows, texts, views, failed = list[int](), list[str](), list[Tensor](), dict[str, str]()
@@ -215,29 +256,41 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
                 failed |= unread
         except InvalidInputError as error:
             return {"error": str(error)}
-        return {"index": torch.tensor(rows), "texts": texts, "views": torch.stack(views), "failed": failed}
+        return {
+            "index": torch.tensor(rows),
+            "texts": texts,
+            "views": torch.stack(views),
+            "failed": failed,
+        }
 
 
 class StreamBatches(Batches):
     """Read micro-batches of a stream of pairs; see `Batches` for the options.
 
-    Process r of w reads the shards r, r + w, ... and no others; a stream with fewer shards than processes is read whole
-    by each, and row i is that of process i mod w. Each pass takes the shards in another order and shuffles their rows,
-    undecoded, in blocks of `buffer`; rows without a caption, and a last incomplete batch, are left out.
-    A resumed run skips the rows that it has seen, undecoded.
+    Process r of w reads the shards r, r + w, ... and no others; a stream with fewer shards than
+    processes is read whole by each, and row i is that of process i mod w. Each pass takes the
+    shards in another order and shuffles their rows, undecoded, in blocks of `buffer`; rows without
+    a caption, and a last incomplete batch, are left out. A resumed run skips the rows that it has
+    seen, undecoded.
 
     Args:
         label: column of classes, whose names the stream must know beforehand.
     """
 
     def __init__(
-        self, stream: ImageStream, augment: Augment, *, label: str | None = None, buffer: int, **options: Any
+        self,
+        stream: ImageStream,
+        augment: Augment,
+        *,
+        label: str | None = None,
+        buffer: int,
+        **options: Any,
     ) -> None:
         super().__init__(stream.name, augment, **options)
         if label is not None and label not in stream.names:
             raise InvalidInputError(
-                f"{stream.name}: the classes of {label!r} must be known before the stream is read; known are "
-                f"{sorted(stream.names)}. Read the data without streaming"
+                f"{stream.name}: the classes of {label!r} must be known before the stream is read;"
+                f" known are {sorted(stream.names)}. Read the data without streaming"
             )
         self.stream, self.buffer, self.label = stream, buffer, label
         shards = stream.shards
@@ -245,7 +298,10 @@ class StreamBatches(Batches):
         self.shards = np.arange(shards) if whole else np.arange(self.rank, shards, self.world)
         self.stride = (self.rank, self.world) if whole else (0, 1)
         if whole and self.rank == 0:
-            warn(f"{stream.name}: has {shards} shards for {self.world} processes, so each reads all of them")
+            warn(
+                f"{stream.name}: has {shards} shards for {self.world} processes, so each reads all"
+                " of them"
+            )
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield the micro-batches of this process."""
@@ -267,7 +323,9 @@ class StreamBatches(Batches):
         epoch = 0
         while True:
             held, made = list[_Row](), False
-            for shard in numpy_generator("shards", self.seed, epoch).permutation(self.shards).tolist():
+            for shard in (
+                numpy_generator("shards", self.seed, epoch).permutation(self.shards).tolist()
+            ):
                 for block in self._blocks(epoch, shard):
                     held += block
                     while len(held) >= self.batch_size:
@@ -275,7 +333,9 @@ class StreamBatches(Batches):
                         held, made = held[self.batch_size :], True
             if not made:
                 remedy = f"lower batch_size {self.batch_size}" if held else CAPTIONS_WANTED
-                raise InvalidInputError(f"{self.name}: {len(held)} rows with captions make no batch; {remedy}")
+                raise InvalidInputError(
+                    f"{self.name}: {len(held)} rows with captions make no batch; {remedy}"
+                )
             epoch += 1
 
     def _blocks(self, epoch: int, shard: int) -> Iterator[list[_Row]]:
@@ -284,16 +344,32 @@ class StreamBatches(Batches):
         numbered = enumerate(self.stream.records(0, shard))
         while part := list(islice(numbered, self.buffer)):
             rows = [(shard * _SHARD + k, record) for k, record in part if k % every == own]
-            block = [row for row in rows if self.tokenize is None or says_something(row[1].caption or "")]
-            order = numpy_generator("stream order", self.seed, epoch, shard, part[0][0]).permutation(len(block))
+            block = [
+                row for row in rows if self.tokenize is None or says_something(row[1].caption or "")
+            ]
+            order = numpy_generator(
+                "stream order", self.seed, epoch, shard, part[0][0]
+            ).permutation(len(block))
             yield [block[k] for k in order]
 
-    def _slot(self, rows: list[_Row], slot: int, epoch: int) -> tuple[int, int, str, Tensor, dict[str, str]]:
-        """Return the data of one place of a batch: number, class, caption in this epoch, views, failures."""
-        spares = numpy_generator("replacement", self.seed, epoch, slot).permutation(len(rows)).tolist()
+    def _slot(
+        self, rows: list[_Row], slot: int, epoch: int
+    ) -> tuple[int, int, str, Tensor, dict[str, str]]:
+        """Return the data of one place of a batch: number, class, caption in this epoch, views,
+        failures."""
+        spares = (
+            numpy_generator("replacement", self.seed, epoch, slot).permutation(len(rows)).tolist()
+        )
         read = self._read(slot, lambda k: rows[k][1].read(), iter(spares), lambda k: rows[k][1].id)
         number, record = rows[read[0]]
-        value, said = record.labels.get(self.label or ""), (record.caption or "", *(record.more_captions or ()))
-        code = UNKNOWN if value is None or self.label is None else self.stream.names[self.label].index(value)
+        value, said = (
+            record.labels.get(self.label or ""),
+            (record.caption or "", *(record.more_captions or ())),
+        )
+        code = (
+            UNKNOWN
+            if value is None or self.label is None
+            else self.stream.names[self.label].index(value)
+        )
         text = said[turn(len(said), self.seed, epoch, number)]
         return number, code, text, self._looks(read[1], epoch, number), read[2]

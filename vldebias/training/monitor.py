@@ -1,4 +1,5 @@
-"""Score a model on held-out pairs during training: zero-shot accuracy, retrieval, positive scores."""
+"""Score a model on held-out pairs during training: zero-shot accuracy, retrieval, positive
+scores."""
 
 from __future__ import annotations
 
@@ -31,14 +32,16 @@ BATCH = 64  # images that go through a tower at once
 
 
 def image_features(towers: Towers, images: Tensor) -> Tensor:
-    """Return unit features (b, d) float32 of images (b, 3, h, w), in eval mode, without gradients."""
+    """Return unit features (b, d) float32 of images (b, 3, h, w), in eval mode, without
+    gradients."""
     with reading(towers.model):
         there = images.to(next(towers.model.parameters()).device)
         return normalize(towers.image(there.float()).float(), dim=-1)
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
-    """Return unit features (n, d) float32 of n texts, `batch_size` at a time, otherwise as `image_features`."""
+    """Return unit features (n, d) float32 of n texts, `batch_size` at a time, otherwise as
+    `image_features`."""
     parts, device = [], next(towers.model.parameters()).device
     with reading(towers.model):
         for start in range(0, len(texts), batch_size):
@@ -57,7 +60,8 @@ def pixel_batches(
     workers: int,
     skipped: dict[int, str],
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield rows (b,) and their pixels (b, 3, h, w), read by threads; those that cannot be read go into `skipped`."""
+    """Yield rows (b,) and their pixels (b, 3, h, w), read by threads; those that cannot be read go
+    into `skipped`."""
 
     def load(row: int) -> tuple[int, Tensor | None]:
         try:
@@ -66,7 +70,11 @@ def pixel_batches(
             skipped[row] = why_unreadable(error)
             return row, None
 
-    loaded = ((row, pixels) for row, pixels in prefetch(rows, load, workers, 2 * batch_size) if pixels is not None)
+    loaded = (
+        (row, pixels)
+        for row, pixels in prefetch(rows, load, workers, 2 * batch_size)
+        if pixels is not None
+    )
     while held := list(islice(loaded, batch_size)):
         yield torch.tensor([row for row, _ in held]), torch.stack([pixels for _, pixels in held])
         held.clear()  # or two batches would be in memory
@@ -75,18 +83,21 @@ def pixel_batches(
 class Monitor:
     """Score held-out images by the current model; NaN where features are not finite.
 
-    - `zero_shot_accuracy`: the image is nearest to the text of its class; `zero_shot_worst_class`: the lowest accuracy
-      of a class that occurs; `zero_shot_worst_group`: that of a class within a group;
-    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the mean over images of whether a right
-      answer is among the first k. A caption that several images share stands once among the texts, and any of its
-      images is a right answer for it;
-    - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at temperature 1).
+    - `zero_shot_accuracy`: the image is nearest to the text of its class; `zero_shot_worst_class`:
+      the lowest accuracy of a class that occurs; `zero_shot_worst_group`: that of a class within a
+      group;
+    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the mean over images of
+      whether a right answer is among the first k. A caption that several images share stands once
+      among the texts, and any of its images is a right answer for it;
+    - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at
+      temperature 1).
 
     Args:
         images: (n, 3, h, w) as the image tower reads them.
         captions: n texts, "" where an image has none; or none at all.
         labels: (n,) integers, -1 where unknown, with the text of each class; or None.
-        groups: (n,) integers, the value of an attribute that should not decide, -1 where unknown; or None.
+        groups: (n,) integers, the value of an attribute that should not decide, -1 where unknown;
+            or None.
     """
 
     def __init__(
@@ -99,19 +110,30 @@ class Monitor:
         groups: Tensor | None = None,
     ) -> None:
         if labels is None and not any(caption.strip() for caption in captions):
-            raise InvalidInputError("held-out data: expected captions, or labels with class_texts; got neither")
+            raise InvalidInputError(
+                "held-out data: expected captions, or labels with class_texts; got neither"
+            )
         if groups is not None and not bool((groups >= 0).any()):
             raise InvalidInputError("held-out data: no image has a known group; leave groups out")
         self.images, self.captions, self.class_texts = images, tuple(captions), tuple(class_texts)
         self.labels, self.groups = labels, groups
 
     @staticmethod
-    def worsened(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-        """Return the scores, but the cosine, that got worse at three decimals: (before, after) by name."""
+    def worsened(
+        before: Mapping[str, float], after: Mapping[str, float]
+    ) -> dict[str, tuple[float, float]]:
+        """Return the scores, but the cosine, that got worse at three decimals: (before, after) by
+        name."""
         both = {
-            name: (value, after[name]) for name, value in before.items() if name in after and name != "positive_score"
+            name: (value, after[name])
+            for name, value in before.items()
+            if name in after and name != "positive_score"
         }
-        return {name: (was, now) for name, (was, now) in both.items() if math.isfinite(was) and not now - was > -0.0005}
+        return {
+            name: (was, now)
+            for name, (was, now) in both.items()
+            if math.isfinite(was) and not now - was > -0.0005
+        }
 
     @classmethod
     def of(
@@ -127,24 +149,40 @@ class Monitor:
     ) -> Self:
         """Return the monitor of a data set, by its captions and the columns of classes and groups.
 
-        Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out, with a warning.
+        Pixels are prepared once and kept, 2 bytes a value. Images that cannot be read are left out,
+        with a warning.
 
-        template: the text of a class, with {} for its name, whose "_" is read as a space, and the article that fits.
-        limit: largest number of images, sampled at random; recall falls with it, so compare figures of one limit.
+        template: the text of a class, with {} for its name, whose "_" is read as a space, and the
+        article that fits.
+        limit: largest number of images, sampled at random; recall falls with it, so compare figures
+        of one limit.
         """
         if limit is not None:  # in the order of the data
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
         asked, skipped = dict[str, Any](), dict[int, str]()
         if label is not None:
-            asked["class_texts"] = [fill(template, **{"": n.replace("_", " ")}) for n in data.column(label).names]
+            asked["class_texts"] = [
+                fill(template, **{"": n.replace("_", " ")}) for n in data.column(label).names
+            ]
         parts = list(
-            pixel_batches(range(len(data)), data.read, lambda i: prepare(i).half(), workers=workers, skipped=skipped)
+            pixel_batches(
+                range(len(data)),
+                data.read,
+                lambda i: prepare(i).half(),
+                workers=workers,
+                skipped=skipped,
+            )
         )
         if skipped:
             row, reason = min(skipped.items())
-            note = f"{data.name} {data.split}: {len(skipped)} of {len(data)} held-out images cannot be read"
+            note = (
+                f"{data.name} {data.split}: {len(skipped)} of {len(data)} held-out images cannot be"
+                " read"
+            )
             if not parts:
-                raise InvalidInputError(f"{note}, such as {data.ids[row]} ({reason}); expected at least one")
+                raise InvalidInputError(
+                    f"{note}, such as {data.ids[row]} ({reason}); expected at least one"
+                )
             warn(f"{note} and are left out, such as {data.ids[row]} ({reason})")
             data = data[np.array([row for rows, _ in parts for row in rows.tolist()])]
         for name, column in (("labels", label), ("groups", group)):
@@ -154,20 +192,29 @@ class Monitor:
 
     @classmethod
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
-        """Return the monitor of the held-out data; None without such data or without anything to score.
+        """Return the monitor of the held-out data; None without such data or without anything to
+        score.
 
-        Warn of held-out images that are learned from, whose scores flatter; refuse where nine in ten are.
+        Warn of held-out images that are learned from, whose scores flatter; refuse where nine in
+        ten are.
         """
         data = open_images(settings, held_out=True) if settings.has_held_out else None
         if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
             return None
         if isinstance(learned, ImageData):
             paths = [{one.path(row) for row in range(len(one))} for one in (data, learned)]
-            same, name = len(set.intersection(*paths) - {""}), f"held-out data {data.name} {data.split}"
+            same, name = (
+                len(set.intersection(*paths) - {""}),
+                f"held-out data {data.name} {data.split}",
+            )
             if data.fingerprint == learned.fingerprint or same >= 0.9 * len(data):
-                raise InvalidInputError(f"{name}: is the training data; set another val_split or val_data")
+                raise InvalidInputError(
+                    f"{name}: is the training data; set another val_split or val_data"
+                )
             if same:
-                warn(f"{name}: {same} of {len(data)} images are files to learn from: scores flatter")
+                warn(
+                    f"{name}: {same} of {len(data)} images are files to learn from: scores flatter"
+                )
         template = settings.caption_template or "a photo of a {}."
         how: Any = {"template": template, "group": settings.group, "workers": settings.workers}
         return cls.of(data, towers.prepare, settings.label, limit=settings.val_items, **how)
@@ -184,12 +231,15 @@ class Monitor:
             figures["zero_shot_worst_class"] = _lowest(correct, labels)
             if self.groups is not None:
                 groups = self.groups.cpu()
-                joint = (labels * (int(groups.max()) + 1) + groups).where((labels >= 0) & (groups >= 0), -1)
+                joint = (labels * (int(groups.max()) + 1) + groups).where(
+                    (labels >= 0) & (groups >= 0), -1
+                )
                 figures["zero_shot_worst_group"] = _lowest(correct, joint)
         return figures
 
     def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
-        """Return the scores of each image, name -> (n,) float32 on the CPU: 0 or 1, or a cosine; for intervals.
+        """Return the scores of each image, name -> (n,) float32 on the CPU: 0 or 1, or a cosine;
+        for intervals.
 
         NaN where there is no label or no caption; all are NaN where one feature is not finite.
         """
@@ -199,7 +249,9 @@ class Monitor:
             return features if edit is None else normalize(edit(features), dim=-1)
 
         scores, seen = dict[str, Tensor](), list[Tensor]()
-        with reading(towers.model):  # around the comparisons too, which a loop's autocast would round
+        with reading(
+            towers.model
+        ):  # around the comparisons too, which a loop's autocast would round
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
             if self.labels is not None:
                 classes, labels = embedded(self.class_texts), self.labels.to(images.device)
@@ -208,9 +260,14 @@ class Monitor:
                 seen.append(classes)
             has = [i for i, caption in enumerate(self.captions) if caption.strip()]
             if has:
-                distinct = {caption: code for code, caption in enumerate(dict.fromkeys(self.captions[i] for i in has))}
+                distinct = {
+                    caption: code
+                    for code, caption in enumerate(dict.fromkeys(self.captions[i] for i in has))
+                }
                 texts = embedded(list(distinct))
-                codes = torch.tensor([distinct[self.captions[i]] for i in has], device=images.device)
+                codes = torch.tensor(
+                    [distinct[self.captions[i]] for i in has], device=images.device
+                )
                 of_text = torch.arange(len(texts), device=codes.device)
                 to_text = first_hits(images[has], texts, codes, of_text)
                 to_image = first_hits(texts, images[has], of_text, codes)[codes]
@@ -223,10 +280,15 @@ class Monitor:
                     scores[name][has] = values.cpu()
                 seen.append(texts)
         finite = all(bool(features.isfinite().all()) for features in (images, *seen))
-        return scores if finite else {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+        return (
+            scores
+            if finite
+            else {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+        )
 
 
 def _lowest(correct: Tensor, cells: Tensor) -> float:
-    """Return the lowest mean of `correct` (n,) over the rows of a cell; cells (n,), negative where a row is in none."""
+    """Return the lowest mean of `correct` (n,) over the rows of a cell; cells (n,), negative where
+    a row is in none."""
     means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
     return float(np.nanmin(means)) if correct.isfinite().any() else float("nan")

@@ -22,7 +22,8 @@ WAITING = 0.2  # share of the steps before nuclr learns popularity
 
 
 class _Kind(NamedTuple):
-    """Describe a loss: its class, the settings it reads (ours -> its own), its batch column, its schedule's."""
+    """Describe a loss: its class, the settings it reads (ours -> its own), its batch column, its
+    schedule's."""
 
     build: type[nn.Module]
     settings: dict[str, str] = {}  # noqa: RUF012
@@ -34,7 +35,9 @@ _KINDS = {
     "info_nce": _Kind(losses.InfoNCELoss),
     "rince": _Kind(losses.RINCELoss, {"q": "q", "lam": "lam"}, scheduled=("q_start",)),
     "debiased": _Kind(losses.DebiasedContrastiveLoss, {"tau_plus": "tau_plus"}),
-    "hard_negative": _Kind(losses.HardNegativeContrastiveLoss, {"tau_plus": "tau_plus", "beta": "beta"}),
+    "hard_negative": _Kind(
+        losses.HardNegativeContrastiveLoss, {"tau_plus": "tau_plus", "beta": "beta"}
+    ),
     "sogclr": _Kind(losses.GlobalContrastiveLoss, column="index"),
     "nuclr": _Kind(losses.GlobalContrastiveLoss, column="index", scheduled=("popularity_lr",)),
     "sigmoid": _Kind(losses.SigmoidLoss),
@@ -48,8 +51,8 @@ class Objective(nn.Module):
     """Hold the loss that the settings name, with its schedule.
 
     Args:
-        temperature: the model's own, taken where the settings give none; by rince only down to .1, since its pairs
-            weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
+        temperature: the model's own, taken where the settings give none; by rince only down to .1,
+            since its pairs weigh e^(q s / t), which CLIP's .01 turns into a choice of a few.
         items: rows of the data set; None for a stream.
         bias: the model's own, from which sigmoid starts; None is that loss's default.
         two_views: the other rows of the anchor's own view are negatives too.
@@ -76,15 +79,21 @@ class Objective(nn.Module):
         read = {*kind.settings, *kind.scheduled, *_SHARED}
         if unread := sorted(set(LossSettings.model_fields) & settings.model_fields_set - read):
             known = ", ".join(sorted(read - {"loss"}))
-            raise InvalidInputError(f"{settings.loss} does not read {', '.join(unread)}; it reads {known}")
-        options: dict[str, Any] = {theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()}
-        own = settings.temperature or (max(temperature, MILD) if settings.loss == "rince" else temperature)
+            raise InvalidInputError(
+                f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+            )
+        options: dict[str, Any] = {
+            theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()
+        }
+        own = settings.temperature or (
+            max(temperature, MILD) if settings.loss == "rince" else temperature
+        )
         if (
             settings.loss == "rince" and settings.q / own > 20
         ):  # at t = .01, q = .4 a cosine lower by .1 weighs 55 x less
             warn(
-                f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs up to e^{settings.q / own:.0f} "
-                "times more; raise temperature to 0.1"
+                f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs up to"
+                f" e^{settings.q / own:.0f} times more; raise temperature to 0.1"
             )
         options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
         if settings.loss != "sigmoid":
@@ -108,16 +117,21 @@ class Objective(nn.Module):
         self.loss: Any = kind.build(**options)
 
     def forward(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of features (b, d) of norm 1; the loss also reads its column of the batch."""
+        """Return the loss of features (b, d) of norm 1; the loss also reads its column of the
+        batch."""
         name = _KINDS[self.settings.loss].column
-        loss: Tensor = self.loss(first, second, *([] if name is None else [self._column(batch, name)]))
+        loss: Tensor = self.loss(
+            first, second, *([] if name is None else [self._column(batch, name)])
+        )
         return loss if self.groups is None else self.groups(loss, self._column(batch, "groups"))
 
     def _column(self, batch: Batch, name: str) -> Tensor:
         column: Tensor | None = getattr(batch, name)
         if column is None:
             reader = "group_dro" if name == "groups" else self.settings.loss
-            raise InvalidInputError(f"{reader}: reads the {name} of every pair, and these data have none")
+            raise InvalidInputError(
+                f"{reader}: reads the {name} of every pair, and these data have none"
+            )
         return column
 
     def at(self, step: int, steps: int) -> None:
@@ -142,22 +156,31 @@ class Objective(nn.Module):
 
 
 class Trainee(nn.Module):
-    """Join model and loss in one module, so that wrapping it for several processes wraps both: batch -> loss.
+    """Join model and loss in one module, so that wrapping it for several processes wraps both:
+    batch -> loss.
 
-    fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table 3); 0 is none.
-    partner: "any" mixes with the most similar image of the batch as in the paper, with two views mostly the other view
+    fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table
+    3); 0 is none.
+    partner: "any" mixes with the most similar image of the batch as in the paper, with two views
+    mostly the other view
         of the image itself; "other" with the most similar view of another image.
     """
 
     def __init__(
-        self, towers: Towers, objective: Objective, *, fourier: float = 0.0, partner: Literal["any", "other"] = "any"
+        self,
+        towers: Towers,
+        objective: Objective,
+        *,
+        fourier: float = 0.0,
+        partner: Literal["any", "other"] = "any",
     ) -> None:
         super().__init__()
         self.model, self.objective, self.towers = towers.model, objective, towers
         self.fourier, self.partner = fourier, partner
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of what is trained; parts whose weights are all frozen stay in evaluation mode."""
+        """Set the mode of what is trained; parts whose weights are all frozen stay in evaluation
+        mode."""
         super().train(mode)
         for part in self.modules():
             weights = list(part.parameters())
@@ -166,10 +189,16 @@ class Trainee(nn.Module):
         return self
 
     def forward(self, batch: Batch, features: bool = False) -> Any:
-        """Return the loss () of a batch; or its features, since processes synchronise in calls of `forward` alone."""
+        """Return the loss () of a batch; or its features, since processes synchronise in calls of
+        `forward` alone."""
         shown = [batch.images, *(() if batch.views is None else (batch.views,))]
-        first, *others = unit(self.towers.image(self._mixed(torch.cat(shown), views=len(shown)))).chunk(len(shown))
-        parts = {"first": first, "second": others[0] if others else unit(self.text_features(batch.texts))}
+        first, *others = unit(
+            self.towers.image(self._mixed(torch.cat(shown), views=len(shown)))
+        ).chunk(len(shown))
+        parts = {
+            "first": first,
+            "second": others[0] if others else unit(self.text_features(batch.texts)),
+        }
         return parts if features else self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
@@ -183,21 +212,31 @@ class Trainee(nn.Module):
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
 
     def _mixed(self, images: Tensor, views: int) -> Tensor:
-        """Return images whose amplitudes lean towards those of the most similar image, by up to `fourier`.
+        """Return images whose amplitudes lean towards those of the most similar image, by up to
+        `fourier`.
 
-        Mixed are pixels in [0, 1]: with their mean taken off, the sign of the brightness would be a phase.
+        Mixed are pixels in [0, 1]: with their mean taken off, the sign of the brightness would be a
+        phase.
         """
         if not self.fourier:
             return images
-        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.towers.mean, self.towers.std))
+        mean, std = (
+            images.new_tensor(values)[:, None, None]
+            for values in (self.towers.mean, self.towers.std)
+        )
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
             weight = self.fourier * torch.rand(len(images)).to(images.device)
-            source = None if self.partner == "any" else torch.arange(len(images) // views).repeat(views)
+            source = (
+                None if self.partner == "any" else torch.arange(len(images) // views).repeat(views)
+            )
             partner = most_similar(features, None if source is None else source.to(images.device))
             return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:
-    """Return features (n, d) of norm 1, in single precision at least: in bfloat16 a logit at t = .01 is off by .25."""
-    return F.normalize(features.float() if features.dtype in (torch.bfloat16, torch.float16) else features, dim=-1)
+    """Return features (n, d) of norm 1, in single precision at least: in bfloat16 a logit at t =
+    .01 is off by .25."""
+    return F.normalize(
+        features.float() if features.dtype in (torch.bfloat16, torch.float16) else features, dim=-1
+    )

@@ -33,7 +33,8 @@ class Average:
 
         mean <- d mean + (1 - d) theta      d = min(decay, (step + 1) / (step + 10))
 
-    Buffers are those of the last step. Means of half-precision weights are in float32, which a decay of .999 needs.
+    Buffers are those of the last step. Means of half-precision weights are in float32, which a
+    decay of .999 needs.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], decay: float) -> None:
@@ -63,31 +64,44 @@ class Average:
 
 @contextmanager
 def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iterator[None]:
-    """Move the parameters one step up their gradients inside the block, and restore them exactly afterwards.
+    """Move the parameters one step up their gradients inside the block, and restore them exactly
+    afterwards.
 
         theta_a = theta + rho g / |g|               SAM, Foret et al. (2021)
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + .01
 
-    g is the gradient of all parameters together, so its norm is one number for the whole model (SSA-CLR, section
-    4.3); T is 1 for vectors and scalars. The scale of g does not matter, so a scaler of the loss may be left on.
+    g is the gradient of all parameters together, so its norm is one number for the whole model
+    (SSA-CLR, section 4.3); T is 1 for vectors and scalars. The scale of g does not matter, so a
+    scaler of the loss may be left on.
     """
 
     def scaled(parameter: nn.Parameter, vector: Any) -> Tensor:
         wide = _wide(vector)
-        return wide if method == "sam" or parameter.ndim < 2 else wide * (parameter.to(wide.dtype).abs() + _ETA)
+        return (
+            wide
+            if method == "sam" or parameter.ndim < 2
+            else wide * (parameter.to(wide.dtype).abs() + _ETA)
+        )
 
-    moving = [parameter for parameter in parameters if parameter.grad is not None]  # whose gradients nothing here holds
+    moving = [
+        parameter for parameter in parameters if parameter.grad is not None
+    ]  # whose gradients nothing here holds
     with _put_back(moving):
         with torch.no_grad():
-            norm = nn.utils.get_total_norm([scaled(parameter, parameter.grad) for parameter in moving])
-            for parameter in moving if norm > 0 else ():  # where all is flat there is nowhere to climb
+            norm = nn.utils.get_total_norm(
+                [scaled(parameter, parameter.grad) for parameter in moving]
+            )
+            for parameter in (
+                moving if norm > 0 else ()
+            ):  # where all is flat there is nowhere to climb
                 parameter.add_(scaled(parameter, scaled(parameter, parameter.grad)) * (rho / norm))
         yield
 
 
 @contextmanager
 def still(module: nn.Module) -> Iterator[None]:
-    """Keep running statistics and the state of losses constant inside the block; results do not change."""
+    """Keep running statistics and the state of losses constant inside the block; results do not
+    change."""
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]

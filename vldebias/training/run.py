@@ -34,20 +34,21 @@ _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 def train_model(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any] | None:
-    """Train by the settings, write the files below into `folder`, and in the first process return the data of run.json.
+    """Train by the settings, write the files below into `folder`, and in the first process return
+    the data of run.json.
 
     model/              the model, which every command that takes --model reads
     projection/         with debias: the projection of the prompt set, fitted for this model
     settings.yaml       all settings, to be given as --config
     history.jsonl       loss, learning rate, temperature and scores, a line per step
-    pairs.csv, .html    the score of every pair of the training data, lowest first, and a page of the first of them
-    kept.parquet        with keep: that share of the pairs
-    run.json            the scores before and after, which of them got worse, and a record of the run
-    state.pt            the last checkpoint; a run that was interrupted goes on from it
+    pairs.csv, .html    the score of every pair of the training data, lowest first, and a page of
+    the first of them kept.parquet        with keep: that share of the pairs
+    run.json            the scores before and after, which of them got worse, and a record of the
+    run state.pt            the last checkpoint; a run that was interrupted goes on from it
 
     Raises:
-        InvalidInputError: settings that do not fit each other or the data, a folder that holds another run or that one
-            writes now. DivergedError: the loss is not a number.
+        InvalidInputError: settings that do not fit each other or the data, a folder that holds
+            another run or that one writes now. DivergedError: the loss is not a number.
     """
     if settings.track is not None:
         need(settings.track)
@@ -74,10 +75,19 @@ def train_model(
     )
     monitor = Monitor.held_out(settings, data, towers)
     towers.model.to(accelerator.device)
-    mixed = {n: p for n, p in towers.model.named_parameters() if p.requires_grad and settings.wise_ft is not None}
+    mixed = {
+        n: p
+        for n, p in towers.model.named_parameters()
+        if p.requires_grad and settings.wise_ft is not None
+    }
     begun = {name: parameter.detach().clone() for name, parameter in mixed.items()}
     trainee = Trainee(towers, objective, fourier=settings.fourier)
-    identity = {**settings.identity(), "rows": batches.items, "content": data.fingerprint, "processes": processes}
+    identity = {
+        **settings.identity(),
+        "rows": batches.items,
+        "content": data.fingerprint,
+        "processes": processes,
+    }
     if batches.items is not None:  # more processes with smaller batches go on with the same
         identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
     steps, (done, _) = settings.updates(batches.per_epoch), steps_done(folder)
@@ -86,20 +96,28 @@ def train_model(
         step, loss = int(entry["step"]), f"loss {entry['loss']:.4g}"
         advance(note=loss)
         if settings.track is not None and main:
-            accelerator.log({name.replace("->", " to "): value for name, value in entry.items()}, step=step)
+            accelerator.log(
+                {name.replace("->", " to "): value for name, value in entry.items()}, step=step
+            )
         if scored := [entry[name] for name in _SHOWN if math.isfinite(entry.get(name, math.nan))]:
             progress.say(f"step {step + 1} of {steps}: {loss}, score {scored[0]:.3f}")
 
     with only_writer(folder, progress.say) if main else nullcontext(), progress:
         if settings.track is not None:
-            accelerator.init_trackers("vldebias", config={k: str(v) for k, v in settings.model_dump().items()})
+            accelerator.init_trackers(
+                "vldebias", config={k: str(v) for k, v in settings.model_dump().items()}
+            )
         learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
         size = "a stream of pairs" if batches.items is None else f"{batches.items:,} images"
-        negatives = settings.batch_size * processes * (settings.accumulation if settings.negatives == "step" else 1)
+        negatives = (
+            settings.batch_size
+            * processes
+            * (settings.accumulation if settings.negatives == "step" else 1)
+        )
         progress.say(
-            f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes}; precision "
-            f"{settings.precision}; loss {settings.loss} at temperature {objective.temperature:.3g}, negatives "
-            f"from {negatives:,}"
+            f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes};"
+            f" precision {settings.precision}; loss {settings.loss} at temperature"
+            f" {objective.temperature:.3g}, negatives from {negatives:,}"
         )
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
         before = {} if monitor is None else monitor(towers)
@@ -117,7 +135,12 @@ def train_model(
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
         after = {} if monitor is None else monitor(towers)
-        outcome: dict[str, Any] = {"before": before, "after": after, "debiased": {}, "wrong_pairs": None}
+        outcome: dict[str, Any] = {
+            "before": before,
+            "after": after,
+            "debiased": {},
+            "wrong_pairs": None,
+        }
         if pairs is not None and pairs.captions and settings.score_pairs:
             scores = positive_scores(towers, pairs, workers=settings.workers, progress=progress)
             more, outcome["wrong_pairs"] = report_pairs(pairs, scores, folder, keep=settings.keep)
@@ -129,7 +152,10 @@ def train_model(
                 edit.save_pretrained(folder / PROJECTION / role)
             files["projection"] = PROJECTION
             outcome["debiased"] = {} if monitor is None else monitor(towers, edits["joint"])
-        outcome["processes"] = {"number": processes, "kind": str(accelerator.distributed_type.value)}
+        outcome["processes"] = {
+            "number": processes,
+            "kind": str(accelerator.distributed_type.value),
+        }
         outcome |= {"settings": settings.model_dump(), "versions": versions(), "files": files}
         outcome["worse"] = Monitor.worsened(before, after)
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
@@ -139,10 +165,13 @@ def train_model(
 def list_pairs(
     settings: TrainSettings, folder: Path, *, cpu: bool = False, progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Score every pair by the model as loaded, and write the files of `report_pairs` into `folder`."""
+    """Score every pair by the model as loaded, and write the files of `report_pairs` into
+    `folder`."""
     data = open_images(settings)
     if not isinstance(data, ImageData):
-        raise InvalidInputError(f"{settings.data}: expected data that can be read in any order, got a stream")
+        raise InvalidInputError(
+            f"{settings.data}: expected data that can be read in any order, got a stream"
+        )
     loaded = load_host(settings.model, settings.pretrained)
     if torch.cuda.is_available() and not cpu:
         loaded.host.to("cuda")
@@ -157,13 +186,19 @@ def list_pairs(
 def steps_done(folder: Path) -> tuple[int, int]:
     """Return (steps done, steps in all) of the checkpoint in a folder; (0, -1) without one."""
     state = read_state(folder / STATE)
-    return (0, -1) if state is None else (int(state["step"]), int(json.loads(state["identity"])["steps"]))
+    return (
+        (0, -1)
+        if state is None
+        else (int(state["step"]), int(json.loads(state["identity"])["steps"]))
+    )
 
 
 def make_towers(settings: TrainSettings) -> Towers:
     """Load the model, and set which parameters are trained."""
     if settings.views == "two" and settings.tune == "text":
-        raise InvalidInputError("tune 'text': two views of an image are not read by the text tower; tune another part")
+        raise InvalidInputError(
+            "tune 'text': two views of an image are not read by the text tower; tune another part"
+        )
     loaded = load_host(settings.model, settings.pretrained)
     made = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
     last = {"image": settings.image_blocks, "text": settings.text_blocks}

@@ -14,7 +14,8 @@ from vldebias.errors import InvalidInputError
 
 
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
-    """Return seeds unique to a purpose and place; the length is included, since numpy pads with zeros."""
+    """Return seeds unique to a purpose and place; the length is included, since numpy pads with
+    zeros."""
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
     return np.random.SeedSequence(words.astype("<u8").view("<u4"))
 
@@ -26,23 +27,35 @@ def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
     """Return a torch generator on the CPU, of one purpose at one place, as `numpy_generator`."""
-    return torch.Generator().manual_seed(int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0]) % 2**63)
+    return torch.Generator().manual_seed(
+        int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0]) % 2**63
+    )
 
 
 class Sampler:
     """Choose the rows of the micro-batches of one of `world` processes.
 
-    A joint micro-batch is `batch_size * world` rows that follow each other in the order of the epoch, as one process
-    with the joint batch size would have; process `rank` has the rank-th share. An incomplete last batch is left out.
+    A joint micro-batch is `batch_size * world` rows that follow each other in the order of the
+    epoch, as one process with the joint batch size would have; process `rank` has the rank-th
+    share. An incomplete last batch is left out.
     """
 
-    def __init__(self, items: int, batch_size: int, seed: int = 0, rank: int = 0, world: int = 1) -> None:
-        self.items, self.batch_size, self.seed, self.rank, self.world = items, batch_size, seed, rank, world
+    def __init__(
+        self, items: int, batch_size: int, seed: int = 0, rank: int = 0, world: int = 1
+    ) -> None:
+        self.items, self.batch_size, self.seed, self.rank, self.world = (
+            items,
+            batch_size,
+            seed,
+            rank,
+            world,
+        )
         self.joint_size = batch_size * world
         if items < self.joint_size:
             raise InvalidInputError(
-                f"the data has {items} rows, fewer than the {self.joint_size} of one batch ({batch_size} per process, "
-                f"{world} processes); lower batch_size or give more data"
+                f"the data has {items} rows, fewer than the {self.joint_size} of one batch"
+                f" ({batch_size} per process, {world} processes); lower batch_size or give more"
+                " data"
             )
         self.per_epoch = items // self.joint_size
 
@@ -59,8 +72,12 @@ class Sampler:
         return number // self.per_epoch
 
     def _place(self, number: int) -> tuple[NDArray[np.int64], int]:
-        """Return the order of the epoch of micro-batch `number`, and where the joint batch begins in it."""
-        return self.order(self.items, self.seed, self.epoch(number)), number % self.per_epoch * self.joint_size
+        """Return the order of the epoch of micro-batch `number`, and where the joint batch begins
+        in it."""
+        return (
+            self.order(self.items, self.seed, self.epoch(number)),
+            number % self.per_epoch * self.joint_size,
+        )
 
     def rows(self, number: int) -> NDArray[np.int64]:
         """Return the rows of this process in micro-batch `number`, (batch_size,)."""
@@ -68,15 +85,23 @@ class Sampler:
         return order[first + self.rank * self.batch_size :][: self.batch_size].copy()
 
     def spares(self, number: int) -> Iterator[int]:
-        """Yield replacement rows for this process, in turn, where rows of joint micro-batch `number` cannot be read.
+        """Yield replacement rows for this process, in turn, where rows of joint micro-batch
+        `number` cannot be read.
 
-        They are rows of other batches of the epoch, and of no two processes the same: a row stands at most once in a
-        joint batch, which losses with a state per row rely on.
+        They are rows of other batches of the epoch, and of no two processes the same: a row stands
+        at most once in a joint batch, which losses with a state per row rely on.
         """
         order, first = self._place(number)
-        yield from np.delete(order, np.s_[first : first + self.joint_size])[self.rank :: self.world].tolist()
+        yield from np.delete(order, np.s_[first : first + self.joint_size])[
+            self.rank :: self.world
+        ].tolist()
 
 
 def turn(count: int, seed: int, epoch: int, image: int) -> int:
-    """Return which of its `count` captions an image has in an epoch: each once in `count` epochs, from a random one."""
-    return 0 if count == 1 else (epoch + int(numpy_generator("caption", seed, image).integers(count))) % count
+    """Return which of its `count` captions an image has in an epoch: each once in `count` epochs,
+    from a random one."""
+    return (
+        0
+        if count == 1
+        else (epoch + int(numpy_generator("caption", seed, image).integers(count))) % count
+    )

@@ -1,4 +1,5 @@
-"""Define all settings of a training run: one flat list, the same in a YAML file and as `--set name=value`."""
+"""Define all settings of a training run: one flat list, the same in a YAML file and as
+`--set name=value`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from vldebias.files import explain, read_yaml
 
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
-LossName = Literal["info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"]
+LossName = Literal[
+    "info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"
+]
 WORLDS = ("birds", "portraits")  # data that come with the miniature
 
 
@@ -27,40 +30,86 @@ class _Settings(BaseModel):
 class ModelSettings(_Settings):
     """Choose the model, and which part of it is trained."""
 
-    model: str = Field("miniature", description="open_clip architecture, transformers id or folder, or 'miniature'.")
+    model: str = Field(
+        "miniature",
+        description="open_clip architecture, transformers id or folder, or 'miniature'.",
+    )
     pretrained: str | None = Field(None, description="open_clip tag or checkpoint file.")
-    tune: Scope = Field("all", description="What learns: all, one tower, heads (the projections), lora (through peft).")
+    tune: Scope = Field(
+        "all",
+        description="What learns: all, one tower, heads (the projections), lora (through peft).",
+    )
     lora_rank: int = Field(8, ge=1, description="Rank of the LoRA adapters; alpha is twice it.")
-    image_blocks: int | None = Field(None, ge=0, description="Only the last blocks of the image tower learn: how many.")
-    text_blocks: int | None = Field(None, ge=0, description="Only the last blocks of the text tower learn: how many.")
+    image_blocks: int | None = Field(
+        None, ge=0, description="Only the last blocks of the image tower learn: how many."
+    )
+    text_blocks: int | None = Field(
+        None, ge=0, description="Only the last blocks of the text tower learn: how many."
+    )
 
 
 class DataSettings(_Settings):
-    """Choose pairs of an image and a caption, how they are read and augmented, and the held-out data."""
+    """Choose pairs of an image and a caption, how they are read and augmented, and the held-out
+    data."""
 
-    data: str = Field("birds", description="Folder, parquet, tar, csv, tsv, jsonl, id of the hub, birds, portraits.")
+    data: str = Field(
+        "birds",
+        description="Folder, parquet, tar, csv, tsv, jsonl, id of the hub, birds, portraits.",
+    )
     split: str = Field("train", description="Split to read.")
     image: str | None = Field(None, description="Column of the images. Default: found by its type.")
-    caption: str | None = Field(None, description="Column of the captions, or of lists of them. Default: found.")
-    image_root: str | None = Field(None, description="Folder that paths of a table start from. Default: the table's.")
-    allow_outside: bool = Field(False, description="Also take paths of a table that lead out of its folder.")
-    label: str | None = Field(None, description="Column of classes, for zero-shot scores and losses that read them.")
-    caption_template: str | None = Field(None, pattern=r"\{\}", description="Captions of labels: 'a photo of a {}.'")
-    streaming: bool = Field(False, description="Read rows as they come, without a copy on the disk.")
+    caption: str | None = Field(
+        None, description="Column of the captions, or of lists of them. Default: found."
+    )
+    image_root: str | None = Field(
+        None, description="Folder that paths of a table start from. Default: the table's."
+    )
+    allow_outside: bool = Field(
+        False, description="Also take paths of a table that lead out of its folder."
+    )
+    label: str | None = Field(
+        None, description="Column of classes, for zero-shot scores and losses that read them."
+    )
+    caption_template: str | None = Field(
+        None, pattern=r"\{\}", description="Captions of labels: 'a photo of a {}.'"
+    )
+    streaming: bool = Field(
+        False, description="Read rows as they come, without a copy on the disk."
+    )
     shuffle_buffer: int = Field(1000, ge=1, description="Rows that a stream is shuffled within.")
-    items: int | None = Field(None, ge=1, description="Images of a world of the miniature. Default: all that ship.")
-    views: Literal["captions", "two"] = Field("captions", description="Contrast with captions, or two views.")
-    crop_scale: float = Field(0.9, gt=0, le=1, description="Smallest share of an image that a random crop keeps.")
+    items: int | None = Field(
+        None, ge=1, description="Images of a world of the miniature. Default: all that ship."
+    )
+    views: Literal["captions", "two"] = Field(
+        "captions", description="Contrast with captions, or two views."
+    )
+    crop_scale: float = Field(
+        0.9, gt=0, le=1, description="Smallest share of an image that a random crop keeps."
+    )
     flip: bool = Field(False, description="Mirror images at random.")
     jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
-    caption_noise: float = Field(0.0, ge=0, le=1, description="eta: share of captions replaced by another row's.")
-    val_data: str | None = Field(None, description="Where held-out pairs are. Default: the same as data.")
-    val_split: str | None = Field(None, description="Split that is scored, such as val. Default: none but of a world.")
+    caption_noise: float = Field(
+        0.0, ge=0, le=1, description="eta: share of captions replaced by another row's."
+    )
+    val_data: str | None = Field(
+        None, description="Where held-out pairs are. Default: the same as data."
+    )
+    val_split: str | None = Field(
+        None, description="Split that is scored, such as val. Default: none but of a world."
+    )
     val_items: int = Field(2000, ge=1, description="Held-out pairs that are scored.")
-    group: str | None = Field(None, description="Column: the lowest accuracy of a label and group is scored too.")
-    debias: str | None = Field(None, description="Prompt set: after training its projection is fitted and saved.")
-    score_pairs: bool = Field(True, description="After training score every pair, which reads all images once more.")
-    keep: float | None = Field(None, gt=0, le=1, description="Write this share of pairs, the best, to kept.parquet.")
+    group: str | None = Field(
+        None, description="Column: the lowest accuracy of a label and group is scored too."
+    )
+    debias: str | None = Field(
+        None, description="Prompt set: after training its projection is fitted and saved."
+    )
+    score_pairs: bool = Field(
+        True, description="After training score every pair, which reads all images once more."
+    )
+    keep: float | None = Field(
+        None, gt=0, le=1, description="Write this share of pairs, the best, to kept.parquet."
+    )
 
     @property
     def has_held_out(self) -> bool:
@@ -71,28 +120,54 @@ class DataSettings(_Settings):
 class LossSettings(_Settings):
     """Choose the objective. `Objective` refuses settings that the chosen loss does not read."""
 
-    loss: LossName = Field("rince", description="Which objective; nuclr is sogclr with learned popularity.")
-    temperature: float | None = Field(None, gt=0, description="t. Default: the model's; with rince at least 0.1.")
-    learn_temperature: bool = Field(False, description="t is learned, as in CLIP (not with rince, sogclr, nuclr).")
-    q: float = Field(0.4, gt=0, le=1, description="rince: from 0 (InfoNCE) to 1 (symmetric, most robust).")
+    loss: LossName = Field(
+        "rince", description="Which objective; nuclr is sogclr with learned popularity."
+    )
+    temperature: float | None = Field(
+        None, gt=0, description="t. Default: the model's; with rince at least 0.1."
+    )
+    learn_temperature: bool = Field(
+        False, description="t is learned, as in CLIP (not with rince, sogclr, nuclr)."
+    )
+    q: float = Field(
+        0.4, gt=0, le=1, description="rince: from 0 (InfoNCE) to 1 (symmetric, most robust)."
+    )
     q_start: float | None = Field(None, gt=0, le=1, description="rince: warm q up from here to q.")
     lam: float = Field(0.01, gt=0, le=1, description="rince: weight of the denominator.")
-    tau_plus: float = Field(0.1, ge=0, lt=1, description="debiased, hard_negative: share of false negatives.")
+    tau_plus: float = Field(
+        0.1, ge=0, lt=1, description="debiased, hard_negative: share of false negatives."
+    )
     beta: float = Field(1.0, ge=0, description="hard_negative: concentration on hard negatives.")
-    spread_alpha: float = Field(0.5, ge=0, le=1, description="spread: weight of attraction against repulsion.")
-    gce_q: float = Field(0.7, ge=0, le=1, description="gce: from 0 (cross-entropy) to 1 (mean absolute error).")
-    smoothing: float = Field(0.0, ge=0, lt=1, description="gce: share of the target that all captions have alike.")
-    popularity_lr: float = Field(0.1, gt=0, description="nuclr: step size of the popularity, in units of t.")
-    group_dro: str | None = Field(None, description="Group DRO: column(s) whose values are the groups, with commas.")
-    group_dro_step: float = Field(0.01, gt=0, description="Step of the weights of the groups, per unit of the loss.")
-    chunk_size: int | None = Field(None, ge=1, description="Rows of the similarity matrix held at once. Default: all.")
+    spread_alpha: float = Field(
+        0.5, ge=0, le=1, description="spread: weight of attraction against repulsion."
+    )
+    gce_q: float = Field(
+        0.7, ge=0, le=1, description="gce: from 0 (cross-entropy) to 1 (mean absolute error)."
+    )
+    smoothing: float = Field(
+        0.0, ge=0, lt=1, description="gce: share of the target that all captions have alike."
+    )
+    popularity_lr: float = Field(
+        0.1, gt=0, description="nuclr: step size of the popularity, in units of t."
+    )
+    group_dro: str | None = Field(
+        None, description="Group DRO: column(s) whose values are the groups, with commas."
+    )
+    group_dro_step: float = Field(
+        0.01, gt=0, description="Step of the weights of the groups, per unit of the loss."
+    )
+    chunk_size: int | None = Field(
+        None, ge=1, description="Rows of the similarity matrix held at once. Default: all."
+    )
 
     @model_validator(mode="after")
     def _temperature_can_be_learned(self) -> LossSettings:
         if self.learn_temperature and self.loss in ("rince", "sogclr", "nuclr"):
             falls = "its value falls without bound as t falls, whatever the features are"
             why = falls if self.loss == "rince" else "its running averages are in units of t"
-            raise ValueError(f"learn_temperature cannot go with {self.loss}: {why}; set temperature instead")
+            raise ValueError(
+                f"learn_temperature cannot go with {self.loss}: {why}; set temperature instead"
+            )
         return self
 
 
@@ -101,26 +176,54 @@ class LoopSettings(_Settings):
 
     epochs: float | None = Field(None, gt=0, description="Passes over the data; or give steps.")
     steps: int | None = Field(None, ge=1, description="Updates of the weights.")
-    batch_size: int = Field(256, ge=2, description="Pairs per process and micro-batch; the negatives are of these.")
-    accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
-    negatives: Literal["micro", "step"] = Field("micro", description="Of a micro-batch, or all of a step (GradCache).")
-    lr: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
-    warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps with rising learning rate.")
-    weight_decay: float = Field(0.1, ge=0, description="Decay of weight matrices.")
-    clip_norm: float | None = Field(1.0, gt=0, description="Largest norm of the gradient; null switches off.")
-    precision: Literal["no", "bf16", "fp16"] | None = Field(
-        None, validate_default=True, description="Autocast. Default: as `accelerate launch` says, else no."
+    batch_size: int = Field(
+        256, ge=2, description="Pairs per process and micro-batch; the negatives are of these."
     )
-    ema: float | None = Field(None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999).")
-    wise_ft: float | None = Field(None, gt=0, le=1, description="Share of trained weights to mix with the first ones.")
-    sharpness: Literal["none", "sam", "asam"] = Field("none", description="Sharpness-aware updates; twice the cost.")
-    rho: float | None = Field(None, gt=0, description="Radius of sam (default 0.05) or asam (default 2).")
-    fourier: float = Field(0.0, ge=0, le=1, description="alpha: mix amplitudes with the most similar image.")
-    eval_every: int | None = Field(None, ge=1, description="Steps between scores. Default: ten times in a run.")
+    accumulation: int = Field(1, ge=1, description="Micro-batches whose gradients make one update.")
+    negatives: Literal["micro", "step"] = Field(
+        "micro", description="Of a micro-batch, or all of a step (GradCache)."
+    )
+    lr: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
+    warmup: float = Field(
+        0.1, ge=0, lt=1, description="Share of the steps with rising learning rate."
+    )
+    weight_decay: float = Field(0.1, ge=0, description="Decay of weight matrices.")
+    clip_norm: float | None = Field(
+        1.0, gt=0, description="Largest norm of the gradient; null switches off."
+    )
+    precision: Literal["no", "bf16", "fp16"] | None = Field(
+        None,
+        validate_default=True,
+        description="Autocast. Default: as `accelerate launch` says, else no.",
+    )
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="Average the weights with this memory (such as 0.999)."
+    )
+    wise_ft: float | None = Field(
+        None, gt=0, le=1, description="Share of trained weights to mix with the first ones."
+    )
+    sharpness: Literal["none", "sam", "asam"] = Field(
+        "none", description="Sharpness-aware updates; twice the cost."
+    )
+    rho: float | None = Field(
+        None, gt=0, description="Radius of sam (default 0.05) or asam (default 2)."
+    )
+    fourier: float = Field(
+        0.0, ge=0, le=1, description="alpha: mix amplitudes with the most similar image."
+    )
+    eval_every: int | None = Field(
+        None, ge=1, description="Steps between scores. Default: ten times in a run."
+    )
     save_every: float = Field(5.0, ge=0, description="Minutes between checkpoints.")
-    workers: int = Field(_WORKERS, ge=0, description="Processes that read images; 0 where the system cannot fork any.")
+    workers: int = Field(
+        _WORKERS,
+        ge=0,
+        description="Processes that read images; 0 where the system cannot fork any.",
+    )
     seed: int = Field(0, ge=0, description="All randomness follows from it.")
-    track: Literal["tensorboard", "wandb", "trackio"] | None = Field(None, description="Also log there.")
+    track: Literal["tensorboard", "wandb", "trackio"] | None = Field(
+        None, description="Also log there."
+    )
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -134,15 +237,19 @@ class LoopSettings(_Settings):
         return self
 
     def updates(self, per_epoch: int | None) -> int:
-        """Return the number of updates, from the micro-batches of an epoch; None is a stream, whose end is unknown."""
+        """Return the number of updates, from the micro-batches of an epoch; None is a stream, whose
+        end is unknown."""
         if self.steps is not None:
             return self.steps
         if per_epoch is None or self.epochs is None:
-            raise InvalidInputError("epochs: a stream does not say how long it is; give steps instead")
+            raise InvalidInputError(
+                "epochs: a stream does not say how long it is; give steps instead"
+            )
         return max(1, round(self.epochs * per_epoch / self.accumulation))
 
     def rate(self, step: int, steps: int) -> float:
-        """Return the learning rate: a linear rise over the first share `warmup` of `steps`, then half a cosine to 0.
+        """Return the learning rate: a linear rise over the first share `warmup` of `steps`, then
+        half a cosine to 0.
 
         >>> [round(LoopSettings(steps=5, lr=1.0, warmup=0.4).rate(step, 5), 2) for step in range(5)]
         [0.5, 1.0, 1.0, 0.75, 0.25]
@@ -154,7 +261,8 @@ class LoopSettings(_Settings):
 
 
 class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
-    """Hold all settings. The descriptions of the fields are what `vldebias train --settings` prints."""
+    """Hold all settings. The descriptions of the fields are what `vldebias train --settings`
+    prints."""
 
     @model_validator(mode="after")
     def _what_is_given_is_read(self) -> TrainSettings:
@@ -166,12 +274,27 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "text_blocks": (self.tune in ("all", "text"), "tune: all or text"),
             "pretrained": (self.model != "miniature", "an open_clip architecture as model"),
             "items": (world, f"data: {' or '.join(WORLDS)}"),
-            **dict.fromkeys(("image", "image_root", "allow_outside", "streaming"), (not world, "data of your own")),
-            "caption": (not world and self.views == "captions" and self.caption_template is None, "captions of data"),
+            **dict.fromkeys(
+                ("image", "image_root", "allow_outside", "streaming"),
+                (not world, "data of your own"),
+            ),
+            "caption": (
+                not world and self.views == "captions" and self.caption_template is None,
+                "captions of data",
+            ),
             "shuffle_buffer": (self.streaming, "streaming"),
-            "caption_noise": (self.views == "captions" and not self.streaming, "captions that are not streamed"),
-            "caption_template": (self.label is not None and not self.streaming, "label and data that are not streamed"),
-            "keep": (self.score_pairs and not self.streaming, "score_pairs and data that are not streamed"),
+            "caption_noise": (
+                self.views == "captions" and not self.streaming,
+                "captions that are not streamed",
+            ),
+            "caption_template": (
+                self.label is not None and not self.streaming,
+                "label and data that are not streamed",
+            ),
+            "keep": (
+                self.score_pairs and not self.streaming,
+                "score_pairs and data that are not streamed",
+            ),
             "group_dro": (not self.streaming, "data that are not streamed"),
             "group_dro_step": (self.group_dro is not None, "group_dro"),
             "negatives": (self.accumulation > 1, "accumulation above 1"),
@@ -181,19 +304,46 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         }
         for name, (read, what) in needs.items():
             if getattr(self, name) != type(self).model_fields[name].default and not read:
-                raise ValueError(f"{name} {getattr(self, name)!r} goes with {what}, and here nothing would read it")
-        if self.val_split is not None and self.val_split == self.split and self.val_data in (None, self.data):
-            raise ValueError(f"val_split {self.val_split!r} is the split that is learned from; name another one")
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} goes with {what}, and here nothing would"
+                    " read it"
+                )
+        if (
+            self.val_split is not None
+            and self.val_split == self.split
+            and self.val_data in (None, self.data)
+        ):
+            raise ValueError(
+                f"val_split {self.val_split!r} is the split that is learned from; name another one"
+            )
         return self
 
     def as_yaml(self) -> str:
-        """Return YAML text that `load_settings` reads as these settings, with only the given ones."""
+        """Return YAML text that `load_settings` reads as these settings, with only the given
+        ones."""
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that must agree to resume a run: all but those of speed and monitoring."""
-        watching = {"workers", "save_every", "track", "eval_every", "score_pairs", "keep", "debias", "allow_outside"}
-        scored = {"val_data", "val_split", "val_items", "group", "epochs", "wise_ft"}  # epochs come to steps
+        """Return the settings that must agree to resume a run: all but those of speed and
+        monitoring."""
+        watching = {
+            "workers",
+            "save_every",
+            "track",
+            "eval_every",
+            "score_pairs",
+            "keep",
+            "debias",
+            "allow_outside",
+        }
+        scored = {
+            "val_data",
+            "val_split",
+            "val_items",
+            "group",
+            "epochs",
+            "wise_ft",
+        }  # epochs come to steps
         return self.model_dump(exclude=watching | scored)
 
 
@@ -206,9 +356,15 @@ GROUPS: dict[str, type[BaseModel]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "heads": {"tune": "heads", "loss": "info_nce", "lr": 1e-4, "epochs": 2},
     "lora": {"tune": "lora", "loss": "info_nce", "lr": 1e-4, "epochs": 1},
-    "scratch": {"loss": "info_nce", "temperature": 0.1, "learn_temperature": True, "lr": 1e-3, "weight_decay": 0.05,
-                "epochs": 30},
-}  # fmt: skip
+    "scratch": {
+        "loss": "info_nce",
+        "temperature": 0.1,
+        "learn_temperature": True,
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "epochs": 30,
+    },
+}
 
 
 def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
@@ -217,7 +373,8 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     "preset", in the file or given, names one of `PRESETS`, which both override.
 
     Raises:
-        InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its range.
+        InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
+            range.
     """
     layers: list[dict[str, Any]] = [{}, {} if path is None else read_yaml(path), dict(given)]
     for preset in [layer.pop("preset") for layer in layers[1:] if layer.get("preset") is not None]:

@@ -1,12 +1,13 @@
-"""What the authors' own code gives on small made inputs, kept in published.json for the tests of the baselines.
+"""What the authors' own code gives on small made inputs, kept in published.json for the tests of
+the baselines.
 
     git clone https://github.com/waltergerych/bend_vlm        # commit 3777904
     git clone https://github.com/Supltz/Debias_VLM            # commit 8c441ad
     git clone https://github.com/fuzihaofzh/FairImagen        # commit e2ef1c1
     python tests/methods/published/make_published.py bend_vlm Debias_VLM FairImagen
 
-Run once; what these modules import beside (kneed, sentence_transformers) is not needed for what is called here,
-and stands empty, but for one cosine. An empty argument keeps what is there.
+Run once; what these modules import beside (kneed, sentence_transformers) is not needed for what is
+called here, and stands empty, but for one cosine. An empty argument keeps what is there.
 """
 
 import importlib.util
@@ -27,7 +28,11 @@ class Rows(dict):
     """A data set as the authors' code reads one: columns by name, rows by their indices."""
 
     def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(key) if isinstance(key, str) else Rows({k: v[key] for k, v in self.items()})
+        return (
+            super().__getitem__(key)
+            if isinstance(key, str)
+            else Rows({k: v[key] for k, v in self.items()})
+        )
 
     def __len__(self) -> int:
         return len(super().__getitem__("embedding"))
@@ -67,14 +72,22 @@ def bend(folder: Path) -> dict[str, Any]:
     projection = code.get_proj_matrix(texts)
     data = Rows(embedding=images, value=values)
     bent, *_ = code.legrange_text(query, data, "value", ["a", "b", "c"], 4, projection)
-    given = {"texts": texts.tolist(), "images": images.tolist(), "values": values.tolist(), "query": query.tolist()}
+    given = {
+        "texts": texts.tolist(),
+        "images": images.tolist(),
+        "values": values.tolist(),
+        "query": query.tolist(),
+    }
     return {**given, "near": 4, "projection": projection.tolist(), "bent": bent.tolist()}
 
 
 def lian(folder: Path) -> dict[str, Any]:
     code = opened(folder / "debiasing.py")
     rng = np.random.default_rng(2)
-    groups, rows = torch.from_numpy(unit(rng, 3, 4, 8)).float(), torch.from_numpy(unit(rng, 6, 8)).float()
+    groups, rows = (
+        torch.from_numpy(unit(rng, 3, 4, 8)).float(),
+        torch.from_numpy(unit(rng, 6, 8)).float(),
+    )
     means = {str(k): code.spherical_mean(group) for k, group in enumerate(groups)}
     turned = code.compute_optimal_debiased_embedding(rows, code.construct_attribute_space(means))
     return {"groups": groups.tolist(), "rows": rows.tolist(), "turned": turned.tolist()}
@@ -96,5 +109,9 @@ MADE = {"bend_vlm": bend, "lian": lian, "fair_pca": fair_pca}
 if __name__ == "__main__":
     path = HERE / "published.json"
     made = json.loads(path.read_text()) if path.is_file() else {}
-    made |= {name: of(Path(folder)) for (name, of), folder in zip(MADE.items(), sys.argv[1:], strict=True) if folder}
+    made |= {
+        name: of(Path(folder))
+        for (name, of), folder in zip(MADE.items(), sys.argv[1:], strict=True)
+        if folder
+    }
     path.write_text(json.dumps(made) + "\n")

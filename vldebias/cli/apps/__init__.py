@@ -1,7 +1,9 @@
-"""`vldebias demo` and `vldebias label`: their options. The pages themselves, `demo` and `label`, lie in apps/.
+"""`vldebias demo` and `vldebias label`: their options. The pages themselves, `demo` and `label`,
+lie in apps/.
 
-The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel has them in this folder; in a
-checkout the folder apps/ stands beside the package and is the second place of `__path__`.
+The pages are imported as `vldebias.cli.apps.demo` and `vldebias.cli.apps.label`. A wheel has them
+in this folder; in a checkout the folder apps/ stands beside the package and is the second place of
+`__path__`.
 """
 
 from __future__ import annotations
@@ -24,12 +26,21 @@ AUTH = "VLDEBIAS_AUTH"  # user:password; a flag would show it to everyone on the
 _HERE = Path(__file__).resolve().parent
 if not (_HERE / "demo").is_dir():
     __path__.append(str(_HERE.parents[2] / "apps"))
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before Gradio is imported: it asks for its own version
-os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")  # else it remembers the last 10,000 events
+os.environ.setdefault(
+    "GRADIO_ANALYTICS_ENABLED", "False"
+)  # before Gradio is imported: it asks for its own version
+os.environ.setdefault(
+    "GRADIO_ANALYTICS_MAX_EVENTS", "200"
+)  # else it remembers the last 10,000 events
 
-_Port = Annotated[int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")]
+_Port = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Default: the first free one from 7860 on.")
+]
 _Public = Annotated[
-    bool, typer.Option("--public", help=f"Listen to the network; needs {AUTH}=user:password in the environment.")
+    bool,
+    typer.Option(
+        "--public", help=f"Listen to the network; needs {AUTH}=user:password in the environment."
+    ),
 ]
 _WHERE = [("port", _Port, None), ("public", _Public, False)]
 
@@ -50,10 +61,14 @@ def page(name: str) -> ModuleType:
 @with_flags([*flags_of_options(*HOST), *_WHERE])
 def demo_command(
     embeddings: Annotated[
-        Path | None, typer.Option(exists=True, help="Image embeddings with labels to search in (.npz).")
+        Path | None,
+        typer.Option(exists=True, help="Image embeddings with labels to search in (.npz)."),
     ] = None,
     images: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="Folder of their pictures, named by their ids.")
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Folder of their pictures, named by their ids."
+        ),
     ] = None,
     **named: Any,
 ) -> None:
@@ -63,8 +78,10 @@ def demo_command(
 
     Examples:
       vldebias demo
-      vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --model ViT-B-32 --pretrained openai
-      vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz --images ./fairface
+      vldebias demo --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --model ViT-B-32 \\
+          --pretrained openai
+      vldebias demo --model ViT-B-32 --pretrained openai --embeddings fairface.npz \\
+          --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     where = {name: named.pop(name) for name in ("port", "public") if name in named}
@@ -77,21 +94,31 @@ def label_command(
     folder: Annotated[
         Path,
         typer.Argument(
-            exists=True, metavar="FOLDER", help="Images, or what `vldebias eval generation` wrote.", show_default=False
+            exists=True,
+            metavar="FOLDER",
+            help="Images, or what `vldebias eval generation` wrote.",
+            show_default=False,
         ),
     ],
     attribute: Annotated[
-        list[str] | None, typer.Option(help="What is asked, such as gender; several by repeating it.")
+        list[str] | None,
+        typer.Option(help="What is asked, such as gender; several by repeating it."),
     ] = None,
     choices: Annotated[
         list[str] | None,
-        typer.Option(help="Its values with commas, or a prompt set that has them; once per attribute."),
+        typer.Option(
+            help="Its values with commas, or a prompt set that has them; once per attribute."
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--out", help="File of the answers, appended to. Default: FOLDER/answers.jsonl.")
+        Path | None,
+        typer.Option(
+            "--out", help="File of the answers, appended to. Default: FOLDER/answers.jsonl."
+        ),
     ] = None,
     annotator: Annotated[
-        list[str] | None, typer.Option(help="Who may answer; several by repeating it. Default: any name.")
+        list[str] | None,
+        typer.Option(help="Who may answer; several by repeating it. Default: any name."),
     ] = None,
     questions: Annotated[
         int, typer.Option(min=0, help="At most so many for each annotator; 0: about every image.")
@@ -99,20 +126,24 @@ def label_command(
     sample: Annotated[
         str,
         typer.Option(
-            help="judge: uncertainty sampling with inverse-probability weights, where a judge has read the images; "
-            "turn: the prompts in turn."
+            help=(
+                "judge: uncertainty sampling with inverse-probability weights, where a judge has"
+                " read the images; "
+                "turn: the prompts in turn."
+            )
         ),
     ] = "judge",
     **where: Any,
 ) -> None:
     """Label images by hand: one at a time, blinded, in an order of its own for every annotator.
 
-    Keys 1 to 9 answer, the arrows go back and on. Every answer is appended to the file at once; an annotator who comes
-    back continues. The last page names the command that reads the file.
+    Keys 1 to 9 answer, the arrows go back and on. Every answer is appended to the file at once; an
+    annotator who comes back continues. The last page names the command that reads the file.
 
     Examples:
       vldebias label sd15/images/gender --attribute gender
-      vldebias label sd15/images/gender --attribute gender --questions 400   # a larger sample, which holds the first
+      # a larger sample, which holds the first:
+      vldebias label sd15/images/gender --attribute gender --questions 400
       vldebias label sd15/images/race --attribute race --annotator ada --annotator ben
       vldebias label my-images --attribute glasses --choices with,without --out answers.jsonl
     """

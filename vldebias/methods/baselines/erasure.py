@@ -1,4 +1,5 @@
-"""Erase an attribute by affine maps fitted to labelled rows: LEACE, SPD, SFID, RoboShot, and fair PCA of pipelines."""
+"""Erase an attribute by affine maps fitted to labelled rows: LEACE, SPD, SFID, RoboShot, and fair
+PCA of pipelines."""
 
 from __future__ import annotations
 
@@ -21,10 +22,13 @@ from vldebias.projection import CalibratedProjection, span_of
 
 _SURE = 0.7  # probability of a value, of SFID's authors
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
-_KEPT = 1800 / 2048  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
+_KEPT = (
+    1800 / 2048
+)  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
 
 
-# left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, fitted at length 1
+# left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, fitted at
+# length 1
 Affine = tuple[Tensor, Tensor, Tensor]
 
 
@@ -32,7 +36,8 @@ Affine = tuple[Tensor, Tensor, Tensor]
 class TwoTowers(Rowwise):
     """Apply one `Affine` map to texts and another to images; texts may be left unchanged.
 
-    left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d). side: "both" or "image".
+    left, right: (2, rank, d), transposed, of texts and of images. shift: (2, d). side: "both" or
+    "image".
     """
 
     kind = "two-towers"
@@ -58,7 +63,8 @@ class TwoTowers(Rowwise):
 
 @dataclass(frozen=True, repr=False)
 class Eraser(Method):
-    """Fit the map of `erased` to images with labels and, if it acts on both towers, to the texts that state a value."""
+    """Fit the map of `erased` to images with labels and, if it acts on both towers, to the texts
+    that state a value."""
 
     name: str
     erased: Callable[[Labelled], Affine]
@@ -76,26 +82,32 @@ class Eraser(Method):
 
 
 def leace(given: Labelled) -> Affine:
-    """Return the map that hides a concept from affine probes with the least change of rows (n, d) in covariance norm.
+    """Return the map that hides a concept from affine probes with the least change of rows (n, d)
+    in covariance norm.
 
-    Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P the orthogonal
-    projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+.
-    For any regular W the covariance of r(x) with the concept is 0, so shrinking Sigma_xx towards the scaled identity,
-    by the share that Ledoit and Wolf (2004, Lemma 3.2 and section 3.3) estimate, keeps the guarantee and only changes
-    the norm in which the change is least.
+    Belrose et al. (2023), Theorem 4.3: r(x) = x - W^+ P W (x - mean) with W = Sigma_xx^(-1/2), P
+    the orthogonal projection on the columns of W Sigma_xz, so W^+ P W = Sigma_xz (Sigma_zx
+    Sigma_xx^+ Sigma_xz)^+ Sigma_zx Sigma_xx^+. For any regular W the covariance of r(x) with the
+    concept is 0, so shrinking Sigma_xx towards the scaled identity, by the share that Ledoit and
+    Wolf (2004, Lemma 3.2 and section 3.3) estimate, keeps the guarantee and only changes the norm
+    in which the change is least.
     """
     x, z = given.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
     left = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
     right = torch.linalg.pinv(shrunk, hermitian=True) @ left
-    right = right @ torch.linalg.pinv(left.T @ right, hermitian=True, rtol=1e-12)  # its columns sum to 0
+    right = right @ torch.linalg.pinv(
+        left.T @ right, hermitian=True, rtol=1e-12
+    )  # its columns sum to 0
     return left, right, left @ (right.T @ x.mean(0))
 
 
 def sfid(given: Labelled) -> Affine:
-    """Replace the dimensions most important to a random forest for the attribute by their mean over its unsure rows.
+    """Replace the dimensions most important to a random forest for the attribute by their mean over
+    its unsure rows.
 
-    The authors replace 100 of CLIP's 512 dimensions or more; in a narrower space it is a fifth, as 100 are of 512.
+    The authors replace 100 of CLIP's 512 dimensions or more; in a narrower space it is a fifth, as
+    100 are of 512.
     """
     width, (importance, neutral) = given.rows.shape[1], _read_by_forests(given)
     dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
@@ -106,17 +118,20 @@ def sfid(given: Labelled) -> Affine:
 def spd(given: Labelled) -> Affine:
     """Project out the directions of linear probes, and insert the mean of unsure rows there.
 
-    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a forest is unsure of
-    (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper (2511.18123); its code is not public.
+    With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a
+    forest is unsure of (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper
+    (2511.18123); its code is not public.
     """
     basis, (_, neutral) = span_of(null_space_probes(given.known())), _read_by_forests(given)
     return basis, basis, basis @ (basis.T @ neutral)
 
 
 def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
-    """Return the importance (d,) of each dimension to forests that predict the values, and the mean of unsure rows.
+    """Return the importance (d,) of each dimension to forests that predict the values, and the mean
+    of unsure rows.
 
-    Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it; without any, all are.
+    Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it;
+    without any, all are.
     """
     ensemble, width = need("sklearn.ensemble"), given.rows.shape[1]
     importance, unsure = torch.zeros(width, dtype=torch.float64), given.rows[:0]
@@ -130,9 +145,11 @@ def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
 
 
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
-    """Return the weights (r, d) of linear probes, fitted and projected out in turn, from rows and codes per attribute.
+    """Return the weights (r, d) of linear probes, fitted and projected out in turn, from rows and
+    codes per attribute.
 
-    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe does no better than a constant.
+    Ravfogel et al. (2020), Algorithm 1. An attribute is finished when its probe does no better than
+    a constant.
     """
     removed = labels[0][0][:0]
     for rows, codes in labels:
@@ -145,12 +162,15 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
                 break
             removed = torch.cat([removed, weight])
     if not len(removed):
-        raise InvalidInputError("spd: no linear probe predicts the attribute; pass more images, or other labels")
+        raise InvalidInputError(
+            "spd: no linear probe predicts the attribute; pass more images, or other labels"
+        )
     return removed
 
 
 def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
-    """Return the weights (k - 1, d) of a logistic regression and its accuracy on the rows it was fitted to."""
+    """Return the weights (k - 1, d) of a logistic regression and its accuracy on the rows it was
+    fitted to."""
     scale = rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
     with torch.inference_mode(False), torch.enable_grad():
         inputs, codes = pad(rows / scale, (0, 1), value=1.0), codes.clone()
@@ -172,18 +192,24 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     """Return the map (I + T T^T)(I - Q Q^T) of insights, given as rows (m, d).
 
-    Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024, Algorithm 1) take the
-    vectors one by one and normalise in between, which changes lengths alone, since each basis is orthonormal.
+    Q and T are orthonormal bases of the harmful and of the helpful insights. Adila et al. (2024,
+    Algorithm 1) take the vectors one by one and normalise in between, which changes lengths alone,
+    since each basis is orthonormal.
     """
     q, t = span_of(harmful), span_of(helpful)
-    return torch.cat([q, -t], 1), torch.cat([q, t - q @ (q.T @ t)], 1), harmful.new_zeros(harmful.shape[1])
+    return (
+        torch.cat([q, -t], 1),
+        torch.cat([q, t - q @ (q.T @ t)], 1),
+        harmful.new_zeros(harmful.shape[1]),
+    )
 
 
 class RoboShot(Method):
     """Remove harmful insights from images and amplify helpful ones; see `roboshot`.
 
-    The authors ask a language model for the insights. Here they come from the prompt set: the harmful ones are the
-    differences of its prompts of two values, the helpful ones the differences of two class prompts.
+    The authors ask a language model for the insights. Here they come from the prompt set: the
+    harmful ones are the differences of its prompts of two values, the helpful ones the differences
+    of two class prompts.
     """
 
     name, title, source = "roboshot", "RoboShot", "Adila et al., 2024, Algorithm 1"
@@ -192,8 +218,13 @@ class RoboShot(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the linear map of images."""
         embed = partial(problem.host.embed, role=role)
-        values = [[embed(texts) for texts in prompts.by_value().values()] for prompts in problem.attributes]
-        harmful = torch.cat([a[: len(b)] - b[: len(a)] for own in values for a, b in combinations(own, 2)])
+        values = [
+            [embed(texts) for texts in prompts.by_value().values()]
+            for prompts in problem.attributes
+        ]
+        harmful = torch.cat(
+            [a[: len(b)] - b[: len(a)] for own in values for a, b in combinations(own, 2)]
+        )
         helpful = torch.cat([embed(one.classes).diff(dim=0) for one in problem.sets])
         return TwoTowers.of_maps(roboshot(harmful, helpful))
 
@@ -201,10 +232,11 @@ class RoboShot(Method):
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     """Return the orthonormal directions (d, r) that fair PCA drops from rows x (n, d).
 
-    Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups z (n, g), R spans the null
-    space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the `keep` largest eigenvalues. U U^T is
-    then I minus the projection on what is dropped. At full width that is the span of Z^T X alone, the differences of
-    the groups' means: method "difference", over all texts that state a value.
+    Kleindessner et al. (2023), as FairImagen calls it: with Z the centred one-hot groups z (n, g),
+    R spans the null space of Z^T X, and U = R V for the eigenvectors V of R^T X^T X R with the
+    `keep` largest eigenvalues. U U^T is then I minus the projection on what is dropped. At full
+    width that is the span of Z^T X alone, the differences of the groups' means: method
+    "difference", over all texts that state a value.
     """
     informative = span_of((z - z.mean(0)).T @ x)
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
@@ -216,8 +248,9 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
 class FairImagen(Method):
     """Project every token state of a prompt by fair PCA; see `fair_pca`.
 
-    Other than the authors', each tensor of a pipeline has a projection of its own, fitted to the states at the end of
-    the stated prompts at length 1, and there is no noise along a sampled group.
+    Other than the authors', each tensor of a pipeline has a projection of its own, fitted to the
+    states at the end of the stated prompts at length 1, and there is no noise along a sampled
+    group.
     """
 
     name, title, source = "fair-pca", "fair PCA", "Fu et al., 2025 (FairImagen)"
@@ -227,10 +260,13 @@ class FairImagen(Method):
         """Fit the projection to the states of the prompts that state a value of one attribute.
 
         Raises:
-            InvalidInputError: several attributes, which the authors cross into one and this class does not.
+            InvalidInputError: several attributes, which the authors cross into one and this class
+                does not.
         """
         if len(problem.attributes) > 1:
-            raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set")
+            raise InvalidInputError(
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+            )
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
         return CalibratedProjection(0.0, dropped, dropped, Provenance(self.name), dropped.shape[1])
@@ -238,9 +274,21 @@ class FairImagen(Method):
 
 _NEEDS = frozenset({Need.LABELS, Need.VALUES})
 register_method(
-    Eraser("leace", leace, "LEACE of images", "Belrose et al., 2023, Theorem 4.3", "#66c2a5", "image", _NEEDS)
+    Eraser(
+        "leace",
+        leace,
+        "LEACE of images",
+        "Belrose et al., 2023, Theorem 4.3",
+        "#66c2a5",
+        "image",
+        _NEEDS,
+    )
 )
-register_method(Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a"))
-register_method(Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928"))
+register_method(
+    Eraser("sfid", sfid, "selective feature imputation", "Jung et al., 2024", "#e7298a")
+)
+register_method(
+    Eraser("spd", spd, "subspace projection and neutral mean", "Zhao et al., 2026", "#b15928")
+)
 register_method(RoboShot())
 register_method(FairImagen())

@@ -22,10 +22,12 @@ _NEAR = 100  # images of each value that are relevant to a query, as the authors
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HalfWay(Rowwise):
-    """Rotate each embedding towards the complement of a subspace until relative loss and relative bias are equal.
+    """Rotate each embedding towards the complement of a subspace until relative loss and relative
+    bias are equal.
 
-    For a unit vector e let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the length of the rest. Among unit vectors u
-    in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both be smallest; the Chebyshev solution has
+    For a unit vector e let b = |B^T e| be its bias, and o = sqrt(1 - b^2) the length of the rest.
+    Among unit vectors u in the plane of the two parts, bias |B^T u| and loss 1 - <u, e> cannot both
+    be smallest; the Chebyshev solution has
 
         |B^T u| / b = (1 - <u, e>) / (1 - o),
 
@@ -33,7 +35,8 @@ class HalfWay(Rowwise):
     E = b + (1 - o) / b that is |B^T u| = (E - o sqrt(E^2 - b^2)) / (E^2 + o^2). The length is kept.
 
     Attributes:
-        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means; that of "difference".
+        basis: (d, r) orthonormal, the span of the differences of the groups' spherical means; that
+            of "difference".
         side: "text", "image" or "both".
     """
 
@@ -52,15 +55,20 @@ class HalfWay(Rowwise):
         b, o = along.norm(dim=1, keepdim=True), rest.norm(dim=1, keepdim=True)
         e = b + (1 - o) / b.clamp(min=_NONE)
         left = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)
-        turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(min=_NONE) + left * along / b.clamp(min=_NONE)
-        return torch.where((b > _NONE) & (o > _NONE), turned, unit)  # one of the two parts alone stays as it is
+        turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(
+            min=_NONE
+        ) + left * along / b.clamp(min=_NONE)
+        return torch.where(
+            (b > _NONE) & (o > _NONE), turned, unit
+        )  # one of the two parts alone stays as it is
 
 
 class Lian(Method):
     """Fit `HalfWay` to the texts of the set that name each value.
 
-    The authors let a language model paraphrase the text of each group, for each class of a classification; here the
-    texts of the set replace them, the same for all classes. side: "both" is what the authors recommend.
+    The authors let a language model paraphrase the text of each group, for each class of a
+    classification; here the texts of the set replace them, the same for all classes. side: "both"
+    is what the authors recommend.
     """
 
     name, source = "lian", "Lian et al., 2026"
@@ -71,22 +79,27 @@ class Lian(Method):
         self.title = "half-way to the other groups" + ("" if side == "both" else f", {side}s alone")
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the basis of the differences of all attributes; for a pipeline only texts are changed."""
-        return HalfWay(span_of(value_differences(problem, role)), "text" if problem.host.generative else self.side)
+        """Fit the basis of the differences of all attributes; for a pipeline only texts are
+        changed."""
+        return HalfWay(
+            span_of(value_differences(problem, role)),
+            "text" if problem.host.generative else self.side,
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bend(Rowwise):
     """Debias each text separately, in two steps.
 
-    Step 1: project out the span of the directions of the nearest concept: the spurious texts, and the differences
-    between its texts of two values. Step 2: take the closest unit vector that is equally close to the means of the
-    nearest images of all values, by projecting out the differences D of these means. Both results are normalised; the
-    length of the text is kept.
+    Step 1: project out the span of the directions of the nearest concept: the spurious texts, and
+    the differences between its texts of two values. Step 2: take the closest unit vector that is
+    equally close to the means of the nearest images of all values, by projecting out the
+    differences D of these means. Both results are normalised; the length of the text is kept.
 
     Attributes:
         concepts: (c, d) means of groups. directions: (c, p, d) of each; zeros do not count.
-        images: (n, d) unit rows, codes (n,) of their values. near: number of nearest images used of each value.
+        images: (n, d) unit rows, codes (n,) of their values. near: number of nearest images used of
+            each value.
     """
 
     kind = "bend"
@@ -104,7 +117,9 @@ class Bend(Rowwise):
         for row in unit:
             query = normalize(without(row, self.directions[(self.concepts @ row).argmax()]), dim=0)
             orders = [(own @ query).argsort(descending=True, stable=True) for own in values]
-            means = [own[order[: self.near]].mean(0) for own, order in zip(values, orders, strict=True)]
+            means = [
+                own[order[: self.near]].mean(0) for own, order in zip(values, orders, strict=True)
+            ]
             bent.append(normalize(without(query, torch.stack(means[1:]) - means[0]), dim=0))
         return torch.stack(bent)
 
@@ -116,10 +131,11 @@ def without(row: Tensor, directions: Tensor) -> Tensor:
 
 
 class BendVLM(Method):
-    """Debias each query when it is used; see `Bend`. The edit holds the features of the labelled images.
+    """Debias each query when it is used; see `Bend`. The edit holds the features of the labelled
+    images.
 
-    The authors augment a query with each value by a language model. Here the nearest group of the prompt set replaces
-    the augmentations; the two agree if the set contains the query's concept.
+    The authors augment a query with each value by a language model. Here the nearest group of the
+    prompt set replaces the augmentations; the two agree if the set contains the query's concept.
     """
 
     name, title, source = "bend-vlm", "BendVLM", "Gerych et al., 2024, steps 1 and 2"
@@ -127,14 +143,23 @@ class BendVLM(Method):
     needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Store the texts by concept and the images by value; several attributes are crossed into one."""
+        """Store the texts by concept and the images by value; several attributes are crossed into
+        one."""
         images = labelled(problem, role)
         known = (images.codes >= 0).all(1)
-        spurious = problem.host.embed([text for prompts in problem.attributes for text in prompts.spurious], role)
-        groups = [problem.host.embed(group, role) for prompts in problem.attributes for group in prompts.groups]
+        spurious = problem.host.embed(
+            [text for prompts in problem.attributes for text in prompts.spurious], role
+        )
+        groups = [
+            problem.host.embed(group, role)
+            for prompts in problem.attributes
+            for group in prompts.groups
+        ]
         return Bend(
             concepts=normalize(torch.stack([rows.mean(0) for rows in groups]), dim=1),
-            directions=pad_sequence([torch.cat([spurious, rows[1:] - rows[0]]) for rows in groups], batch_first=True),
+            directions=pad_sequence(
+                [torch.cat([spurious, rows[1:] - rows[0]]) for rows in groups], batch_first=True
+            ),
             images=images.rows[known],
             codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,

@@ -1,7 +1,9 @@
-"""Replace a prompt by other wordings: one that names the attribute, or the mean over one wording for each value.
+"""Replace a prompt by other wordings: one that names the attribute, or the mean over one wording
+for each value.
 
-The wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be merged into weights. A
-pipeline gets their token states in place of the prompt's own; several wordings are averaged at each token position.
+The wordings are embedded whenever a prompt is used, so the edit needs the model and cannot be
+merged into weights. A pipeline gets their token states in place of the prompt's own; several
+wordings are averaged at each token position.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.prompts import PromptSet
 
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
-_PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"  # which have no attribute themselves
+# which have no attribute themselves
+_PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
 _NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
 def rewrite_prompt(prompt: str, words: str) -> str:
-    """Return `prompt` with the words of a value: one word before the noun, several after a comma; or a filled template.
+    """Return `prompt` with the words of a value: one word before the noun, several after a comma;
+    or a filled template.
 
     words: of a value; or a template with {text}, which becomes the prompt without its full stop.
 
-    >>> rewrite_prompt("A photo of a engineer.", "female"), rewrite_prompt("This is a bird.", "in a forest")
+    >>> rewritten = rewrite_prompt("A photo of a engineer.", "female")
+    >>> rewritten, rewrite_prompt("This is a bird.", "in a forest")
     ('A photo of a female engineer.', 'This is a bird, in a forest.')
     >>> rewrite_prompt("A photo of a nurse.", "{text} of any gender")
     'A photo of a nurse of any gender.'
@@ -42,7 +47,13 @@ def rewrite_prompt(prompt: str, words: str) -> str:
         return f"{text}, {words}{stop}"
     place = places[-1]
     article = "an" if words[0].lower() in "aeiou" else "a"
-    article = place[1] if place[1].lower() == "the" else article.capitalize() if place[1][0].isupper() else article
+    article = (
+        place[1]
+        if place[1].lower() == "the"
+        else article.capitalize()
+        if place[1][0].isupper()
+        else article
+    )
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
 
 
@@ -50,7 +61,8 @@ def rewrite_prompt(prompt: str, words: str) -> str:
 class FixedRewrite(Edit):
     """Replace a prompt's embedding by the mean over several wordings.
 
-    words: for each wording the words of a value, put into the prompt by `rewrite_prompt`. dim: of the embeddings.
+    words: for each wording the words of a value, put into the prompt by `rewrite_prompt`. dim: of
+    the embeddings.
     """
 
     kind = "wording"
@@ -65,11 +77,13 @@ class FixedRewrite(Edit):
         if strength == 0 or not len(z):
             return z
         raise InvalidInputError(
-            f"{self.method} rewrites prompts, and got embeddings alone: attach it with vldebias.debias"
+            f"{self.method} rewrites prompts, and got embeddings alone: attach it with"
+            " vldebias.debias"
         )
 
     def wordings(self, prompt: str) -> tuple[str, ...]:
-        """Return the wordings whose mean replaces a prompt; the number is the same for every prompt."""
+        """Return the wordings whose mean replaces a prompt; the number is the same for every
+        prompt."""
         return tuple(rewrite_prompt(prompt, words) for words in self.words)
 
     def combined(self, z: Tensor, each: Tensor, strength: float, *, unit: bool = False) -> Tensor:
@@ -84,27 +98,39 @@ class FixedRewrite(Edit):
 
 
 class EachValue(Method):
-    """Take the mean over one wording for each value: "A photo of a male nurse." and "A photo of a female nurse."."""
+    """Take the mean over one wording for each value: "A photo of a male nurse." and "A photo of a
+    female nurse."."""
 
     name, title = "each-value", "mean over a wording for each value"
     source, color = "Berg et al., 2022, prompt ensembles; this package", "#17becf"
     needs = frozenset({Need.VALUES})
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
-        """Return the `words` of each wording for `rewrite_prompt`: the first word of every value."""
+        """Return the `words` of each wording for `rewrite_prompt`: the first word of every
+        value."""
         return tuple(own[0] for own in prompts.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit: store the words of the single attribute."""
         if len(problem.attributes) > 1:
-            raise InvalidInputError(f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set")
-        return FixedRewrite(self.words(problem.attributes[0]), problem.host.dim(role), Provenance(self.name))
+            raise InvalidInputError(
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+            )
+        return FixedRewrite(
+            self.words(problem.attributes[0]), problem.host.dim(role), Provenance(self.name)
+        )
 
 
 class Suffix(EachValue):
-    """Add a neutral suffix: "A photo of a nurse of any gender."; the set's name has to end in one of `ATTRIBUTES`."""
+    """Add a neutral suffix: "A photo of a nurse of any gender."; the set's name has to end in one
+    of `ATTRIBUTES`."""
 
-    name, title, source, color = "suffix", "suffix that names the attribute", "users' habit", "#9c9ede"
+    name, title, source, color = (
+        "suffix",
+        "suffix that names the attribute",
+        "users' habit",
+        "#9c9ede",
+    )
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the template of the suffix."""
@@ -112,8 +138,8 @@ class Suffix(EachValue):
         for attribute in filter(called.endswith, ATTRIBUTES):
             return (f"{{text}} of any {attribute}",)
         raise InvalidInputError(
-            f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name has to end in "
-            f"one of {', '.join(ATTRIBUTES)}; rename the set"
+            f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name"
+            f" has to end in one of {', '.join(ATTRIBUTES)}; rename the set"
         )
 
 

@@ -27,6 +27,7 @@ docs: $(READY)  ## the documentation, in site/
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: $(READY)
 	$(BIN)/mypy

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from eval import real
 from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
-from vldebias.evaluation.report import verdict
-from vldebias.evaluation.result import Measurement, Result
+from vldebias.measure.report import verdict
+from vldebias.measure.result import Measurement, Result
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
-from vldebias.evaluation.result import NONE, Measurement, Result
+from vldebias.measure.result import NONE, Measurement, Result
 
 REAL = RESULTS / "real"
 HEADLINE = ("worst_group", "max_skew@1000", "discrepancy_squared")

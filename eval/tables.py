@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 
 RESULTS = Path(__file__).parent / "results"

@@ -71,7 +71,7 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and
     pages draw them."""
     none = SimpleNamespace(savefig=lambda *_, **__: None)
-    monkeypatch.setattr("vldebias.evaluation.report.dots", lambda rows: none)
+    monkeypatch.setattr("vldebias.measure.report.dots", lambda rows: none)
 
 
 def pytest_unconfigure() -> None:

@@ -20,7 +20,6 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from tests.refusals import refused
 from vldebias import files
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.result import Result
 from vldebias.files import (
     commit,
     digest,
@@ -31,6 +30,7 @@ from vldebias.files import (
     shielded,
     write_atomically,
 )
+from vldebias.measure.result import Result
 
 
 def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(

@@ -21,13 +21,13 @@ import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.judges import ClassifierJudge, Judge
-from vldebias.evaluation.task import Session
 from vldebias.hosts.loading import load_host
 from vldebias.hub import asked_once
+from vldebias.judge.judges import ClassifierJudge, Judge
 from vldebias.methods import load_edit
 from vldebias.miniature import load_pipeline
 from vldebias.options import Options
+from vldebias.study.task import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 

@@ -85,11 +85,11 @@ def test_a_registry_of_classes_keeps_the_class(letters: Registry[Letter]) -> Non
 
 
 def test_registries_read_the_entry_points_of_their_kind() -> None:
-    from vldebias.evaluation.judges import JUDGES
-    from vldebias.evaluation.task import TASKS
     from vldebias.hosts import HOSTS
+    from vldebias.judge.judges import JUDGES
+    from vldebias.measure.metric import METRICS
     from vldebias.methods import METHODS
-    from vldebias.metrics.metric import METRICS
+    from vldebias.study.task import TASKS
 
     kinds = {"method": METHODS, "host": HOSTS, "task": TASKS, "metric": METRICS, "judge": JUDGES}
     assert {kind: (one.kind, one.group) for kind, one in kinds.items()} == {

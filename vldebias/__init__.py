@@ -8,7 +8,6 @@ __version__ = "0.4.0"
 if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
-    from vldebias.evaluation import audit, compare, diagnose, evaluate, grid
     from vldebias.hosts import Attachment, attachment_of
     from vldebias.hosts.loading import load_host
     from vldebias.hub import push_to_hub
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from vldebias.projection import CalibratedProjection
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
     from vldebias.prompts.balance import BalancedPrompts, balance_prompts
+    from vldebias.study import audit, compare, diagnose, evaluate, grid
 
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without
 # torch.
@@ -23,7 +23,7 @@ _HOMES = {
     **dict.fromkeys(
         ("debias", "fit_projection", "fit_projections", "fit_shares", "inspect"), "api"
     ),
-    **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "evaluation"),
+    **dict.fromkeys(("audit", "compare", "diagnose", "evaluate", "grid"), "study"),
     **dict.fromkeys(("Attachment", "attachment_of"), "hosts"),
     **dict.fromkeys(("Reference", "load_edit"), "methods"),
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),

@@ -246,7 +246,7 @@ class Reader:
     def of(cls, engine: Engine, attribute: str) -> Reader:
         """Return the classifier of the miniature where it knows the attribute, else the image-text
         model."""
-        from vldebias.evaluation.judges import ClipJudge, MiniatureJudge
+        from vldebias.judge.judges import ClipJudge, MiniatureJudge
 
         prompts = load_prompts(ATTRIBUTES[attribute])
         values = tuple(prompts.attributes)

@@ -48,8 +48,8 @@ QUERIES = (
 )
 TOY = "A toy world of cartoons: its figures say nothing about another model. "
 HEAD = """<h1>What does a model generate when you do not say who?</h1>
-<p>{toy}Images in the same place start from the same noise. Balanced prompts name a value for each image;
-the projection changes the text embedding alone. Neither makes a model fair.</p>"""
+<p>{toy}Images in the same place start from the same noise. Balanced prompts name a value for each
+image; the projection changes the text embedding alone. Neither makes a model fair.</p>"""
 DIM = "() => document.getElementById('{}')?.classList.add('stale')"
 CLEAR = "() => document.getElementById('{}')?.classList.remove('stale')"
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}

@@ -17,8 +17,8 @@ from vldebias.data import ImageData, decode, load_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.images import image_encoder
+from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
-from vldebias.metrics.bootstrap import wilson_interval
 
 from .engine import Engine
 from .request import check_choice, check_text

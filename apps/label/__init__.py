@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from vldebias.evaluation.answers import AnnotationLog
+from vldebias.judge.answers import AnnotationLog
 
 from .engine import Labelling
 from .sample import sampled

@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from statistics import median
 
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import NO_PERSON, AnnotationLog
-from vldebias.evaluation.plan import PlannedImage
+from vldebias.judge.answers import NO_PERSON, AnnotationLog
+from vldebias.judge.plan import PlannedImage
 
 from .study import ImageFolder, Question, annotator_name
 

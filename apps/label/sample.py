@@ -17,11 +17,11 @@ from dataclasses import replace
 import pandas as pd
 
 from vldebias.errors import InvalidInputError, warn
-from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.plan import PLAN, GeneratedImages
-from vldebias.evaluation.scores import last_judgements
-from vldebias.evaluation.task import Strict
 from vldebias.files import read_json, write_atomically
+from vldebias.judge.answers import AnnotationLog
+from vldebias.judge.plan import PLAN, GeneratedImages
+from vldebias.judge.scores import last_judgements
+from vldebias.schema import Strict
 
 from .study import ImageFolder, Question
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 from vldebias.data import decode
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
-from vldebias.evaluation.plan import PLAN, GeneratedImages, PlannedImage
+from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
+from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
 from vldebias.prompts import list_prompts, load_prompts
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}

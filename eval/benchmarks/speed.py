@@ -34,11 +34,11 @@ from torch.nn.functional import normalize
 from eval.tables import write_records
 from vldebias import losses
 from vldebias.data import Embeddings, Labels
-from vldebias.evaluation.images import disjoint
-from vldebias.evaluation.retrieval import Gallery
-from vldebias.metrics.bootstrap import resampled_weights
-from vldebias.metrics.rankings import leaders, reach, resampled_places
+from vldebias.measure.rankings import leaders, reach, resampled_places
+from vldebias.measure.resampling import resampled_weights
 from vldebias.projection import CalibratedProjection
+from vldebias.study.images import disjoint
+from vldebias.study.retrieval import Gallery
 
 DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
 PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew

@@ -24,12 +24,12 @@ from torch.nn.functional import normalize
 
 from eval.experiments.embeddings import Gallery, celeba, file
 from eval.tables import parser, read, run
-from vldebias.evaluation.auditing import LEVEL, SURE, ShareLine, directions, read_shares
-from vldebias.evaluation.result import NONE, TaskProvenance, TaskResult
 from vldebias.hosts import resolve
+from vldebias.measure.resampling import bootstrap_interval, percentile_interval, wilson_interval
+from vldebias.measure.result import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
-from vldebias.metrics.bootstrap import bootstrap_interval, percentile_interval, wilson_interval
 from vldebias.prompts import load_prompts
+from vldebias.study.auditing import LEVEL, SURE, ShareLine, directions, read_shares
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
 SAID_RIGHT = Metric("said_right", "sides that are said and right", "fact", "higher", (0.0, 1.0))

@@ -27,8 +27,8 @@ from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
-from vldebias.evaluation.result import Result
 from vldebias.hosts.towers import Towers
+from vldebias.measure.result import Result
 from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer

@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from eval.tables import parser, run
-from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.metrics.bootstrap import percentile_interval, resampled_counts, wilson_interval
-from vldebias.metrics.classification import Reweighted, Statistic, interval_of, mean_accuracy
-from vldebias.metrics.metric import Metric, computed
+from vldebias.measure.classification import Reweighted, Statistic, interval_of, mean_accuracy
+from vldebias.measure.metric import Metric, computed
+from vldebias.measure.resampling import percentile_interval, resampled_counts, wilson_interval
+from vldebias.measure.result import TaskProvenance, TaskResult
 
 STATISTICS = {one.name: of for one, of in computed("groups")}
 LEVEL = 0.95

@@ -24,11 +24,11 @@ import numpy as np
 from eval.tables import parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
-from vldebias.evaluation.result import TaskProvenance, TaskResult
-from vldebias.evaluation.retrieval import Gallery
+from vldebias.measure.resampling import recentred_interval, wilson_interval
+from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.measure.shares import NOT_LABELLED, discrepancies, log_skew, shares_radius
 from vldebias.metrics import Metric, corrected_shares
-from vldebias.metrics.bootstrap import recentred_interval, wilson_interval
-from vldebias.metrics.shares import NOT_LABELLED, discrepancies, log_skew, shares_radius
+from vldebias.study.retrieval import Gallery
 
 TRUTH = {
     "2 values, even": (0.5, 0.5),

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from eval.tables import Rivals, parser, read, rows_in, run
-from vldebias.evaluation.result import Result, TaskProvenance, TaskResult
+from vldebias.measure.result import Result, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 
 NEAR = 0.02  # scores that are as good as one another

@@ -45,13 +45,13 @@ from eval.tables import parser, run
 from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
-from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.files import digest
 from vldebias.hosts.base import weights_fingerprint
+from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
 from vldebias.methods.closed_form import PAIRS
 from vldebias.metrics import Metric
-from vldebias.metrics.shares import discrepancies, squared_discrepancies
 from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
 from vldebias.progress import Progress

@@ -47,15 +47,15 @@ from eval.tables import Rivals, parser, read, run
 from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
-from vldebias.evaluation.run import evaluate
 from vldebias.hosts import Host, TextTable
+from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT
 from vldebias.metrics import Metric
 from vldebias.pictures import subplots, write_png
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.study.run import evaluate
 
 NAMED = (
     "difference",

@@ -38,8 +38,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy import stats
 
 from eval.tables import RESULTS, show, subset
-from vldebias.evaluation.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.files import commit, read_yaml, write_atomically
+from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.progress import Progress
 
 FOLDER = Path(__file__).parent

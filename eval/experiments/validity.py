@@ -25,8 +25,8 @@ from eval.experiments.embeddings import Floats, Rows, celeba, file, miniature
 from eval.experiments.rivals import LIGHT, Split
 from eval.miniature.people import MALE_SHARE, Life
 from eval.tables import parser, read, run
-from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.hosts import Host
+from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.methods import get_method
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet, load_prompts

@@ -13,9 +13,9 @@ from unittest import mock
 
 from eval.miniature.pack import painted
 from vldebias.data import ImageData
-from vldebias.evaluation.run import run_suite
 from vldebias.files import commit, write_atomically
 from vldebias.options import Options
+from vldebias.study.run import run_suite
 
 TASKS = ("birds", "portraits")  # the drawn pictures of the third are of the pipeline
 

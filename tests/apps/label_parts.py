@@ -6,11 +6,11 @@ from typing import Any
 from PIL import Image
 
 from vldebias.cli.apps import page
-from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.generation import GenerationTask
-from vldebias.evaluation.plan import GeneratedImages
+from vldebias.judge.answers import AnnotationLog
+from vldebias.judge.plan import GeneratedImages
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
+from vldebias.study.generation import GenerationTask
 
 engines = page("label.engine")
 studies = page("label.study")

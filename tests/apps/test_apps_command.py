@@ -12,7 +12,7 @@ from label_parts import draw
 from typer.testing import CliRunner
 
 from vldebias.cli import app, apps
-from vldebias.evaluation.answers import AnnotationLog
+from vldebias.judge.answers import AnnotationLog
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from browsing import NARROW, WIDE, free_port, looked_at, opened, served
 from label_parts import draw
 from PIL import Image
 
-from vldebias.evaluation.answers import NO_PERSON, AnnotationLog, Answer
+from vldebias.judge.answers import NO_PERSON, AnnotationLog, Answer
 from vldebias.miniature import open_world
 from vldebias.pictures import write_png
 

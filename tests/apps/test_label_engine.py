@@ -16,8 +16,8 @@ from PIL import Image
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
-from vldebias.evaluation.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
-from vldebias.evaluation.plan import PlannedImage
+from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
+from vldebias.judge.plan import PlannedImage
 
 
 class Paper(studies.ImageFolder):

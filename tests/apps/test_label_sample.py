@@ -14,7 +14,7 @@ from label_parts import draw
 
 from tests.refusals import refused
 from vldebias.cli.apps import page
-from vldebias.evaluation.scores import judge_images
+from vldebias.judge.scores import judge_images
 from vldebias.metrics import corrected_shares
 
 label, samples = page("label"), page("label.sample")

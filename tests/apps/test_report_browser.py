@@ -10,8 +10,8 @@ from browsing import NARROW, WIDE, looked_at, opened
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.evaluation.report import render
-from vldebias.evaluation.result import Result
+from vldebias.measure.report import render
+from vldebias.measure.result import Result
 
 pytestmark = pytest.mark.slow
 

@@ -167,7 +167,8 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
         encoding="utf-8"
     )
     told = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
-    lines = [line.split("#")[0].strip() for line in (tutorial + told).splitlines()]
+    text = re.sub(r"\\\s*\n\s*", " ", tutorial + told)
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
     assert len(commands) >= 8
     (kept,) = (command for command in commands if command[-2:] == ["--out", "run"])

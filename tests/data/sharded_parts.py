@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import vldebias
-from vldebias.evaluation.result import Measurement
+from vldebias.measure.result import Measurement
 from vldebias.prompts import load_prompts
 
 N, D = 1300, 32

@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 from data_parts import fairface
 
-from vldebias.evaluation.paper import HEAD, compared, paper, plan
-from vldebias.evaluation.report import published
-from vldebias.evaluation.result import Result
+from vldebias.measure.report import published
+from vldebias.measure.result import Result
 from vldebias.options import Options
 from vldebias.progress import SILENT
+from vldebias.study.paper import HEAD, compared, paper, plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

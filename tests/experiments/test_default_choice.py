@@ -11,8 +11,8 @@ from eval.experiments.rivals import compared
 from eval.readme import ATTACHED
 from eval.tables import read, rows_in
 from vldebias.api import fit_projection
-from vldebias.evaluation.result import TaskProvenance, TaskResult
 from vldebias.hosts import TextTable
+from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.methods.presets import PRESETS
 from vldebias.prompts import load_prompts
 

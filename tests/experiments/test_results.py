@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval import readme
 from eval.tables import place_of, subset
-from vldebias.evaluation.result import Measurement, Result
+from vldebias.measure.result import Measurement, Result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"

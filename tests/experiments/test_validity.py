@@ -10,8 +10,8 @@ import torch
 from eval.experiments.embeddings import celeba, file
 from eval.experiments.validity import LEAN, RANGES, correlation, gaps, geometry, in_space, lean
 from eval.miniature import people, portraits
-from vldebias.evaluation.result import Result
 from vldebias.hosts import resolve
+from vldebias.measure.result import Result
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
 

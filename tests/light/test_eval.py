@@ -10,8 +10,8 @@ import pytest
 
 import vldebias
 from vldebias.errors import MissingPackageError
-from vldebias.evaluation.report import render
-from vldebias.evaluation.result import Result
+from vldebias.measure.report import render
+from vldebias.measure.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
 

@@ -36,13 +36,13 @@ from PIL import Image
 from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
 from vldebias.data.cache import embed_images
-from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.run import run_suite, suite_path
 from vldebias.files import digest, write_atomically
 from vldebias.hosts.images import image_encoder
+from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import load_clip, open_world
 from vldebias.options import Options
 from vldebias.progress import SILENT
+from vldebias.study.run import run_suite, suite_path
 from vldebias.training.run import train_model
 from vldebias.training.settings import load_settings
 

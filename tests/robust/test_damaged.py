@@ -28,10 +28,10 @@ from vldebias import CalibratedProjection, load_edit, load_prompts
 from vldebias.data import Embeddings, decode, load_embeddings, read_table, save_embeddings
 from vldebias.data.tables import Labels, as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
-from vldebias.evaluation.answers import AnnotationLog
-from vldebias.evaluation.result import Result
-from vldebias.evaluation.run import verify, write_manifest
 from vldebias.files import packaged
+from vldebias.judge.answers import AnnotationLog
+from vldebias.measure.result import Result
+from vldebias.study.run import verify, write_manifest
 from vldebias.training import loop
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"

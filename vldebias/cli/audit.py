@@ -60,9 +60,9 @@ def audit_command(
     import pandas as pd
 
     from vldebias.data.embeddings import load_texts
-    from vldebias.evaluation import audit
     from vldebias.files import write_atomically
     from vldebias.hosts.loading import load_host
+    from vldebias.study import audit
 
     if texts is not None:
         host: dict[str, Any] = {"texts": load_texts(texts)}
@@ -146,10 +146,10 @@ def diagnose_command(
     check_out(folder)
     from vldebias.data import load_embeddings
     from vldebias.data.suspects import Suspects
-    from vldebias.evaluation import diagnose
-    from vldebias.evaluation.diagnosis import wrong_labels
-    from vldebias.evaluation.task import Session
     from vldebias.options import Options
+    from vldebias.study import diagnose
+    from vldebias.study.diagnosis import wrong_labels
+    from vldebias.study.task import Session
 
     brought |= {
         "device": device_of(brought.get("device")),

@@ -18,7 +18,7 @@ from rich.text import Text
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from vldebias.evaluation.result import Result
+    from vldebias.measure.result import Result
 
 out = Console()
 err = Console(stderr=True)
@@ -111,8 +111,8 @@ def device_of(name: str | None) -> str:
 
 def write_run(result: Result, folder: Path) -> Path:
     """Write a result, its page and the manifest of the folder; return the page."""
-    from vldebias.evaluation.report import render
-    from vldebias.evaluation.run import PAGE, RESULT, write_manifest
+    from vldebias.measure.report import render
+    from vldebias.study.run import PAGE, RESULT, write_manifest
 
     result.write(folder / RESULT)
     page = render(result, folder / PAGE, beside=folder)
@@ -179,7 +179,7 @@ def print_result(
             | ({"files": written} if len(files) > 1 else {})
         )
         return
-    from vldebias.evaluation.report import tab_rows, text
+    from vldebias.measure.report import tab_rows, text
 
     if not piped(*tab_rows(result, measures)):
         out.print(Text(text(result, measures, most=200)), soft_wrap=True)

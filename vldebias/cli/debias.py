@@ -161,9 +161,9 @@ def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
-    """Print what `vldebias.evaluation.variants` finds; exit code 1 if something is wrong."""
-    from vldebias.evaluation.variants import check
+    """Print what `vldebias.study.variants` finds; exit code 1 if something is wrong."""
     from vldebias.files import versions
+    from vldebias.study.variants import check
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)

@@ -84,8 +84,8 @@ def run(
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
     check_out(given.get("out"))
-    from vldebias.evaluation.run import PAGE, load_suite, run_suite
     from vldebias.methods import get_method
+    from vldebias.study.run import PAGE, load_suite, run_suite
 
     loaded = load_suite(suite)
     root = given.get("data_root")
@@ -171,8 +171,8 @@ def shares(
           --weight weight --json
     """
     check_out(folder)
-    from vldebias.evaluation.result import Result
-    from vldebias.evaluation.shares import SharesTask
+    from vldebias.measure.result import Result
+    from vldebias.study.shares import SharesTask
 
     means = {"same": dict(split_pair(text, "--same", "F=female") for text in same or ())}
     fields: dict[str, Any] = {"baseline": baseline, **columns, **means}
@@ -221,7 +221,7 @@ def show_suite(
       vldebias eval show fairface > mine.yaml
       vldebias eval show fairface --texts > prompts.txt
     """
-    from vldebias.evaluation.run import load_suite, suite_path
+    from vldebias.study.run import load_suite, suite_path
 
     loaded = load_suite(suite)
     if texts:

@@ -50,9 +50,9 @@ def quickstart(
         "Birds, portraits and generated portraits, before and after; everything is written to"
         f" {folder}"
     )
-    from vldebias.evaluation.report import opening, told
-    from vldebias.evaluation.run import PAGE, load_suite, run_suite
+    from vldebias.measure.report import opening, told
     from vldebias.options import Options
+    from vldebias.study.run import PAGE, load_suite, run_suite
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     numbers = tuple(range(seeds)) if seeds else None

@@ -55,10 +55,10 @@ def report(
       vldebias eval report vldebias-miniature --verify
     """
     path = _file_of(result)
-    from vldebias.evaluation import run
-    from vldebias.evaluation.report import render
-    from vldebias.evaluation.result import Result
     from vldebias.files import digest
+    from vldebias.measure.report import render
+    from vldebias.measure.result import Result
+    from vldebias.study import run
 
     if not verify:
         say(render(Result.read(path), page or path.with_suffix(".html"), beside=path.parent))
@@ -80,8 +80,8 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --json
     """
-    from vldebias.evaluation.report import compare
-    from vldebias.evaluation.result import Result
+    from vldebias.measure.report import compare
+    from vldebias.measure.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
     frame = comparison.to_pandas()
@@ -126,7 +126,7 @@ def data(
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
     """
     from vldebias.data import check_images, describe
-    from vldebias.evaluation.task import open_split
+    from vldebias.study.task import open_split
 
     options = parse_pairs(option or (), "--option", "image=path")
     for key in {"labels", "columns"} & set(options):  # names, with commas between them
@@ -201,10 +201,10 @@ def paper(
       vldebias eval paper --only generation --dtype float16
     """
     check_out(out)
-    from vldebias.evaluation.paper import paper as measure
-    from vldebias.evaluation.paper import plan
     from vldebias.options import Options
     from vldebias.progress import Progress
+    from vldebias.study.paper import paper as measure
+    from vldebias.study.paper import plan
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
     rows = [

@@ -26,7 +26,7 @@ from torch import Tensor
 from vldebias.data.parallel import OnRay
 from vldebias.errors import InvalidInputError
 from vldebias.files import digest
-from vldebias.metrics.rankings import Leaders, Rows, leaders, merged
+from vldebias.measure.rankings import Leaders, Rows, leaders, merged
 
 Index = NDArray[np.int64]
 T = TypeVar("T")

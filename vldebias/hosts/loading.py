@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from vldebias import miniature
-from vldebias.errors import InvalidInputError, VldebiasError, need
+from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
+from vldebias.hosts.attachment import resolve
+from vldebias.hosts.base import Host
 from vldebias.hub import NO_CODE, asked_once, reason
 
 _SCHEMAS = (
@@ -117,3 +119,15 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     tower = transformers.AutoModel.from_pretrained(name, **NO_CODE).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(tower, name, processor.tokenizer, processor.image_processor)
+
+
+def text_host(model: Any, tokenizer: Any = None) -> Host:
+    """Return the host of an image-text model, or of a mapping prompt -> embedding (d,); refuse a
+    pipeline."""
+    host = resolve(model, tokenizer=tokenizer)
+    if host.generative:
+        raise UnsupportedHostError(
+            f"got the pipeline {host.name}; expected an image-text model. Pipelines have the task"
+            ' "generation"'
+        )
+    return host

@@ -32,12 +32,12 @@ from torch.nn.functional import normalize
 
 from vldebias.edit import Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, ReferenceWarning, warn
+from vldebias.measure.resampling import recentred_interval, resampled_counts
 from vldebias.methods.bounded import bounded, losses
 from vldebias.methods.closed_form import ClosedForm, Term, class_texts
 from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.method import Method, Need, Problem, get_method, register_method
 from vldebias.methods.reference import stating, zero_shot
-from vldebias.metrics.bootstrap import recentred_interval, resampled_counts
 from vldebias.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet
 

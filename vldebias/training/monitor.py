@@ -19,7 +19,7 @@ from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, warn
 from vldebias.hosts.base import reading
 from vldebias.hosts.towers import Towers
-from vldebias.metrics.rankings import first_hits
+from vldebias.measure.rankings import first_hits
 from vldebias.pictures import why_unreadable
 from vldebias.prompts import fill
 from vldebias.training.pairs import open_images

@@ -18,7 +18,7 @@ from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import write_atomically
 from vldebias.hosts.towers import Towers
-from vldebias.metrics.classification import auroc
+from vldebias.measure.classification import auroc
 from vldebias.progress import SILENT, Progress
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features
 from vldebias.training.pairs import Pairs

@@ -1,0 +1,158 @@
+"""The file of the labelling app: what is kept whatever happens, and which answer counts."""
+
+import json
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vldebias.errors import InvalidInputError
+from vldebias.judge.answers import CANNOT_TELL, AnnotationLog, read_answers
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> AnnotationLog:
+    return AnnotationLog(tmp_path / "sub" / "answers.jsonl")
+
+
+def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, monkeypatch) -> None:
+    synced, real = [], os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda file: (synced.append(os.fstat(file).st_size), real(file))
+    )
+    assert log.answers() == {}
+    log.append("a.png", "ada", "gender", "male")
+    before = log.path.read_bytes()
+    assert len(before) in synced, "it is on the disk before append returns"
+    assert len(synced) == 2  # the file, and the folder that has a new name
+    log.append("a.png", "ada", "gender", CANNOT_TELL)
+    log.append("a.png", "bob", "gender", "male")
+    assert (log.path.read_bytes().startswith(before), log.path.read_bytes().count(b"\n")) == (
+        True,
+        3,
+    )
+    assert b"null" not in before
+    assert {key: answer.value for key, answer in log.answers().items()} == {
+        ("ada", "a.png", "gender"): CANNOT_TELL,
+        ("bob", "a.png", "gender"): "male",
+    }
+
+
+def test_an_answer_waits_for_whoever_has_the_file(log: AnnotationLog) -> None:
+    """Even for who only reads it under a lock: what looks like a torn line is one that is still
+    being written."""
+    fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
+    log.append("a.png", "ada", "gender", "male")
+    with log.path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        writing = threading.Thread(target=log.append, args=("b.png", "bob", "gender", "male"))
+        writing.start()
+        writing.join(0.2)
+        assert writing.is_alive()
+        fcntl.flock(other, fcntl.LOCK_UN)
+        writing.join(10)
+    assert len(log.answers()) == 2
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(cut=st.integers(1, 400))
+def test_a_torn_last_line_is_skipped_and_no_other_is_lost(tmp_path_factory, cut: int) -> None:
+    log = AnnotationLog(tmp_path_factory.mktemp("torn") / "a.jsonl")
+    for i in range(3):
+        log.append(f"ä{i}.png", "ada", "gender", "male")
+    content = log.path.read_bytes()
+    left = content[: max(len(content) - cut, 0)]
+    log.path.write_bytes(left)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        kept = len(log.read())
+        log.append("new.png", "bob", "gender", "female")
+    only_its_end = (
+        bool(left) and not left.endswith(b"\n") and content[len(left) :].startswith(b"\n")
+    )
+    whole = left.count(b"\n") + only_its_end
+    assert kept == whole
+    torn = left and not left.endswith(b"\n") and not only_its_end
+    assert len(caught) == (2 if torn else 0)
+    # it warns no more: the file is whole again
+    assert [a.image for a in log.read()] == [f"ä{i}.png" for i in range(whole)] + ["new.png"]
+
+
+def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
+    """As an editor leaves it; also where its content does not fit: that is the user's to mend."""
+    log.append("a.png", "ada", "gender", "male")
+    log.path.write_bytes(log.path.read_bytes().rstrip(b"\n"))
+    log.append("b.png", "ada", "gender", "male")
+    assert len(log.answers()) == 2
+    with log.path.open("ab") as file:
+        file.write(b'{"image": "c.png"}')
+    log.append("d.png", "ada", "gender", "male")
+    with pytest.raises(InvalidInputError, match="line 3"):
+        log.answers()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) -> None:
+    log.append("a.png", "ada", "gender", "male")
+    before, real = log.path.read_bytes(), os.write
+    monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
+    with pytest.raises(OSError, match="no room"):
+        log.append("b.png", "ada", "gender", "male")
+    assert log.path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image": "/etc/passwd"},
+        {"image": "../x"},
+        {"image": "a\\b"},
+        {"value": " a"},
+        {"seconds": -1.0},
+    ]
+    + [{name: float("inf")} for name in ("weight", "seconds")],
+)
+def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: dict) -> None:
+    given = {"image": "a.png", "annotator": "ada", "attribute": "gender", "value": "male"} | change
+    with pytest.raises(InvalidInputError, match=next(iter(change))):
+        log.append(**given)
+    assert not log.path.exists()
+
+
+def line(image: str, annotator: str, value: str, time: str = "2024-01-01T00:00:00Z") -> str:
+    fields = {
+        "version": 1,
+        "image": image,
+        "annotator": annotator,
+        "attribute": "gender",
+        "value": value,
+    }
+    return json.dumps(fields | {"time": time, "seconds": None})
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
+    return path
+
+
+def values(found) -> dict:
+    return {(a.annotator, a.image): a.value for a in found}
+
+
+def test_the_later_line_of_a_file_counts_and_between_files_the_later_time(tmp_path: Path) -> None:
+    """A clock may have been set back inside a file; times are compared in any zone."""
+    own = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
+    one = write(tmp_path / "a.jsonl", *own, line("1.png", "bob", "male"))
+    assert values(read_answers([one])) == {("ada", "1.png"): "female", ("bob", "1.png"): "male"}
+    early = write(
+        tmp_path / "early.jsonl", line("1.png", "ada", "male", "2024-01-01T10:00:00+05:00")
+    )
+    late = write(tmp_path / "late.jsonl", line("1.png", "ada", "female", "2024-01-01T06:00:00Z"))
+    for files in ([early, late], [late, early]):
+        assert values(read_answers(files)) == {("ada", "1.png"): "female"}
+    for files in ([write(tmp_path / "b.jsonl")], [early, tmp_path / "none.jsonl"]):
+        with pytest.raises(InvalidInputError, match=files[-1].name):
+            read_answers(files)

@@ -1,0 +1,417 @@
+"""Judges: probabilities in, a value or unknown out; every kind against the model that it wraps."""
+
+import copy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.nn.functional import normalize
+
+from eval.miniature import portraits
+from tests.study.painted_by_hand import GENDERS, Reader, Shows, chosen, paint, repaint
+from vldebias import load_prompts
+from vldebias.data import UNKNOWN
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.hosts.loading import Loaded
+from vldebias.judge import judges
+from vldebias.judge.judges import (
+    ClassifierJudge,
+    ClipJudge,
+    Judge,
+    MiniatureJudge,
+    VlmJudge,
+    decide,
+    predict,
+)
+from vldebias.judge.plan import GeneratedImages
+from vldebias.judge.scores import judge_images, last_judgements
+from vldebias.miniature import load_clip, load_judge, open_world
+from vldebias.options import Options
+from vldebias.study.task import Session
+
+GENDER = {
+    "male": ("A photo of a male.", "A photo of a man."),
+    "female": ("A photo of a female.", "A photo of a woman."),
+}
+
+
+def people(n: int = 60) -> tuple[list[Image.Image], portraits.Portraits]:
+    world = portraits.sample(n, seed=77, balanced=True, life=portraits.STUDIO)
+    pixels = (world.images.permute(0, 2, 3, 1) * 255).round().byte().numpy()
+    return [Image.fromarray(picture) for picture in pixels], world
+
+
+def pictures(n: int) -> list[Image.Image]:
+    rng = np.random.default_rng(0)
+    return [Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)) for _ in range(n)]
+
+
+@given(arrays(np.float64, (7, 3), elements=st.floats(0, 1)), st.floats(0, 1))
+def test_a_value_is_the_most_likely_one_or_unknown(raw: np.ndarray, sure: float) -> None:
+    probabilities = raw / np.maximum(raw.sum(1, keepdims=True), 1)
+    labels = decide(probabilities, ("a", "b", "c"), sure)
+    for row, code in zip(probabilities, labels.codes, strict=True):
+        told = row.max() >= sure and row.max() >= 1 - row.sum()
+        assert code == (row.argmax() if told else UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        np.empty(0),
+        np.ones((2, 3)) / 3,
+        [[3.0, -1.0], [0, 1]],
+        [[0.7, 0.7], [0, 1]],
+        [[np.nan, 0.7], [0, 1]],
+    ],
+)
+def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
+    judge = Judge(
+        "mine", {"light": ("dark", "bright")}, lambda images: {"light": np.asarray(rows)}, "1"
+    )
+    with pytest.raises(InvalidInputError, match="judge mine"):
+        predict(judge, pictures(2))
+
+
+def test_the_miniature_judge_is_the_network_of_the_world() -> None:
+    images, world = people()
+    found = predict(MiniatureJudge().ready(), images)
+    twin = load_judge().predict(
+        torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+    )
+    portrait = twin["world_probabilities"][:, [1]]
+    for attribute in ("profession", "gender", "tone", "age"):
+        np.testing.assert_allclose(
+            found[attribute], twin[f"{attribute}_probabilities"] * portrait, atol=1e-6
+        )
+        assert (found[attribute].argmax(1) == getattr(world, attribute).numpy()).mean() > 0.9
+    assert MiniatureJudge().ready().fingerprint == MiniatureJudge().ready().fingerprint
+    with pytest.raises(InvalidInputError, match=r"the judge reads images \(n, 3, 64, 64\)"):
+        MiniatureJudge().ready().predict(pictures(1))
+
+
+def test_the_miniature_judge_finds_no_gender_in_a_bird_and_no_bird_in_a_person() -> None:
+    judge = MiniatureJudge().ready()
+    birds = open_world("birds", n=64)
+    found = predict(judge, [birds.read(i) for i in range(64)])
+    assert (decide(found["gender"], judge.names["gender"], 0.0).codes == UNKNOWN).mean() > 0.95
+    for attribute, truth in (("species", "species"), ("bird", "label"), ("background", "place")):
+        assert (found[attribute].argmax(1) == birds.labels[truth].codes).mean() > 0.9, attribute
+    assert (
+        decide(predict(judge, people()[0])["bird"], judge.names["bird"], 0.0).codes == UNKNOWN
+    ).mean() > 0.95
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("vit")
+    names = dict(enumerate(("Latino_Hispanic", "White", "Black", "nobody")))
+    small = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 8,
+    }
+    config = transformers.ViTConfig(image_size=8, patch_size=4, **small)
+    config.id2label, config.label2id = names, {name: i for i, name in names.items()}
+    transformers.ViTForImageClassification(config).save_pretrained(folder)
+    transformers.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(folder)
+    return folder
+
+
+def race(folder: Path, values: Any = None) -> Judge:
+    return ClassifierJudge(model=str(folder), attribute="race", values=values).ready(
+        None, Session(Options(out=folder))
+    )
+
+
+def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
+    images, _ = people(5)
+    plain = race(classifier)
+    assert plain.names == {"race": ("Latino_Hispanic", "White", "Black", "nobody")}
+    every = predict(plain, images)["race"]
+    np.testing.assert_allclose(every.sum(1), 1, atol=1e-6)
+    merged = race(classifier, {"other": ["Latino_Hispanic", "Black"], "White": "White"})
+    found = predict(merged, images)["race"]
+    np.testing.assert_allclose(
+        found, np.stack([every[:, 0] + every[:, 2], every[:, 1]], axis=1), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        1 - found.sum(1), every[:, 3], atol=1e-6
+    )  # nobody: none of the values
+    assert plain.fingerprint != merged.fingerprint
+    assert plain.name == str(classifier)
+
+
+def test_labels_of_a_classifier_are_checked(classifier: Path) -> None:
+    for other in ("Green", "White"):
+        with pytest.raises(InvalidInputError, match="Latino_Hispanic"):
+            race(classifier, {"a": "White", "b": other})
+    with pytest.raises(InvalidInputError, match="nothing"):
+        race(classifier / "nothing")
+
+
+def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> Judge:
+    model, preprocess, tokenizer = load_clip()
+    return ClipJudge(prompts=prompts, reject=reject).on(
+        Loaded(model, "miniature", tokenizer, preprocess)
+    )
+
+
+def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
+    images, world = people()
+    model, preprocess, tokenizer = load_clip()
+    found = predict(zero_shot(gender=GENDER), images)["gender"]
+    assert (found.argmax(1) == world.gender.numpy()).mean() > 0.7
+    with torch.no_grad():
+        rows = [
+            model.encode_text(tokenizer(list(p)), normalize=True).mean(0) for p in GENDER.values()
+        ]
+        pixels = torch.stack([preprocess(image) for image in images])
+        scores = model.encode_image(pixels, normalize=True) @ normalize(torch.stack(rows), dim=-1).T
+        twin = (model.logit_scale.exp() * scores).softmax(-1)
+    np.testing.assert_allclose(found, twin, atol=1e-4)
+
+
+def test_rejects_compete_with_the_values() -> None:
+    images = people(20)[0]
+    found = predict(
+        zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images
+    )["gender"]
+    assert (1 - found.sum(1) > 0.01).any()
+    plain = predict(zero_shot(gender=GENDER), images)["gender"]
+    np.testing.assert_allclose(found / found.sum(1, keepdims=True), plain, atol=1e-6)
+
+
+def test_the_scale_is_the_models_own() -> None:
+    assert judges.logit_scale(SimpleNamespace(temperature=torch.tensor(0.02))) == pytest.approx(
+        50
+    )  # as ALIGN has it
+    with pytest.raises(InvalidInputError, match="SimpleNamespace"):
+        judges.logit_scale(SimpleNamespace(logit_scale=None))
+
+
+TEMPLATE = (
+    "{% for m in messages %}USER: {% for c in m['content'] %}{% if c['type'] == 'image'"
+    " %}<image>\n{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}{% if"
+    " add_generation_prompt %} ASSISTANT:{% endif %}"
+)
+VALUES = {"gender": ("male", "female")}
+
+
+@pytest.fixture(scope="module")
+def parts() -> tuple[transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor]:
+    """A LLaVA of random weights whose tokenizer knows single characters."""
+    characters = [chr(i) for i in range(32, 127)] + ["\n"]
+    vocabulary = {name: i for i, name in enumerate(["<pad>", "<unk>", "<image>", *characters])}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        extra_special_tokens={"image_token": "<image>"},
+    )
+    small = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    vision = transformers.CLIPVisionConfig(**small, image_size=16, patch_size=8)
+    text = transformers.LlamaConfig(**small, vocab_size=len(vocabulary))
+    torch.manual_seed(0)
+    config = transformers.LlavaConfig(vision_config=vision, text_config=text, image_token_index=2)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, 0.3)
+    pixels = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
+    )
+    processor = transformers.LlavaProcessor(
+        pixels,
+        tokenizer,
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        chat_template=TEMPLATE,
+        num_additional_image_tokens=1,
+    )
+    return model, processor
+
+
+def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
+    return VlmJudge(model="tiny", questions=values or VALUES, batch_size=2).on(model, processor)
+
+
+def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
+    """Log-likelihood of an answer, one token after another, each from a forward pass of its own."""
+    model, processor = parts
+    total, before = 0.0, f"USER: <image>\n{text} ASSISTANT: "
+    for character in answer:
+        batch = processor(text=before, images=picture, return_tensors="pt")
+        with torch.no_grad():
+            last = model(**batch).logits[0, -1].double().log_softmax(-1)
+        total += float(last[processor.tokenizer.convert_tokens_to_ids(character)])
+        before += character
+    return total
+
+
+def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
+    (image,) = pictures(1)
+    got = predict(judge_of(*parts), [image])["gender"][0]
+    each = []
+    for order in ([0, 1, 2], [1, 0, 2]):
+        text = VlmJudge.question(
+            "gender", [[*VALUES["gender"], judges.NONE_OF_THESE][i] for i in order]
+        )
+        chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
+        each.append((chances - np.log(np.exp(chances).sum()))[order])
+    mean = np.exp(np.mean(each, axis=0))
+    np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
+    assert got.sum() < 1  # the rest is "cannot be told", which counts as unknown
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
+    images, values = pictures(2), ("White", "Black", "Asian")
+    first, again = (
+        judge_of(*parts, race=order).predict(images)["race"] for order in (values, values[::-1])
+    )
+    np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-12)
+
+
+def test_batches_do_not_matter(parts) -> None:
+    got = judge_of(*parts).predict(pictures(3))["gender"]
+    for image, row in zip(pictures(3), got, strict=True):
+        np.testing.assert_allclose(judge_of(*parts).predict([image])["gender"][0], row, atol=1e-6)
+
+
+def test_a_strong_order_bias_warns(parts) -> None:
+    model, processor = copy.deepcopy(parts[0]), parts[1]
+    with torch.no_grad():  # says A, whatever is asked
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
+    judge, text = (
+        judge_of(model, processor),
+        VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE]),
+    )
+    if (
+        np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB"))
+        < 0
+    ):
+        model.lm_head.weight.data.neg_()  # the sign of a random hidden state
+    with pytest.warns(VldebiasWarning, match="depend on the order"):
+        chances = judge.predict(pictures(2))["gender"]
+    np.testing.assert_allclose(chances[:, 0], chances[:, 1], atol=0.01)
+    judge.predict(pictures(2))  # and warns once
+
+
+def test_the_fingerprint_changes_with_whatever_changes_the_answers(parts) -> None:
+    other = {"male": "A photo of a male.", "female": "A photo of a female."}
+    clips = [
+        zero_shot(gender=GENDER),
+        zero_shot(gender=other),
+        zero_shot(("a photo",), gender=GENDER),
+    ]
+    clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
+    asked = [
+        judge_of(*parts),
+        judge_of(*parts, gender=("female", "male")),
+        judge_of(*parts, sex=VALUES["gender"]),
+    ]
+    assert len({one.fingerprint for one in clips + asked}) == 7
+    assert zero_shot(gender=GENDER).fingerprint == clips[0].fingerprint
+    assert judge_of(*parts).fingerprint == asked[0].fingerprint
+
+
+def test_a_question_has_two_values_or_more_and_a_letter_for_each(parts) -> None:
+    for values in (("male",), tuple(map(str, range(26)))):
+        with pytest.raises(InvalidInputError, match="gender"):
+            VlmJudge.build({"model": "tiny", "questions": {"gender": values}})
+    with pytest.raises(InvalidInputError, match="tiny"):
+        judge_of(parts[0], parts[1].tokenizer)  # it has no chat template
+
+
+def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tmp_path) -> None:
+    model, processor = parts
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    session = Session(Options(out=tmp_path))
+    task = SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender"))
+    loaded, image = VlmJudge(model=str(tmp_path)).ready(task, session), pictures(1)
+    np.testing.assert_allclose(
+        loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5
+    )
+    with pytest.raises(InvalidInputError, match="cannot load the judge"):
+        VlmJudge(model=str(tmp_path / "nothing")).ready(task, session)
+
+
+@pytest.fixture
+def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
+    """Two images of each prompt and variant."""
+    return paint(tmp_path, np.random.default_rng(0), stated=False, images=2, seeds=[0])
+
+
+def test_answers_come_in_the_order_of_the_images_and_are_kept(drawn) -> None:
+    made, shows = drawn
+    judge = Reader()
+    found = judge_images(judge, made)
+    assert judge.asked == len(made)
+    assert found["age"].argmax(1).tolist() == [shows[image.path][1] for image in made]
+    assert found["job"].argmax(1).tolist() == [shows[image.path][2] for image in made]
+    again = judge_images(judge, made)
+    assert judge.asked == len(made)
+    assert all(np.array_equal(again[attribute], found[attribute]) for attribute in judge.names)
+    made.path(made.images[0]).unlink()
+    with pytest.raises(InvalidInputError, match=f"1 of {len(made)} images"):
+        judge_images(judge, made)
+    part = chosen(made, variant="cali", part="unseen")
+    places = [list(made).index(image) for image in part]
+    np.testing.assert_array_equal(judge_images(judge, part)["gender"], found["gender"][places])
+
+
+def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(drawn) -> None:
+    made, shows = drawn
+    judge = Reader()
+    before = judge_images(judge, made)
+    gender, age, job = shows[made.images[3].path]
+    repaint(made, made.images[3], (gender, (age + 1) % 3, job))
+    after = judge_images(judge, made)
+    assert judge.asked == len(made) + 1
+    assert after["age"][3].argmax() == (age + 1) % 3
+    np.testing.assert_array_equal(np.delete(after["age"], 3, 0), np.delete(before["age"], 3, 0))
+    (path,) = (made.folder / "judgements").glob("*.jsonl")
+    about, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([about, *lines[20:]])[:-30])  # without the first twenty, and the end
+    again = judge_images(judge, made)
+    assert judge.asked == len(made) + 1 + 20 + 1 - 1  # one of the twenty had changed
+    assert all(np.array_equal(after[attribute], again[attribute]) for attribute in judge.names)
+
+
+def test_the_newest_judge_of_an_attribute_answers_for_every_image(drawn) -> None:
+    made, shows = drawn
+    assert last_judgements(made, "gender", GENDERS) is None
+    for who in "ab":
+        judge_images(
+            SimpleNamespace(**{**vars(Reader()), "name": who, "predict": Reader().predict}), made
+        )
+    blank = Judge("other", {"x": ("y", "z")}, lambda images: {"x": np.zeros((len(images), 2))}, "1")
+    judge_images(blank, made)
+    assert last_judgements(made, "gender", ("male", "neither")) is None
+    made.path(made.images[0]).write_bytes(b"another")
+    name, said, sure = last_judgements(made, "gender", GENDERS)
+    assert (name, said[0], sure[0]) == ("b", judges.NO_VALUE, 0)
+    assert said[1:] == [
+        (*GENDERS, judges.NO_VALUE)[shows[image.path][0]] for image in made.images[1:]
+    ]
+    assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", judges.NO_VALUE}

@@ -1,0 +1,546 @@
+"""Plans: pixels are the pipeline's own, an image depends on prompt and seed, runs go on where they
+stopped."""
+
+import copy
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import chain, cycle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tests.study.painted_by_hand import chosen
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers import DDIMScheduler, StableDiffusionImg2ImgPipeline
+from diffusers_tiny import own, sd, sd3
+
+from tests.refusals import refused
+from vldebias import debias, fit_projection
+from vldebias.edit import Fingerprint
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.attachment import Attachment, attachment_of
+from vldebias.hosts.loading import Loaded
+from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
+from vldebias.methods import METHODS, Need
+from vldebias.miniature import load_clip
+from vldebias.pictures import write_png
+from vldebias.prompts import PromptSet, balance_prompts, load_prompts, make_prompt_set
+from vldebias.study.generation import GenerationTask
+from vldebias.study.variants import Variant, check, generate, prepared
+
+SIZE = {"height": 16, "width": 16}
+PEOPLE = make_prompt_set("people", {"male": ["male"], "female": ["female"]}, ["doctor", "nurse"])
+BARE = "cali, stated not kept"
+
+
+def task(**changes: Any) -> GenerationTask:
+    settings = {
+        "prompts": PEOPLE,
+        "attributes": ["gender"],
+        "variants": {"cali": {}},
+        "concepts": "train",
+    }
+    settings |= {
+        "images": 3,
+        "stated_images": 1,
+        "steps": 2,
+        "guidance": 3.0,
+        "batch_size": 4,
+        "options": SIZE,
+    }
+    return GenerationTask.build(settings | changes)
+
+
+def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedImages:
+    pipe, given = pipe or sd(), task(**changes)
+    return generate(pipe, given.plan(identity(pipe)), given.ways, folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
+    return generated_in(tmp_path_factory.mktemp("whole"))
+
+
+def pixels(made: GeneratedImages, image: PlannedImage) -> np.ndarray:
+    return np.asarray(made.read(image)).astype(int)
+
+
+def plan(**changes: Any) -> Plan:
+    settings = {
+        "prompts": "professions-gender",
+        "concepts": "unseen",
+        "stated_images": 2,
+        "seeds": [0, 4],
+    } | changes
+    return task(**settings).plan({"pipeline": "Tiny", "id": None, "fingerprint": None})
+
+
+def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -> None:
+    images = plan().all_images
+    plain, stated = (
+        Counter(one.variant for one in images if bool(one.stated) is told) for told in (False, True)
+    )
+    assert plain == dict.fromkeys(["none", "cali"], 20 * 3 * 2)
+    assert stated == dict.fromkeys(["none", "cali", BARE], 40 * 2 * 2)
+    assert {image.seed for image in images if image.stated is None} == {
+        0,
+        1,
+        2,
+        40_000,
+        40_001,
+        40_002,
+    }
+    noise = {(image.prompt, image.seed, image.noise) for image in images}
+    assert len(noise) == len({one[:2] for one in noise}) == len({one[2] for one in noise})
+    assert images[0].under("cali") in images
+    assert images[0].path == "none/a-photo-of-an-accountant-6d71559d/0.png", (
+        "judgements and labels name it"
+    )
+    pinned = PlannedImage("a photo of a nurse", "nurse", path="", variant="none", seed=10_000)
+    assert pinned.noise == 159895270975431  # other noise would be other images
+
+
+def test_subjects_take_the_place_of_unseen_concepts() -> None:
+    made = plan(prompts="backgrounds", subjects=["waterbird"])
+    assert [one for one in made.prompts if one[3] is None] == [
+        ("a photo of a waterbird", "waterbird", "unseen", None)
+    ]
+    stated = [(concept, value) for _, concept, _, value in made.prompts if value]
+    assert stated == [("waterbird", value) for value in load_prompts("backgrounds").attributes]
+
+
+@given(size=st.integers(1, 40), images=st.integers(1, 5))
+def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_others(
+    size: int, images: int
+) -> None:
+    made = plan(prompts=PEOPLE, concepts="train", batch_size=size, images=images)
+    for variant in made.variants:
+        images = [image for image in made.all_images if image.variant == variant]
+        batches = made.batches(images)
+        assert sorted(chain(*batches)) == list(range(len(images)))
+        kinds = [{images[i].stated is not None for i in batch} for batch in batches]
+        assert all(len(kind) == 1 for kind in kinds)
+        assert all(
+            len(b) == size
+            for b, kind, after in zip(batches, kinds, kinds[1:], strict=False)
+            if kind == after
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["professions-gender", "professions-race", "skin-tone", "backgrounds"]
+)
+def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
+    """In these sets a group has one prompt for each value, in order, and groups follow the
+    classes."""
+    of = load_prompts(name)
+    train, unseen = (of.groups, of.class_names), (of.held_out_groups, of.held_out_class_names)
+    for part, (groups, concepts) in {"train": train, "unseen": unseen}.items():
+        asked = plan(prompts=of, concepts=part).prompts
+        expected = [
+            *zip(chain(*groups), cycle(of.attributes), np.repeat(concepts, len(of.attributes)))
+        ]
+        assert [
+            (prompt, value, concept) for prompt, concept, _, value in asked if value
+        ] == expected
+
+
+def test_prompts_that_look_alike_in_a_path_have_different_files() -> None:
+    classes = ("A nurse.", "a nurse", *(f"{'very ' * 30}{age} nurse" for age in ("old", "young")))
+    alike = PromptSet(
+        "alike",
+        PEOPLE.groups,
+        classes=classes,
+        class_names=tuple("wxyz"),
+        attributes=PEOPLE.attributes,
+    )
+    paths = [image.path for image in plan(prompts=alike, concepts="train", stated=False).all_images]
+    assert len({path.lower() for path in paths}) == len(paths)
+    assert all(len(part) < 100 for path in paths for part in Path(path).parts)
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = plan(options={"height": 64, "negative_prompt": "blurry"})
+    assert made.settle(tmp_path).plan == GeneratedImages.open(tmp_path).plan == made
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(InvalidInputError, match="not a plan"):
+        GeneratedImages.open(tmp_path)
+    with pytest.raises(InvalidInputError, match="no such file"):
+        GeneratedImages.open(tmp_path / "nowhere")
+
+
+@refused(
+    ({"images": 0}, "images"),
+    ({"images": 10_001}, "images"),
+    ({"seeds": []}, "seeds"),
+    ({"variants": {"none": {}}}, "none"),
+    ({"variants": {"a b": {}, "A-B": {}}}, "folders"),
+    ({"variants": {"x" * 60 + "a": {}, "x" * 60 + "b": {}}}, "folders"),
+    (
+        {"prompts": replace(PEOPLE, classes=(), class_names=()), "concepts": "train"},
+        "has no train classes",
+    ),
+    (
+        {"prompts": replace(PEOPLE, held_out_classes=("a x",), held_out_class_names=("x",))},
+        "needs unseen pairs",
+    ),
+    (
+        {"prompts": replace(PEOPLE, groups=(("a nurse", "a cook"),)), "concepts": "train"},
+        "'a nurse' states",
+    ),
+    ({"variants": {"cali": {"method": "magic"}}}, "magic"),
+    ({"variants": {"cali": {"method": "target-shares"}}}, "not for pipelines"),
+    ({"subjects": ["nurse"]}, "nurse"),
+    ({"subjects": ["astronaut", "astronaut"]}, "astronaut"),
+    ({"variants": {"cali": {"lam": -1.0}}}, "lam"),
+    ({"variants": {"cali": {"lam": float("nan")}}}, "lam"),
+    ({"variants": {"cali": {"projection": "folder", "lam": 3.0}}}, "its own lam"),
+)
+def test_what_cannot_be_planned_is_refused(changes: dict[str, Any]) -> None:
+    plan(**changes)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in METHODS.items() if name != "none" and one.pipelines]
+)
+def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
+    made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
+    told = made.settle(tmp_path).result(task="t", description="", settings={})
+    told.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
+    lam = 7.0 if METHODS[name].has_lam else None
+    assert [(row.lam, row.strength) for row in told.rows] == [(None, None), (lam, 0.5)]
+    assert (told.provenance.model, told.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
+
+
+def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: GeneratedImages) -> None:
+    assert [whole.images[i].variant for i in (1, -1)] == ["none", BARE]
+    for image in (whole.images[1], whole.images[-1]):
+        pipe, noise = sd(), torch.Generator().manual_seed(image.noise)
+        if image.variant == BARE:
+            debias(pipe, PEOPLE, method="cali", keep_stated=False)
+        call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
+        expected = pipe(image.prompt, **call).images[0]
+        assert (
+            np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1
+        )  # batched here, single there
+
+
+def test_stated_prompts_are_left_alone_unless_asked_for(whole: GeneratedImages) -> None:
+    none, kept, bare = (
+        list(chosen(whole, variant=name, stated=True)) for name in whole.plan.variants
+    )
+    assert {whole.about(image)["left_alone"] for image in kept} == {True}
+    assert {whole.about(image)["left_alone"] for image in none + bare} == {False}
+    assert any(
+        (pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, bare, strict=True)
+    )
+
+
+def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
+    image = chosen(whole, variant="cali").images[2]
+    about = whole.about(image)
+    expected = {
+        "prompt": image.prompt,
+        "seed": image.seed,
+        "noise": image.noise,
+        "variant": "cali",
+        "method": "cali",
+    }
+    expected |= {
+        "sets": {"people": PEOPLE.hash},
+        "lam": 500.0,
+        "strength": 1.0,
+        "keep_stated": True,
+        "steps": 2,
+    }
+    expected |= {
+        "guidance": 3.0,
+        "options": SIZE,
+        "pipeline": "StableDiffusionPipeline",
+        "left_alone": False,
+    }
+    assert (expected | {"flagged": False}).items() <= about.items()
+    assert {"model", "fingerprint", "version"} <= about.keys()
+    assert json.loads(Image.open(whole.path(image)).text["vldebias"]) == about
+    assert whole.about(whole.images[0])["method"] == "none"
+
+
+def test_black_images_of_a_safety_checker_are_marked() -> None:
+    pipe = sd()
+    made = SimpleNamespace(
+        images=[Image.new("RGB", (4, 4))] * 2, nsfw_content_detected=[False, True]
+    )
+    given: dict[str, Any] = {}
+    pipe.__class__ = type(
+        "Checked", (type(pipe),), {"__call__": lambda *_, **options: given.update(options) or made}
+    )
+    with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as (
+        _,
+        pictures_of,
+    ):
+        assert [flagged for _, flagged in pictures_of([0, 1])] == [False, True]
+        assert pipe._progress_bar_config["disable"], "there would be a bar for each batch"
+    assert given["negative_prompt"] == ["blurry"] * 2
+
+
+def test_missing_and_damaged_files_are_generated_again_and_no_others(
+    whole: GeneratedImages, tmp_path: Path
+) -> None:
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    made, before = GeneratedImages.open(tmp_path), contents(tmp_path)
+    damaged = missing, cut, garbage, other, stranger = [
+        made.path(image) for image in made.images[3:8]
+    ]
+    missing.unlink()
+    cut.write_bytes(cut.read_bytes()[:-40])
+    garbage.write_bytes(b"no picture")
+    write_png(made.read(made.images[6]), other, {"prompt": "another"})
+    Image.new("RGB", (16, 16)).save(stranger)
+    times = {
+        path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged
+    }
+    generated_in(tmp_path)
+    assert (contents(tmp_path), {path: path.stat().st_mtime_ns for path in times}) == (
+        before,
+        times,
+    )
+
+
+def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
+    """The prompts of every call from here on; the user stops the call of this number."""
+    kept: list[list[str]] = []
+    original = type(pipe).__call__
+
+    class Counting(type(pipe)):  # type: ignore[misc]
+        def __call__(self, prompts: list[str], **options: Any) -> Any:
+            kept.append(prompts)
+            if len(kept) == stop:
+                raise KeyboardInterrupt
+            return original(self, prompts, **options)
+
+    pipe.__class__ = Counting
+    return kept
+
+
+def test_an_interrupted_run_goes_on(whole: GeneratedImages, tmp_path: Path) -> None:
+    pipe, given = sd(), task()
+    made, bar = given.plan(identity(pipe)), dict(pipe._progress_bar_config)
+    counting(pipe, stop=4)
+    with pytest.raises(KeyboardInterrupt):
+        generate(pipe, made, given.ways, tmp_path)
+    assert (attachment_of(pipe), pipe._progress_bar_config) == (None, bar)
+    assert 0 < len(contents(tmp_path)) < len(contents(whole.folder))
+    generated_in(tmp_path)
+    assert contents(tmp_path) == contents(whole.folder)
+
+
+def trained() -> Any:
+    pipe = own(sd())
+    with torch.no_grad():
+        for weight in pipe.unet.parameters():
+            weight.mul_(1.1)
+    return pipe
+
+
+@pytest.mark.parametrize(
+    ("pipe", "changes", "named"),
+    [
+        (sd, {"steps": 3}, "steps was 2 and is 3"),
+        (sd, {"images": 2}, "images was 3 and is 2"),
+        (sd, {"variants": {"cali": {"lam": 1.0}}}, "variants"),
+        (sd, {"options": SIZE | {"eta": 1.0}}, "options"),
+        (trained, {}, "the weights differ"),
+        (
+            lambda: sd(scheduler=DDIMScheduler(beta_start=0.01, clip_sample=False, steps_offset=1)),
+            {},
+            "scheduler was",
+        ),
+    ],
+)
+def test_what_differs_from_a_folder_of_images_is_refused(
+    whole: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
+) -> None:
+    before = contents(whole.folder)
+    with pytest.raises(InvalidInputError, match=named):
+        generated_in(whole.folder, pipe(), **changes)
+    assert contents(whole.folder) == before
+
+
+def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages) -> None:
+    """The images keep the fingerprint that the plan was begun with, and none is generated again."""
+    given, before = task(), contents(whole.folder)
+    model = given.plan(identity(sd())).model
+    rounded = model["fingerprint"] | {
+        "tensors": [[x + 1e-6, y] for x, y in model["fingerprint"]["tensors"]]
+    }
+    made = generate(sd(), given.plan(model | {"fingerprint": rounded}), given.ways, whole.folder)
+    assert (made.plan, contents(whole.folder)) == (whole.plan, before)
+
+
+def test_one_fingerprint_stands_for_all_components() -> None:
+    fewer, offloaded = own(sd()), own(sd())
+    fewer.vae = None
+    offloaded.vae.to("meta")
+    joint, same, tuned, part, unknown = (
+        identity(one)["fingerprint"] for one in (sd(), sd(), trained(), fewer, offloaded)
+    )
+    assert [Fingerprint(**joint).matches(Fingerprint(**one)) for one in (same, tuned, part)] == [
+        True,
+        False,
+        False,
+    ]
+    assert unknown is None
+    fewer.unet.peft_config = {"a style": None}
+    fewer.register_to_config(_name_or_path="own/pipe")
+    told = [(about["id"], about["adapters"]) for about in map(identity, (fewer, offloaded))]
+    assert told == [("own/pipe", ["a style"]), (None, [])]
+
+
+def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
+    """Ten images under "none" and "cali", four of them stated: by twos, two batches of "cali" need
+    no pipeline."""
+    pipe = sd()
+    calls = counting(pipe)
+    made = generated_in(tmp_path, pipe, batch_size=2)
+    assert len(calls) == 5 + 3 + 2  # none, cali, cali with stated prompts not kept
+    stated = list(chosen(made, variant="cali", stated=True))[:2]
+    texts, noise = zip(*((one.prompt, one.noise) for one in stated), strict=True)
+    attach = partial(debias, pipe, PEOPLE, method="cali")
+    with prepared(
+        pipe, attach, texts, noise, num_inference_steps=2, guidance_scale=3.0, **SIZE
+    ) as (_, pictures_of):
+        again = pictures_of([0, 1])
+    for one, (picture, _) in zip(stated, again, strict=True):
+        assert np.array_equal(pixels(made, one), np.asarray(picture))
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize(
+    "method", [name for name, m in METHODS.items() if m.pipelines and Need.IMAGES not in m.needs]
+)
+def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) -> None:
+    spurious = replace(
+        PEOPLE, name="more-gender", spurious=("a photo of a male", "a photo of a female")
+    )
+    made = generated_in(
+        tmp_path, prompts=spurious, variants={"mine": {"method": method}}, images=1, stated=False
+    )
+    none, other = (chosen(made, variant=name) for name in made.plan.variants)
+    changed = any(
+        (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, other, strict=True)
+    )
+    assert changed or method in ("none", "auto")
+    expected = (
+        "balanced-prompts" if method == "default" else method
+    )  # the default of sets about persons
+    assert made.about(other.images[0])["method"] == expected
+
+
+def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Path) -> None:
+    half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
+    made = generated_in(tmp_path, variants=half, images=4, stated=False)
+    told = [made.about(image) for image in chosen(made, variant="half")]
+    assert sorted(about["left_alone"] for about in told) == [False] * 4 + [True] * 4
+    assert {about["value"] for about in told if about["left_alone"]} == {None}
+    assert {about["value"] for about in told if not about["left_alone"]} == {"male", "female"}
+
+
+def test_a_saved_edit_is_a_variant_and_another_is_another(
+    whole: GeneratedImages, tmp_path: Path
+) -> None:
+    for lam in (500.0, 5.0):
+        fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(
+            tmp_path / f"edit{lam:g}"
+        )
+    made = generated_in(
+        tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit500"}}
+    )
+    for image in whole:
+        assert (pixels(made, image) == pixels(whole, image)).all()
+    assert made.plan.variants["cali"]["lam"] == 500
+    with pytest.raises(InvalidInputError, match="variants"):
+        generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit5"}})
+
+
+def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
+    tmp_path: Path,
+) -> None:
+    """The whole plan is balanced once; noise is that of the original prompt; what is left alone is
+    copied."""
+    variants = {"balanced": Variant(prompts=("gender",), method="balanced-prompts")}
+    made = generated_in(tmp_path, variants=variants, images=4, as_written=True, batch_size=3)
+    assert {part for _, _, part, _ in made.plan.prompts} == {"train", "wordings", "others"}
+    images = [image for image in made if image.variant == "balanced"]
+    written = balance_prompts([image.prompt for image in images], "gender")
+    counts = Counter(zip((image.prompt for image in images), written.values, strict=True))
+    for image, text, value in zip(images, written.prompts, written.values, strict=True):
+        about = made.about(image)
+        assert (about["value"], about["generated prompt"], about["prompt"]) == (
+            value,
+            text,
+            image.prompt,
+        )
+        same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
+        assert same == (text == image.prompt) == about["left_alone"]
+    assert all(
+        counts[prompt, value] == 2 for prompt in PEOPLE.classes for value in ("male", "female")
+    )
+    assert not any(
+        counts[one.prompt, value]
+        for one in images
+        if one.part == "others"
+        for value in ("male", "female")
+    )
+    batch = [images[i] for i in made.plan.batches(images)[0]]
+    texts = [made.about(one)["generated prompt"] for one in batch]
+    noise = [torch.Generator().manual_seed(one.noise) for one in batch]
+    expected = sd()(
+        texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE
+    ).images
+    for one, picture in zip(batch, expected, strict=True):
+        assert np.array_equal(np.asarray(picture), pixels(made, one))
+
+
+@pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt
+def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, _, tokenizer = load_clip()
+
+    def told(host: Any, tokenizer: Any = None) -> dict[str, bool | None]:
+        call = {} if tokenizer else {"num_inference_steps": 2, **SIZE}
+        found = {
+            one.name: one.right for one in check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)
+        }
+        assert attachment_of(host) is None, "an edit is merged or removed"
+        return found
+
+    right = told(copy.deepcopy(model), tokenizer)
+    assert (set(right.values()), told(own(sd()))) == ({True}, right)
+    assert told(sd3()) == (unsure := right | {"merged: as attached": None})
+    assert told(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | unsure
+    with pytest.raises(InvalidInputError, match="tokenizer"):
+        next(check(Loaded(model, "tiny", str), PEOPLE))
+    monkeypatch.setattr(Attachment, "remove", lambda self: None)
+    steps = check(Loaded(copy.deepcopy(model), "tiny", tokenizer), PEOPLE)
+    assert [next(steps).right for _ in range(6)] == [True] * 5 + [False], "a trace that is left"

@@ -1,0 +1,278 @@
+"""Accuracy by group, AUROC, k-variance and agreement of annotators against other libraries and
+definitions."""
+
+import math
+from functools import partial
+from itertools import permutations
+
+import krippendorff
+import numpy as np
+import pandas
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import ks_2samp
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from tests.refusals import refused
+from vldebias.measure.classification import (
+    Reweighted,
+    accuracy_gap,
+    interval_of,
+    lowest_accuracy,
+    mean_accuracy,
+)
+from vldebias.measure.metric import get_metric, register_metric
+from vldebias.measure.resampling import resampled_counts, wilson_interval
+from vldebias.metrics import (
+    METRICS,
+    Metric,
+    agreement,
+    auroc,
+    group_accuracy,
+    k_variance,
+    worst_group_accuracy,
+)
+
+NAN = float("nan")
+
+
+def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
+    rng = np.random.default_rng(0)
+    predictions, labels, groups = (
+        rng.integers(0, 2, 500),
+        rng.integers(0, 2, 500),
+        rng.choice(["a", "b", "c"], 500),
+    )
+    frame = MetricFrame(
+        metrics=accuracy_score, y_true=labels, y_pred=predictions, sensitive_features=groups
+    )
+    found = group_accuracy(predictions, labels, groups)
+    assert found.accuracy == pytest.approx(frame.by_group.to_dict())
+    assert found.n == {name: (groups == name).sum() for name in "abc"}
+    assert (
+        worst_group_accuracy(predictions, labels, groups)
+        == found.worst
+        == pytest.approx(frame.group_min())
+    )
+    assert found.average == pytest.approx(frame.overall)
+    column = pandas.Series(
+        groups, index=np.arange(500)[::-1], dtype=object
+    )  # as pandas 2 holds texts
+    assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == found
+
+
+def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
+    some = [
+        [[6, 2], [4, 8]],
+        [[10, 20], [30, 40]],
+    ]  # of each group wrong and right without, by these with a method
+    (low, _), (least, most) = wilson_interval(1, 1), wilson_interval(60, 100)
+    off, on = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least)), 0.75 * (most - 0.6)
+    for of, cells, value, before, ends in (
+        (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], 0, 0.6, wilson_interval(0, 9)),
+        (
+            lowest_accuracy,
+            [[[0, 0], [0, 0]], [[0, 40], [0, 60]]],
+            1,
+            0.6,
+            wilson_interval(100, 100),
+        ),
+        (mean_accuracy, [[[0, 10], [0, 10]], [[0, 0], [0, 20]]], 1, 0.75, wilson_interval(40, 40)),
+        (
+            Reweighted(np.array([0.2, 0.0])),
+            [[[0, 0], [0, 9]], [[3, 0], [0, 6]]],
+            1,
+            1,
+            wilson_interval(9, 9),
+        ),
+        (
+            Reweighted(np.array([1, 3])),
+            [[[0, 1], [0, 0]], [[40, 0], [0, 60]]],
+            0.7,
+            0.45,
+            (0.7 - off, 0.7 + on),
+        ),
+        (accuracy_gap, some, 70 / 120 - 0.5, 82 / 120 - 0.6, None),
+        (
+            Reweighted(np.array([1, 0])),
+            [[[0, 1], [1, 0]], [[90, 0], [0, 210]]],
+            0.5,
+            0.5,
+            None,
+        ),  # in some resamples
+    ):
+        (drawn,) = resampled_counts(np.array(cells), 2000, 0)
+        found, interval, change = interval_of(of, np.array(cells), drawn)
+        with np.errstate(invalid="ignore"):
+            after, without = (
+                of(hits, drawn.sum((-1, -2)))
+                for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1))
+            )
+        moved, own = np.nanquantile([after - without, after], [0.025, 0.975], axis=1).T
+        assert (found, *change) == pytest.approx((value, value - before, *moved))
+        assert interval == pytest.approx(ends or tuple(own))
+    hits, sizes = np.array([[1, 0], [1, 0], [1, 0]]), np.array([[2, 0], [2, 1], [1, 0]])
+    assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
+    assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
+
+
+def test_a_resample_of_cells_is_a_resample_of_images() -> None:
+    """The naive twin draws indices; values of both bootstraps come from one distribution, and so do
+    paired changes."""
+    rng, n = np.random.default_rng(1), 300
+    group = rng.choice(3, n, p=np.arange(1, 4) / 6)
+    before = rng.random(n) < np.linspace(0.5, 0.8, 3)[group]
+    after = np.where(rng.random(n) < 0.5, before, rng.random(n) < np.linspace(0.9, 0.7, 3)[group])
+    cells, index = (
+        np.zeros((3, 2, 2), dtype=np.int64),
+        np.random.default_rng(7).integers(n, size=(900, n)),
+    )
+    np.add.at(cells, (group, before.astype(int), after.astype(int)), 1)
+    (drawn,) = resampled_counts(cells, 4000, 0)
+    shares = [
+        np.array([[one[i][group[i] == g].mean() for g in range(3)] for i in index])
+        for one in (before, after)
+    ]
+    means = [one[index].mean(1) for one in (before, after)]
+    for of, (old, new) in (
+        (lowest_accuracy, [one.min(1) for one in shares]),
+        (mean_accuracy, means),
+        (accuracy_gap, [mean - one.min(1) for mean, one in zip(means, shares, strict=True)]),
+        (
+            Reweighted(np.array([5.0, 0.0, 1.0])),
+            [(5 * one[:, 0] + one[:, 2]) / 6 for one in shares],
+        ),
+    ):
+        fast, without = (
+            of(hits, drawn.sum((-1, -2)))
+            for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1))
+        )
+        assert ks_2samp(fast, new).pvalue > 1e-3
+        assert ks_2samp(fast - without, new - old).pvalue > 1e-3
+        assert (
+            of is not mean_accuracy or ks_2samp(fast - np.roll(without, 1), new - old).pvalue < 1e-4
+        )
+
+
+def test_a_metric_is_known_by_its_name_with_its_bounds() -> None:
+    assert (get_metric("max_skew@10").title, get_metric(METRICS["gap"])) == (
+        "MaxSkew@10",
+        get_metric("gap"),
+    )
+    assert get_metric("of_another@5", strict=False) == Metric(
+        "of_another@5", "of another@5", "bias"
+    )
+    bounds = {"share": (0, 1), "fid": (0, math.inf), "lean_r": (-1, 1), "min_skew": (-math.inf, 0)}
+    bounds["lean_r2"] = (-math.inf, 1)
+    assert {name: METRICS[name].bounds for name in bounds} == bounds
+
+
+@pytest.mark.parametrize("decimals", [0, 9])
+def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(
+    decimals: int,
+) -> None:
+    rng = np.random.default_rng(3)
+    wrong = rng.random(200) < 0.4
+    scores = (rng.normal(size=200) - wrong).round(decimals)  # with ties, and without
+    found, area = auroc(scores, wrong), pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
+    assert (found, found.value) == (auroc(scores, wrong, resamples=2000), area)
+    kinds = np.flatnonzero(wrong), np.flatnonzero(~wrong)
+    rows = [np.concatenate([rng.choice(kind, len(kind)) for kind in kinds]) for _ in range(500)]
+    expected = np.quantile(
+        [roc_auc_score(wrong[row], -scores[row]) for row in rows], [0.025, 0.975]
+    )
+    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.015)
+    assert auroc(np.arange(9), [1, 1, 0, 1, 0, 0, 0, 0, 0]).high == 1, "an area is no larger"
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 6])
+def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
+    points, orders = (
+        np.random.default_rng(0).normal(size=(13, 3)),
+        [*map(list, permutations(range(k)))],
+    )
+    dealt = points[np.random.default_rng(5).permutation(13)]  # shuffled once, and dealt
+    pairs = [
+        (dealt[i : i + k], dealt[i + k : i + 2 * k])
+        for i in range(0, 2 * k * (13 // (2 * k)), 2 * k)
+    ]
+    expected = np.mean(
+        [min(np.linalg.norm(a - b[to], axis=1).mean() for to in orders) for a, b in pairs]
+    )
+    assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
+    assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(
+        expected, rel=1e-8
+    )  # far from the origin
+    assert k_variance(points) == k_variance(points, k=6, seed=0)
+    many = np.random.default_rng(1).normal(size=(204, 2))
+    assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (k_variance(many, k=100), 5)
+
+
+alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")
+
+
+@given(st.integers(0, 10_000), st.integers(2, 5), st.integers(1, 9))
+def test_alpha_is_krippendorffs_and_percent_its_definition(
+    seed: int, annotators: int, n: int
+) -> None:
+    labels = np.random.default_rng(seed).choice([NAN, 0.0, 1.0, 2.0, 5.0], (annotators, n))
+    units = [unit[~np.isnan(unit)] for unit in labels.T if (~np.isnan(unit)).sum() >= 2]
+    assume(len({x for unit in units for x in unit}) > 1)
+    found = agreement(labels, resamples=100)
+    assert found.alpha.value == pytest.approx(alpha_of(labels), abs=1e-9)
+    equal = [np.mean([c == k for c, k in permutations(unit, 2)]) for unit in units]
+    assert (found.percent.value, found.answers) == (
+        pytest.approx(np.mean(equal)),
+        sum(map(len, units)),
+    )
+
+
+def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, (3, 40)).astype(float)
+    labels[2, rng.random(40) < 0.3] = NAN
+    drawn = [alpha_of(labels[:, rng.integers(0, 40, 40)]) for _ in range(1000)]
+    found = agreement(labels, resamples=2000, seed=0).alpha
+    assert (
+        agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == found
+    )  # a negative code is no answer
+    assert (found.low, found.high) == pytest.approx(
+        tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03
+    )
+    rare = agreement(
+        np.array([[0] * 9 + [1], [0] * 9 + [1]])
+    ).alpha  # draws without a second value are left out
+    assert (rare.low, rare.high) == (1, 1)
+
+
+@refused(
+    *(
+        (partial(Metric, "mine", "mine", **{name: of}), (), name)
+        for name, of in (("kind", "x"), ("bounds", (1, 1)))
+    ),
+    (partial(Metric, "mine", "mine", of="texts", compute=max), (), "compute"),
+    (register_metric, (Metric("gap", "another"),), "taken"),
+    (get_metric, ("acuracy",), "'accuracy'"),
+    (group_accuracy, ([0, 1], [0], [0, 1]), "'labels': 1"),
+    (group_accuracy, ([NAN], [0], [0]), "predictions"),
+    (group_accuracy, (["0"], [0], [0]), "predictions and labels"),
+    (group_accuracy, ([0.2, 0.9], [0, 1], [0, 0]), "predictions"),
+    *(
+        (auroc, given, "wrong|scores")
+        for given in (([0.1, 0.2], [0, 0]), ([0.1, NAN], [0, 1]), ([0.1, 0.2], [0, 2]))
+    ),
+    *(
+        (k_variance, (of,), "features")
+        for of in (np.ones(4), np.ones((1, 4)), np.full((4, 2), np.inf))
+    ),
+    (partial(k_variance, k=3), (np.ones((5, 2)),), "k: .* got 3"),
+    *(
+        (agreement, (of,), "labels: ")
+        for of in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)
+    ),
+)
+def test_errors(of, given_) -> None:
+    of(*given_)

@@ -1,0 +1,274 @@
+"""Discrepancy (eq. 7.2) against its definition; shares from a judge on all images and people on
+some."""
+
+import contextlib
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refusals import refused
+from vldebias.errors import SuspectInputWarning
+from vldebias.measure import shares as module
+from vldebias.measure.resampling import Interval, wilson_interval
+from vldebias.measure.shares import NOT_LABELLED, as_judged, shares_radius, squared_discrepancies
+from vldebias.metrics import corrected_shares, discrepancy
+
+few = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
+MALE, FEMALE, UNKNOWN = 0, 1, 2
+TRUE = np.array([0.57, 0.4, 0.03])
+JUDGES = {  # rows: what is true, columns: what the judge says
+    "calls women men": np.array([[0.97, 0.01, 0.02], [0.4, 0.57, 0.03], [0.3, 0.3, 0.4]]),
+    "says the opposite": np.array([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0], [0.5, 0.5, 0.0]]),
+    "knows nothing": np.array([[0.5, 0.5, 0.0]] * 3),
+    "always says man": np.array([[1.0, 0.0, 0.0]] * 3),
+}
+
+
+def world(rng, judge, n=1500):
+    """What is true, and what the judge says."""
+    truth = rng.choice(3, size=n, p=TRUE)
+    said = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
+    return truth, np.minimum(said, 2)
+
+
+def sampled(rng, truth, said, n, *, stratified):
+    """Labels of n images by lot, and their weights."""
+    people, weights = np.full(len(truth), NOT_LABELLED), np.ones(len(truth))
+    parts = (
+        [np.flatnonzero(said == code) for code in np.unique(said)]
+        if stratified
+        else [np.arange(len(truth))]
+    )
+    for part in parts:
+        chosen = rng.choice(part, min(len(part), n // len(parts)), replace=False)
+        people[chosen], weights[chosen] = truth[chosen], len(part) / len(chosen)
+    return people, weights
+
+
+@few
+@pytest.mark.parametrize("stratified", [False, True])
+@pytest.mark.parametrize("name", JUDGES)
+def test_right_whatever_the_judge_does_and_covered(name, stratified):
+    rng, found, held = np.random.default_rng(3), [], []
+    for _ in range(250):
+        truth, said = world(rng, JUDGES[name])
+        people, weights = sampled(rng, truth, said, 120, stratified=stratified)
+        one = corrected_shares(said, people, 3, weights=weights)
+        found.append(one.shares)
+        interval = one.figures(2)[FEMALE]
+        held.append(interval.low <= TRUE[FEMALE] <= interval.high)
+    error = np.std(found, axis=0) / np.sqrt(len(found))
+    np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - TRUE), 4 * error)
+    assert np.mean(held) > 0.9
+    if name in (
+        "calls women men",
+        "says the opposite",
+    ):  # the judge alone is far off, so the test can fail
+        assert abs((said == FEMALE).mean() - TRUE[FEMALE]) > 0.1
+
+
+@pytest.mark.parametrize(("labels", "told"), [(10, True), (29, True), (30, False), (100, False)])
+def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
+    """Also where judge and people agree about every image that was labelled, and all labels are one
+    value."""
+    said, people = np.zeros(400, int), np.full(400, NOT_LABELLED)
+    people[:labels] = 0
+    with (
+        pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext()
+    ):
+        found = corrected_shares(said, people, 2)
+    for one, most in zip(found.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
+        assert 0 <= one.low <= one.value <= one.high <= most + 1e-12
+        assert one.high - one.low > 0.01
+
+
+def test_an_answer_of_the_judge_without_a_label_warns_and_widens():
+    rng = np.random.default_rng(60)
+    truth, said = (of % 2 for of in world(rng, JUDGES["calls women men"], 400))
+    people, _ = sampled(rng, truth, said, 60, stratified=False)
+    known = corrected_shares(said, people, 2).figures(2)[0]
+    people[said == 1] = NOT_LABELLED
+    with pytest.warns(SuspectInputWarning, match=r"\['1'\]"):
+        blind = corrected_shares(said, people, 2).figures(2)[0]
+    assert blind.high - blind.low > 1.5 * (known.high - known.low)
+
+
+@few
+def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
+    rng = np.random.default_rng(0)
+    truth, said = world(rng, JUDGES["calls women men"], 3000)
+    found = corrected_shares(said, truth, 3)
+    np.testing.assert_allclose(found.shares, np.bincount(truth) / 3000)
+    for name, judge in JUDGES.items():
+        truth, said = world(rng, judge, 20_000)
+        people, _ = sampled(rng, truth, said, 2000, stratified=False)
+        interval, alone = (
+            corrected_shares(said, people, 3).figures(2)[MALE],
+            wilson_interval(1140, 2000),
+        )
+        wide = (interval.high - interval.low) / (alone[1] - alone[0])
+        assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
+
+
+def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
+    rng = np.random.default_rng(1)
+    sure = rng.random(4000) < 0.8
+    truth = np.where(
+        sure, MALE, FEMALE
+    )  # the judge says man throughout; only where it is unsure it errs
+    chosen = np.concatenate(
+        [rng.choice(np.flatnonzero(sure == one), 50, replace=False) for one in (True, False)]
+    )
+    people, weights = np.full(4000, NOT_LABELLED), np.ones(4000)
+    people[chosen] = truth[chosen]
+    weights[sure], weights[~sure] = sure.sum() / 50, (~sure).sum() / 50
+    said = np.zeros(4000, int)
+    found = corrected_shares(said, people, 2, weights=weights)
+    np.testing.assert_allclose(found.shares[0], sure.mean())
+    assert abs(corrected_shares(said, people, 2).shares[0] - 0.5) < 1e-9
+    assert (
+        np.ptp(found.figures(2)[MALE]) < 0.1
+    )  # both kinds are known for certain: only their mixture is estimated
+
+
+def test_a_judge_that_says_one_thing_leaves_the_people_alone():
+    people = np.array([0] * 20 + [1] * 12 + [2] * 8 + [NOT_LABELLED] * 3600)
+    found = corrected_shares(np.zeros(3640, int), people, 3)
+    assert np.array_equal(
+        corrected_shares(["x"] * 3640, people, 3, resamples=2000, seed=0).draws, found.draws
+    )
+    np.testing.assert_allclose(found.shares, [0.5, 0.3, 0.2])
+    share, _, gap, skew = found.figures(2)
+    np.testing.assert_allclose((share.low, share.high), wilson_interval(20, 40), atol=0.02)
+    assert (gap.value, skew.value) == pytest.approx((np.sqrt(2) * 0.125, np.log(1.25)))
+    assert gap.low == skew.low == 0 < gap.value < gap.high
+
+
+@pytest.mark.parametrize("share", [0.5, 0.56, 0.8])
+def test_the_gap_is_covered_also_where_it_is_near_0(share):
+    rng, held, drawn, true = np.random.default_rng(6), [], [], np.sqrt(2) * (share - 0.5)
+    for hits in rng.binomial(120, share, size=200):
+        people = np.array([0] * hits + [1] * (120 - hits) + [NOT_LABELLED] * 1000)
+        found = corrected_shares(np.zeros(1120, int), people, 2, resamples=400)
+        *_, gap, skew = found.figures(2)
+        held.append(gap.low <= true <= gap.high)
+        low, high = np.quantile(np.sqrt(2) * np.abs(found.draws[0, :, 0] - 0.5), [0.025, 0.975])
+        drawn.append(low <= true <= high)  # quantiles of drawn gaps, which lie above 0
+        np.testing.assert_allclose(
+            [skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high]))
+        )
+    assert np.mean(held) >= 0.92
+    if share == 0.5:
+        assert np.mean(drawn) < 0.5
+
+
+@few
+@pytest.mark.parametrize("values", [2, 3])
+def test_squares_are_unbiased_for_each_prompt(values):
+    rng = np.random.default_rng(5)
+    shares = np.array([[0.8, 0.15, 0.05], [0.4, 0.5, 0.1], [1 / 3] * 3])[:, : values + 1]
+    true = squared_discrepancies(1e9 * shares[:, :values])
+    confusion, found = np.array([[0.9, 0.05, 0.05], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6]]), []
+    prompts = np.repeat(np.arange(3), 60)
+    for _ in range(600):
+        truth = np.concatenate([rng.choice(3, size=60, p=p) for p in shares])
+        said = np.minimum((rng.random(180)[:, None] > confusion.cumsum(1)[truth]).sum(1), 2)
+        people = np.full(180, NOT_LABELLED)
+        for p in range(3):
+            chosen = rng.choice(60, 8, replace=False) + 60 * p
+            people[chosen] = truth[chosen]
+        found.append(module.corrected_squares(prompts, said, people, values, weights=np.ones(180)))
+    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(len(found))
+    if values == 3:  # nothing is unknown: exactly unbiased
+        np.testing.assert_array_less(np.abs(mean - true), 4 * error)
+    else:  # divided by an estimated rate
+        np.testing.assert_array_less(np.abs(mean - true), 4 * error + 0.02)
+
+
+def test_more_labels_halve_the_interval_or_there_are_too_few_images():
+    rng = np.random.default_rng(2)
+    truth, said = world(rng, JUDGES["knows nothing"], 50_000)
+    people, _ = sampled(rng, truth, said, 200, stratified=False)
+    found = corrected_shares(said, people, 3)
+    again, _ = sampled(rng, truth, said, 200 + found.more_labels(), stratified=False)
+    narrow, wide = corrected_shares(said, again, 3).figures(2)[MALE], found.figures(2)[MALE]
+    assert (narrow.high - narrow.low) / (wide.high - wide.low) == pytest.approx(0.5, abs=0.05)
+    assert corrected_shares(said[:300], truth[:300], 3).more_labels() is None
+
+
+def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
+    after, before = Interval(0.5, 0.4, 0.9), Interval(0.2, 0.1, 0.2)
+    assert module.independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
+
+
+cases = st.integers(2, 6).flatmap(
+    lambda g: st.tuples(st.just(g), st.lists(st.integers(0, g - 1), min_size=1))
+)
+
+
+@given(cases, st.integers(0, 5))
+def test_discrepancy_ratio_and_kl_are_their_definitions(
+    case: tuple[int, list[int]], unknown: int
+) -> None:
+    n_groups, labels = case
+    counts = np.bincount(labels, minlength=n_groups)
+    shares, even = counts / len(labels), 1 / n_groups
+    expected = math.sqrt(sum((shares - even) ** 2))
+    assert (
+        discrepancy(labels, n_groups)
+        == discrepancy(torch.tensor(labels), n_groups)
+        == pytest.approx(expected)
+    )
+    assert discrepancy([-1] * unknown + labels[::-1], n_groups, unknown=-1) == pytest.approx(
+        expected
+    )
+    both = np.stack([counts, 0 * counts])  # where nothing was counted it is the largest
+    assert module.discrepancies(both) == pytest.approx([expected, math.sqrt(1 - even)])
+    assert module.deviation_ratios(both) == pytest.approx([max(abs(shares - even)) / (1 - even), 1])
+    kl = sum(s * math.log(s * n_groups) for s in shares if s)
+    assert module.kl_divergences(both) == pytest.approx([kl, math.log(n_groups)], abs=1e-12)
+    blind, seen = (
+        [one.value for one in as_judged(np.array(of), n_groups)] for of in ([n_groups] * 4, labels)
+    )
+    assert blind[-2:] == pytest.approx([math.sqrt(1 - even), math.log(n_groups)])
+    assert seen[:-2] == pytest.approx(shares)
+
+
+def test_the_squared_discrepancy_is_unbiased() -> None:
+    p, rng = np.array([0.6, 0.3, 0.1]), np.random.default_rng(1)
+    for n in (2, 10):
+        drawn = squared_discrepancies(rng.multinomial(n, p, size=200_000))
+        assert drawn.mean() == pytest.approx(((p - 1 / 3) ** 2).sum(), abs=4e-3)
+    assert squared_discrepancies(np.array([[1, 0, 0], [0, 0, 0]])) == pytest.approx(2 / 3)
+
+
+def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
+    p, rng = np.array([0.7, 0.3]), np.random.default_rng(2)
+    counts = rng.multinomial(25, p, size=400)
+    inside = np.linalg.norm(counts / 25 - p, axis=1) <= shares_radius(counts, resamples=400)
+    assert inside.mean() > 0.92
+    assert 0 < shares_radius(np.array([[25, 0]]))[0] < 0.2  # 25 alike are not certain
+    assert np.array_equal(shares_radius(counts), shares_radius(counts, resamples=2000, seed=0))
+    assert shares_radius(np.array([[0, 0]]))[0] == pytest.approx(math.sqrt(0.5))
+
+
+@refused(
+    *((discrepancy, (labels, 2), "labels: .* 0 .. 1") for labels in ([0, 2], [-1, 0], ["f", "m"])),
+    (partial(discrepancy, unknown=-1), ([-1, -1], 2), "labels: all 2"),
+    *((partial(discrepancy, unknown=code), ([0, 1], 2), "unknown: ") for code in (0, 1)),
+    (discrepancy, ([0, 0], 1), "n_groups: "),
+    *(
+        (corrected_shares, ([0] * 30, of * 10, 2), "people|length")
+        for of in ([NOT_LABELLED] * 3, [0])
+    ),
+    (corrected_shares, ([0] * 30, [0, 1, 2] * 10, 2), r"people: expected codes -1 \.\. 1"),
+    (lambda *of: corrected_shares(*of).figures(2), ([0] * 30, [2] * 30, 3), "can be told"),
+    (partial(corrected_shares, weights=[1, 0, 1] * 10), ([0] * 30, [0, 1, 1] * 10, 2), "above 0"),
+)
+def test_errors(of, given_):
+    of(*given_)

@@ -1,0 +1,163 @@
+"""The bootstrap against scipy, exact enumeration and its own coverage."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from tests.refusals import refused
+from vldebias.measure import resampling
+from vldebias.measure.resampling import (
+    percentile_interval,
+    recentred_interval,
+    resampled_values,
+    wilson_interval,
+)
+from vldebias.metrics import bootstrap_interval, worst_group_accuracy
+
+counts_of, weights_of = resampling.resampled_counts, resampling.resampled_weights
+
+
+def test_agrees_with_scipy() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=200)
+    y, correlation = x + rng.normal(size=200), lambda a, b: np.corrcoef(a, b)[0, 1]
+    for level in (0.95, 0.5):
+        how = {
+            "paired": True,
+            "vectorized": False,
+            "method": "percentile",
+            "n_resamples": 3000,
+            "rng": rng,
+        }
+        theirs = stats.bootstrap(
+            (x, y), correlation, confidence_level=level, **how
+        ).confidence_interval
+        found = bootstrap_interval(x, y, statistic=correlation, level=level, resamples=3000)
+        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+
+
+def test_the_worst_group_is_picked_again_in_every_resample() -> None:
+    """The worse of two noisy accuracies that are equal lies below either of them."""
+    groups, predictions = np.repeat([0, 1], 100), np.tile(np.repeat([1, 0], [80, 20]), 2)
+    found = bootstrap_interval(
+        predictions, np.ones(200, int), groups, statistic=worst_group_accuracy
+    )
+    fixed = bootstrap_interval(predictions[:100])
+    assert found.value == fixed.value == 0.8
+    assert found.high < fixed.high - 0.01
+    rows = np.random.default_rng(3).integers(200, size=(2000, 200))
+    naive = [min(predictions[row][groups[row] == g].mean() for g in (0, 1)) for row in rows]
+    assert (found.low, found.high) == pytest.approx(
+        tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02
+    )
+
+
+def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> None:
+    """So a difference of two draws is paired: narrow where the errors are shared."""
+    rng = np.random.default_rng(12)
+    values = {name: rng.random(80) for name in ("none", "cali")}
+    point, drawn = resampled_values(
+        values, statistic=lambda drawn: drawn.max(-1), resamples=300, seed=3
+    )
+    for name, own in values.items():
+        alone = bootstrap_interval(own, statistic=np.max, resamples=300, seed=3)
+        assert (point[name], *percentile_interval(drawn[name])) == (
+            alone.value,
+            alone.low,
+            alone.high,
+        )
+    before = rng.normal(size=300)
+    after = before + 0.1 + 0.05 * rng.normal(size=300)
+    _, drawn = resampled_values({"before": before, "after": after}, resamples=2000, seed=0)
+    direct = bootstrap_interval(after - before)
+    assert percentile_interval(drawn["after"] - drawn["before"]) == pytest.approx(
+        (direct.low, direct.high)
+    )
+    assert (
+        direct.low > 0 > percentile_interval(drawn["after"] - drawn["before"][::-1])[0]
+    )  # unpaired
+
+
+def test_tensors_and_seeds() -> None:
+    values = np.random.default_rng(7).normal(size=(50, 3))
+    whole = bootstrap_interval(values)
+    assert whole == bootstrap_interval(values, level=0.95, resamples=2000, seed=0)
+    assert whole == bootstrap_interval(torch.tensor(values)) != bootstrap_interval(values, seed=2)
+    assert (
+        bootstrap_interval(values, resamples=1).low == bootstrap_interval(values, resamples=1).high
+    )
+
+
+def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    (weights,) = weights_of(40, 4000, 3, 40)
+    (counts,) = counts_of(np.ones((2, 20), int), 4000, seed=3)
+    for drawn in (weights, counts.reshape(4000, 40)):
+        assert (drawn.sum(1) == 40).all()
+        assert drawn.mean(0) == pytest.approx(1, abs=0.1)
+        assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
+    (some,) = weights_of(40, 4000, 6, 9)  # of some rows those that they have among all
+    for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
+        assert stats.ks_2samp(law(weights[:, :9], axis=1), law(some, axis=1)).pvalue > 1e-3
+    (fewer,) = counts_of(
+        np.array([2, 2]), 20_000, 0, size=3
+    )  # a mean has the variance that a sample's has
+    assert (fewer[:, 0] / 3).var() == pytest.approx(
+        np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05
+    )
+    for most, number in ((40 * 7, 572), (39, 4000)):
+        for name in ("_WEIGHTS", "_BLOCK"):
+            monkeypatch.setattr(resampling, name, most)
+        parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
+        assert [*map(len, parts)] == [number] * 2
+        for blocks, whole in zip(parts, (weights, counts), strict=True):
+            assert np.array_equal(
+                np.concatenate(blocks), whole
+            )  # memory does not change the numbers
+
+
+def test_means_of_few_different_rows_are_counted_with_the_same_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng, found = np.random.default_rng(2), []
+    before = rng.random(800) < 0.7
+    after = before & (rng.random(800) < 0.9)
+    for least in (resampling._REPEATED, 801):
+        monkeypatch.setattr(resampling, "_REPEATED", least)
+        point, drawn = resampled_values({"a": before, "b": after}, resamples=2000, seed=0)
+        spread = [float(one.std()) for one in (drawn["b"], drawn["b"] - drawn["a"])]
+        found.append([*percentile_interval(drawn["a"]), *spread, point["b"]])
+    assert found[0] == pytest.approx(found[1], abs=0.006)
+    assert found[0] != found[1]
+
+
+def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:
+    drawn = np.linspace(10, 20, 101)
+    assert recentred_interval(3.0, drawn) == pytest.approx((3 - 4.75, 3 + 4.75))
+    assert recentred_interval(3.0, drawn, level=0.5) == pytest.approx((0.5, 5.5))
+    assert recentred_interval(3.0, np.array([0.0] * 99 + [100.0])) == pytest.approx(
+        (2.0, 3.0)
+    )  # it holds the value
+
+
+@given(st.integers(1, 400), st.data())
+def test_wilson_is_scipys(n: int, data: st.DataObject) -> None:
+    hits = data.draw(st.integers(0, n))
+    expected = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    low, high = wilson_interval(hits, n)
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert 0 <= low <= hits / n <= high <= 1
+
+
+@refused(
+    (([1.0], [1.0, 2.0]), {"statistic": max}, "one length"),
+    ((), {}, "one or more arrays"),
+    *((([1.0, 2.0],), {"level": level}, "level") for level in (0, 1, 95)),
+    (([1.0, 2.0],), {"resamples": 0}, "resamples"),
+    (([1.0, 2.0],), {"statistic": lambda v: float("nan")}, "statistic: .* 2001 of 2001"),
+    (([1.0, float("nan")],), {}, r"arrays\[0\]: 1 of 2"),
+)
+def test_errors(arrays: tuple, options: dict) -> None:
+    bootstrap_interval(*arrays, **options)

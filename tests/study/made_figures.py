@@ -1,0 +1,46 @@
+"""Made-up figures and results with the shape of real ones."""
+
+from typing import Any
+
+from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+
+
+def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
+    given: dict[str, Any] = {
+        "task": "birds",
+        "metric": "average",
+        "better": "higher",
+        "n": {"images": 100},
+    }
+    given |= {"interval": (value - 0.1, value + 0.1), "change": None}
+    return Measurement(method=method, value=value, **(given | fields))
+
+
+def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
+    given: dict[str, Any] = {
+        "description": "what was done",
+        "model": "ViT-L-14/openai",
+        "fingerprint": None,
+    }
+    given |= {"prompts": "waterbirds", "prompts_hash": "0" * 64, "split": "test", "seeds": [0]}
+    given |= {"methods": {"none": {}}, "n": {"images": 100}}
+    return TaskProvenance(task=task, **(given | fields))
+
+
+def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any) -> Result:
+    given: dict[str, Any] = {
+        "name": "x",
+        "versions": {"vldebias": "1"},
+        "commit": None,
+        "seconds": 1.0,
+    }
+    return Result(rows=figures, provenance=list(protocols), **(given | fields))
+
+
+def cell(
+    part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None
+) -> Measurement:
+    """The one row with these names; of any lambda where there is one."""
+    names, rows = (metric, method, subset), part.rows
+    (found,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))
+    return found

@@ -1,0 +1,93 @@
+"""A folder of images painted by hand, whose colours say what they show: red the gender, green the
+age, blue the job."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from vldebias.judge.plan import GeneratedImages, PlannedImage
+from vldebias.pictures import write_png
+from vldebias.prompts import make_prompt_set
+from vldebias.study.generation import GenerationTask
+
+TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker")
+JOBS = (*TRAIN, *UNSEEN)
+GENDERS, AGES = ("male", "female"), ("young", "old", "ageless")
+UNCLEAR = 2  # a gender that the judge below cannot tell
+VALUES = {"male": ["male"], "female": ["female"]}
+PEOPLE = make_prompt_set(
+    "people",
+    VALUES,
+    TRAIN,
+    ["a {attribute} {concept}"],
+    (),
+    test_concepts=UNSEEN,
+    class_template="a {concept}",
+)
+Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
+
+
+def task(**fields: Any) -> GenerationTask:
+    given = {"prompts": PEOPLE, "variants": {"cali": {}}, "attributes": ["gender"], "resamples": 50}
+    return GenerationTask.build(given | fields)
+
+
+def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[GeneratedImages, Shows]:
+    """Images of every prompt under "none" and "cali" that show this and that; returns what each
+    shows."""
+    settings = {
+        "images": 5,
+        "stated_images": 2,
+        "seeds": [0, 1],
+        "steps": 1,
+        "batch_size": 1,
+    } | changes
+    made = (
+        task(**settings)
+        .plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None})
+        .settle(folder)
+    )
+    shows = {}
+    for image in made:
+        job = JOBS.index(image.concept) if image.concept in JOBS else 0
+        shows[image.path] = (int(rng.integers(3)), int(rng.integers(3)), int(rng.choice([job, 0])))
+        repaint(made, image, shows[image.path])
+    return made, shows
+
+
+def chosen(made: GeneratedImages, *, stated: bool = False, **of: str) -> GeneratedImages:
+    """The images of a variant=, part= or concept=, of prompts that state their attribute or that do
+    not."""
+    own = [one for one in made if (one.stated is not None) == stated]
+    return replace(
+        made, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items()))
+    )
+
+
+def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, int]) -> None:
+    """One image that shows this gender, age and job."""
+    about = {
+        "flagged": shown[0] == UNCLEAR,
+        "left_alone": image.variant == "cali" and image.stated is not None,
+    }
+    write_png(Image.new("RGB", (4, 4), shown), made.path(image), about)
+
+
+class Reader:
+    """Reads the colours; is not sure of unclear genders. `asked` counts the images that it was
+    shown."""
+
+    name = "reader of colours"
+
+    def __init__(self, fingerprint: str = "1") -> None:
+        self.names = {"job": tuple(job.title() for job in JOBS), "gender": GENDERS, "age": AGES}
+        self.fingerprint, self.asked = fingerprint, 0
+
+    def predict(self, images: Any) -> dict[str, np.ndarray]:
+        self.asked += len(images)
+        gender, age, job = np.array([image.getpixel((0, 0)) for image in images]).T
+        chances = np.array([[0.9, 0.1], [0.1, 0.9], [0.6, 0.4]])
+        return {"gender": chances[gender], "age": np.eye(3)[age], "job": np.eye(len(JOBS))[job]}

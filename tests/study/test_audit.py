@@ -1,0 +1,290 @@
+"""`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is
+refused."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import vldebias
+from vldebias.errors import InvalidInputError
+from vldebias.prompts import PromptSet, balance_prompts, load_prompts
+from vldebias.study.auditing import LEVEL, ShareLine, read_prompts, read_shares, subject
+
+pytestmark = pytest.mark.usefixtures("no_charts")
+
+Texts = Mapping[str, torch.Tensor]
+GENDER = load_prompts("gender")
+_ALL = [f"A photo of a {one}." for one in read_shares(None, GENDER).index]
+_REASONS = balance_prompts(_ALL, GENDER).reasons
+JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
+CHAIR, CASTLE, STATED = "A red chair", "A doctor in a castle.", "a female doctor"
+ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
+
+
+def lean_of(text: str) -> float:
+    return (JOBS.index(text) - 20) / 20
+
+
+@pytest.fixture(scope="module")
+def texts() -> Texts:
+    """Texts of 40 jobs on one line between the values of gender, near to each other but for one
+    stranger."""
+    rows, rng = {}, np.random.default_rng(0)
+    for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
+        row = 0.05 * rng.standard_normal(16) + np.eye(16)[2]
+        row[0] = {("male",): 1.0, ("female",): -1.0}.get(GENDER.values_in(text), 0.0)
+        if text in JOBS:
+            row[0] = 0.4 * lean_of(text)
+        rows[text] = torch.from_numpy(row)
+    return rows | {
+        CASTLE: torch.from_numpy(np.eye(16)[2] + 0.01 * np.eye(16)[0] + 0.45 * np.eye(16)[7])
+    }
+
+
+@pytest.fixture(scope="module")
+def judged() -> pd.DataFrame:
+    """Counts that follow the lean but for noise, of every second job."""
+    rng = np.random.default_rng(1)
+    share = [
+        np.clip(0.5 + 0.4 * lean_of(job) + 0.08 * rng.standard_normal(), 0, 1) for job in JOBS[::2]
+    ]
+    male = np.round(100 * np.array(share))
+    return pd.DataFrame({"prompt": JOBS[::2], "male": male, "female": 100 - male})
+
+
+@pytest.fixture(scope="module")
+def result(texts: Texts, judged: pd.DataFrame) -> vldebias.study.Result:
+    return vldebias.audit(ASKED, "gender", texts=texts, calibration=judged)
+
+
+class TestShareLine:
+    def test_left_out_is_what_refitting_without_it_gives(self) -> None:
+        rng = np.random.default_rng(0)
+        x, y = 0.01 * rng.standard_normal(12), rng.uniform(size=12)
+        line, fits = (
+            ShareLine(x, y),
+            [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)],
+        )
+        left = [np.clip(np.polyval(fit, one), 0, 1) for fit, one in zip(fits, x, strict=True)]
+        assert (line.left_out, line.at(x)) == (
+            pytest.approx(left),
+            pytest.approx(np.polyval(np.polyfit(x, y, 1), x)),
+        )
+        assert line.r2 == pytest.approx(1 - np.sum((y - left) ** 2) / np.sum((y - y.mean()) ** 2))
+
+    def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
+        rng = np.random.default_rng(1)
+        x, y = rng.standard_normal(30), rng.uniform(0.3, 0.7, size=30)
+        ends = []
+        for i in range(30):  # eq. 1.4, refitting every line
+            slope, intercept = np.polyfit(np.delete(x, i), np.delete(y, i), 1)
+            off = abs(y[i] - np.clip(slope * x[i] + intercept, 0, 1))
+            ends.append((slope * 0.3 + intercept - off, slope * 0.3 + intercept + off))
+        lows, highs = (sorted(end) for end in zip(*ends, strict=True))
+        rank = int(np.ceil(LEVEL * 31))
+        low, high = ShareLine(x, y).interval(np.array([0.3]))
+        assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
+
+    def test_intervals_cover(self) -> None:
+        rng, inside = np.random.default_rng(2), []
+        for _ in range(300):
+            x = rng.standard_normal(31)
+            y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
+            low, high = ShareLine(x[:30], y[:30]).interval(x[30:])
+            inside.append(low[0] <= y[30] <= high[0])
+        assert np.mean(inside) == pytest.approx(LEVEL, abs=0.04)
+
+    def test_chances_are_the_share_of_moved_lines_above_parity(self) -> None:
+        rng = np.random.default_rng(3)
+        x = rng.standard_normal(30)
+        line = ShareLine(x, np.clip(0.5 + 0.2 * x + 0.05 * rng.standard_normal(30), 0, 1))
+        high, middle, low = line.chance(np.array([1.0, 0.0, -1.0]), 0.5)
+        assert (high, low) == (pytest.approx(30.5 / 31), pytest.approx(0.5 / 31))
+        assert 0.2 < middle < 0.8
+        low_ends, high_ends = line.interval(far := np.array([9.0, -9.0]))
+        assert (line.at(far).tolist(), high_ends[0], low_ends[1]) == ([1, 0], 1, 0), (
+            "shares end at 0 and 1"
+        )
+        assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
+
+    def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
+        x = np.arange(19) / 1000
+        for n, ends in (
+            (8, (0, 1)),
+            (18, (0, 1)),
+            (19, (pytest.approx(0.003), pytest.approx(0.003))),
+        ):
+            low, high = ShareLine(x[:n], x[:n]).interval(x[3:4])
+            assert (low[0], high[0]) == ends
+        for few, alike in ((x[:7], x[:7]), (np.zeros(10), x[:10])):
+            with pytest.raises(InvalidInputError, match="calibration"):
+                ShareLine(few, alike)
+
+
+class TestCalibration:
+    def test_subject(self) -> None:
+        assert subject("A photo of the face of a nurse.") == "nurse"
+        assert subject("a portrait of an Actor") == "actor"
+        assert subject("A photo of administrative assistant") == "administrative assistant"
+
+    def test_published_counts(self) -> None:
+        table = read_shares(None, GENDER)
+        assert len(table) == 153
+        assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
+        with pytest.raises(InvalidInputError, match="calibration"):
+            read_shares(None, load_prompts("race"))
+
+    def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        path, women = tmp_path / "t.csv", "prompt,value\n" + "nurse,female\n" * 3
+        men = f"{women}nurse,Man\nnurse,cannot tell\n"
+        for content, male in (
+            (women, 0),
+            (men, 0.25),
+            ("prompt,men,women\nnurse,1,3\npilot,0,0\n", 0.25),
+        ):
+            path.write_text(content)
+            assert read_shares(path, GENDER).to_dict("index") == {
+                "nurse": {"male": male, "female": 1 - male}
+            }
+        for content in (
+            "a,b\n1,2\n",
+            "prompt,value\nnurse,cat\n",
+            "prompt,male,female\nnurse,x,1\n",
+            "prompt,male,female\nnurse,-1,2\n",
+            "prompt,male,female\nnurse,1,1\nNurse,1,1\n",
+            'prompt,male,female,note\nnurse,1,1,"a\npilot,1,1,b\n',
+            "prompt,male,men,female\nnurse,1,2,1\n",
+        ):
+            path.write_text(content)
+            with pytest.raises(InvalidInputError, match=r"t\.csv"):
+                read_shares(path, GENDER)
+
+
+class TestAudit:
+    def test_unseen_prompts_are_predicted(self, result: Any) -> None:
+        rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}
+        for job in JOBS[1::2]:
+            row = rows[f"{job}: male"]
+            assert row.value == pytest.approx(0.5 + 0.4 * lean_of(job), abs=0.15)
+            assert row.interval[0] <= row.value <= row.interval[1]
+        assert result.row("audit", "lean_r2", "none").value > 0.8
+
+    def test_the_most_urgent_come_first_and_what_cannot_be_predicted_last(
+        self, result: Any
+    ) -> None:
+        advice = result.provenance[0].settings["prompts"]
+        rows = {row.subset: row.value for row in result.rows}
+        sure = [
+            abs(rows[f"{text}: male"] - 0.5)
+            for text, one in advice.items()
+            if one.startswith("leans")
+        ]
+        assert (np.diff(sure) < 1e-9).all()
+        starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "perhaps leans male"}
+        starts |= {CASTLE: "not covered", STATED: "states female", CHAIR: "no person found"}
+        assert all(advice[text].startswith(start) for text, start in starts.items())
+        assert set(list(advice)[-2:]) == {STATED, CHAIR}
+        kinds = [one.split()[0] for one in advice.values()][:-2]
+        assert kinds == sorted(kinds), "those that lean, what is not covered, and perhaps"
+        said = result.provenance[0].description
+        assert "not covered 3" in said
+        assert f"by {len(JOBS[::2])} judged prompts (given labels)" in said
+        assert said.count("Look first at") == 1
+        assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in said
+        assert not any(STATED in name or CHAIR in name for name in rows), (
+            "no share where no image is needed"
+        )
+
+    def test_where_few_were_judged_a_side_is_told_all_the_same(
+        self, texts: Texts, judged: pd.DataFrame
+    ) -> None:
+        (about,) = vldebias.audit(
+            JOBS[1:2], "gender", texts=texts, calibration=judged[::2]
+        ).provenance
+        assert ("% female [0%, 100%]" in about.description, about.seeds) == (True, [0])
+
+    def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
+        pipe = vldebias.load_host(pipeline="miniature")
+        said = (
+            vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
+        )
+        assert "These counts are not of miniature" in said
+
+    def test_shares_that_texts_hardly_tell_are_said(
+        self, texts: Texts, judged: pd.DataFrame, result: Any
+    ) -> None:
+        order = np.random.default_rng(0).permutation(len(judged))
+        dealt = judged.assign(
+            male=judged.male.to_numpy()[order], female=judged.female.to_numpy()[order]
+        )
+        shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
+        faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
+        assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
+        said = [vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt), faint, result]
+        assert ["hardly better" in one.provenance[0].description for one in said] == [
+            True,
+            False,
+            False,
+        ]
+
+    def test_several_values_sum_to_one(self) -> None:
+        values = ("pale", "tan", "dark")
+        own = {value: (value,) for value in values}
+        group = tuple(f"a {value} one" for value in values)
+        prompts = PromptSet(name="tones", groups=(group,), attributes=own, spurious=values)
+        rng, counts = np.random.default_rng(0), []
+        rows = {
+            text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*values, *group))
+        }
+        for i in range(30):
+            share = rng.dirichlet((1, 1, 1))
+            concept, text = (
+                (f"thing{i} of stone", "A photo of a {}.")
+                if i % 2
+                else (f"thing{i} with four words", "{}")
+            )
+            row = np.concatenate([share, 0.1 * rng.standard_normal(5)])
+            rows[text.format(concept)] = torch.from_numpy(
+                row
+            )  # a concept of four words or more is a prompt
+            counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
+        asked = ["thing0 with four words", "A photo of a thing1 of stone."]
+        found = vldebias.audit(asked, prompts, texts=rows, calibration=pd.DataFrame(counts))
+        shares = [row.value for row in found.rows if row.metric == "predicted_share"]
+        assert (len(shares), sum(shares)) == (6, pytest.approx(2))
+        assert found.provenance[0].n["calibration prompts"] == 30
+        r2 = found.row("audit", "lean_r2", "none", subset="pale").value
+        assert (
+            f"left out of the line, is predicted with R2 {r2:.2f}."
+            in found.provenance[0].description
+        )
+
+    def test_what_cannot_be_asked_is_refused(
+        self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
+    ) -> None:
+        (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
+        (tmp_path / "q.txt").touch()
+        (tmp_path / "r.txt").write_text(
+            f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", encoding="utf-8-sig"
+        )
+        assert read_prompts(tmp_path / "r.txt") == (CHAIR, CASTLE)
+        men = {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}
+        for asked, how, said in (
+            ([JOBS[0]], {}, "model=, pipe= and texts="),
+            (["A photo of a stranger."], {"texts": texts}, "stranger"),
+            ([], {"texts": texts}, "one or more"),
+            ([JOBS[0]], {"texts": men}, r"\['female'\]"),
+            *(
+                (tmp_path / f"{name}.txt", {"texts": texts}, rf"{name}\.txt")
+                for name in ("no such", "p", "q")
+            ),
+        ):
+            with pytest.raises(InvalidInputError, match=said):
+                vldebias.audit(asked, "gender", calibration=judged, **how)

@@ -1,0 +1,60 @@
+"""Generated images that a judge read and people labelled some of."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.study.painted_by_hand import GENDERS, Reader, paint, task
+from vldebias.judge.answers import AnnotationLog
+from vldebias.judge.scores import last_judgements
+from vldebias.options import Options
+from vldebias.study import SharesTask
+from vldebias.study.task import Session
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:people:vldebias.errors.SuspectInputWarning"
+)  # few labels
+
+
+class Wrong(Reader):
+    """Calls every image that is not male a man every second time."""
+
+    def predict(self, images: Any) -> dict[str, np.ndarray]:
+        found = super().predict(images)
+        found["gender"][::2] = [0.9, 0.1]
+        return found
+
+
+def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
+    """All that the judge calls women are asked about and a fifth of the others: answers that count
+    alike would lie."""
+    folder, shows = paint(tmp_path / "drawn", np.random.default_rng(3), images=20)
+    truth = {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
+    task().measure(folder.folder, Wrong())
+    _, said, _ = last_judgements(folder, "gender", GENDERS)
+    judged = {image.path: one for image, one in zip(folder, said, strict=True)}
+    asked = [
+        (i, 1 if judged[i.path] == "female" else 5)
+        for i in folder
+        if i.stated is None and i.part == "unseen"
+    ]
+    log = AnnotationLog(tmp_path / "a.jsonl")
+    for one, weight in (pair for n, pair in enumerate(asked) if n % pair[1] == 0):
+        for who in ("ada", "ben"):
+            log.append(one.path, who, "gender", truth[one.path], weight=weight)
+    human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
+    found = human.measured(
+        human.inputs(Session(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder)))
+    )
+    assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
+    rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}
+    chosen = [i.path for i, _ in asked if i.variant == "none"]
+    share = np.mean([truth[path] == "male" for path in chosen])
+    row = rows["gender corrected", "corrected_share", "none", "male"]
+    assert row.interval[0] <= share <= row.interval[1]
+    assert row.n["images"] == len(chosen)
+    assert rows["gender", "share", "none", "mean over prompts: male"].value == pytest.approx(
+        share, abs=0.12
+    )

@@ -1,0 +1,77 @@
+"""Intervals cover the truth as often as they say, where theory says that they can; and the
+committed simulation."""
+
+from pathlib import Path
+
+import pytest
+
+from eval.experiments import coverage as study
+from vldebias.measure.result import Result
+
+COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
+BY_NAME = {setting.name: setting for setting in study.SETTINGS}
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (
+            "one worst group of 60 images",
+            dict.fromkeys([*study.ALL, f"{study.HARDEST}, Wilson"], (0.91, 0.99)),
+        ),
+        ("four groups tied", {"worst_group": (0, 0.7), "gap": (0, 0), "average": (0.9, 0.99)}),
+        (
+            "worst accuracy 0.005, of 100 images",
+            {"worst_group, percentile alone": (0, 0.6), "worst_group": (0.95, 1)},
+        ),
+    ],
+)
+def test_intervals_cover_where_they_can(
+    setting: str, expected: dict[str, tuple[float, float]]
+) -> None:
+    """0.95 +- 3 standard errors. The minimum of tied groups is biased downwards; Wilson mends the
+    boundary."""
+    found = study.simulate(BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200)
+    for name, (low, high) in expected.items():
+        assert low <= found[name]["coverage"] <= high, name
+    if setting == "four groups tied":
+        assert found["worst_group"]["bias"] < -0.02 < 0.3 < found["worst_group"]["interval_below"]
+
+
+@pytest.mark.slow
+def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
+    committed = Result.read(COMMITTED)
+    assert {one.task for one in committed.provenance} == BY_NAME.keys()
+    for one in committed.provenance:
+        assert one.n["data sets"] >= 1000
+        assert tuple(one.settings["after"]) == BY_NAME[one.task].after
+        for interval, about in one.methods.items():
+            if about["expected"]:
+                assert 0.92 <= committed.row(one.task, "coverage", interval).value <= 0.98, (
+                    one.task,
+                    interval,
+                )
+
+    def covered(setting: str, interval: str) -> float:
+        return committed.row(setting, "coverage", interval).value
+
+    assert covered("four groups tied", "worst_group") < 0.7
+    assert covered("fourteen groups tied", "worst_group") < 0.05
+    assert covered("a worst group of 10 images", "change of worst_group") < 0.92
+    assert covered("worst accuracy 0.04, of 50 images", "change of worst_group") < 0.8
+
+
+def test_committed_intervals_of_shares_cover() -> None:
+    """All but MaxSkew of a gallery of 100 of which five are of the rarer group, where resamples
+    repeat those five."""
+    result = Result.read(COMMITTED.with_name("coverage_shares.json"))
+    rows = {
+        (row.task, row.method, row.subset): row.value
+        for row in result.rows
+        if row.metric == "coverage"
+    }
+    assert len(rows) == 4 * (
+        3 * 2 * 3 + 2
+    )  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
+    assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
+    assert min(rows.values()) >= 0.92

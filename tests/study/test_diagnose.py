@@ -1,0 +1,329 @@
+"""`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the
+page."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.linear_model import Ridge
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+from torch import nn
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.data import Embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import TextTable
+from vldebias.metrics import k_variance
+from vldebias.prompts import load_prompts
+from vldebias.study import Result, render
+from vldebias.study.diagnosis import margins, readable, wrong_labels
+
+pytestmark = pytest.mark.usefixtures("no_charts")
+
+
+def two_values(
+    n: int = 400, d: int = 12, gap: float = 4.0, seed: int = 0
+) -> tuple[torch.Tensor, np.ndarray]:
+    """Rows of length 1 whose first column tells a value."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(2, size=n)
+    rows = rng.standard_normal((n, d))
+    rows[:, 0] += gap * (codes - 0.5)
+    return normalize(torch.from_numpy(rows), dim=1).float(), codes
+
+
+class TestReaders:
+    def test_the_neighbour_is_the_nearest_of_the_other_folds(self) -> None:
+        rows, codes = two_values(200, gap=1.5)
+        cosines, right = (rows @ rows.T).fill_diagonal_(-1).numpy(), np.zeros(200)
+        for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(rows, codes):
+            right[test] = codes[train[cosines[np.ix_(test, train)].argmax(1)]] == codes[test]
+        expected = np.mean([right[codes == code].mean() for code in (0, 1)])
+        assert readable(rows, codes, "neighbour").accuracy == pytest.approx(expected, abs=0.01)
+
+    def test_labels_without_meaning_are_at_chance_and_an_attribute_is_not(self) -> None:
+        rows, codes = two_values()
+        read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
+        assert sum(one.accuracy <= one.limit for one in read) >= 6
+        found = readable(rows, codes)
+        assert 0.5 < found.limit < 0.6 < 0.9 < found.accuracy
+        assert np.array_equal(found.draws, readable(rows, codes, seed=0, resamples=2000).draws)
+        low, high = np.percentile(found.draws, (2.5, 97.5))
+        assert low < found.accuracy < high < low + 0.08
+
+    @pytest.mark.parametrize("reader", ["linear", "neighbour"])
+    def test_chance_is_one_over_the_values_whatever_their_shares(self, reader: str) -> None:
+        rng = np.random.default_rng(0)
+        found = readable(
+            rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
+        )
+        assert found.accuracy == pytest.approx(1 / 3, abs=0.06)
+        assert 1 / 3 < found.limit < 1 / 3 + 0.1
+
+    def test_turning_and_scaling_change_nothing(self) -> None:
+        rows, codes = two_values(80, d=6)
+        turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(1)))[0]
+        for reader in ("linear", "neighbour"):
+            one, other = readable(rows, codes, reader), readable(7.0 * rows @ turn, codes, reader)
+            assert one.accuracy == pytest.approx(other.accuracy, abs=0.03)
+
+
+class TestWrongLabels:
+    def test_no_row_is_judged_by_what_it_was_fitted_on(self) -> None:
+        rows, codes = two_values()
+        listed = wrong_labels(rows, codes).sort_values("row")
+        for rest, held in StratifiedKFold(5, shuffle=True, random_state=0).split(rows, codes):
+            oracle = Ridge(alpha=rows.double().var(0, correction=0).mean().item() * len(rows))
+            scores = oracle.fit(rows.numpy()[rest], np.eye(2)[codes[rest]]).predict(
+                rows.numpy()[held]
+            )
+            given_, other = (
+                scores[range(len(held)), codes[held]],
+                scores[range(len(held)), 1 - codes[held]],
+            )
+            np.testing.assert_allclose(
+                listed.confidence.to_numpy()[held], given_ - other, atol=1e-4
+            )
+
+    def test_labels_that_were_changed_come_first(self) -> None:
+        digits, rng = load_digits(), np.random.default_rng(0)
+        x, y = digits.data / 16.0, digits.target
+        wrong = rng.random(len(y)) < 0.1
+        given_labels = np.where(wrong, (y + rng.integers(1, 10, len(y))) % 10, y)
+        listed = wrong_labels(x, given_labels)
+        assert list(listed.columns) == ["row", "given", "proposed", "confidence"]
+        assert (listed.confidence.is_monotonic_increasing, listed.index[0]) == (True, 0)
+        assert roc_auc_score(wrong[listed.row], -listed.confidence) > 0.9
+        first = listed[: wrong.sum()]
+        assert (first.proposed.astype(int).to_numpy() == y[first.row]).mean() > 0.7
+        some = wrong_labels(x, [None if i % 3 == 0 else f"c{label}" for i, label in enumerate(y)])
+        assert sorted(some.row) == [i for i in range(len(y)) if i % 3], (
+            "unknown labels are left out"
+        )
+        assert all(f"c{y[row]}" == one for row, one in zip(some.row, some.given, strict=True))
+
+
+@pytest.fixture(scope="module")
+def clusters() -> tuple[torch.Tensor, np.ndarray]:
+    codes = torch.arange(60) % 3
+    rows = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return rows + 2 * nn.functional.one_hot(codes, 5), codes.numpy()
+
+
+class TestMargins:
+    def test_gradients_are_those_of_autograd(self, clusters: Any) -> None:
+        rows, codes = clusters
+        torch.manual_seed(0)
+        head = nn.Linear(5, 3).double()
+        found, variance = margins(head, rows, codes)
+        leaf = rows.clone().requires_grad_()
+        scores = head(leaf)
+        own, rest = (
+            scores[range(60), codes],
+            scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf),
+        )
+        margin = own - rest.max(1).values
+        (slope,) = torch.autograd.grad(margin.sum(), leaf)
+        np.testing.assert_allclose(found["margin"], margin.detach(), atol=1e-9)
+        np.testing.assert_allclose(
+            found["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
+        )
+        each = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
+        steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
+        np.testing.assert_allclose(variance, each)
+        np.testing.assert_allclose(
+            found["kv_margin"], margin.detach() / np.mean(each * steepest)
+        )  # 20 rows a class
+        np.testing.assert_allclose(found["kv_gn_margin"], found["gn_margin"] / np.mean(each))
+
+    @settings(max_examples=15)
+    @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
+    def test_kv_margins_know_no_rotation_and_no_scale(
+        self, seed: int, of_rows: float, of_head: float
+    ) -> None:
+        torch.manual_seed(0)
+        codes = torch.arange(24) % 2
+        rows = torch.randn(24, 4, dtype=torch.float64) + codes[:, None]
+        weight, bias = torch.randn(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        turn = torch.linalg.qr(
+            torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        )[0]
+        one, _ = margins((weight, bias), rows, codes.numpy())
+        other, _ = margins((of_head * weight @ turn, bias), of_rows * rows @ turn, codes.numpy())
+        np.testing.assert_allclose(one["kv_margin"], other["kv_margin"], rtol=1e-4, atol=1e-8)
+        np.testing.assert_allclose(one["kv_gn_margin"], other["kv_gn_margin"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
+    """Images of two classes and a gender that one direction tells, and the texts of one space."""
+    rng = np.random.default_rng(0)
+    prompts = load_prompts("gender")
+    gender, smile = rng.integers(2, size=300), rng.integers(2, size=300)
+    rows = rng.standard_normal((300, 16))
+    rows[:, 0] += 3 * (2 * gender - 1)
+    rows[:, 1] += 2 * (2 * smile - 1)
+    texts = {}
+    shared = {text: rng.standard_normal(16) for pair in prompts.pairs for text in pair}
+    shared |= {
+        text: shared[pair[0]] for pair in prompts.pairs for text in pair
+    }  # a pair differs in gender alone
+    for text in prompts.texts:
+        row = 0.1 * shared.get(text, rng.standard_normal(16)) + np.eye(16)[2]
+        row[0] += {("male",): 1.0, ("female",): -1.0}.get(prompts.values_in(text), 0.0)
+        texts[text] = torch.from_numpy(row)
+    columns = {"smile": np.where(smile, "yes", "no"), "gender": np.where(gender, "male", "female")}
+    return Embeddings.of(rows, columns), texts
+
+
+@pytest.fixture(scope="module")
+def result(world: Any) -> Result:
+    return vldebias.diagnose(
+        world[0],
+        "smile",
+        groups="gender",
+        texts=world[1],
+        prompts="gender",
+        methods=["cali"],
+        seed=1,
+    )
+
+
+class TestDiagnose:
+    def test_probes_of_every_method_and_their_change(self, result: Result) -> None:
+        none = result.row("diagnose", "linear_probe", "none", subset="gender")
+        cali = result.row("diagnose", "linear_probe", "cali", subset="gender")
+        assert cali.value < none.value > 0.95
+        assert cali.change[0] == pytest.approx(cali.value - none.value)
+        assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
+
+    def test_classes_that_are_points_have_margins_and_none_divided_by_their_variance(self) -> None:
+        found = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
+        metrics = {row.metric for row in found.rows if np.isfinite(row.value)}
+        assert (
+            {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+        )
+        assert (found.provenance[0].seeds, 0 <= found.seconds < 600) == ([0], True)
+
+    def test_margins_of_a_given_head_are_medians_with_their_quartiles(self, world: Any) -> None:
+        data, head = world[0], nn.Linear(16, 2)
+        found, codes = vldebias.diagnose(data, "smile", head=head), data.column("smile").codes
+        of, variance = margins(head, data.unit[:], codes)
+        for code, name in enumerate(data.column("smile").names):
+            for metric, each in of.items():
+                row = found.row("diagnose", metric, "none", subset=name)
+                quartiles = np.percentile(each[codes == code], (25, 50, 75))
+                assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(
+                    tuple(quartiles)
+                )
+            assert found.row("diagnose", "k_variance", "none", subset=name).value == pytest.approx(
+                variance[code]
+            )
+
+    def test_removed_is_said_of_a_method_alone_and_only_where_a_linear_probe_is_at_chance(
+        self, world: Any
+    ) -> None:
+        data, texts = world
+        how = {
+            "texts": texts,
+            "prompts": "gender",
+            "methods": ["cali", "leace"],
+            "reference": data[150:],
+            "seed": 3,
+        }
+        read = vldebias.diagnose(data[:150], groups="gender", **how)
+        (gone,) = vldebias.diagnose(
+            data[:150], groups=np.random.default_rng(2).integers(2, size=150), **how
+        ).provenance
+        assert ("nothing to remove" in gone.description, "leace" in gone.description) == (
+            True,
+            False,
+        )
+        said = read.provenance[0]
+        assert "nothing to remove" not in said.description
+        for method, limit in said.settings["chance"]["linear_probe of gender"].items():
+            at_chance = read.row("diagnose", "linear_probe", method, subset="gender").value <= limit
+            assert (method in said.description) == (method != "none" and at_chance)
+
+    def test_what_cannot_be_asked_is_refused(self, world: Any, clusters: Any) -> None:
+        for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
+            with pytest.raises(InvalidInputError, match="labels"):
+                readable(clusters[0], labels)
+        with pytest.raises(InvalidInputError, match="finite"):
+            readable(clusters[0] * torch.inf, clusters[1])
+        for columns, codes in ((4, clusters[1]), (5, np.r_[np.zeros(59, int), 1])):
+            with pytest.raises(InvalidInputError, match="head"):
+                margins((np.ones((3, columns)), np.ones(3)), clusters[0], codes)
+        for options in (
+            {},
+            {"labels": "colour"},
+            {"labels": "smile", "methods": "cali"},
+            {"labels": np.zeros(7)},
+        ):
+            with pytest.raises(InvalidInputError, match=r"labels|colour|methods|300"):
+                vldebias.diagnose(world[0], **options)
+
+    def test_groups_are_counted_one_by_one_and_hidden_ones_come_from_texts(
+        self, world: Any, result: Result
+    ) -> None:
+        data, texts = world
+        listed = wrong_labels(data.features, data.column("smile"), seed=1).set_index("row")
+        gender, smile = data.column("gender"), data.column("smile")
+        rows = {row.subset: row for row in result.rows if row.metric == "accuracy"}
+        assert set(rows) == {"no/female", "no/male", "yes/female", "yes/male"}
+        for name, row in rows.items():
+            mine = [
+                i
+                for i in range(300)
+                if f"{smile.names[smile.codes[i]]}/{gender.names[gender.codes[i]]}" == name
+            ]
+            right = [listed.given[i] == listed.proposed[i] for i in mine]
+            assert (row.value, row.n) == (pytest.approx(np.mean(right)), {"images": len(mine)})
+        suspect = result.row("diagnose", "suspect_labels", "none").value
+        assert suspect == pytest.approx((listed.confidence < 0).mean())
+        worst = min(rows.values(), key=lambda row: row.value)
+        told = (
+            f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%}"
+            " right (all: "
+        )
+        for said in (
+            "a linear probe predicts it in",
+            told,
+            f"{round(300 * suspect)} of 300 labels fit another class",
+        ):
+            assert said in result.provenance[0].description
+        hidden = vldebias.diagnose(
+            data, "smile", texts=TextTable(texts, "mine"), prompts="gender", seed=1
+        )
+        assert {row.subset for row in hidden.rows if row.metric == "accuracy"} == set(rows)
+        assert [one.provenance[0].model for one in (hidden, result)] == ["mine", "unnamed model"]
+
+    @pytest.mark.parametrize(("rows", "named"), [(29, False), (30, True)])
+    def test_a_group_of_few_rows_is_no_reason_for_advice(self, rows: int, named: bool) -> None:
+        classes, groups = (
+            np.repeat([0, 1, 0, 1], (60, 60, 60, rows)),
+            np.repeat([0, 0, 1, 1], (60, 60, 60, rows)),
+        )
+        features = np.random.default_rng(0).normal(size=(len(classes), 8))
+        features[:, 0] += 4 * (
+            classes * (1 - groups)
+        )  # the ones of the second group look like zeros
+        said = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
+        assert (f"1/1, {rows} images" in said) == named
+
+    def test_a_page_answers_one_question_after_the_other(
+        self, result: Result, tmp_path: Path
+    ) -> None:
+        page = render(result, tmp_path / "page.html", beside=tmp_path).read_text()
+        places = [
+            page.index(one)
+            for one in ("a linear probe predicts it", "Worst group", "fit another class better")
+        ]
+        assert places == sorted(places)

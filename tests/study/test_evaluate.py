@@ -1,0 +1,365 @@
+"""`evaluate` and suites on embeddings: every method, labels as people have them, what a model
+carries, mistakes."""
+
+import json
+import warnings
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import vldebias
+from tests.refusals import refused
+from tests.study.any_method_parts import GENDER, images, part, texts
+from vldebias.cli import app
+from vldebias.data import save_embeddings
+from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasError
+from vldebias.methods import METHODS as REGISTRY
+from vldebias.methods import Problem
+from vldebias.miniature import load_clip
+from vldebias.progress import SILENT
+from vldebias.study import Options, Result, evaluate, run_suite
+
+quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+pytestmark = pytest.mark.usefixtures("no_charts")
+METHODS = ("none", "orth-cali", "cali", "difference", "equalise", "auto")
+GALLERY = part("test")
+JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images, texts and a reference in files of their own, and a suite that compares six
+    methods."""
+    save_embeddings(tmp_path / "images.npz", images())
+    rows = texts()
+    np.savez(
+        tmp_path / "texts.npz",
+        text=torch.stack(list(rows.values())).numpy(),
+        prompts=np.array(list(rows)),
+    )
+    common = {
+        "data": {"name": "mine"},
+        "methods": METHODS,
+        "reference": {"name": "mine", "split": "reference"},
+    }
+    common |= {"resamples": 50}
+    prompts = str(GENDER.to_yaml(tmp_path / "g.yaml"))
+    jobs = {
+        "task": "retrieval",
+        "name": "jobs",
+        "title": "Jobs",
+        "k": 20,
+        "queries": list(GENDER.classes),
+    }
+    people = {
+        "task": "groups",
+        "name": "people",
+        "title": "People",
+        "label": "job",
+        "spurious": "gender",
+    }
+    tasks = [
+        jobs | {"prompts": {"gender": prompts}} | common,
+        people | {"prompts": prompts} | common,
+    ]
+    about = {
+        "title": "Mine",
+        "description": "d",
+        "source": "s",
+        "needs": "embeddings",
+        "tasks": tasks,
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(about))
+    return tmp_path
+
+
+def cli(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["eval", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def run(folder: Path, **options: object) -> Result:
+    given = {
+        "out": folder / "out",
+        "embeddings": folder / "images.npz",
+        "texts": folder / "texts.npz",
+    }
+    return run_suite(folder / "mine.yaml", Options(**{**given, **options}), progress=SILENT)
+
+
+def measured(labels: object, **options: object) -> Result:
+    """The gallery with one column of labels."""
+    fields = {"prompts": {"group": GENDER}, "methods": ["cali"], "k": 20, "resamples": 5, **options}
+    return evaluate(texts(), GALLERY.features, labels={"group": labels}, **fields)
+
+
+def figures(result: Result) -> list[tuple[str, str, str, float]]:
+    return [(row.metric, row.method, row.subset, row.value) for row in result.rows]
+
+
+@quiet
+@pytest.mark.slow
+def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
+    files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
+    told = json.loads(
+        cli(str(folder / "mine.yaml"), *files, "--out", str(folder / "cli"), "--json")
+    )
+    result = run(folder)
+    assert [row.model_dump(mode="json") for row in result.rows] == told["figures"]
+    for task in ("jobs gender", "people"):
+        frame = result.to_pandas().query("task == @task")
+        assert set(frame.method) - {"random"} == set(METHODS)
+        about = next(p for p in result.provenance if p.task == task)
+        assert about.methods["auto"]["choice"]["candidates"]
+        assert {"images", "texts", "reference"} <= set(about.data)
+        assert (about.n["reference images"], about.fingerprint) == (100, None)
+    skew = {m: result.row("jobs gender", "max_skew@20", m).value for m in METHODS}
+    assert skew["none"] > 0.5 > max(skew[m] for m in ("cali", "difference", "equalise"))
+
+
+@quiet
+def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> None:
+    fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "joint")
+    given = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
+    result = measured(SEX, methods=given)
+    assert {row.method for row in result.rows} == {"none", "cali", "orth+cali", "mine", "random"}
+    fitted.save_pretrained(folder / "half" / "joint")
+    result = run(folder, projections=(folder / "half",), methods=("cali",), lam=50.0)
+    rows = [row for row in result.rows if row.method == "half"]
+    expected = [result.row(row.task, row.metric, "cali", subset=row.subset).value for row in rows]
+    assert [row.value for row in rows] == pytest.approx(
+        expected, abs=1e-6
+    )  # the file has the texts in float32
+    assert rows
+    fitted.save_pretrained(folder / "of a pipeline" / "text_encoder")
+    with pytest.raises(InvalidInputError, match=r"\['text_encoder'\]"):
+        run(folder, projections=(folder / "of a pipeline",))
+
+
+def of_miniature(model: object, **given: object) -> Result:
+    """The shipped model on images that are noise."""
+    rng = np.random.default_rng(0)
+    dim = vldebias.load_host("miniature").host.text_projection.shape[1]
+    labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
+    features = rng.standard_normal((60, dim)).astype(np.float32)
+    return evaluate(
+        model, features, prompts="professions-gender", labels=labels, resamples=20, **given
+    )
+
+
+@quiet
+def test_without_methods_the_default_and_the_attachment_of_the_model_are_measured() -> None:
+    model, _, tokenizer = load_clip()
+    bare = of_miniature(model, tokenizer=tokenizer, methods=["cali"], strength=0.5)
+    assert {row.method for row in of_miniature(model, tokenizer=tokenizer).rows} == {
+        "none",
+        "default",
+        "random",
+    }
+    attachment = vldebias.debias(
+        model, "professions-gender", method="cali", strength=0.5, tokenizer=tokenizer
+    )
+    tokens = tokenizer(["A photo of a nurse."])
+    with torch.no_grad():
+        before = model.encode_text(tokens)
+    found = of_miniature(model, tokenizer=tokenizer)
+    assert {row.method for row in found.rows} == {"none", "default", "attached cali", "random"}
+    for row in found.rows:
+        if row.method in ("none", "attached cali"):
+            name = row.method.removeprefix("attached ")
+            same = bare.row(row.task, row.metric, name, subset=row.subset)
+            assert (row.value, row.interval, row.strength) == (
+                same.value,
+                same.interval,
+                same.strength,
+            )
+    with torch.no_grad():
+        assert torch.equal(model.encode_text(tokens), before), "it stays attached"
+    attachment.remove()
+
+
+@quiet
+@pytest.mark.parametrize("method", ["cali", "default"])
+def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) -> None:
+    model, _, tokenizer = load_clip()
+    reference = (
+        np.random.default_rng(1)
+        .standard_normal((50, model.text_projection.shape[1]))
+        .astype(np.float32)
+    )
+    edit = vldebias.fit_projection(
+        model, "professions-gender", method=method, reference=reference, tokenizer=tokenizer
+    )
+    found = of_miniature(model, tokenizer=tokenizer, methods=[method, edit], reference=reference)
+    names = sorted(
+        {row.method for row in found.rows} - {"none", "random"}, key=lambda name: "fitted" in name
+    )
+    mine, attached = ([r.value for r in found.rows if r.method == name] for name in names)
+    assert attached == mine != [r.value for r in found.rows if r.method == "none"]
+
+
+def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
+    assert sorted(cli("show", str(folder / "mine.yaml"), "--texts").splitlines()) == sorted(texts())
+    rows = dict(list(texts().items())[4:])
+    np.savez(
+        folder / "few.npz",
+        text=torch.stack(list(rows.values())).numpy(),
+        prompts=np.array(list(rows)),
+    )
+    for given in ({}, {"embeddings": None}):
+        with pytest.raises(InvalidInputError, match=r"4 of \d+ prompts .*eval show"):
+            run(folder, texts=folder / "few.npz", **given)
+
+
+@quiet
+def test_features_may_be_in_a_file_and_a_twentieth_of_them_are_looked_at(folder: Path) -> None:
+    how = {"prompts": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
+    given, read = (evaluate(texts(), of, **how) for of in (images(), folder / "images.npz"))
+    assert figures(read) == figures(given)
+    assert (read.provenance[0].settings["k"], "file" in str(read.provenance[0].settings)) == (
+        [20],
+        False,
+    )
+
+
+@quiet
+def test_a_model_by_name_embeds_a_folder_of_pictures(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setenv("VLDEBIAS_CACHE", str(tmp_path / "cache"))
+    for i in range(24):
+        file = tmp_path / "pictures" / ("male", "female")[i % 2] / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (10 * i, 90, 40)).save(file)
+    (tmp_path / "pictures" / "male" / "broken.png").write_bytes(b"no picture")
+    options = {
+        "prompts": {"folder": "fairface-gender"},
+        "methods": ["cali"],
+        "k": 8,
+        "resamples": 5,
+    }
+    result = evaluate("miniature", tmp_path / "pictures", progress=True, **options)
+    assert "images: 1 images cannot be read" in capsys.readouterr().err
+    assert result.row("retrieval folder", "max_skew@8", "none").n == {"queries": 10, "images": 24}
+    assert result.provenance[0].fingerprint is not None
+    again = evaluate(
+        "miniature",
+        tmp_path / "pictures",
+        labels={"hair": ["dark"] * 12 + ["blond"] * 12},
+        **options,
+    )
+    assert [row.value for row in again.rows] == [row.value for row in result.rows]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("cosine", "n"), [(1.0, 60), (0.45, 60), (0.3, 60), (0.0, 20), (0.0, 19)])
+def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
+    cosine: float, n: int
+) -> None:
+    """Photographs of CLIP vary along a few queries no more than elsewhere: that alone is no sign of
+    another model."""
+    rng, prompts, (mean, other) = (
+        np.random.default_rng(1),
+        vldebias.load_prompts("professions-gender"),
+        np.eye(64)[:2],
+    )
+    rows = {text: mean + 0.1 * rng.standard_normal(64) for text in prompts.texts}
+    features = cosine * mean + (1 - cosine**2) ** 0.5 * other + 0.1 * rng.standard_normal((n, 64))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluate(
+            rows,
+            features,
+            prompts=prompts,
+            labels={"gender": (["female", "male"] * 30)[:n]},
+            methods=["none"],
+        )
+    assert any("unaligned" in str(one.message) for one in caught) == (
+        cosine < 3 / 64**0.5 and n >= 20
+    )
+
+
+@pytest.mark.parametrize("values", [(-1, 0, 1), (7, 70, 700), ("a", "b", "c"), (-1.0, 0.0, 1.0)])
+def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) -> None:
+    """-1 was read as unknown: a group of three less. Beside 0 it is asked about."""
+    with pytest.warns(SuspectInputWarning, match="'-1'") if values[0] == -1 else nullcontext():
+        result = measured(np.array(values)[JOB % 3])
+    assert figures(result) == figures(measured((JOB % 3 + 1).tolist()))
+    assert (result.provenance[0].n["groups"], result.provenance[0].n["unknown"]) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("absent", "unknown"), [(-1, ["-1", "?"]), (float("nan"), ()), (None, ()), ("?", "?")]
+)
+def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) -> None:
+    text = isinstance(absent, str)
+    column = [absent if i % 5 == 0 else str(sex) if text else int(sex) for i, sex in enumerate(SEX)]
+    result = measured(column, unknown=unknown)
+    known = np.arange(len(SEX)) % 5 != 0
+    options: dict[str, Any] = {"methods": "cali", "k": 20, "resamples": 5}
+    expected = evaluate(
+        texts(), GALLERY.features[known], prompts={"g": GENDER}, labels=SEX[known], **options
+    )
+    assert figures(result) == figures(expected)
+    (about,) = result.provenance
+    assert (about.n["unknown"], about.n["groups"]) == (60, 2)
+    assert about.settings["gallery"].get("values read as unknown") == (
+        [str(absent)] if unknown != () else None
+    )
+
+
+@quiet
+def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> None:
+    """Three columns: the classes name one, the values of the attribute another."""
+    sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
+    labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
+    how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}
+    (about, _) = evaluate(
+        texts(), torch.from_numpy(GALLERY.features), labels=labels, unknown="?", **how
+    ).provenance
+    assert (about.settings["label"], about.settings["spurious"]) == ("job", "gender")
+    assert (about.n["unknown"], about.settings["data"]["values read as unknown"]) == (60, ["?"])
+    strange = ["x", "y", "z"] * 100
+    with pytest.raises(
+        InvalidInputError, match=r"give label= and spurious=, two of the columns \['a', 'b'\]"
+    ):
+        evaluate(texts(), GALLERY.features, labels={"a": strange, "b": strange}, **how)
+    with pytest.raises(InvalidInputError, match="one prompt set"):
+        evaluate(
+            texts(),
+            GALLERY.features,
+            labels=labels,
+            **{**how, "prompts": [GENDER, replace(GENDER, name="b")]},
+        )
+
+
+@refused(
+    ({"task": "group"}, "'groups'"),
+    ({"priror": "uniform"}, "'prior'"),
+    ({"queries": []}, "queries: "),
+    ({"prompts": None}, "prompts: expected a prompt set"),
+    ({"classes": {"shoes": {"boot": "a boot"}}}, "shoes"),
+    ({"prompts": {"gender": GENDER, "rcae": GENDER}}, "rcae"),
+    ({"images": None}, "images"),
+    ({"images": "no-such-data"}, "no-such-data"),
+    ({"images": np.ones(4)}, "features"),
+    ({"images": "birds"}, "preprocessing"),
+    ({"images": Path(__file__).parent}, "no pictures"),
+    error=VldebiasError,
+)
+def test_mistakes_of_a_notebook_are_answered(change: dict) -> None:
+    given = {
+        "images": GALLERY.features,
+        "prompts": {"gender": GENDER},
+        "labels": {"gender": GALLERY.column("gender")},
+    }
+    given |= {"k": 20, "resamples": 5, **change}
+    evaluate(texts(), given.pop("images"), **given)

@@ -1,0 +1,403 @@
+"""Generation: figures of hand-painted images equal what is counted by hand; the whole way on the
+miniature."""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.study.painted_by_hand import (
+    GENDERS,
+    JOBS,
+    UNCLEAR,
+    UNSEEN,
+    Reader,
+    Shows,
+    chosen,
+    paint,
+    task,
+)
+from vldebias import fit_projection, load_prompts
+from vldebias.data import UNKNOWN
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import Loaded
+from vldebias.judge.judges import Judge, MiniatureJudge
+from vldebias.judge.plan import OTHERS, GeneratedImages
+from vldebias.measure.result import Result, TaskResult
+from vldebias.metrics import discrepancy
+from vldebias.miniature import load_clip, load_pipeline
+from vldebias.options import Options
+from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.study import evaluate
+from vldebias.study.task import Session
+from vldebias.study.variants import CELL, GAP, HEAD, LABEL
+
+HASH = load_prompts("professions-gender").hash
+Painted, Parts = tuple[GeneratedImages, Shows], dict[str, TaskResult]
+
+
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Painted:
+    return paint(tmp_path_factory.mktemp("painted"), np.random.default_rng(5))
+
+
+@pytest.fixture(scope="module")
+def parts(painted: Painted) -> Parts:
+    attributes = ["gender", "age", "gender x age"]
+    found = task(attributes=attributes, noun="jobs").measure(painted[0].folder, Reader())
+    return {part.provenance.task: part for part in found}
+
+
+def value(parts: Parts, block: str, metric: str, method: str, subset: str) -> float:
+    found = [
+        f for f in parts[block].rows if (f.metric, f.method, f.subset) == (metric, method, subset)
+    ]
+    assert len(found) == 1
+    low, high = found[0].interval
+    assert low - 1e-9 <= found[0].value <= high + 1e-9
+    return found[0].value
+
+
+def genders(painted: Painted, **of: str) -> np.ndarray:
+    found = np.array([painted[1][image.path][0] for image in chosen(painted[0], **of)])
+    return np.where(found == UNCLEAR, UNKNOWN, found)
+
+
+@pytest.mark.parametrize("method", ["none", "cali"])
+def test_bias_is_what_is_counted_by_hand(painted: Painted, parts: Parts, method: str) -> None:
+    block, subset = "generation gender", "unseen jobs"
+    by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
+    found = {job: discrepancy(codes, 2, unknown=UNKNOWN) for job, codes in by_job.items()}
+    assert value(parts, block, "discrepancy", method, subset) == pytest.approx(
+        np.mean([*found.values()])
+    )
+    unknown = np.mean([(codes == UNKNOWN).mean() for codes in by_job.values()])
+    assert value(parts, block, "unknown", method, subset) == pytest.approx(unknown)
+    for job, codes in by_job.items():
+        assert value(parts, block, "discrepancy", method, job) == pytest.approx(found[job])
+        assert value(parts, block, "share", method, f"{job}: male") == pytest.approx(
+            (codes == 0).mean()
+        )
+    drawn, shows = painted
+    right = [
+        shows[i.path][2] == JOBS.index(i.concept)
+        for i in chosen(drawn, variant=method, part="unseen")
+    ]
+    for attribute in ("gender", "age", "gender x age"):
+        assert value(
+            parts, f"generation {attribute}", "recognised", method, subset
+        ) == pytest.approx(np.mean(right))
+
+
+def test_intersections_are_counted_as_values_of_their_own(painted: Painted, parts: Parts) -> None:
+    drawn, shows = painted
+    shown = [[shows[i.path] for i in chosen(drawn, variant="cali", concept=job)] for job in UNSEEN]
+    mean = np.mean(
+        [discrepancy([g * 3 + a for g, a, _ in one if g != UNCLEAR], 6) for one in shown]
+    )
+    assert value(
+        parts, "generation gender x age", "discrepancy", "cali", "unseen jobs"
+    ) == pytest.approx(mean)
+    assert not any(f.metric == "share" for f in parts["generation gender x age"].rows)
+    shares = [f.subset for f in parts["generation age"].rows if f.metric == "share"]
+    assert {s.partition(": ")[2] for s in shares} == {"young", "old", "ageless"}
+
+
+@pytest.mark.parametrize("method", ["none", "cali", "cali, stated not kept"])
+def test_stated_prompts_are_right_where_they_show_what_they_state(
+    painted: Painted, parts: Parts, method: str
+) -> None:
+    drawn, shows = painted
+    stated = chosen(drawn, variant=method, part="unseen", stated=True)
+    right = np.array([shows[i.path][0] == GENDERS.index(str(i.stated)) for i in stated])
+    male = np.array([i.stated == "male" for i in stated])
+    block = "generation gender"
+    assert value(parts, block, "stated_right", method, "unseen jobs") == pytest.approx(right.mean())
+    assert value(parts, block, "stated_right", method, "unseen jobs, stated male") == pytest.approx(
+        right[male].mean()
+    )
+    shown = np.mean([shows[i.path][2] == JOBS.index(i.concept) for i in stated])
+    assert value(parts, block, "stated_recognised", method, "unseen jobs") == pytest.approx(shown)
+    assert not any(f.metric.startswith("stated") for f in parts["generation age"].rows)
+
+
+def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
+    figures = parts["generation gender"].rows
+    assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
+    assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
+    by = {(f.metric, f.method, f.subset): f for f in figures}
+    stated = [
+        method
+        for metric, method, subset in by
+        if (metric, subset) == ("stated_right", "unseen jobs")
+    ]
+    assert stated == ["none", "cali", "cali, stated not kept"]
+    for (metric, method, subset), figure in by.items():
+        if method in ("none", "random") or metric == "share":
+            assert figure.change is None
+            continue
+        assert figure.change[0] == pytest.approx(figure.value - by[metric, "none", subset].value)
+        assert figure.change[1] <= figure.change[0] <= figure.change[2]
+        assert (figure.lam, figure.strength) == (500.0, 1.0)
+    assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
+    black = Counter(image.variant for image in painted[0] if painted[1][image.path][0] == UNCLEAR)
+    assert (
+        parts["generation gender"].provenance.settings["images that the safety checker blackened"]
+        == black
+    )
+    plots = parts["generation gender"].pictures
+    assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
+    (_, sheet), step = plots["generation-gender-unseen-side-by-side"], CELL + GAP
+    assert sheet.size == (LABEL + 10 * step, HEAD + 4 * 2 * step)
+    order = sorted(
+        UNSEEN, key=lambda job: (genders(painted, variant="none", concept=job) == 0).sum()
+    )
+    for row, job in enumerate(order):  # those that show the first value least often come first
+        cells = [
+            sheet.getpixel((LABEL + column * step, HEAD + 2 * row * step)) for column in range(10)
+        ]
+        assert cells == [
+            painted[1][i.path]
+            for i in chosen(painted[0], variant="none", part="unseen", concept=job)
+        ]
+    assert parts["generation age"].pictures == {}  # the images stand with the first attribute
+
+
+def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_path: Path) -> None:
+    drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
+    blind = Judge(
+        "blind", {"gender": GENDERS}, lambda images: {"gender": np.full((len(images), 2), 0.5)}, "1"
+    )
+    (part,) = task().measure(drawn.folder, blind)
+    for figure in part.rows:
+        expected = {
+            "discrepancy": 0.5**0.5,
+            "discrepancy_squared": 0.5,
+            "unknown": 1.0,
+            "share": 0.0,
+        }
+        expected |= {"kl_from_uniform": float(np.log(2)), "deviation_ratio": 1.0}
+        assert figure.value == pytest.approx(expected[figure.metric])
+        if figure.subset == "pilot":
+            assert figure.interval == pytest.approx((0, 0.5**0.5))
+
+
+def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None:
+    """To see men everywhere is right for one prompt of every concept: half, without any doubt."""
+    men = Judge(
+        "men",
+        {"gender": GENDERS},
+        lambda images: {"gender": np.tile([1.0, 0.0], (len(images), 1))},
+        "1",
+    )
+    (part,) = task(noun="jobs").measure(painted[0].folder, men)
+    for figure in part.rows:
+        if (figure.metric, figure.subset) == ("stated_right", "unseen jobs"):
+            assert (figure.value, *figure.interval) == (0.5, 0.5, 0.5)
+            assert figure.n == {"jobs": 4, "stated prompts": 8, "images each": 4}
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_generated(
+    painted: Painted, tmp_path: Path
+) -> None:
+    other = {"prompts": PromptSet("other", (("a man", "a woman"),))}
+    for fields, said in (
+        (other, "another version of 'people'"),
+        ({"fid": True}, "CLIPScore and FID"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            task(**fields).measure(painted[0].folder, Reader())
+    ages = SimpleNamespace(names={"age": ("young", "old")}, name="ages", fingerprint="1")
+    never = SimpleNamespace(components={}, scheduler=SimpleNamespace(config={}), name_or_path="")
+    with pytest.raises(InvalidInputError, match=r"\['race'\]"):
+        task(attributes=["race"]).measure(tmp_path, Reader(), pipe=never)
+    with pytest.raises(InvalidInputError, match=r"\['male', 'female'\]"):
+        task(attributes=["age"]).measure(tmp_path, ages, pipe=never)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore:FID of")
+def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
+    """Generate, judge, measure, and again from what is there: the same result."""
+    few = make_prompt_set("few", {"male": ["male"], "female": ["female"]}, ["nurse", "plumber"])
+    small = {
+        "prompts": few,
+        "concepts": "train",
+        "images": 2,
+        "stated_images": 1,
+        "steps": 4,
+        "guidance": 3.0,
+    }
+    model, preprocess, tokenizer = load_clip()
+    how = {"pipe": load_pipeline(), "scorer": Loaded(model, "miniature", tokenizer, preprocess)}
+    given = task(**small, clip_score=True, fid=True)
+    first, again = (given.measure(tmp_path, MiniatureJudge().ready(), **how) for _ in "12")
+    assert [part.rows for part in first] == [part.rows for part in again]
+    tasks = [part.provenance.task for part in first]
+    assert tasks == ["generation gender", "generation: CLIPScore", "generation: FID"]
+    assert (
+        next(f.value for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")) > 0.5
+    )
+    result = Result.of("t", first, seconds=0)
+    assert Result.read(result.write(tmp_path / "result.json")) == result
+
+
+def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None:
+    """Methods are variants of the pipeline; without a folder for the images nothing is
+    generated."""
+    one = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
+    fields = {
+        "prompts": one,
+        "methods": ["none", "cali"],
+        "judge": MiniatureJudge().ready(),
+        "attributes": ["gender"],
+    }
+    fields |= {"concepts": "train", "stated": False, "steps": 1, "batch_size": 100, "resamples": 5}
+    with pytest.raises(InvalidInputError, match="images: expected the folder"):
+        evaluate(load_pipeline(), task="generation", **fields)
+    result = evaluate(load_pipeline(), tmp_path, task="generation", **fields)
+    assert {row.method for row in result.rows if row.metric == "unknown"} == {"none", "cali"}
+    made = GeneratedImages.open(tmp_path)
+    assert {name: about.get("method") for name, about in made.plan.variants.items()} == {
+        "none": None,
+        "cali": "cali",
+    }
+    assert len(list(tmp_path.glob("*/*/*.png"))) == len(made) == 2 * 100
+
+
+def test_methods_and_saved_edits_of_the_user_are_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "mine"
+    fit_projection(load_pipeline(), "professions-gender", method="cali", lam=3.0).save_pretrained(
+        folder
+    )
+    given = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
+    methods = ("none", "difference", "equalise", "orth-cali")
+    found = given.with_options(
+        Options(out=tmp_path, methods=methods, lam=7.0, projections=(folder,))
+    ).variants
+    assert list(found) == ["difference", "orth-cali", "mine"]
+    for name in ("difference", "orth-cali"):
+        assert (found[name].method, found[name].lam, found[name].strength) == (name, 7.0, 0.5)
+    saved = found["mine"].planned
+    assert (saved["method"], saved["lam"], saved["sets"]) == (
+        "cali",
+        3.0,
+        {"professions-gender": HASH},
+    )
+    assert given.with_options(Options(out=tmp_path)) == given
+    assert (given.seeds, given.images, given.stated_images, given.steps, given.guidance) == (
+        (0,),
+        100,
+        8,
+        50,
+        7.5,
+    )
+    assert (given.batch_size, given.stated, given.as_written, given.clip_score, given.fid) == (
+        8,
+        True,
+        *[False] * 3,
+    )
+    assert given.with_options(Options(out=tmp_path, methods=("target-shares",))) == given
+    with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
+        given.with_options(Options(out=tmp_path, methods=("calli",)))
+    with pytest.raises(InvalidInputError, match="eval human --labels"):
+        given.with_options(Options(out=tmp_path, labels=(tmp_path,)))
+    monkeypatch.setattr("vldebias.study.generation.processes", lambda: SimpleNamespace(world=2))
+    with pytest.raises(InvalidInputError, match="one process generates images"):
+        given.with_options(Options(out=tmp_path))
+
+
+def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_none(
+    tmp_path: Path,
+) -> None:
+    clip = {
+        "kind": "clip",
+        "model": "miniature",
+        "prompts": {"gender": {"male": "a man", "female": "a woman"}},
+    }
+    session = Session(Options(out=tmp_path, pipeline="miniature"))
+    with pytest.raises(InvalidInputError, match="expected `judge:`"):
+        task().inputs(session)
+    found = task(judge=clip, fid=True).inputs(session)
+    assert (found["scorer"].name, found["images"]) == (
+        "miniature",
+        tmp_path / "images" / "generation",
+    )
+    assert found["judge"].names == {"gender": GENDERS, "professions": JOBS}
+    assert task(judge=clip).inputs(session)["scorer"] is None
+    own = Session(
+        Options(out=tmp_path, pipeline="miniature", model="miniature", judge="no-such-model")
+    )
+    assert task(judge={"kind": "miniature"}, clip_score=True).inputs(own)["scorer"] is own.model
+    for judge, used, said in (
+        (clip | {"model": None}, session, "no image-text"),
+        (clip, own, "no-such-model"),
+    ):
+        with pytest.raises(InvalidInputError, match=said):
+            task(judge=judge).inputs(used)
+
+
+def test_prompts_as_people_write_them(tmp_path: Path) -> None:
+    """A concept is a row under all wordings; the worst stands beside the mean, chance beside the
+    gap."""
+    drawn, shows = paint(
+        tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4
+    )
+    (found,) = task(noun="jobs", as_written=True).measure(drawn.folder, Reader())
+    rows = {(row.metric, row.method, row.subset): row for row in found.rows}
+    subset = "jobs, as people write them"
+    by_job = {}
+    for job in UNSEEN:
+        shown = genders((drawn, shows), variant="cali", concept=job, part="wordings")
+        assert len(shown) == 5 * 3 * 2  # wordings, images and seeds
+        by_job[job] = discrepancy(shown, 2, unknown=UNKNOWN)
+        assert rows["discrepancy", "cali", f"{job}, as people write it"].value == pytest.approx(
+            by_job[job]
+        )
+    assert rows["discrepancy", "cali", subset].value == pytest.approx(np.mean([*by_job.values()]))
+    assert rows["discrepancy", "cali", f"{subset}, the worst"].value == pytest.approx(
+        max(by_job.values())
+    )
+    squares = rows["discrepancy_squared", "random", subset]
+    assert squares.interval[0] < 0 < squares.interval[1]
+    assert squares.value == pytest.approx(0, abs=0.01)  # it has no bias
+    chance = rows["discrepancy", "random", subset]
+    assert chance.interval[0] < chance.value < chance.interval[1]
+    known = [
+        (genders((drawn, shows), variant="none", concept=job, part="wordings") != UNKNOWN).sum()
+        for job in UNSEEN
+    ]
+    assert chance.value == pytest.approx(
+        np.mean([(1 / (np.pi * n)) ** 0.5 for n in known]), rel=0.1
+    )  # of a fair coin
+    assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
+    assert [name for metric, _, name in rows if metric == "unchanged"] == [
+        f"prompts {which}" for which in OTHERS
+    ]
+    for which in OTHERS:
+        own = [i for i in chosen(drawn, variant="cali", part="others") if i.prompt in OTHERS[which]]
+        same = np.mean([shows[i.path] == shows[i.under("none").path] for i in own])
+        assert rows["unchanged", "cali", f"prompts {which}"].value == pytest.approx(same)
+
+
+def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text(
+        "A photo of a nurse.\nA photo of a plumber.\nA female chef.\nA red car.\n"
+    )
+    options = Options(out=tmp_path, prompts_file=tmp_path / "mine.txt", images=2, steps=2)
+    given = task(
+        prompts="professions-gender", variants={"balanced-prompts": {"method": "balanced-prompts"}}
+    )
+    (part,) = given.with_options(options).measure(
+        tmp_path / "drawn", MiniatureJudge().ready(), pipe=load_pipeline()
+    )
+    shown = {row.subset for row in part.rows if row.metric == "share"}
+    assert shown == {"A photo of a nurse.: male", "A photo of a plumber.: male"}
+    assert part.provenance.settings["left out, by reason"] == {"stated": 1, "no person": 1}
+    (tmp_path / "mine.txt").write_text("A red car.\n")
+    with pytest.raises(InvalidInputError, match=r"mine.txt: .*'no person'"):
+        given.with_options(options).plan()

@@ -1,0 +1,91 @@
+"""Grids: every cell is what the pipeline draws under its method from its seed; names and seeds
+stand beside them."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
+
+from diffusers_tiny import gender, sd
+
+import vldebias
+from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.hosts.attachment import attachment_of
+from vldebias.miniature import load_pipeline
+from vldebias.study.variants import CELL, GAP, HEAD, LABEL, grid
+
+FAST = {"steps": 2, "guidance": 3.0}
+TEXT = "A photo of a nurse."
+
+
+def assert_drawn(
+    picture: Image.Image, row: int, column: int, pipe: Any, text: str, seed: int
+) -> None:
+    """One cell, in the size in which it was drawn, is what the pipeline draws by itself."""
+    noise = torch.Generator().manual_seed(seed)
+    expected = pipe(
+        text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
+    ).images[0]
+    left, top, zoom = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP), CELL // 64
+    shown = np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[
+        zoom // 2 :: zoom, zoom // 2 :: zoom
+    ]
+    assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
+
+
+def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
+    pipe, seeds, texts = load_pipeline(), (3, 8), [TEXT, "A photo of a plumber."]
+    edit = vldebias.fit_projection(pipe, "professions-gender", method="cali", lam=5.0)
+    methods = {"as it is": "none", "by name": "cali", "as an edit": edit}
+    picture = grid(pipe, "professions-gender", methods=methods, seeds=seeds, texts=texts, **FAST)
+    assert picture.size == (LABEL + 2 * (CELL + GAP), HEAD + 2 * 3 * (CELL + GAP))
+    assert attachment_of(pipe) is None
+    named = np.asarray(picture)[HEAD:, :LABEL].reshape(6, CELL + GAP, -1)
+    assert (named[:, :34].min(axis=(1, 2)) < 128).all()  # each row has the name of its method
+    assert (
+        (named[:, 34:].min(axis=(1, 2)) < 200) == [True, False, False] * 2
+    ).all()  # and a text that of its prompt
+    options = {"by name": {}, "as an edit": {"lam": 5}}
+    for j, name in enumerate(methods):
+        if name != "as it is":
+            vldebias.debias(pipe, "professions-gender", method="cali", **options[name])
+        for i, text in enumerate(texts):
+            for column, seed in enumerate(seeds):
+                assert_drawn(picture, i * len(methods) + j, column, pipe, text, seed)
+        attachment = attachment_of(pipe)
+        if attachment is not None:
+            attachment.remove()
+
+
+def test_what_cannot_be_generated_is_refused() -> None:
+    pipe = sd()
+    with pytest.raises(InvalidInputError, match="seeds"):
+        grid(pipe, gender(), seeds=[])
+    with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
+        grid(load_pipeline(), "gender", methods=["none", "calli"], seeds=[0], texts=[TEXT], **FAST)
+    with vldebias.debias(pipe, gender()), pytest.raises(AlreadyAttachedError):
+        grid(pipe, gender(), texts=[TEXT])
+
+
+def test_texts_come_from_the_set() -> None:
+    picture = grid(load_pipeline(), "professions-gender", methods=["none"], seeds=range(2), steps=1)
+    assert picture.height == HEAD + 4 * (CELL + GAP)  # four unseen professions
+
+
+def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
+    """Batches of one would each be given a value of their own otherwise."""
+    how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
+    picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
+    with vldebias.debias(
+        pipe := load_pipeline(), "professions-gender", method="balanced-prompts"
+    ) as attachment:
+        values = [attachment.rewrite([TEXT] * 4), list(attachment.sampled)][1]
+    assert sorted(values) == ["female"] * 2 + ["male"] * 2
+    for column, value in enumerate(values):
+        assert_drawn(picture, 0, column, pipe, f"A photo of a {value} nurse.", column)

@@ -1,0 +1,318 @@
+"""GroupsTask: figures against other libraries and naive twins, laws of its intervals, what is
+counted and refused."""
+
+import io
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame
+from rich.console import Console
+from sklearn.metrics import accuracy_score
+
+from tests.refusals import refused
+from tests.study.groups_parts import DIM, NAMES, PLACES, PROMPTS, birds, measure, texts
+from tests.study.made_figures import cell
+from vldebias.data import UNKNOWN, Embeddings, Labels
+from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
+from vldebias.measure.classification import share_below, worst_areas
+from vldebias.progress import Progress
+from vldebias.prompts import load_prompts
+from vldebias.study.groups import MEDIAN, class_of
+from vldebias.study.images import fit_method
+
+silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
+pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]
+METHODS = ("none", "orth", "cali", "orth-cali")
+GROUPS = ("landbird/land", "landbird/water", "waterbird/land", "waterbird/water")
+NOWHERE = replace(
+    birds(5), labels={**birds(5).labels, "place": Labels(np.full(5, UNKNOWN), PLACES)}
+)
+BOOT = {"resamples": 4000, "seed": 0}
+evaluate = partial(measure, methods=METHODS)
+
+
+def scores_of(test: Embeddings, method: str) -> torch.Tensor:
+    """The plain way: project the class prompts, normalise, multiply."""
+    side = texts()
+    projection, rows = fit_method(side, PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
+    rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
+    return test.unit[:].double() @ rows.T
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_figures_are_those_of_other_libraries(method: str) -> None:
+    test = birds(noise=2.0)
+    part = evaluate(test)[0]
+    true, guess = test.column("label").codes, scores_of(test, method).argmax(1).numpy()
+    names = [
+        f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)
+    ]
+    frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
+    for name, value in frame.by_group.items():
+        found = cell(part, "accuracy", method, name)
+        assert (found.value, found.n) == (pytest.approx(value), {"images": names.count(name)})
+        assert found.interval[0] < value < found.interval[1]
+    assert cell(part, "worst_group", method).value == pytest.approx(frame.group_min())
+    assert cell(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
+    assert cell(part, "gap", method).value == pytest.approx(
+        accuracy_score(true, guess) - frame.group_min()
+    )
+
+
+def test_the_bare_model_at_the_median_of_its_own_scores_stands_beside_it() -> None:
+    """No label moves its threshold, and it says what it assumes."""
+    test = birds(noise=2.0)
+    part = evaluate(test)[0]
+    margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
+    right = (margin > np.median(margin)) == (test.column("label").codes == 1)
+    assert cell(part, "average", MEDIAN).value == pytest.approx(right.mean())
+    assert cell(part, "worst_group", MEDIAN).change is not None
+    assert (
+        "half of the images"
+        in part.provenance.methods[MEDIAN]["assumes"]
+        in part.provenance.description
+    )
+    turned = replace(
+        test, labels={**test.labels, "label": Labels(1 - test.column("label").codes, NAMES)}
+    )
+    assert cell(evaluate(turned)[0], "average", MEDIAN).value == pytest.approx(
+        1 - right.mean(), abs=0.01
+    )
+
+
+def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothing() -> None:
+    test = birds(600, noise=1.0)
+    part = evaluate(test, resamples=300)[0]
+    margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
+    label, place = test.column("label").codes == 1, test.column("place").codes
+    found = cell(part, "worst_group_auc", "none")
+    assert found.value == pytest.approx(
+        min(ordered(margin[place == v], label[place == v]) for v in (0, 1))
+    )
+    assert found.interval[0] < found.value < found.interval[1]
+    assert not any(row.metric == "worst_group_auc" and row.method == MEDIAN for row in part.rows)
+    assert worst_areas({"none": margin + 3.0 * place}, label, place, **BOOT)[0][
+        "none"
+    ] == pytest.approx(found.value)
+
+
+def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
+    part = evaluate(birds(40), resamples=2)[1]
+    side = texts()
+    rows = torch.nn.functional.normalize(
+        fit_method(side, PROMPTS, "cali", 1000.0)(side.embed(PROMPTS.classes)), dim=1
+    )
+    table = rows @ side.embed(["a land background", "a water background"]).T
+    for (i, name), (j, value) in product(enumerate(NAMES), enumerate(PLACES)):
+        assert cell(part, "cosine", "cali", f"{name} / {value}").value == pytest.approx(
+            float(table[i, j])
+        )
+    spread = float((table.amax(1) - table.amin(1)).mean())
+    assert cell(part, "cosine_spread", "cali").value == pytest.approx(spread)
+    assert cell(part, "cosine_spread", "cali", NAMES[1]).value == pytest.approx(
+        float(np.ptp(table[1].numpy()))
+    )
+    assert cell(part, "cosine_spread", "orth").value == pytest.approx(0, abs=1e-9)  # A^T P* = 0
+    assert len(evaluate(birds(40), prompts=replace(PROMPTS, attributes={}), resamples=2)) == 1
+
+
+def test_reweighted_averages_have_the_weights_of_the_training_split() -> None:
+    weights = dict(zip(GROUPS, (3498.0, 184.0, 56.0, 1057.0), strict=True))
+    part = evaluate(birds(), group_weights=weights)[0]
+    for method in METHODS:
+        rows = [cell(part, "accuracy", method, name).value for name in weights]
+        expected = np.average(rows, weights=list(weights.values()))
+        assert cell(part, "average_reweighted", method).value == pytest.approx(expected)
+    for correlation in (0.95, 1.0):  # with images of every group, and of two
+        part = evaluate(birds(), train=birds(600, seed=4, correlation=correlation))[0]
+        assert (
+            part.provenance.settings["group_weights"]
+            == part.provenance.settings["train"]["images per group"]
+        )
+        assert (
+            cell(part, "average_reweighted", "none").value
+            > cell(part, "average", "none").value + 0.2
+        )
+
+
+def test_a_sweep_is_rows_with_lam() -> None:
+    main = evaluate(birds(), lams=(0, 10, 1000))[0]
+    keys = {(f.method, f.lam) for f in main.rows if f.metric == "gap"}
+    fixed = {("none", None), (MEDIAN, None), ("orth", None)}
+    assert keys == fixed | {
+        (method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)
+    }
+    assert len({(f.metric, f.method, f.subset, f.lam) for f in main.rows}) == len(main.rows)
+    plain = evaluate(birds())[0]
+    for method in ("cali", "orth-cali"):
+        assert cell(main, "worst_group", method, lam=1000.0) == cell(plain, "worst_group", method)
+    for metric in ("worst_group", "average", "gap"):
+        nothing = cell(main, metric, "cali", lam=0.0)
+        assert (nothing.value, nothing.change) == (cell(main, metric, "none").value, (0, 0, 0))
+        assert cell(main, metric, "orth-cali", lam=0.0).value == cell(main, metric, "orth").value
+
+
+def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
+    test = birds()
+    order = np.random.default_rng(3).permutation(len(test))
+    assert evaluate(test[order])[0].rows == evaluate(test)[0].rows
+    label, place = test.column("label"), test.column("place")
+    turned = {
+        "label": Labels(1 - label.codes, NAMES[::-1]),
+        "place": Labels(1 - place.codes, PLACES[::-1]),
+    }
+    again = evaluate(replace(test, labels=turned))[0]
+    for found in evaluate(test)[0].rows:
+        assert cell(again, found.metric, found.method, found.subset).value == found.value
+
+
+def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure() -> None:
+    test = birds()
+    label, place = (test.column(name).codes.copy() for name in ("label", "place"))
+    label[:7], place[5:20] = UNKNOWN, UNKNOWN
+    broken = test.features.copy()
+    broken[:20] = np.nan  # what is left out is not even read
+    holes = replace(
+        test,
+        features=broken,
+        labels={"label": Labels(label, NAMES), "place": Labels(place, PLACES)},
+    )
+    part = evaluate(holes)[0]
+    assert part.rows == evaluate(test[20:])[0].rows
+    assert part.provenance.n == {"images": 380, "unknown": 20}
+    inside = ~((test.column("label").codes == 0) & (test.column("place").codes == 1))
+    part = evaluate(test[inside])[0]
+    assert {f.subset for f in part.rows} == {
+        "",
+        "landbird/land",
+        "waterbird/land",
+        "waterbird/water",
+    }
+    facts = part.provenance.settings["data"]
+    assert (facts["data"], facts["images per group"]["landbird/water"]) == ("made up", 0)
+    inside[np.flatnonzero(~inside)[0]] = True  # now it has one image
+    part = evaluate(test[inside], group_weights=dict.fromkeys(GROUPS, 1.0))[0]
+    assert cell(part, "gap", "none").n["smallest group"] == 1
+
+
+def test_lam_strength_and_edits_reach_the_figures() -> None:
+    part = evaluate(birds(), lam=0.5, strength=0.5)[0]
+    found = {f.method: (f.lam, f.strength) for f in part.rows if f.method != MEDIAN}
+    assert found == {
+        "none": (None, None),
+        "orth": (None, 0.5),
+        "cali": (0.5, 0.5),
+        "orth-cali": (0.5, 0.5),
+    }
+    nothing = evaluate(birds(), strength=0.0)[0]
+    assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows if f.method != MEDIAN)
+    fitted = fit_method(texts(), PROMPTS, "cali", 1000.0)
+    part = evaluate(birds(), edits={"mine": fitted})[0]
+    mine, cali = cell(part, "worst_group", "mine"), cell(part, "worst_group", "cali")
+    assert mine == cali.model_copy(update={"method": "mine"})
+    with pytest.raises(InvalidInputError, match="cali"):
+        evaluate(birds(), edits={"cali": fitted})
+    with pytest.raises(ProjectionMismatchError):
+        evaluate(birds(), edits={"mine": fitted.stamped(space="elsewhere")})
+
+
+def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
+    """Of all pairs of a positive row and another the share that is in order; a tie counts half."""
+    return float((np.sign(scores[positive][:, None] - scores[~positive]) + 1).mean() / 2)
+
+
+def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
+    """The bootstrap that they stand for: rows drawn with replacement, the worst value picked in
+    each."""
+    rng, n, ends = np.random.default_rng(3), 500, (0.025, 0.975)
+    positive, codes, shared = rng.random(n) < 0.4, rng.integers(2, size=n), rng.normal(size=n)
+    scores = {
+        method: positive * (1 + gain) + 0.3 * codes * positive + shared + 0.5 * rng.normal(size=n)
+        for method, gain in (("none", 0.0), ("better", 0.4))
+    }
+    _, found, _ = worst_areas(scores, positive, codes, **BOOT)
+    resampled = {method: np.empty(1000) for method in scores}
+    for b in range(1000):
+        rows = rng.integers(n, size=n)
+        for method, own in scores.items():
+            resampled[method][b] = min(
+                ordered(own[p], positive[p]) for p in (rows[codes[rows] == v] for v in (0, 1))
+            )
+    for method in scores:
+        assert np.quantile(found[method], ends) == pytest.approx(
+            np.quantile(resampled[method], ends), abs=0.012
+        )
+    moved, twin = (draws["better"] - draws["none"] for draws in (found, resampled))
+    assert np.quantile(moved, ends) == pytest.approx(np.quantile(twin, ends), abs=0.012)
+    assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is below the widths"
+
+
+def test_the_variance_of_an_area_is_delongs_and_a_value_of_one_class_has_none() -> None:
+    positive, scores = np.arange(6) < 3, np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
+    _, draws, _ = worst_areas(
+        {"none": scores}, positive, np.zeros(6, int), resamples=20_000, seed=0
+    )
+    parts = share_below(scores[:3], scores[3:]), share_below(scores[3:], scores[:3])
+    assert draws["none"].var() == pytest.approx(
+        sum(part.var(ddof=1) / 3 for part in parts), rel=0.05
+    )
+    values = np.array([0, 0, 0, 0, 1, 1])  # the second has no positive row
+    assert worst_areas({"none": scores}, positive, values, **BOOT)[::2] == (
+        {"none": 1.0},
+        {"images": 4, "values": 1},
+    )
+    assert worst_areas({"none": scores}, positive, 1 * positive, **BOOT) == ({}, {}, {})
+
+
+def test_labels_name_classes() -> None:
+    for labels in (("waterbird", "landbird"), ("Waterbird",), ("1", "0")):
+        assert class_of(labels, PROMPTS) == [1, 0][: len(labels)]
+    for labels in (("robin", "waterbird"), ("bird",), ("0", "2"), ("landbird", "0")):
+        assert class_of(labels, PROMPTS) == []
+    hair = load_prompts("celeba")
+    assert class_of(("blond", "dark"), hair) == [1, 0]  # a word of the class name
+    assert class_of(("hair",), hair) == []  # of two classes
+
+
+def test_baselines_use_labels_and_say_so() -> None:
+    train, val = birds(600, seed=4, correlation=0.95), birds(300, seed=5)
+    part = evaluate(birds(), train=train, val=val, baselines=("erm-linear", "dfr-sub"))[0]
+    assert {f.method for f in part.rows if f.uses_labels} == {"erm-linear", "dfr-sub"}
+    assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value
+    chosen = part.provenance.methods["dfr-sub"]["chosen"]
+    assert 0 < chosen["val_worst_group"] < chosen["val_average"] < 1
+    said = Progress(Console(file=io.StringIO(), width=200))
+    evaluate(birds(40), train=None, val=None, baselines=("erm-linear",), progress=said, resamples=2)
+    assert "birds: no split to train or select on" in said.console.file.getvalue()
+
+
+def test_images_of_another_space_are_doubted() -> None:
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(DIM, DIM)))[0]
+    with pytest.warns(SuspectInputWarning, match="unaligned"):
+        evaluate(replace(birds(), features=birds().features @ turn), resamples=2)
+
+
+@refused(
+    ({"spurious": "label"}, "label"),
+    ({"methods": ("orth",), "lams": (1,)}, "lams"),
+    ({"baselines": ("erm-linear",), "train": birds(40)}, "val"),
+    ({"baselines": ("svm",), "train": birds(40)}, "erm-linear"),
+    *(
+        ({"group_weights": of}, "group_weights")
+        for of in ({"landbird/land": 1.0}, dict.fromkeys(GROUPS, 0.0))
+    ),
+    ({"group_weights": dict(zip(GROUPS, (1.0, -1.0, 1.0, 1.0), strict=True))}, "group_weights"),
+    (
+        {"images": birds(60, correlation=1.0), "group_weights": dict.fromkeys(GROUPS, 1.0)},
+        "group_weights",
+    ),
+    ({"images": NOWHERE}, "place"),
+    error=ValueError,
+)
+def test_refusals_name_what_is_wrong(more: dict[str, Any]) -> None:
+    evaluate(**{"images": birds(40), **more})

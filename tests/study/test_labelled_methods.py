@@ -1,0 +1,118 @@
+"""Methods that learn from labelled images, and edits of images, in every evaluator: labels, sides,
+what it costs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.experiments.rivals import ZeroShotLabels
+from tests.study.any_method_parts import GENDER, part, texts
+from vldebias.data import Embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.methods import Problem, get_method, load_edit
+from vldebias.study import Result, evaluate
+from vldebias.study.images import disjoint
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
+    pytest.mark.usefixtures("no_charts"),
+]
+METHODS = ("leace", "spd", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    gallery, reference = part("test"), part("reference")
+    given = {
+        "reference": reference.features,
+        "reference_labels": {"sex": reference.column("gender")},
+        "resamples": 20,
+    }
+    given |= {
+        "prompts": {"gender": GENDER},
+        "labels": {"gender": gallery.column("gender")},
+        "k": 20,
+    }
+    return evaluate(texts(), gallery.features, methods=METHODS, **given)
+
+
+def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -> None:
+    skew = {
+        row.method: row for row in result.rows if row.metric == "max_skew@20" and not row.subset
+    }
+    assert {name for name, row in skew.items() if row.uses_labels} == {"leace", "spd", "bend-vlm"}
+    assert skew["none"].value > 0.5 > max(skew[name].value for name in ("leace", "bend-vlm"))
+    (about,) = result.provenance
+    assert [about.methods[name]["labels"] for name in ("leace", "leace, zero-shot labels")] == [
+        "given",
+        "zero-shot",
+    ]
+    assert (about.methods["bend-vlm"]["side"], about.n["reference images"]) == ("text", 100)
+
+
+def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(
+    result: Result,
+) -> None:
+    moved = {row.method: row.value for row in result.rows if row.metric == "image_cosine"}
+    assert (
+        result.row("retrieval gender", "image_cosine", "leace").change == (moved["leace"] - 1,) * 3
+    )
+    assert set(moved) == {"leace", "spd", "roboshot", "leace, zero-shot labels"}
+    assert all(0 < value < 1 for value in moved.values())
+    assert result.row("retrieval gender", "query_cosine", "leace").value == pytest.approx(1.0)
+    assert result.row("retrieval gender", "query_cosine", "bend-vlm").value < 0.99
+
+
+def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:
+    gallery, reference = part("test"), part("reference")
+    problem = Problem(texts(), GENDER, reference=reference)
+    assert set(problem.reference.labels) == {"job", "gender", "split"}
+    edit = load_edit(problem.fit("leace", "joint").save_pretrained(tmp_path))
+    assert (edit.side, edit.provenance.labels) == ("image", "given")
+    result = evaluate(
+        texts(),
+        gallery,
+        prompts=GENDER,
+        task="groups",
+        label="job",
+        spurious="gender",
+        resamples=20,
+        methods={"leace": get_method("leace"), "saved": edit},
+        reference=reference,
+    )
+    for metric in ("worst_group", "average"):
+        rows = [result.row("groups", metric, name) for name in ("leace", "saved")]
+        assert rows[0].value == rows[1].value
+        assert all(row.uses_labels for row in rows)
+
+
+def test_a_reference_leaves_out_the_rows_of_equal_bytes_and_one_measured_whole_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
+    measured[10:20] = measured[0]
+    reference[[3, 7, 59]] = measured[[0, 49, 12]]
+    reference[5] = measured[1]
+    reference[5, 0] += np.float32(1e-3)
+    kept, counts = disjoint(Embeddings.of(reference), Embeddings.of(measured))
+    assert list(kept.ids) == [str(i) for i in range(60) if i not in (3, 7, 59)]
+    assert counts == {"reference images": 57, "left out of the reference, measured too": 3}
+    with pytest.raises(InvalidInputError, match="20"):
+        disjoint(Embeddings.of(measured[:20]), Embeddings.of(measured))
+
+
+def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
+    rows = np.random.default_rng(1).normal(size=(20, 4))
+    gallery = Embeddings.of(rows, labels={"gender": ["a", "b"] * 10})
+    kept, counts = disjoint(gallery, gallery, methods=["equalise", "cali"])
+    assert np.array_equal(kept.features, gallery.features)
+    assert (kept.labels, counts) == (
+        {},
+        {"reference images": 20, "of the reference, measured too": 20},
+    )
+    with pytest.raises(InvalidInputError, match="leace would learn from their labels"):
+        disjoint(gallery, gallery, methods=["equalise", "leace"])
+    blind, _ = disjoint(
+        Embeddings.of(rows), gallery, methods=["leace"]
+    )  # which then reads zero-shot ones
+    assert blind is not None

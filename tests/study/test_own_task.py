@@ -1,0 +1,252 @@
+"""A task and a metric of another package, in one file each: by name in `evaluate`, suites, commands
+and reports."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.study.any_method_parts import GENDER, part, texts
+from tests.study.groups_parts import birds, measure
+from tests.study.made_figures import figure, protocol, result
+from vldebias.cli.evaluate import app
+from vldebias.data import Labels, save_embeddings
+from vldebias.errors import InvalidInputError
+from vldebias.judge.judges import JUDGES
+from vldebias.measure.metric import get_metric
+from vldebias.measure.report import grids, lines, render, told
+from vldebias.measure.result import Result, TaskResult
+from vldebias.metrics import METRICS
+from vldebias.registry import Registry
+from vldebias.study import TASKS, evaluate, load_suite
+from vldebias.study.retrieval import Gallery
+from vldebias.study.shares import add_shares
+
+METRIC_FILE = """
+import numpy as np
+from vldebias.metrics import Metric
+
+
+def over_groups(hits, size):
+    return (hits / np.maximum(size, 1)).sum(-1) / (size > 0).sum(-1)
+
+
+def most_shown(counts):
+    return (counts / counts.sum(-1, keepdims=True)).max(-1)
+
+
+def first_group(groups, prior):
+    return (groups[:, 0] == 0).astype(float)
+
+
+MACRO = Metric("macro", "mean over the groups", "utility", "higher", (0, 1), "groups", over_groups)
+SHOWN = Metric(
+    "most_shown",
+    "share of the value that is shown most",
+    "bias",
+    "lower",
+    (0, 1),
+    "shares",
+    most_shown,
+)
+FIRST = Metric(
+    "first_group",
+    "first place goes to the first group",
+    "bias",
+    "lower",
+    (0, 1),
+    "rankings",
+    first_group,
+)
+"""
+TASK_FILE = '''
+from typing import Literal
+
+from vldebias.study import TaskResult
+from vldebias.study.images import ImageTask
+from vldebias.prompts import load_prompts
+
+
+class Said(ImageTask):
+    """How often the nearest class prompt is the label of an image."""
+
+    task: Literal["said"] = "said"
+    prompts: str
+    column: str
+
+    def measure(self, images, texts, *, weights=None):
+        sets = [load_prompts(self.prompts)]
+        fitted = self.fit(texts, sets)
+        labels = images.column(self.column)
+        own = [sets[0].class_names.index(name) for name in labels.names]
+        about = {"title": "T", "description": "D", "n": {"images": len(images)}, "settings": {}}
+        methods = {name: self.about(edit) for name, edit in fitted.items()}
+        result = TaskResult(self.provenance(self.name, images, texts, sets, methods, **about))
+        right = {}
+        for name, edit in fitted.items():
+            scores = images.unit[:].double() @ self.rows(texts, sets[0].classes, edit).T
+            hits = scores.argmax(1).numpy() == [own[code] for code in labels.codes]
+            right[name] = hits * (1.0 if weights is None else weights)
+        result.add_resampled(
+            "average", right, n=about["n"], resamples=self.resamples, seed=self.seed
+        )
+        return [result]
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a package, installed beside this one as pip would; what is registered is
+    forgotten afterwards."""
+    about = tmp_path / "mine-1.0.dist-info"
+    about.mkdir()
+    (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
+    (tmp_path / "mine_tasks.py").write_text(TASK_FILE)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    points = "".join(
+        f"{name.lower()} = mine_metrics:{name}\n" for name in ("MACRO", "SHOWN", "FIRST")
+    )
+    (about / "entry_points.txt").write_text(
+        f"[vldebias.metrics]\n{points}[vldebias.tasks]\nsaid = mine_tasks:Said\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(TASKS, "data", {**TASKS})
+    for registry in (METRICS, TASKS):
+        monkeypatch.setattr(registry, "_searched", False)
+    return tmp_path
+
+
+@pytest.fixture
+def measured(package: Path) -> Result:
+    return Result.of("birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0)
+
+
+def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:
+    none, orth = (measured.row("birds", "macro", method) for method in ("none", "orth"))
+    for row in (none, orth):
+        groups = [
+            r.value for r in measured.rows if (r.metric, r.method) == ("accuracy", row.method)
+        ]
+        assert row.value == pytest.approx(np.mean(groups))
+        assert 0 <= row.interval[0] < row.value < row.interval[1] <= 1
+    assert (none.change, orth.better) == (None, "higher")
+    assert orth.change[0] == pytest.approx(orth.value - none.value)
+
+
+def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_path: Path) -> None:
+    frame = told(measured)
+    heads = [
+        one for _, heads, _, _ in grids(frame[~frame.task.str.contains("cosines")]) for one in heads
+    ]
+    assert "mean over the groups (higher is better)" in heads
+    page = render(measured, tmp_path / "page.html", beside=tmp_path).read_text()
+    assert ("mean over the groups" in page, "macro" in page) == (True, False)
+    rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
+    rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
+    rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
+    (line,) = lines(told(result(rows)))
+    assert line.costs == "mean over the groups -0.200 [-0.300, -0.100]"
+
+
+def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:
+    counts, right = {"none": np.array([[2, 2, 0], [3, 1, 0]])}, {"none": np.array([1.0, 0.5])}
+    drawn = TaskResult(protocol(task="generation gender"))
+    add_shares(
+        drawn,
+        ("male", "female"),
+        counts,
+        ["nurse", "pilot"],
+        subset="train",
+        recognised=right,
+        resamples=20,
+    )
+    rows = {(row.metric, row.subset): row for row in drawn.rows if row.method == "none"}
+    assert rows["most_shown", "train"].value == (3 / 4 + 2 / 4) / 2
+    assert rows["most_shown", "train"].n == {"prompts": 2, "images each": 4}
+    worst = [rows[metric, "train, the worst"].value for metric in ("discrepancy", "recognised")]
+    assert worst == pytest.approx([2**0.5 / 4, 0.5])
+    gallery = Gallery(Labels(np.array([0, 0, 1, 1]), ("a", "b")), [2])
+    values = gallery.measure(
+        gallery.codes[[[0, 1, 2, 3], [2, 3, 0, 1], [1, 2, 3, 0]]], gallery.prior
+    )
+    assert values["first_group@2"].tolist() == [1, 0, 1]
+    assert get_metric("first_group@2").title == "first place goes to the first group@2"
+
+
+def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() -> None:
+    part = TaskResult(protocol())
+    with pytest.raises(
+        InvalidInputError, match=r"metric: expected one of worst_group, .*did you mean 'accuracy'"
+    ):
+        part.add("acuracy", "none", 0.5, n={})
+    values = {"none": 0.1, "random": 0.2, "cali": 0.3}
+    draws = dict.fromkeys(values, np.linspace(-1, 1, 9))
+    part.add_draws("gap", values, draws, n={"images": 9})
+    part.add_draws("share", values, draws, n={"images": 9})
+    assert [row.change is None for row in part.rows] == [True, True, False, True, True, True]
+    assert {row.interval[0] for row in part.rows} == {0.0}
+
+
+def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None:
+    data, prompts = part("test"), str(GENDER.to_yaml(package / "jobs.yaml"))
+    task = {"prompts": prompts, "column": "job", "resamples": 20}
+    found = evaluate(texts(), data, task="said", methods="cali", **task)
+    right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
+    share = np.mean(right == data.column("job").codes)
+    assert 0.5 < found.row("said", "average", "none").value == pytest.approx(share, abs=0.02)
+    halved = evaluate(
+        texts(), data, task="said", methods="cali", weights=np.full(len(data), 0.5), **task
+    )
+    assert (
+        halved.row("said", "average", "none").value
+        == found.row("said", "average", "none").value / 2
+    )
+    task |= {
+        "task": "said",
+        "name": "jobs",
+        "title": "Jobs",
+        "data": {"name": "given"},
+        "methods": ["cali"],
+    }
+    suite = {
+        "title": "t",
+        "description": "d",
+        "source": "s",
+        "needs": "--embeddings",
+        "tasks": [task],
+    }
+    file, images = package / "mine.yaml", save_embeddings(package / "images.npz", data, texts())
+    file.write_text(json.dumps(suite))
+    asked = ["run", str(file), "--embeddings", str(images), "--out", str(package / "out")]
+    done = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)
+    rows = [{**row, "task": "said"} for row in json.loads(done.stdout)["figures"]]
+    assert rows == [row.model_dump(mode="json") for row in found.rows]
+    assert "reused" in CliRunner().invoke(app, asked, catch_exceptions=False).stderr
+    assert "said" in CliRunner().invoke(app, ["show", str(file)], catch_exceptions=False).stdout
+    for change, named in (
+        ({"task": "sayd"}, "with one of .*said"),
+        ({"colum": "job"}, r"tasks\.0: colum: "),
+    ):
+        file.write_text(json.dumps(suite | {"tasks": [task | change]}))
+        with pytest.raises(InvalidInputError, match=named):
+            load_suite(file)
+
+
+@pytest.mark.parametrize("registry", [TASKS, JUDGES])
+def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
+    with pytest.raises(
+        InvalidInputError, match=r"expected a subclass of vldebias.* with a field \w+: Literal\["
+    ):
+        registry.register(str)
+    taken = next(iter(registry.values()))
+    key = "task" if registry is TASKS else "kind"
+    with pytest.raises(InvalidInputError, match=r"taken|one of this name"):
+        registry.register(
+            type(
+                "Twin",
+                (taken,),
+                {"__annotations__": {key: str}, key: taken.model_fields[key].default},
+            )
+        )

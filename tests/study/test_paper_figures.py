@@ -1,0 +1,119 @@
+"""What the paper's tables take, by a clock that is made up, and their rows beside the published
+figures."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from rich.console import Console
+
+from tests.study.made_figures import figure, result
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import Loaded
+from vldebias.options import Options
+from vldebias.progress import SILENT, Progress
+from vldebias.study.paper import Run, compared, estimate, paper, plan
+from vldebias.study.retrieval import RetrievalTask
+from vldebias.study.run import Suite, load_suite
+
+
+def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock that goes on by two seconds for each step and each image; a split of 50 has no
+    sample of 128."""
+    now, asked = [100.0], []
+
+    def generate(prompts: list[str], *, num_inference_steps: int) -> None:
+        now[0] += 2 * num_inference_steps
+
+    def measure(suite: Suite, options: Options, **_: Any) -> None:
+        now[0] += 2 * sum(min(options.limit, size) for size in (50, 1000))
+        asked.extend(task.k for task in suite.tasks if isinstance(task, RetrievalTask))
+
+    monkeypatch.setattr("vldebias.study.paper.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("vldebias.study.paper.run_suite", measure)
+    (run,) = plan(None, ["generation"])
+    run.sizes, (_, task, *_) = [400], run.suite.tasks
+    seconds = estimate(run, Loaded(generate, "p"), Options(out=Path()))
+    assert seconds == pytest.approx(400 / min(task.batch_size, 4) * 2 * task.steps)
+    run = Run(load_suite("fairface"), "ViT-B-32:openai", [50, 1000])
+    assert estimate(run, Loaded(None, "m"), Options(out=Path())) == pytest.approx(2 * 1050)
+    assert {max(ks) for ks in asked} == {64}
+
+
+def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> None:
+    (run,) = plan(None, ["generation"], pipeline="own/pipe")
+    row = figure(
+        "cali",
+        0.4,
+        task="gender",
+        metric="discrepancy",
+        subset="unseen professions",
+        better="lower",
+        interval=(0.3, 0.5),
+        n={"professions": 20, "images each": 1000},
+    )
+    t = compared([run], {run.name: result([row])}, tmp_path).set_index(["data", "metric", "method"])
+    assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 8, ["generation"])
+    told = t.loc["gender", "discrepancy, unseen professions", "cali"]
+    assert (told.published, told.measured, told.low, told.high) == (0.354, 0.4, 0.3, 0.5)
+    assert (told.difference, told.n) == (pytest.approx(0.046), "20 professions, 1,000 images each")
+    assert (
+        t.loc["pairs race", "pair_distance, unseen", "none"].published,
+        t.measured.isna().sum(),
+    ) == (0.69, 7)
+
+
+def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    with pytest.raises(InvalidInputError, match="celebs"):
+        plan(None, ["celebs"])
+    runs = plan(None, ["celeba", "generation"], ["RN50"], pipeline="miniature")
+    assert [(run.missing, bool(run.sizes)) for run in runs] == [
+        (f"expected {runs[0].suite.needs}", False),
+        ("", True),
+    ]
+    (tmp_path / "celeba").mkdir()  # each in a folder of its name, or all in one
+    assert str(tmp_path / "celeba") in plan(tmp_path, ["celeba"])[0].missing
+    caches, loaded, said = list[Any](), list[Any](), StringIO()
+    monkeypatch.setattr(
+        "vldebias.study.paper.estimate", lambda *given: caches.append(given[2].cache) or 7200.0
+    )
+    assert (
+        paper(tmp_path, runs, Options(out=tmp_path), SILENT, stop_after_estimate=True)
+        .measured.isna()
+        .all()
+    )
+    assert ([run.seconds for run in runs], caches) == ([None, 7200.0], [tmp_path / "cache"]), (
+        "which all runs share"
+    )
+    assert not (tmp_path / "generation-miniature").exists()
+    measured = Mock(
+        side_effect=[result([figure(task="waterbirds", metric="worst_group")]), KeyboardInterrupt]
+    )
+    monkeypatch.setattr("vldebias.study.paper.load_host", lambda *of, **_: loaded.append(of))
+    monkeypatch.setattr("vldebias.study.paper.run_suite", measured)
+    runs.insert(0, Run(load_suite("waterbirds"), "RN50:openai", [50]))
+    with pytest.raises(KeyboardInterrupt):
+        paper(
+            tmp_path,
+            runs,
+            Options(out=tmp_path, cache=tmp_path),
+            Progress(Console(file=said, width=200)),
+        )
+    assert loaded == [("RN50", "openai", None), (None, None, "miniature")]
+    assert "waterbirds, RN50:openai: 50 images, about 2.00 hours on cpu" in said.getvalue()
+    page = (tmp_path / "index.html").read_text()
+    assert [
+        page.count(one) for one in (">measured</a>", "not measured yet", "0.500 [0.400, 0.600]")
+    ] == [1, 1, 1]
+    assert page.index("waterbirds: ") < page.index("celeba: ") < page.index("generation: ")
+    assert (
+        (tmp_path / "paper.csv")
+        .read_text()
+        .startswith("suite,data,model,metric,method,published,measured,")
+    )

@@ -1,0 +1,587 @@
+"""98 calls that are plausible and mostly wrong: what each is answered, and that the right ones are
+answered nothing."""
+
+import copy
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+
+from tests.fewer import few
+from vldebias import (
+    CalibratedProjection,
+    debias,
+    evaluate,
+    fit_projection,
+    fit_shares,
+    load_prompts,
+    make_prompt_set,
+)
+from vldebias import metrics as M
+from vldebias.data import Embeddings
+from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
+from vldebias.hosts import TextTable
+from vldebias.miniature import load_clip
+from vldebias.study.images import ImageTask, doubt_chance
+
+REFUSED, WARNED, SILENT = "refused", "warned", "silent"
+N = 200
+RNG = np.random.default_rng(0)
+BIRDS = load_prompts("waterbirds")
+GENDER = few(load_prompts("gender"))
+MALE, FEMALE = GENDER.attributes
+SEXES = {"mann": ["Mann"], "frau": ["Frau"]}
+GERMAN = make_prompt_set("geschlecht", SEXES, ["Arzt", "Koch"], ["Foto: {attribute} {concept}"])
+SEX = np.array([(MALE, FEMALE)[i % 2] for i in range(N)])
+BIRD = np.array(["landbird", "waterbird"] * (N // 2))
+PLACE = np.array(["land", "land", "water", "water"] * (N // 4))
+SCORES, HALVES = RNG.random(100), np.array([0, 1] * 50)
+FOUR = np.array(["a", "a", "b", "b"] * 25)
+EVEN = np.arange(N) % 5 == 0
+ROW = np.arange(N)[:, None]
+
+
+@cache
+def world() -> SimpleNamespace:
+    """The miniature, and images of it that are made of texts, so that figures mean something:
+    people, and birds."""
+    model, _, tokenizer = load_clip()
+
+    @torch.no_grad()
+    def embed(texts: list[str]) -> torch.Tensor:
+        return model.encode_text(tokenizer(texts))
+
+    def noisy(rows: np.ndarray) -> np.ndarray:
+        return (
+            rows + 0.3 * np.abs(rows).mean() * np.random.default_rng(1).normal(size=rows.shape)
+        ).astype("f4")
+
+    class_of = dict(zip(BIRDS.class_names, BIRDS.classes, strict=True))
+    people = embed([f"A photo of a {value} person." for value in SEX]).numpy()
+    places = embed([f"This is a {place} background." for place in PLACE])
+    birds = embed([class_of[bird] for bird in BIRD]) + 0.3 * places
+    images = {"people": noisy(people), "birds": noisy(birds.numpy()), "dim": people.shape[1]}
+    edit = fit_projection(model, GENDER, tokenizer=tokenizer)
+    return SimpleNamespace(model=model, tokenizer=tokenizer, embed=embed, edit=edit, **images)
+
+
+def ev(**given: Any) -> Any:
+    """`evaluate` of people, with what a case changes; functions are called with the features."""
+    w = world()
+    images = given.pop("images", w.people)
+    fields = {
+        "prompts": GENDER,
+        "labels": SEX,
+        "tokenizer": w.tokenizer,
+        "methods": ["cali"],
+        "resamples": 5,
+    }
+    fields |= given
+    return evaluate(
+        fields.pop("model", w.model), images(w.people) if callable(images) else images, **fields
+    )
+
+
+def gr(**labels: Any) -> Any:
+    """`evaluate` of birds in groups: columns, and as texts which of them are the label and the
+    spurious one."""
+    names = {"label": "label", "spurious": "place"} | {
+        key: v for key, v in labels.items() if isinstance(v, str)
+    }
+    columns = {"label": BIRD, "place": PLACE} | {
+        key: v for key, v in labels.items() if not isinstance(v, str)
+    }
+    return ev(images=world().birds, prompts="waterbirds", labels=columns, task="groups", **names)
+
+
+def fit(**given: Any) -> Any:
+    w = world()
+    return fit_projection(
+        w.model, given.pop("prompts", GENDER), **{"tokenizer": w.tokenizer, **given}
+    )
+
+
+def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **given: Any) -> None:
+    with debias(model, edit, tokenizer=world().tokenizer, **given) as attachment:
+        then(attachment)
+
+
+def shares(male: float, female: float, top: float = 0.05) -> Any:
+    w = world()
+    given = {"top": top, "reference": torch.from_numpy(w.people), "tokenizer": w.tokenizer}
+    return fit_shares(w.model, GENDER, {MALE: male, FEMALE: female}, **given)
+
+
+def attached(then: Callable[[Any], object]) -> None:
+    attach(world().model, world().edit, then)
+
+
+def fewer_texts() -> None:
+    attached(lambda one: one.apply("joint", world().embed(["a", "b", "c"]), lambda: ["a", "b"]))
+
+
+def other_tokens(texts: list[str]) -> torch.Tensor:
+    """A tokenizer that gives ids of its own."""
+    ids = world().tokenizer(texts)
+    return torch.where(
+        (ids > 0) & (ids < ids.max()), (ids * 7 + 13) % (int(ids.max()) - 2) + 1, ids
+    )
+
+
+def turned(features: np.ndarray) -> np.ndarray:
+    return (features @ np.linalg.qr(randn(features.shape[1], features.shape[1]).numpy())[0]).astype(
+        "f4"
+    )
+
+
+def randn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def other(tuned: float) -> Any:
+    """The miniature with all weights a little larger, or one of them another."""
+    copied = copy.deepcopy(world().model)
+    for parameter in copied.parameters():
+        parameter.mul_(1 + tuned if parameter.ndim > 1 else 1)
+    if not tuned:
+        copied.text_projection.add_(randn(*copied.text_projection.shape))
+    return copied
+
+
+def swapped() -> None:
+    table = dict(zip(GENDER.classes, world().people, strict=False))
+    ev(model=table, images=world().people[:80], labels=SEX[:80])
+
+
+def gallery_as_reference() -> None:
+    ev(methods=["leace"], reference=Embeddings.of(world().people, {"gender": SEX}))
+
+
+fit_pairs = CalibratedProjection().fit
+MIXED = np.arange(N) % 4 < 2
+UPPER, BLANK = np.char.upper(SEX), np.char.add(SEX, " ")
+BYTES = np.where(EVEN, 255, np.arange(N) % 2).astype("u1")
+MINUS_ONES = np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])
+CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and with which words
+    # labels
+    ("control", lambda: ev()),
+    ("labels -1 and 1, as in CelebA", lambda: ev(labels=np.where(SEX == MALE, -1, 1))),
+    ("labels 0 and 1 as floats", lambda: ev(labels=np.where(SEX == MALE, 0.0, 1.0))),
+    (
+        "labels are probabilities",
+        lambda: ev(labels=RNG.random(N)),
+        REFUSED,
+        "of scores take the class",
+    ),
+    (
+        "labels are rounded logits",
+        lambda: ev(labels=np.round(RNG.normal(size=N) * 3)),
+        WARNED,
+        "fewer than 5 rows",
+    ),
+    (
+        "labels of another length",
+        lambda: ev(labels=SEX[:-1]),
+        REFUSED,
+        "expected 200 rows in every column",
+    ),
+    (
+        "labels of one class",
+        lambda: ev(labels=np.array([MALE] * N)),
+        REFUSED,
+        "images of two or more groups",
+    ),
+    (
+        "labels all unknown",
+        lambda: ev(labels=np.array([""] * N)),
+        REFUSED,
+        "images of two or more groups",
+    ),
+    (
+        "one misspelt",
+        lambda: ev(labels=np.where(ROW[:, 0] == 1, "femle", SEX)),
+        WARNED,
+        "did you mean 'female'?",
+    ),
+    (
+        "case mixed",
+        lambda: ev(labels=np.where(MIXED, UPPER, SEX)),
+        WARNED,
+        "'MALE' and 'male' differ by case",
+    ),
+    (
+        "trailing blanks",
+        lambda: ev(labels=np.where(MIXED, BLANK, SEX)),
+        WARNED,
+        "'male' and 'male ' differ by case",
+    ),
+    ("'nan' texts", lambda: ev(labels=np.where(EVEN, "nan", SEX)), WARNED, "say unknown='nan'"),
+    ("'None' texts", lambda: ev(labels=np.where(EVEN, "None", SEX)), WARNED, "say unknown='None'"),
+    (
+        "labels of shape (n, 1)",
+        lambda: ev(labels=SEX[:, None]),
+        REFUSED,
+        "expected strings or integers (n,)",
+    ),
+    ("255 for unknown", lambda: ev(labels=BYTES), WARNED, "say unknown='255'"),
+    ("row numbers", lambda: ev(labels=np.arange(N)), WARNED, "200 of 200 groups"),
+    ("shuffled labels", lambda: ev(labels=RNG.permutation(SEX)), WARNED, "no more than chance"),
+    ("another name of the column", lambda: ev(labels={"race": SEX}, prompts={"race": "gender"})),
+    # features
+    ("texts and images swapped", swapped, REFUSED, "prompts are missing"),
+    ("another model's, same width", lambda: ev(images=turned), WARNED, "unaligned"),
+    (
+        "random, same width",
+        lambda: ev(images=lambda f: RNG.normal(size=f.shape)),
+        WARNED,
+        "unaligned",
+    ),
+    (
+        "another width",
+        lambda: ev(images=lambda f: RNG.normal(size=(N, f.shape[1] + 1))),
+        REFUSED,
+        "of width 257",
+    ),
+    ("transposed", lambda: ev(images=lambda f: f.T), REFUSED, "expected 256 rows in every column"),
+    ("times 100", lambda: ev(images=lambda f: f * 100)),
+    (
+        "of mixed lengths",
+        lambda: ev(images=lambda f: f * np.where(np.arange(N)[:, None] % 2, 1, 50)),
+    ),
+    (
+        "a zero row",
+        lambda: ev(images=lambda f: np.where(ROW == 3, 0, f)),
+        REFUSED,
+        "1 rows are zero or not finite",
+    ),
+    (
+        "a NaN row",
+        lambda: ev(images=lambda f: np.where(ROW == 3, np.nan, f)),
+        REFUSED,
+        "1 rows are zero or not finite",
+    ),
+    (
+        "constant",
+        lambda: ev(images=lambda f: np.ones_like(f)),
+        WARNED,
+        "1 different rows among 200",
+    ),
+    (
+        "two rows over and over",
+        lambda: ev(images=lambda f: np.repeat(f[:2], 100, 0)),
+        WARNED,
+        "2 different rows",
+    ),
+    ("int8", lambda: ev(images=lambda f: np.clip(f * 40, -127, 127).astype("i1"))),
+    (
+        "uint8 pixels",
+        lambda: ev(images=lambda f: RNG.integers(0, 255, f.shape).astype("u1")),
+        REFUSED,
+        "of uint8",
+    ),
+    ("complex", lambda: ev(images=lambda f: f.astype("c8")), REFUSED, "of complex64"),
+    (
+        "logits of classes",
+        lambda: ev(images=lambda f: f[:, :2]),
+        REFUSED,
+        "got features of width 2",
+    ),
+    ("no image", lambda: ev(images=lambda f: f[:0], labels=SEX[:0]), REFUSED, "with n > 0"),
+    (
+        "one image",
+        lambda: ev(images=lambda f: f[:1], labels=SEX[:1]),
+        REFUSED,
+        "images of two or more groups",
+    ),
+    (
+        "two images",
+        lambda: ev(images=lambda f: f[:2], labels=SEX[:2]),
+        REFUSED,
+        "choose a smaller k",
+    ),
+    # numbers
+    ("k larger than n", lambda: ev(k=500), REFUSED, "choose a smaller k"),
+    ("k = 0", lambda: ev(k=0), REFUSED, "greater than or equal to 1; got 0"),
+    ("lam negative", lambda: ev(lam=-1), REFUSED, "lam: "),
+    ("seed negative", lambda: ev(seed=-1), REFUSED, "seed: "),
+    ("lam a text", lambda: ev(lam="100"), REFUSED, "lam: expected a number; got '100'"),
+    ("lam NaN", lambda: ev(lam=float("nan")), REFUSED, "lam: "),
+    ("lam True", lambda: ev(lam=True), REFUSED, "lam: expected a number; got True"),
+    (
+        "lam 1e30",
+        lambda: ev(prompts="gender", lam=1e30),
+        WARNED,
+        "of the distance between the classes",
+    ),
+    ("strength -0.5", lambda: ev(strength=-0.5), REFUSED, "strength: "),
+    ("strength 1.5", lambda: ev(strength=1.5), REFUSED, "strength: "),
+    ("strength NaN", lambda: ev(strength=float("nan")), REFUSED, "strength: "),
+    (
+        "strength a text",
+        lambda: ev(strength="0.5"),
+        REFUSED,
+        "strength: expected a number; got '0.5'",
+    ),
+    ("strength of numpy", lambda: attach(world().model, GENDER, strength=np.float32(0.5))),
+    (
+        "attached strength True",
+        lambda: attached(lambda one: setattr(one, "strength", True)),
+        REFUSED,
+        "got True",
+    ),
+    ("method misspelt", lambda: ev(methods=["calii"]), REFUSED, "did you mean 'cali'"),
+    ("shares sum to 1.0000005", lambda: shares(0.5, 0.5000005)),
+    ("shares as percents", lambda: shares(30, 70), REFUSED, "with sum 1"),
+    ("top as a percent", lambda: shares(0.3, 0.7, top=5), REFUSED, "expected top, the fraction"),
+    # models; a text tower takes any text: nothing says which languages it was taught
+    ("prompts in German", lambda: fit(prompts=GERMAN), SILENT, ""),
+    ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
+    (
+        "edit of another model",
+        lambda: attach(other(0), world().edit),
+        REFUSED,
+        "fitted on other weights",
+    ),
+    (
+        "an edit before tuning",
+        lambda: attach(other(0.01), world().edit),
+        REFUSED,
+        "fitted on other weights",
+    ),
+    (
+        "a tokenizer of other ids",
+        lambda: fit(tokenizer=other_tokens),
+        REFUSED,
+        "open_clip.get_tokenizer",
+    ),
+    (
+        "CLIP's tokenizer",
+        lambda: fit(tokenizer=open_clip.get_tokenizer("ViT-B-32")),
+        REFUSED,
+        "ids up to 49407",
+    ),
+    (
+        "a raw edit",
+        lambda: attach(world().model, fit_pairs(randn(9, 2, 256))),
+        WARNED,
+        "which model it was fitted",
+    ),
+    # the formula holds in any unit, with lam in 1 / length squared; attached, it warns as a raw
+    # edit
+    ("fit of pairs that are not normalised", lambda: fit_pairs(randn(9, 2, 128) * 100), SILENT, ""),
+    ("fit of pairs (2, n, d)", lambda: fit_pairs(randn(2, 9, 128)), REFUSED, "(n, 2, d)"),
+    (
+        "fit of pairs of one text",
+        lambda: fit_pairs(randn(9, 1, 128).repeat(1, 2, 1)),
+        REFUSED,
+        "nothing to remove",
+    ),
+    ("fewer texts than rows", fewer_texts, REFUSED, "3 embeddings for 2 prompts"),
+    ("evaluate under an attachment", lambda: attached(lambda _: ev()), WARNED, "attachment"),
+    ("evaluate after an attachment", lambda: (attached(str), ev())),
+    (
+        "reference of texts",
+        lambda: fit(reference=world().embed(list(GENDER.classes))),
+        WARNED,
+        "reference images",
+    ),
+    (
+        "reference of noise",
+        lambda: fit(reference=randn(300, world().dim)),
+        WARNED,
+        "look unaligned",
+    ),
+    (
+        "reference of another width",
+        lambda: fit(reference=randn(300, world().dim + 1)),
+        REFUSED,
+        "have width 257",
+    ),
+    ("reference is the gallery", gallery_as_reference, REFUSED, "features[::2]"),
+    # groups
+    ("groups control", lambda: gr()),
+    (
+        "label and spurious swapped",
+        lambda: gr(label="place", spurious="label"),
+        REFUSED,
+        "each name one of the",
+    ),
+    (
+        "label is spurious",
+        lambda: gr(label="label", spurious="label"),
+        REFUSED,
+        "got 'label' twice",
+    ),
+    (
+        "numbers in another order",
+        lambda: gr(label=np.where(BIRD == "landbird", 1, 0)),
+        WARNED,
+        "as 'waterbird'",
+    ),
+    (
+        "a value misspelt",
+        lambda: gr(place=np.where(PLACE == "water", "watr", PLACE)),
+        WARNED,
+        "you mean 'water'?",
+    ),
+    ("an empty cell", lambda: gr(place=np.array(["land", "water"] * (N // 2)))),
+    (
+        "one image in a group",
+        lambda: gr(place=np.array(["water"] + ["land"] * (N - 1))),
+        WARNED,
+        "'water' (1)",
+    ),
+    ("spurious of ids", lambda: gr(place=np.arange(N)), WARNED, "200 of 200 groups"),
+    (
+        "label -1 and 1",
+        lambda: gr(label=np.where(BIRD == "landbird", -1, 1)),
+        REFUSED,
+        "got ['-1', '1']; rename",
+    ),
+    # metrics
+    (
+        "max_skew: scores and groups swapped",
+        lambda: M.max_skew(HALVES, SCORES, 10),
+        REFUSED,
+        "in another order?",
+    ),
+    (
+        "max_skew: k a float",
+        lambda: M.max_skew(SCORES, HALVES, 10.5),
+        REFUSED,
+        "k: expected an integer",
+    ),
+    (
+        "max_skew: a NaN",
+        lambda: M.max_skew(np.where(SCORES > 0.9, np.nan, SCORES), HALVES, 10),
+        REFUSED,
+        "are NaN",
+    ),
+    (
+        "ndkl: one group",
+        lambda: M.ndkl(SCORES, np.zeros(100, int)),
+        WARNED,
+        "every ranking is fair",
+    ),
+    (
+        "group_accuracy: scores",
+        lambda: M.group_accuracy(SCORES, HALVES, FOUR),
+        REFUSED,
+        "take the likeliest class",
+    ),
+    (
+        "worst group: scores",
+        lambda: M.worst_group_accuracy(SCORES, HALVES, FOUR),
+        REFUSED,
+        "the likeliest class",
+    ),
+    ("discrepancy: one value", lambda: M.discrepancy(HALVES, 1), REFUSED, "at least 2"),
+    (
+        "accuracy: mixed",
+        lambda: M.group_accuracy(HALVES.astype(str), HALVES, FOUR),
+        REFUSED,
+        "both as numbers",
+    ),
+    (
+        "discrepancy: codes 1 and 2",
+        lambda: M.discrepancy(HALVES + 1, 2),
+        REFUSED,
+        "expected integers 0 .. 1",
+    ),
+    (
+        "discrepancy: a fraction",
+        lambda: M.discrepancy(HALVES / 2, 2),
+        REFUSED,
+        "expected integers 0 .. 1",
+    ),
+    ("discrepancy: names", lambda: M.discrepancy(BIRD, 2), REFUSED, "expected integers 0 .. 1"),
+    ("discrepancy: nothing", lambda: M.discrepancy(np.array([], int), 2), REFUSED, "non-empty"),
+    (
+        "auroc: -1 and 1",
+        lambda: M.auroc(SCORES, 2 * HALVES - 1),
+        REFUSED,
+        "wrong: expected truth values",
+    ),
+    (
+        "auroc: probabilities",
+        lambda: M.auroc(SCORES, SCORES),
+        REFUSED,
+        "wrong: expected truth values",
+    ),
+    ("krippendorff: two units of many", lambda: M.agreement(np.array([[0, 1, 0, 1, 1]] * 2).T)),
+    ("krippendorff: -1 for none", lambda: M.agreement(MINUS_ONES)),
+    ("k_variance: not normalised", lambda: M.k_variance(RNG.normal(size=(40, 8)))),
+    (
+        "bootstrap_interval: a percent",
+        lambda: M.bootstrap_interval(SCORES, level=95),
+        REFUSED,
+        "in (0, 1), got 95",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [(call, answer) for _, call, *answer in CASES],
+    ids=[one[0] for one in CASES],
+)
+def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]) -> None:
+    want, says = answer or (SILENT, "")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except VldebiasError as error:
+            how, words = REFUSED, str(error)
+        else:
+            words = " | ".join(
+                str(one.message) for one in caught if issubclass(one.category, VldebiasWarning)
+            )
+            how = WARNED if words else SILENT
+    assert how == want, words
+    assert says in words
+
+
+def test_at_most_five_mistakes_pass_in_silence() -> None:
+    assert len({one[0] for one in CASES}) == len(CASES) == 98
+    assert sum(SILENT in answer for _, _, *answer in CASES) <= 5
+
+
+def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> None:
+    """Half of the numbers after a ReLU are 0, and none is below. A tenth of the rows are few."""
+    rows = RNG.normal(size=(N, 16))
+    few_, enough = (rows[np.arange(N) % different] for different in (20, 21))
+    for features, said in (
+        (np.maximum(rows, 0), "no number below 0"),
+        (few_, "20 different rows"),
+        (enough, ""),
+    ):
+        with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
+            ImageTask.check_images(Embeddings.of(features), TextTable({"a": np.ones(16)}), "a")
+
+
+def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:
+    """The error of 50 images of each of two values is 0.05. Fewer than ten of a value say
+    nothing."""
+    chance, other = "more than chance: are", "72% with 'a' as 'b', 'b' as 'a'"
+    answers = (
+        (50, 31, ""),
+        (50, 29, chance),
+        (50, 16, chance),
+        (50, 14, other),
+        (10, 5, chance),
+        (9, 4, ""),
+    )
+    for n, right, said in answers:
+        own = np.repeat([0, 1], n)
+        nearest = np.where(np.arange(2 * n) % n < right, own, 1 - own)
+        with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
+            doubt_chance(nearest, own, ("a", "b"), "texts")

@@ -1,0 +1,100 @@
+"""The quickstart end to end on the shipped weights, small; and the committed result behind the
+README."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from eval.miniature.birds import LEAN
+from vldebias.api import debias, fit_projection, fit_projections
+from vldebias.cli import app
+from vldebias.edit import Fingerprint
+from vldebias.hosts import resolve
+from vldebias.judge.plan import identity
+from vldebias.measure.result import Result
+from vldebias.miniature import load_clip, load_pipeline
+from vldebias.prompts import load_prompts
+from vldebias.study.images import fit_method
+from vldebias.study.run import load_suite
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "eval" / "results" / "quickstart.json"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> None:
+    arguments = ["quickstart", "--json", "--images", "1", "--seeds", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    result = Result.model_validate_json(done.stdout)
+    assert Result.read(tmp_path / "result.json") == result
+    assert {"birds", "portraits gender", "generation gender"} <= {
+        row.task for row in result.rows if row.change
+    }
+    committed = Result.read(COMMITTED)
+    for figure in result.rows:
+        if (
+            figure.task in ("birds", "portraits gender") and not figure.subset
+        ):  # the same renders, so the same figures
+            before = committed.row(figure.task, figure.metric, figure.method)
+            assert figure.value == pytest.approx(before.value, abs=0.01)
+    assert (tmp_path / "index.html").read_text().count(
+        "data:image/png;base64,"
+    ) == 2  # the same seeds, and the dots
+    assert list((tmp_path / "cache").glob("birds-*"))  # and nowhere else
+    again = CliRunner().invoke(app, arguments)
+    assert again.stderr.count("reused from an earlier run") == 3
+    assert json.loads(again.stdout)["figures"] == json.loads(done.stdout)["figures"]
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.ReferenceWarning")  # the reference is noise
+def test_what_is_called_default_is_what_debias_attaches() -> None:
+    model, _, tokenizer = load_clip()
+    host = resolve(model, tokenizer=tokenizer)
+    birds, portraits, generation = load_suite("quickstart").tasks
+    for task, prompts in ((birds, "waterbirds"), (portraits, "professions-gender")):
+        method, images, paper = task.methods[1:]
+        assert (method, images, paper) == ("default", "cali+equalise", "paper")
+        reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
+        for name, given, asked in (
+            (method, None, {}),
+            (images, reference, {}),
+            (paper, None, {"method": paper}),
+        ):
+            measured = fit_method(host, load_prompts(prompts), name, task.lam, reference=given)
+            attached = fit_projection(host, prompts, reference=given, **asked)
+            assert torch.equal(measured.matrix(), attached.matrix())
+    pipe = resolve(load_pipeline())
+    balanced, paper = generation.ways.values()
+    texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
+    with debias(pipe, "professions-gender") as attached:  # the default of pipelines
+        expected = attached.rewrite(texts)
+    with balanced.attach(pipe) as measured:
+        assert measured.rewrite(texts) == expected
+    with paper.attach(pipe) as measured:
+        for role, edit in fit_projections(pipe, "professions-gender", method="paper").items():
+            assert torch.equal(measured.projections[role].matrix(), edit.matrix())
+
+
+def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
+    result, suite = Result.read(COMMITTED), load_suite("quickstart")
+    assert {(f.task, f.metric) for f in result.rows} >= set(suite.headline)
+    told = {protocol.task: protocol for protocol in result.provenance}
+    assert all(one.prompts_hash == load_prompts(one.prompts).hash for one in told.values())
+    assert told["generation gender"].seeds == [0, 1, 2]
+    committed = {name: Fingerprint(**one.fingerprint) for name, one in told.items()}
+    model, _, tokenizer = load_clip()
+    assert committed["birds"].matches(resolve(model, tokenizer=tokenizer).fingerprint())
+    drawn = identity(load_pipeline())["fingerprint"]
+    assert committed["generation gender"].matches(Fingerprint(**drawn))
+
+
+def test_the_weights_of_the_groups_are_those_of_the_training_renders() -> None:
+    (birds,) = [task for task in load_suite("quickstart").tasks if task.name == "birds"]
+    land, water = (share / 2 for share in LEAN.correlation)
+    expected = {"landbird/land": land, "landbird/water": 0.5 - land, "waterbird/land": 0.5 - water}
+    assert birds.group_weights == pytest.approx(expected | {"waterbird/water": water})

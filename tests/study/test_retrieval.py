@@ -1,0 +1,449 @@
+"""Retrieval and its galleries against plain loops: every figure, every convention, coverage, every
+refusal."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score
+from torch.nn.functional import normalize
+from torchmetrics.retrieval import RetrievalHitRate
+
+from eval.experiments.coverage_shares import Population
+from tests.refusals import refused
+from tests.study.made_figures import cell
+from vldebias import fit_projection, make_prompt_set
+from vldebias.data import UNKNOWN, Embeddings, Labels, cross
+from vldebias.hosts import TextTable
+from vldebias.measure import resampling
+from vldebias.measure.metric import get_metric
+from vldebias.measure.resampling import recentred_interval, resampled_weights
+from vldebias.measure.result import TaskResult
+from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.study import retrieval
+from vldebias.study.images import fit_method
+from vldebias.study.retrieval import Gallery, RetrievalTask, relevance
+from vldebias.study.task import Data
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
+    pytest.mark.filterwarnings(
+        "ignore::vldebias.errors.SuspectInputWarning"
+    ),  # images and texts are noise here
+]
+JOBS = ("doctor", "nurse", "pilot", "police officer", "officer")
+QUERIES = tuple(f"A photo of a {job}." for job in JOBS)
+GENDER = make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
+TONE = make_prompt_set("t", {"pale": ["pale"], "brown": ["brown"], "dark": ["dark"]}, JOBS)
+CAPTIONS = tuple(f"caption {i}" for i in range(12))
+CLASSES = {
+    "hair": {"dark": "dark hair", "blond": "blond hair"},
+    "hat": {"hat": "a hat", "none": "no hat"},
+}
+N, D, K = 90, 16, 20
+
+
+def rankings(scores: np.ndarray) -> np.ndarray:
+    return np.argsort(-scores, axis=1, kind="stable")
+
+
+OTHERS = [prompt for column in CLASSES.values() for prompt in column.values()]
+PROMPTS = list(dict.fromkeys([*GENDER.texts, *TONE.texts, *QUERIES, *CAPTIONS, *OTHERS]))
+ROWS = torch.randn(len(PROMPTS), D, generator=torch.Generator().manual_seed(1)).double() + 0.8
+TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
+
+
+def make_gallery(empty: int = 0) -> Embeddings:
+    """Images near their captions, which several share; some labels unknown."""
+    rng = np.random.default_rng(0)
+    gender, tone, hat = rng.integers(2, size=N), rng.integers(3, size=N), rng.integers(2, size=N)
+    tone[:7], hat[:5] = UNKNOWN, UNKNOWN
+    own = rng.integers(len(CAPTIONS), size=N)
+    near = np.stack([TEXTS.embed([CAPTIONS[i]], "joint")[0].numpy() for i in own])
+    features = near + 0.8 * gender[:, None] * rng.normal(size=D) + 1.5 * rng.normal(size=(N, D))
+    return Embeddings(
+        features=features.astype(np.float32),
+        ids=tuple(f"image {i}" for i in range(N)),
+        labels={
+            "gender": Labels(gender, ("male", "female")),
+            "tone": Labels(tone, ("pale", "brown", "dark")),
+            "hair": Labels(rng.integers(2, size=N), ("blond", "dark")),
+            "hat": Labels(hat, ("hat", "none")),
+            "job": Labels(rng.integers(5, size=N), JOBS),
+        },
+        captions=("",) * empty + tuple(CAPTIONS[i] for i in own[empty:]),
+        about={"model": "made up", "data": "noise", "split": "test"},
+    )
+
+
+GALLERY = make_gallery()
+BARE = replace(
+    GALLERY, captions=(), labels={name: of for name, of in GALLERY.labels.items() if name != "job"}
+)
+
+
+def evaluate(gallery: Embeddings = BARE, texts: TextTable = TEXTS, **options) -> list[TaskResult]:
+    fields = {
+        "name": "noise",
+        "title": "Noise",
+        "data": Data(name="given"),
+        "k": K,
+        "resamples": 50,
+    }
+    fields |= {"prompts": {"gender": GENDER}, "queries": list(QUERIES), "resample": "queries"}
+    return RetrievalTask.build({**fields, **options}).measure(gallery, texts)
+
+
+def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
+    rows = TEXTS.embed(QUERIES, "joint")
+    if method != "none":
+        projection = fit_projection(TEXTS, sets, method=method, **how)
+        rows = normalize((1 - strength) * rows + strength * projection(rows), dim=1)
+    images = normalize(torch.tensor(GALLERY.features), dim=1).double()
+    return (rows @ images.T).numpy()
+
+
+@pytest.mark.parametrize("method", ["none", "orth-cali"])
+def test_figures_agree_with_plain_loops(method: str) -> None:
+    (part,) = evaluate(strength=0.7)
+    scores, groups = naive_scores(method, GENDER, 0.7), GALLERY.column("gender").codes
+    naive = {
+        "max_skew": (max_skew, {}),
+        "min_skew": (min_skew, {"floor": 1 / (2 * K)}),
+        "ndkl": (ndkl, {}),
+    }
+    for metric, (measure, options) in naive.items():
+        each = [measure(row, groups, K, **options) for row in scores]
+        assert cell(part, f"{metric}@{K}", method).value == pytest.approx(np.mean(each))
+        for query, value in zip(QUERIES, each, strict=True):
+            assert cell(part, f"{metric}@{K}", method, query).value == pytest.approx(value)
+
+
+def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_counted() -> None:
+    images = replace(BARE, about={**BARE.about, "data_fingerprint": "abc", "cache": "a folder"})
+    (part,) = evaluate(
+        images, prompts={"gender x tone": [GENDER, TONE]}, k=[K, N - 7], prior="dataset", lam=30.0
+    )
+    assert cell(part, f"max_skew@{N - 7}", "cali").value == pytest.approx(0, abs=1e-12)
+    assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 6}
+    labels = cross(GALLERY.column("gender"), GALLERY.column("tone"))
+    scores, groups = (
+        naive_scores("orth-cali", [GENDER, TONE], lam=30.0)[:, labels.known],
+        labels.codes[labels.known],
+    )
+    expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
+    assert cell(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
+    assert (part.provenance.task, part.provenance.prompts) == ("noise gender x tone", "g+t")
+    told = json.loads(part.provenance.model_dump_json())["settings"]
+    expected = {"k": [K, N - 7], "prior": "dataset", "queries": list(QUERIES)}
+    assert {name: told[name] for name in expected} == expected
+    assert (told["gallery"], part.provenance.data["images"]) == (
+        {**BARE.about, "data_fingerprint": "abc"},
+        "abc",
+    )
+    assert None not in told.values()
+    assert (set(told["prior shares"]), sum(told["prior shares"].values())) == (
+        set(labels.names),
+        pytest.approx(1),
+    )
+
+
+def test_intervals_over_queries_are_those_of_the_query_means() -> None:
+    (part,) = evaluate(methods=("cali",), resamples=300, seed=6)
+    metric = f"max_skew@{K}"
+    values = {
+        m: np.array([cell(part, metric, m, q).value for q in QUERIES]) for m in ("none", "cali")
+    }
+    expected = TaskResult(part.provenance)
+    expected.add_resampled(metric, values, n={}, resamples=300, seed=6)
+    for found in expected.rows:
+        own = cell(part, metric, found.method)
+        assert (own.interval, own.change) == (found.interval, found.change)
+
+
+def test_intervals_over_images_are_about_the_gallery() -> None:
+    (queries,), (images,) = evaluate(resamples=400), evaluate(resamples=400, resample="images")
+    metric, gallery = f"max_skew@{K}", Gallery(GALLERY.column("gender"), [K], resamples=400)
+    ranked = {m: rankings(naive_scores(m, GENDER).round(12)) for m in ("none", "cali")}
+    none, cali = (of[metric] for of in gallery.skews(ranked).values())
+    for query, a, b in (("", none.mean(0), cali.mean(0)), *zip(QUERIES, none, cali, strict=True)):
+        found = cell(images, metric, "cali", query)
+        assert found.value == pytest.approx(b[0])
+        low, high = recentred_interval(b[0], b[1:])
+        assert found.interval == pytest.approx((max(low, 0), high))
+        assert found.change == pytest.approx(
+            (b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:]))
+        )
+    assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
+    exact = cell(images, "query_cosine", "cali")  # fixed queries: no image changes it
+    assert exact.interval == (exact.value, exact.value)
+    for query in QUERIES:  # a figure of one query is about images in both
+        assert cell(queries, metric, "cali", query) == cell(images, metric, "cali", query)
+
+
+def test_random_rankings_are_the_floor() -> None:
+    (part,) = evaluate(resamples=3000)
+    found, drawn = (
+        cell(part, f"max_skew@{K}", "random"),
+        Gallery(GALLERY.column("gender"), [K], seed=1).random(),
+    )
+    skews = np.random.default_rng(1).choice(drawn[f"max_skew@{K}"], (20_000, len(QUERIES))).mean(1)
+    assert found.value == pytest.approx(skews.mean(), abs=0.01)
+    assert found.interval == pytest.approx(np.quantile(skews, [0.025, 0.975]), abs=0.02)
+    assert found.change is None
+
+
+def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
+    (part,) = evaluate()
+    before, after = (
+        TEXTS.embed(QUERIES),
+        TEXTS.under(QUERIES, "joint", fit_method(TEXTS, GENDER, "orth-cali")),
+    )
+    expected = float((before * after).sum(1).mean())
+    assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
+    assert cell(part, "query_cosine", "none").value == pytest.approx(1)
+    stated = tuple(prompt for group in GENDER.groups[:1] for prompt in group)
+    (kept,) = evaluate(queries=list(stated))
+    assert cell(kept, "query_cosine", "cali").value == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("method", "k"), [("none", 1), ("cali", 5)])
+def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
+    (part,) = evaluate(GALLERY)
+    texts = TEXTS.under(CAPTIONS, "joint", fit_method(TEXTS, GENDER, method))
+    scores = GALLERY.unit[:].double() @ texts.T  # (images, captions)
+    code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
+    own = torch.nn.functional.one_hot(code, len(CAPTIONS))
+    image, found = torch.arange(N)[:, None], []
+    ways = {
+        "image to text": (scores, own),
+        "text to image": (scores.T[code], own.T[code]),
+    }  # a query for each image
+    for way, (asked, relevant) in ways.items():
+        hits = RetrievalHitRate(top_k=k)(
+            asked.flatten(), relevant.flatten(), image.expand_as(asked).flatten()
+        )
+        found.append(cell(part, f"recall@{k}", method, way).value)
+        assert found[-1] == pytest.approx(float(hits))
+    both = cell(part, f"recall@{k}", method)
+    assert both.value == pytest.approx(np.mean(found))
+    assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
+
+
+def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out() -> None:
+    """A caption's images hit or miss alike from text to image: as many units as captions, so wide
+    intervals."""
+    (part,) = evaluate(GALLERY, resamples=4000)
+    found, captions = cell(part, "recall@1", "none", "text to image"), sorted(set(GALLERY.captions))
+    sizes = np.array([GALLERY.captions.count(caption) for caption in captions])
+    best = (TEXTS.embed(captions) @ GALLERY.unit[:].double().T).argmax(1)
+    hits = np.array([GALLERY.captions[i] == c for i, c in zip(best, captions, strict=True)])
+    drawn = np.random.default_rng(0).integers(len(sizes), size=(4000, len(sizes)))
+    means = (hits * sizes)[drawn].sum(1) / sizes[drawn].sum(1)
+    assert found.value == pytest.approx((hits * sizes).sum() / N)
+    assert found.interval[1] - found.interval[0] == pytest.approx(
+        np.ptp(np.quantile(means, [0.025, 0.975])), rel=0.15
+    )
+    (part,) = evaluate(make_gallery(empty=20))
+    assert cell(part, "recall@1", "cali").n["images"] == N - 20
+
+
+@pytest.mark.parametrize("method", ["none", "cali"])
+def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
+    (part,) = evaluate(classes={**CLASSES, "gender": {"male": "caption 0", "female": "caption 1"}})
+    known = GALLERY.column("hat").known
+    projection, images = (
+        fit_method(TEXTS, GENDER, method),
+        GALLERY.unit[:].double()[torch.tensor(known)],
+    )
+    each = []
+    for column, prompts in CLASSES.items():
+        labels = GALLERY.column(column)
+        rows = TEXTS.under([prompts[name] for name in labels.names], "joint", projection)
+        each.append(accuracy_score(labels.codes[known], (images @ rows.T).argmax(1)))
+        assert cell(part, "accuracy", method, column).value == pytest.approx(each[-1])
+    mean = cell(part, "accuracy", method)
+    assert (mean.value, mean.n) == (
+        pytest.approx(np.mean(each)),
+        {"images": N - 5, "without a label": 5},
+    )
+    assert mean.interval[0] < mean.value < mean.interval[1]
+    assert {f.subset for f in part.rows if f.metric == "accuracy"} == {
+        "",
+        *CLASSES,
+    }  # not the attribute's own column
+
+
+def test_precision_counts_the_images_that_the_query_names() -> None:
+    (part,) = evaluate(GALLERY)
+    scores, wanted = TEXTS.embed(QUERIES) @ GALLERY.unit[:].double().T, GALLERY.column("job").codes
+    for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
+        expected = (wanted[row.topk(K).indices.numpy()] == i).mean()
+        assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)
+    assert not [f for f in part.rows if f.metric == f"precision@{K}" and f.method == "random"]
+    labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # of names that overlap the longest
+    found = relevance(labels, ["A photo of a police officer.", "An Officer at work."])
+    assert found is not None
+    assert relevance(labels, ["A photo of a doctor and a nurse."]) is None
+    assert found.tolist() == [[True, False, False, True], [False, True, False, False]]
+
+
+def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captions and a column that every query names come with the gallery; a cosine is no
+    utility."""
+    skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", "query_cosine"}
+    asked = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
+    assert [{f.metric for f in evaluate(of)[0].rows} for of in (GALLERY, BARE)] == [
+        skews | asked,
+        skews,
+    ]
+    without = TextTable(
+        {text: row for text, row in zip(PROMPTS, ROWS, strict=True) if text not in CAPTIONS}
+    )
+    assert "recall@1" not in {row.metric for row in evaluate(GALLERY, without)[0].rows}
+    for most, measured in ((N, True), (N - 1, False)):
+        monkeypatch.setattr(retrieval, "MOST_CAPTIONS", most)
+        assert ("recall@1" in {row.metric for row in evaluate(GALLERY)[0].rows}) == measured
+    assert (get_metric("query_cosine").kind, get_metric("recall@5").kind) == (
+        "similarity",
+        "utility",
+    )
+
+
+NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
+
+
+@refused(
+    ({"k": N + 1}, "k: .* 90 .* 91"),
+    *(({"queries": queries}, "queries: ") for queries in ([], [QUERIES[0]] * 2)),
+    *(({"k": k}, "k") for k in ((), (0,), (2.5,), (3, 3))),
+    ({"prior": "flat"}, "prior"),
+    ({"prompts": {"height": GENDER}}, "height"),
+    ({"gallery": GALLERY[GALLERY.column("gender").codes == 1]}, "two or more groups"),
+    ({"gallery": Embeddings(np.ones((3, 4)), tuple("abc"), {})}, "width 4, .* 16"),
+    ({"queries": ["A photo of a unicorn."]}, "1 of 1 prompts"),
+    ({"classes": {"hair": {"dark": "x"}}}, "hair"),
+    (
+        {
+            "classes": {"nobody": dict(zip("ab", OTHERS, strict=False))},
+            "gallery": replace(GALLERY, labels=NOBODY),
+        },
+        "no image has",
+    ),
+    error=ValueError,
+)
+def test_errors(options: dict) -> None:
+    evaluate(**options)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
+    """Scores (q, n) with ties, labels with at least two groups of which some may have no image,
+    k."""
+    q, n = draw(st.integers(1, 3)), draw(st.integers(2, 20))
+    scores = np.array(
+        [draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=n, max_size=n)) for _ in range(q)]
+    )
+    codes = [0, 2, *draw(st.lists(st.integers(0, 2), min_size=n - 2, max_size=n - 2))]
+    return scores, Labels(np.array(codes), tuple("abcd")), draw(st.integers(1, n))
+
+
+@given(problems(), st.sampled_from(["uniform", "dataset"]))
+def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
+    problem, prior: str
+) -> None:
+    scores, labels, k = problem
+    gallery, there = Gallery(labels, [k], prior, resamples=5, seed=7), np.unique(labels.codes)
+    assert (gallery.names, len(gallery.prior)) == (
+        tuple("abcd"[i] for i in there),
+        len(there),
+    )  # "d" takes no part
+    drawn = gallery.skews({"none": rankings(scores)})["none"]
+    (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
+    for b, held in enumerate([np.ones(len(labels), int), *weights]):
+        rows = np.repeat(np.arange(len(labels)), held)
+        for i, row in enumerate(scores):
+            # uniform: over the groups of the gallery, though a resample may lack one of them
+            shares = (
+                prior if prior == "dataset" else np.full(len(gallery.names), 1 / len(gallery.names))
+            )
+            groups = labels.codes[rows] if prior == "dataset" else gallery.codes[rows].astype(int)
+            size = None if prior == "dataset" else len(gallery.names)
+            one, options = (row[rows], groups, k), {"prior": shares, "n_groups": size}
+            assert drawn[f"max_skew@{k}"][i, b] == pytest.approx(
+                max_skew(*one, **options), abs=1e-12
+            )
+            assert drawn[f"min_skew@{k}"][i, b] == pytest.approx(
+                min_skew(*one, floor=1 / (2 * k), **options)
+            )
+            assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "dataset"])
+def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
+    rng, n, k = np.random.default_rng(0), 2000, 10
+    gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], prior, resamples=1500)
+    ranked, relevant = np.stack([rng.permutation(n) for _ in range(2)]), rng.random((2, n)) < 0.4
+    whole = gallery.skews({"none": ranked}, relevant)["none"]
+    few = gallery.skews({"none": ranked[:, :80]}, relevant)["none"]
+    for metric, values in few.items():
+        assert values[:, 0] == pytest.approx(whole[metric][:, 0])  # of the gallery itself
+        error = 5 * (2 / 1500) ** 0.5 * float(values.std())
+        assert values.mean(axis=1) == pytest.approx(whole[metric].mean(axis=1), abs=error)
+        assert values.std(axis=1) == pytest.approx(whole[metric].std(axis=1), rel=0.15)
+        assert not np.array_equal(values, whole[metric])  # other draws of one distribution
+
+
+def test_methods_share_their_resamples_and_memory_changes_no_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    ranked = rankings(rng.normal(size=(2, 30)))
+    gallery = Gallery(
+        Labels(rng.integers(3, size=30), ("a", "b", "c")), [7], "dataset", resamples=20
+    )
+    whole, again = gallery.skews({"none": ranked, "again": ranked}).values()
+    monkeypatch.setattr(resampling, "_WEIGHTS", 30 * 3)
+    parts = gallery.skews({"none": ranked})["none"]
+    assert all(
+        np.array_equal(whole[metric], other[metric]) for metric in whole for other in (again, parts)
+    )
+
+
+@pytest.mark.parametrize(("n", "k"), [(200, 20), (10_050, 200)])
+def test_random_rankings_are_those_of_drawing_without_replacement(
+    n: int, k: int, monkeypatch
+) -> None:
+    """Of a large gallery few rows are drawn one by one."""
+    gallery = Gallery(Labels((np.arange(n) < n // 4).astype(int), ("a", "b")), [k], resamples=3000)
+    found = gallery.random()[f"max_skew@{k}"]
+    share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k
+    assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=0.005)
+    assert found.std() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1)
+    each = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
+    assert each.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
+    monkeypatch.setattr(retrieval, "_BLOCK", 7 * n)
+    assert np.array_equal(gallery.random()[f"max_skew@{k}"], found)
+
+
+@pytest.mark.parametrize("shares", [np.full(8, 1 / 8), np.array([0.6, 0.2, 0.1, 0.07, 0.03])])
+def test_recentred_intervals_hold_the_expected_skew_and_percentiles_miss(
+    shares: np.ndarray,
+) -> None:
+    even, rng = len(shares) == 8, np.random.default_rng(0)
+    population, held = Population(shares, 400, **({"lean": 0.0} if even else {})), []
+    truth = np.mean([population.value(*population.open(rng, 1)) for _ in range(300)])
+    for _ in range(100):
+        gallery, ranked = population.open(rng, 200)
+        value, *means = gallery.skews({"none": ranked})["none"][f"max_skew@{population.k}"].mean(
+            axis=0
+        )
+        intervals = np.quantile(means, [0.025, 0.975]), recentred_interval(value, np.array(means))
+        held.append([low <= truth <= high for low, high in intervals])
+    plain, recentred = np.mean(held, axis=0)
+    assert plain < 0.5 or not even  # a resampled maximum strays further up
+    assert recentred > 0.88

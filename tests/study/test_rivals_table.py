@@ -1,0 +1,85 @@
+"""All methods on one set of images: the task of the experiment on a small world, and its tables."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from eval.experiments import rivals
+from eval.readme import compared
+from tests.study.any_method_parts import GENDER, images, texts
+from vldebias.hosts import TextTable
+from vldebias.measure.result import Result
+from vldebias.methods import METHODS
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    """Two splits of a small world: a search, and groups."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(rivals, "RESAMPLES", 20)
+    methods = [METHODS[name] for name in ("cali", "difference", "equalise", "leace", "roboshot")]
+    methods += [METHODS["suffix"], rivals.ZeroShotLabels("leace")]
+    searches, groups, people = [], [], replace(GENDER, name="gender")
+    for seed in (0, 1):
+        order = np.random.default_rng(seed).permutation(400)
+        common = {"texts": TextTable(texts()), "prompts": people, "attribute": "gender"}
+        common |= {"reference": images()[order[:150]], "gallery": images()[order[150:]]}
+        searches.append(rivals.Split(queries=GENDER.classes, k=20, **common))
+        groups.append(rivals.Split(classes=people, label="job", **common))
+    done = [
+        rivals.task("jobs", "Jobs", searches, methods),
+        rivals.task("people", "People", groups, methods),
+    ]
+    patch.undo()
+    return Result.of("rivals", done, seconds=0.0)
+
+
+def test_a_value_is_the_mean_over_splits(result: Result) -> None:
+    frame = result.to_pandas().query("task == 'jobs' and metric.str.startswith('max_skew')")
+    titles = {
+        "none",
+        *(METHODS[name].title for name in ("cali", "difference", "equalise", "leace", "roboshot")),
+    }
+    assert set(frame.method) == {
+        *titles,
+        "LEACE of images, zero-shot labels",
+    }  # of "suffix" there are no texts
+    for name in titles:
+        mean = result.row("jobs", "max_skew@20", name)
+        assert mean.interval[0] <= mean.value <= mean.interval[1]
+        assert mean.n["splits"] == 2
+    assert result.row("jobs", "order_kept", "none").value == 1.0
+    assert 0.5 < result.row("jobs", "order_kept", METHODS["cali"].title).value < 1.0
+
+
+def test_rank_kept_is_spearman_inside_groups() -> None:
+    before, after = np.random.default_rng(0).normal(size=(2, 3, 60))
+    groups = np.arange(60) % 2
+    for one, other, found in zip(
+        before, after, rivals.rank_kept(before, after, groups), strict=True
+    ):
+        each = [spearmanr(one[groups == g], other[groups == g]).statistic for g in (0, 1)]
+        assert found == pytest.approx(np.mean(each))
+    lifted = np.exp(before) + 5 * groups  # another order over all, the same one inside each group
+    assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
+
+
+def test_the_table_says_what_each_needs_and_marks_what_is_attached(
+    result: Result, tmp_path: Path
+) -> None:
+    lines = compared(result, "jobs").splitlines()
+    rows = {line.split(" | ")[0].strip("| "): line for line in lines[2:]}
+    assert (list(rows)[-1], "**labels**" in rows["`leace`"]) == (
+        "`none`",
+        True,
+    )  # the worst comes last
+    assert "**labels**" not in rows["`equalise`"] + rows["`leace, zero-shot labels`"]
+    assert [name for name in rows if "**" in name] == ["**`difference`, the default**"]
+    assert len({line.count("|") for line in lines}) == 1
+    assert "worst group" in compared(result, "people")
+    assert rivals.draw({"rivals": result}, tmp_path / "plot.png").stat().st_size > 10_000

@@ -1,0 +1,405 @@
+"""Runs of suites on the miniature world, small: what they write, take over, measure again, and
+leave when stopped."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from tests.study.painted_by_hand import paint
+from vldebias.data import Embeddings, save_embeddings
+from vldebias.data.parallel import Processes
+from vldebias.errors import InvalidInputError, VldebiasWarning, warn
+from vldebias.judge.answers import AnnotationLog
+from vldebias.measure.result import Result
+from vldebias.options import Options
+from vldebias.pictures import read_png
+from vldebias.prompts import make_prompt_set
+from vldebias.study import run as runner
+from vldebias.study.retrieval import RetrievalTask
+from vldebias.study.run import Suite, key_of, load_suite, run_suite, verify
+from vldebias.study.shares import SharesTask
+from vldebias.study.task import Data, Session
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+BIRDS: dict[str, Any] = {
+    "task": "groups",
+    "name": "birds",
+    "title": "Birds",
+    "data": {"name": "birds", "options": {"n": 80}},
+    "prompts": "waterbirds",
+    "label": "label",
+    "spurious": "place",
+    "lams": [0, 10, 1000],
+    "resamples": 20,
+}
+PORTRAITS: dict[str, Any] = {
+    "task": "retrieval",
+    "name": "portraits",
+    "title": "Portraits",
+    "data": {"name": "portraits", "options": {"n": 80}},
+    "prompts": {"gender": "fairface-gender"},
+    "queries": {"of": "fairface-gender"},
+    "k": 10,
+    "resamples": 20,
+    "classes": {"age": {"young": "the young", "old": "the old"}},
+}
+TEXTS = {"task": "texts", "name": "pairs", "title": "Pairs", "sets": {"gender": "fairface-gender"}}
+PEOPLE: dict[str, Any] = {
+    "task": "shares",
+    "name": "by people",
+    "title": "P",
+    "attribute": "gender",
+}
+PEOPLE |= {"values": ["male", "female"]}
+
+
+def suite(*tasks: Any, host: str | None = "miniature") -> Suite:
+    about = {
+        "name": "small",
+        "title": "t",
+        "description": "d",
+        "source": "s",
+        "needs": "a brave heart",
+    }
+    return Suite.model_validate({**about, "host": host, "tasks": tasks})
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A task that needs no model: the shares of a table."""
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    rows = [f"{job},{('male', 'female')[i % 2]}" for job in ("nurse", "pilot") for i in range(9)]
+    path.write_text("\n".join(["prompt,value", *rows]))
+    return {
+        "task": "shares",
+        "name": "table",
+        "title": "Table",
+        "resamples": 20,
+        "table": str(path),
+    }
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[Result, str]]:
+    """Run tasks into tmp_path; gives the result and what was said. Charts take time, so they are
+    drawn on demand."""
+
+    def go(
+        *tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
+    ) -> Any:
+        said = StringIO()
+        if not charts:
+            monkeypatch.setattr(
+                runner, "render", lambda result, path, beside: path.write_text("page")
+            )
+        given = Options(**{"out": tmp_path, "cache": cache, **options})
+        found = run_suite(
+            suite(*tasks, host=host), given, console=Console(file=said, width=200), only=only
+        )
+        return found, said.getvalue()
+
+    return go
+
+
+def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Path) -> None:
+    found, said = run(BIRDS, table, charts=True)
+    assert Result.read(tmp_path / "result.json") == found
+    tasks = {protocol.task: protocol.title.split(": ")[:-1] for protocol in found.provenance}
+    assert tasks == {"birds": ["Birds"], "birds: cosines": ["Birds"], "table": ["Table"]}
+    assert list(tasks) == [*dict.fromkeys(figure.task for figure in found.rows)]
+    page = (tmp_path / "index.html").read_text()
+    assert (page.count('class="task"'), page.count("data:image/png"), "birds: done" in said) == (
+        len(tasks),
+        1,
+        True,
+    )
+
+
+def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path: Path) -> None:
+    run(table)
+    assert verify(tmp_path) == {"changed": [], "missing": [], "added": []}
+    page = tmp_path / "index.html"
+    page.write_text(page.read_text() + " ")
+    (tmp_path / "tasks" / "table.json").unlink()
+    (tmp_path / "more.csv").write_text("")
+    found = {"changed": ["index.html"], "missing": ["tasks/table.json"], "added": ["more.csv"]}
+    assert verify(tmp_path / "result.json") == found
+    for stranger in ("tasks", "nowhere"):
+        with pytest.raises(InvalidInputError, match=f"{stranger}: got no manifest"):
+            verify(tmp_path / stranger)
+
+
+def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherwise(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, measure = [], SharesTask.measured
+    monkeypatch.setattr(SharesTask, "measured", lambda *a: calls.append(1) or measure(*a))
+    first, _ = run(table)
+    again, said = run(table)
+    assert (calls, again.rows) == ([1], first.rows)
+    assert (again.provenance, again.seconds) == (first.provenance, first.seconds)
+    assert "table: reused from an earlier run" in said
+    (tmp_path / "tasks" / "table.json").write_text('{"key": "half a fi')
+    again, said = run(table)
+    assert ("reused" in said, again.rows) == (False, first.rows)
+    run(table, fresh=True)
+    run(table, resamples=21)
+    assert calls == [1] * 4
+
+
+def test_of_each_kind_of_warning_a_task_issues_one(
+    run: Any, table: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = SharesTask.measured
+    monkeypatch.setattr(
+        SharesTask, "measured", lambda *a: [warn("one"), warn("two"), measure(*a)][2]
+    )
+    with pytest.warns(VldebiasWarning) as caught:
+        run(table)
+    assert [str(one.message) for one in caught] == ["one"]
+
+
+def test_pictures_and_the_name_of_a_pipeline_are_kept(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def measured(task: SharesTask, inputs: Any) -> Any:
+        (part,) = task.measure(inputs["table"])
+        part.provenance = part.provenance.model_copy(
+            update={"split": "generated", "model": "Tiny", "title": "T"}
+        )
+        part.pictures["Side by side"] = "seeds", Image.new("RGB", (4, 4))
+        return [part]
+
+    monkeypatch.setattr(SharesTask, "measured", measured)
+    (about,) = run(table, pipeline="own/pipe")[0].provenance
+    assert (about.model, about.title) == ("own/pipe (Tiny)", "Table: T"), "as the user named it"
+    picture = tmp_path / "side-by-side.png"
+    assert read_png(picture)[1] == {"run": "small", "task": "table", "caption": "seeds"}
+    assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
+
+
+def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_path: Path) -> None:
+    drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
+    log = AnnotationLog(tmp_path / "labels.jsonl")
+    log.append(drawn.images[0].path, "anna", "gender", "male")
+    found, said = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
+    assert (found.rows, "by people: nobody labelled race" in said) == ([], True)
+
+
+def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
+    def session(**options: Any) -> Session:
+        return Session(
+            Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options})
+        )
+
+    def key(session: Session, **changes: Any) -> str:
+        task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
+        return key_of(task, session.options, task.inputs(session))
+
+    usual, other, texts = session(), session(), session()
+    with torch.no_grad():
+        next(other.model.host.visual.parameters()).add_(1e-3)
+        texts.model.host.text_projection.add_(1e-3)
+    changes: list[dict[str, Any]] = [{"lam": 5.0}, {"prompts": "celeba"}]
+    changes += [{"data": {"name": "birds", "options": {"n": 81}}}]
+    options: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}, {"unknown": ("-1",)}]
+    keys = [
+        *map(key, (usual, other, texts)),
+        *(key(usual, **one) for one in changes),
+        *(key(session(**one)) for one in options),
+    ]
+    assert (len(set(keys)), key(session())) == (len(keys), keys[0])
+
+
+def test_an_interrupt_leaves_what_is_done(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(RetrievalTask, "measured", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run(table, PORTRAITS)
+    assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["table"]
+    assert (tmp_path / "index.html").is_file()
+    found, said = run(table, PORTRAITS)
+    assert "table: reused" in said
+    assert [p.task for p in found.provenance] == ["table", "portraits gender"]
+
+
+def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
+    data, usual = (
+        Data.model_validate(BIRDS["data"]),
+        Options(out=tmp_path, model="miniature", cache=cache),
+    )
+    limited = replace(usual, limit=60)
+    first, second, every = (
+        Session(given).embedded("images", data).ids for given in (limited, limited, usual)
+    )
+    assert first == second == tuple(sorted(first)) != every[:60]
+    assert len(first) == 60
+
+
+def test_what_a_suite_needs_is_said(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
+    sized = {**BIRDS, "data": {"name": "birds", "options": {"m": 3}}}
+    model, people = (
+        (BIRDS, None, "model: .* a brave heart"),
+        (PEOPLE, "miniature", "this suite needs"),
+    )
+    files, options = (
+        (elsewhere, "miniature", "waterbirds: .*mine"),
+        (sized, "miniature", "options m;"),
+    )
+    for task, host, named in (model, people, (TEXTS, None, "pipeline"), files, options):
+        with pytest.raises(InvalidInputError, match=named):
+            run(task, host=host, data_root=tmp_path / "mine")
+    monkeypatch.setattr("vldebias.study.task.open_data", lambda *_: iter(()))
+    with pytest.raises(InvalidInputError, match="got a stream"):
+        run(elsewhere)
+    assert not (tmp_path / "index.html").exists(), "nothing was measured"
+
+
+def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
+    session = Session(Options(out=tmp_path, model="miniature", cache=cache))
+    task = suite({**BIRDS, "lams": []}).tasks[0]
+    wanted = task.texts()
+    rows = dict(zip(wanted, session.texts.embed(wanted), strict=True))
+    path = save_embeddings(tmp_path / "mine.npz", session.embedded("images", task.data), rows)
+    alone, _ = run({**BIRDS, "lams": []}, host=None, embeddings=path, out=tmp_path / "alone")
+    with_model, _ = run({**BIRDS, "lams": []}, out=tmp_path / "model")
+    for figure in with_model.rows:
+        same = alone.row(figure.task, figure.metric, figure.method, subset=figure.subset)
+        assert same.value == pytest.approx(figure.value, abs=1e-6)
+
+
+def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Embeddings.of(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
+    path = save_embeddings(tmp_path / "e.npz", rows)
+    session = Session(Options(out=tmp_path, embeddings=path))
+    train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
+    assert [session.embedded(*of).ids for of in (("images", test), ("train", train))] == [
+        ("b", "c"),
+        ("a",),
+    ]
+    assert session.embedded("val", val) is session.embedded("reference") is None
+    assert (
+        len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
+    )
+    with pytest.raises(InvalidInputError, match=r"\['test', 'train'\].*'val'"):
+        session.embedded("images", val)
+    whole = Session(
+        Options(
+            out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))
+        )
+    )
+    assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
+    assert whole.embedded("train", train) is None
+    named, opened = (
+        Session(
+            Options(out=tmp_path), given=dict.fromkeys(("images", "train"), "birds"), split="val"
+        ),
+        [],
+    )
+    monkeypatch.setattr("vldebias.study.task.open_split", lambda *of: opened.append(of[2]) or rows)
+    assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == (
+        [3, 3],
+        ["val", "train"],
+    )
+
+
+def test_of_several_processes_the_first_alone_writes(
+    run: Any, table: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    alone, _ = run(table, out=tmp_path / "alone")
+    monkeypatch.setattr(
+        runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value)
+    )
+    second, said = run(table, out=tmp_path / "second")
+    assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
+    used, measure = [], runner._finished
+    monkeypatch.setattr(
+        runner, "_finished", lambda s, *a: [used.append(s.options), measure(s, *a)][1]
+    )
+    run(table, device="cuda")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    run(table, device="cuda", pipeline="own/pipe")
+    assert [(own.device, own.pipeline) for own in used] == [
+        ("cuda", "miniature"),
+        ("cuda:3", "own/pipe"),
+    ]
+
+
+def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
+    other = {**table, "name": "other"}
+    found, _ = run(table, other, only=["other"])
+    assert [part.task for part in found.provenance] == ["other"]
+    with pytest.raises(InvalidInputError, match=r"'waterbrids'.*did you mean 'waterbirds'"):
+        load_suite("waterbrids")
+    with pytest.raises(InvalidInputError, match="no such file"):
+        load_suite("mine/waterbirds")  # a path, by its folder
+    with pytest.raises(InvalidInputError, match=r"'tabel'"):
+        run(table, other, only=["other", "tabel"])
+
+
+@pytest.mark.slow
+def test_people_label_what_was_generated_with_pictures_and_clip_score(
+    run: Any, tmp_path: Path
+) -> None:
+    words = {"male": ["male"], "female": ["female"]}
+    made = make_prompt_set("two", words, ["nurse", "doctor"], test_concepts=["pilot", "clerk"])
+    path, out = str(made.to_yaml(tmp_path / "two.yaml")), tmp_path / "out"
+    generated = {
+        "task": "generation",
+        "name": "small gender",
+        "title": "Gender",
+        "attributes": ["gender"],
+    }
+    generated |= {
+        "judge": {"kind": "miniature"},
+        "images": 2,
+        "stated_images": 1,
+        "steps": 2,
+        "guidance": 2.0,
+    }
+    generated |= {
+        "clip_score": True,
+        "prompts": path,
+        "variants": {"cali": {"prompts": [path]}},
+        "resamples": 20,
+    }
+    found, _ = run(generated, out=out, charts=True)
+    assert {f.task for f in found.rows} == {"small gender gender", "small gender: CLIPScore"}
+    pictures = sorted(out.glob("*.png"))
+    assert pictures
+    assert (out / "index.html").read_text().count("data:image/png") >= len(pictures)
+    again, said = run(generated, out=out)
+    assert "small gender: reused" in said
+    assert again.rows == found.rows
+    folder = out / "images" / "small-gender"
+    log = AnnotationLog(tmp_path / "labels.jsonl")
+    for i, name in enumerate(
+        sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))
+    ):
+        for who in ("anna", "ben"):
+            log.append(name, who, "gender", ("male", "female")[i % 2])
+    by_people, _ = run(PEOPLE, out=tmp_path / "human", labels=(log.path,), drawn=folder)
+    assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
+    assert by_people.provenance[0].prompts == found.provenance[0].prompts

@@ -1,0 +1,260 @@
+"""Figures of a table that somebody else made."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.refusals import refused
+from tests.study.painted_by_hand import GENDERS, chosen, paint
+from vldebias.errors import SuspectInputWarning
+from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
+from vldebias.measure.report import lines, told
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.result import Result
+from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
+from vldebias.metrics import agreement, discrepancy
+from vldebias.study import SharesTask
+
+FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
+pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
+
+
+def table(seed=0, prompts=8, each=30):
+    """Columns of a judge that calls every fourth woman a man; people are asked about every fifth
+    image."""
+    rng, rows = np.random.default_rng(seed), []
+    for p in range(prompts):
+        for method, share in (("sd", 0.2 + 0.08 * p), ("mended", 0.5)):
+            for i in range(each):
+                truth = "male" if rng.random() < share else "female"
+                said = "male" if truth == "female" and rng.random() < 0.25 else truth
+                rows.append(
+                    (
+                        f"prompt {p}",
+                        method,
+                        "" if i == 7 else said,
+                        truth if i % 5 == 0 else "",
+                        1.0,
+                    )
+                )
+    return dict(
+        zip(("text", "model", "judge", "people", "weight"), zip(*rows, strict=True), strict=True)
+    )
+
+
+def measure(columns, **fields):
+    given = {
+        "table": "t.csv",
+        "prompt": "text",
+        "value": "judge",
+        "method": "model",
+        "baseline": "sd",
+    }
+    return SharesTask.build(given | {"resamples": 200} | fields).measure(columns)
+
+
+def by_name(part):
+    return {(row.metric, row.method, row.subset): row for row in part.rows}
+
+
+def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
+    columns = table()
+    rows = by_name(measure(columns)[0])
+    code, found = {"female": 0, "male": 1, "": -1}, []
+    for method, name in (("none", "sd"), ("mended", "mended")):
+        codes = [
+            code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name
+        ]
+        counts = (np.array(codes).reshape(8, 30, 1) == [0, 1]).sum(1)
+        assert rows["discrepancy", method, ""].value == pytest.approx(discrepancies(counts).mean())
+        squares = squared_discrepancies(counts).mean()
+        assert rows["discrepancy_squared", method, ""].value == pytest.approx(squares)
+        assert rows["unknown", method, ""].value == pytest.approx(1 / 30)
+        share = rows["share", method, "mean over prompts: female"].value
+        assert share == pytest.approx((counts[:, 0] / 30).mean())
+        found.append(
+            (float(discrepancies(counts)[3]), float(shares_radius(counts, resamples=200)[3]))
+        )
+    moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
+    assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
+    (before, by), (gap, around) = found
+    one, most, moved = rows["discrepancy", "mended", "prompt 3"], 0.5**0.5, gap - before
+    assert one.interval == pytest.approx((max(0, gap - around), min(most, gap + around)))
+    assert one.change == pytest.approx(
+        (moved, max(-most, moved - by - around), min(most, moved + by + around))
+    )
+
+
+def test_weights_count_as_rows_that_are_repeated():
+    columns = table(prompts=4, each=12)
+    twice = {name: [*column, *column] for name, column in columns.items()}
+    heavy = columns | {"weight": [2.0] * len(columns["text"])}
+    plain, doubled = measure(columns)[0].rows, measure(twice)[0].rows
+    alike = measure(heavy, weight="weight")[0].rows
+    assert [row.value for row in alike] == pytest.approx([row.value for row in plain])
+    shares = [row.value for row in doubled if row.metric == "share"]
+    assert shares == pytest.approx([row.value for row in plain if row.metric == "share"])
+    uneven = columns | {"weight": [3.0 if value == "male" else 1.0 for value in columns["judge"]]}
+    weighted = next(
+        row for row in measure(uneven, weight="weight")[0].rows if "female" in row.subset
+    )
+    assert weighted.value < next(row for row in plain if "female" in row.subset).value
+
+
+def test_people_correct_the_judge():
+    raw, mended = measure(table(1, 20, 200), people="people")
+    rows = by_name(mended)
+    said, right = rows["share", "mended", "male"], rows["corrected_share", "mended", "male"]
+    assert [one.interval[0] <= 0.5 <= one.interval[1] for one in (said, right)] == [False, True]
+    gap, bare = (rows["corrected_discrepancy", method, ""] for method in ("mended", "none"))
+    assert gap.change[0] == pytest.approx(gap.value - bare.value)
+    assert gap.interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
+    assert {"discrepancy_squared", "max_skew"} <= {
+        metric.removeprefix("corrected_") for metric, _, _ in rows
+    }
+    assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
+    found = lines(told(Result.of("shares", [raw, mended], seconds=1.0)))
+    assert [one.row.metric for one in found] == [
+        "discrepancy_squared",
+        "corrected_discrepancy_squared",
+    ]
+
+
+def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_images():
+    about = measure({name: column[:-30] for name, column in table().items()})[0].provenance
+    assert (about.n["prompts"], about.settings["prompts of some methods alone, left out"]) == (7, 1)
+    columns = {"text": ["a"] * 9, "judge": ["x"] * 6 + ["y"] * 2 + ["unknown"]}
+    whole = by_name(measure(columns, method=None, baseline="none")[0])["discrepancy", "none", ""]
+    assert whole.value == pytest.approx(np.sqrt(2) * 0.25)
+    assert whole.interval[0] < whole.value < whole.interval[1]
+    columns = {"text": ["b", "a", "a"], "judge": ["x", "x", "y"]}
+    lone = by_name(measure(columns, method=None, baseline="none")[0])
+    assert [subset for *_, subset in lone][-4:] == ["b", "b: x", "a", "a: x"], (
+        "of two values the first says all"
+    )
+    assert lone["share", "none", "b: x"].interval == pytest.approx(wilson_interval(1, 1))
+
+
+@refused(
+    ({}, {"prompt": "nothing"}, "'nothing'"),
+    ({}, {"baseline": "sd3"}, "baseline: .*'mended', 'sd'"),
+    ({"judge": ["male"] * 480}, {}, "expected two or more"),
+    ({}, {"values": ["male", "other"]}, r"judge: got \['female'\]"),
+    ({"text": [""] * 480}, {}, "rows have no 'text'"),
+    ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),
+    ({"weight": [-1] * 480}, {"weight": "weight"}, "'-1' in row 1"),
+    ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
+)
+def test_what_is_refused(changed, fields):
+    measure(table() | changed, **fields)
+
+
+def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
+    columns = table()
+    short = {"male": "M", "female": " F "}
+    mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
+    plain = measure(columns)[0].rows
+    same = {"M": "male", "F": "female"}
+    for fields in ({"same": same}, {"same": same, "values": ["female", "male"]}):
+        assert [r.value for r in measure(columns | {"judge": mixed}, **fields)[0].rows] == [
+            r.value for r in plain
+        ]
+    capitals = [v.title() if i % 2 else v for i, v in enumerate(columns["judge"])]
+    with pytest.warns(SuspectInputWarning, match="--same Female=female"):
+        measure(columns | {"judge": capitals})
+    people = [v.replace("female", "woman") for v in columns["people"]]
+    with pytest.warns(SuspectInputWarning, match="--same woman=female"):
+        measure(columns | {"people": people}, people="people")
+
+
+@pytest.mark.parametrize(("labels", "blocks"), [(9, 1), (10, 2)])
+def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
+    columns = table() | {"people": ["male"] * labels + [""] * (480 - labels)}
+    with pytest.warns(SuspectInputWarning, match="10 or more.*'mended': 0"):
+        assert len(measure(columns, people="people")) == blocks
+
+
+def test_a_table_is_read_from_its_file(tmp_path):
+    columns = table(prompts=2)
+    pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
+    read, given = (measure(one, people="people") for one in (tmp_path / "mine.csv", columns))
+    assert [part.rows for part in read] == [part.rows for part in given]
+    assert ("corrected_discrepancy_squared", "mended", "") in by_name(read[1]), (
+        "a mean over both prompts"
+    )
+
+
+MEANING = {"m": "male", "f": "female", "?": CANNOT_TELL, "0": NO_PERSON}
+
+
+@pytest.fixture
+def people(tmp_path):
+    """Figures of what people say: (variant, concept) -> a string of letters for each annotator, a
+    letter an image."""
+    drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
+    log = AnnotationLog(tmp_path / "labels.jsonl")
+
+    def measured(said):
+        for (variant, concept), annotators in said.items():
+            images = chosen(drawn, variant=variant, concept=concept)
+            for i, letters in enumerate(annotators):
+                for one, letter in zip(images, letters, strict=False):
+                    if letter != ".":
+                        log.append(one.path, str(i), "gender", MEANING[letter])
+        task = SharesTask(attribute="gender", values=GENDERS, resamples=200)
+        (part,) = task.measure(labels=[log.path], folder=drawn.folder)
+        return by_name(part), part.provenance
+
+    return measured
+
+
+def test_means_over_prompts_are_those_of_the_metric(people):
+    said = {
+        ("none", "pilot"): ["mmmf?"],
+        ("none", "clerk"): ["mff0f"],
+        ("cali", "pilot"): ["mf?0."],
+    }
+    rows, _ = people(said | {("cali", "clerk"): ["mmfff"]})
+    gaps = [discrepancy([0, 0, 0, 1], 2), discrepancy([0, 1, 1, 1], 2)]
+    assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
+    assert rows["discrepancy", "none", "clerk"].value == pytest.approx(gaps[1])
+    assert rows["unknown", "none", ""].value == pytest.approx(0.2)
+    assert rows["unknown", "cali", ""].value == pytest.approx(0.25)  # four of pilot are labelled
+    assert rows["discrepancy", "cali", ""].lam == 500
+
+
+def test_the_change_is_paired_by_prompt(people):
+    """Prompts differ a lot, the variant lowers each by the same: the change is known though the
+    mean is not."""
+    said = {
+        ("none", "pilot"): ["m" * 8],
+        ("none", "clerk"): ["mmmmmmff"],
+        ("cali", "pilot"): ["mmmmmmmf"],
+    }
+    rows, _ = people(said | {("cali", "clerk"): ["mmmmmfff"]})
+    mean, step = rows["discrepancy", "cali", ""], -(2**0.5) / 8
+    assert mean.change == pytest.approx((step, step, step))
+    assert mean.interval[1] - mean.interval[0] > 0.2
+
+
+def test_what_most_say_counts_and_how_far_they_agree(people):
+    said = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
+    rows, provenance = people(said | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
+    assert rows["unknown", "none", ""].value == 0.625  # both of clerk, one of pilot
+    assert rows["share", "none", "pilot: male"].value == 0.5
+    codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
+    alpha = rows["alpha", "all images", ""]
+    assert alpha.value == pytest.approx(agreement(codes).alpha.value)
+    assert alpha.n == {"images with two answers": 6, "annotators": 3, "answers": 15}
+    assert provenance.settings["annotators"] == ["0", "1", "2"]
+
+
+@refused(
+    (("none/1.png", "woman"), {("none", "pilot"): ["m"]}, "woman"),
+    (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
+    (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
+)
+def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, other, said):
+    if other is not None:
+        AnnotationLog(tmp_path / "labels.jsonl").append(other[0], "eve", "gender", other[1])
+    people(said)

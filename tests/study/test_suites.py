@@ -1,0 +1,98 @@
+"""Suites: every shipped one is valid, comes with the wheel and names what exists; mistakes are
+answered by name."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from vldebias.errors import InvalidInputError
+from vldebias.files import packaged
+from vldebias.study.classifiers import BASELINES
+from vldebias.study.generation import GenerationTask
+from vldebias.study.groups import GroupsTask, TextsTask
+from vldebias.study.retrieval import RetrievalTask
+from vldebias.study.run import load_suite
+
+ROOT = Path(__file__).parents[2]
+
+GROUPS = {
+    "task": "groups",
+    "name": "birds",
+    "title": "Birds",
+    "data": {"name": "birds"},
+    "prompts": "waterbirds",
+}
+GROUPS |= {"label": "label", "spurious": "place"}
+SUITE = {"title": "t", "description": "d", "source": "s", "needs": "nothing", "tasks": [GROUPS]}
+
+
+def with_task(**changed: object) -> dict[str, object]:
+    return {**SUITE, "tasks": [{k: v for k, v in {**GROUPS, **changed}.items() if v is not None}]}
+
+
+@pytest.mark.parametrize("name", packaged("suites"))
+def test_a_shipped_suite_names_what_exists(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.name == name
+    for task in suite.tasks:
+        if isinstance(task, GroupsTask):
+            assert task.prompts.classes
+            assert set(task.baselines) <= set(BASELINES)
+            assert not task.lams or task.lam in task.lams
+        elif isinstance(task, RetrievalTask):
+            assert len(task.queries) >= 10
+            assert all(
+                len(column.split(" x ")) == len(sets) for column, sets in task.prompts.items()
+            )
+        elif isinstance(task, GenerationTask):
+            assert all(one.pairs for spec in task.variants.values() for one in spec.prompts)
+        elif isinstance(task, TextsTask):
+            assert all(one.held_out_pairs for one in task.sets.values())
+
+
+JUDGED = {
+    "task": "generation",
+    "name": "g",
+    "title": "G",
+    "prompts": "professions-gender",
+    "attributes": ["gender"],
+}
+JUDGED |= {"judge": {"kind": "cilp"}, "variants": {"cali": {"prompts": ["professions-gender"]}}}
+
+
+def test_suites_of_the_contract_come_with_the_wheel() -> None:
+    named = {"waterbirds", "celeba", "fairface", "generation", "backgrounds", "human", "miniature"}
+    assert named <= set(packaged("suites"))
+    (fairface,) = load_suite("fairface").tasks  # as the paper has it
+    assert (fairface.k, fairface.prior, fairface.lam, fairface.seed) == ([1000], "uniform", 1000, 0)
+    generation = load_suite("generation").tasks[1]
+    assert (generation.images, generation.variants["cali"].lam) == (100, 500)
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
+    assert packed["force-include"]["eval/suites"] == "vldebias/_resources/suites"
+    assert all((ROOT / source).exists() for source in packed["force-include"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({**SUITE, "titel": "x"}, "titel: .*'title'"),
+        (with_task(data={"name": "x", "spilt": "a"}), r"tasks\.0\.data: spilt: .*name, split"),
+        (with_task(task="group"), r"tasks\.0: .*`task:` .*(?=.*groups)(?=.*shares)(?=.*texts)"),
+        (with_task(label=None), r"tasks\.0\.label: missing"),
+        ({"tasks": SUITE["tasks"]}, r": title: missing"),
+        (with_task(lam=-1), r"tasks\.0\.lam: .*-1"),
+        (with_task(methods=["orto"]), r"tasks\.0\.methods: .*'orth'"),
+        ({**SUITE, "tasks": [GROUPS, GROUPS.copy()]}, "'birds'"),
+        ({**SUITE, "tasks": [JUDGED]}, "judge: .*`kind:` .*miniature, classifier, clip, vlm"),
+    ],
+)
+def test_mistakes_are_named(content: object, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        load_suite(path)
+    assert str(path) in str(caught.value)

@@ -1,0 +1,182 @@
+"""Texts under a projection are what a model with the attachment gives; distances of pairs are those
+of a loop."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+from vldebias.hosts import resolve
+from vldebias.hosts.loading import text_host
+from vldebias.measure.report import published
+from vldebias.measure.result import Result
+from vldebias.methods import METHODS, Problem
+from vldebias.miniature import load_clip, load_pipeline
+from vldebias.options import Options
+from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.study import TextsTask, evaluate, load_suite, run_suite
+from vldebias.study.images import fit_method
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+
+JOBS = ("doctor", "nurse", "chef")
+GENDER = PromptSet(
+    name="small-gender",
+    groups=tuple((f"A photo of a male {job}.", f"A photo of a female {job}.") for job in JOBS),
+    spurious=("A photo of a man.", "A photo of a woman."),
+    classes=tuple(f"A photo of a {job}." for job in JOBS),
+    class_names=JOBS,
+    stated_words=("man", "woman", "male", "female"),
+)
+FREE = ["A photo of a nurse.", "A photo of the manager.", "A photo of a pilot."]
+STATED = ["A photo of a male nurse.", "a photo of a WOMAN"]
+TONES = {
+    tone: [tone] for tone in ("pale", "tan", "dark-skinned")
+}  # three prompts a concept, three pairs
+TONED = make_prompt_set(
+    "tones", TONES, ["nurse", "plumber", "chef"], test_concepts=["pilot", "clerk"]
+)
+TONED = replace(
+    TONED, groups=(*TONED.groups[:2], TONED.groups[2][:2])
+)  # but one of the last: it counts for less
+SETTINGS = [(m, s, k) for m in ("cali", "orth") for s, k in ((1.0, False), (0.0, True))] + [
+    ("orth-cali", 0.3, True)
+]
+Encode = Callable[[Sequence[str]], Tensor]
+
+
+def open_clip_model() -> tuple[nn.Module, Any, Encode]:
+    model, _, tokenizer = load_clip()
+    return (
+        model,
+        tokenizer,
+        lambda prompts: model.encode_text(tokenizer(list(prompts)), normalize=True),
+    )
+
+
+def transformers_model() -> tuple[nn.Module, Any, Encode]:
+    from transformers import CLIPConfig, CLIPModel
+
+    tokenizer = load_pipeline().tokenizer
+    layers = {
+        "hidden_size": 32,
+        "intermediate_size": 37,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
+    ids = {
+        name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+    }
+    text = {
+        **layers,
+        **ids,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": tokenizer.model_max_length,
+    }
+    vision = {**layers, "image_size": 32, "patch_size": 16}
+    model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
+    with torch.no_grad():  # the usual initial weights make all prompts nearly the same
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+
+    def encode(prompts: Sequence[str]) -> Tensor:
+        found = model.get_text_features(
+            **tokenizer(list(prompts), return_tensors="pt", padding=True)
+        )
+        return normalize(getattr(found, "pooler_output", found), dim=-1)
+
+    return model, tokenizer, encode
+
+
+@pytest.mark.parametrize("make", [open_clip_model, transformers_model])
+@torch.no_grad()
+def test_under_is_what_an_attached_model_gives(
+    make: Callable[[], tuple[nn.Module, Any, Encode]],
+) -> None:
+    model, tokenizer, encode = make()
+    texts = resolve(model, tokenizer=tokenizer)
+    assert fit_method(texts, GENDER, "none") is None
+    assert torch.equal(texts.under(FREE, "joint", None), texts.embed(FREE))
+    torch.testing.assert_close(
+        texts.embed(FREE + STATED).float(), encode(FREE + STATED), atol=2e-5, rtol=0
+    )
+    for method, strength, keep in SETTINGS:
+        lam = 500.0 if METHODS[method].has_lam else None
+        projection = fit_method(texts, GENDER, method, lam)
+        found = texts.under(FREE + STATED, "joint", projection, strength=strength, keep_stated=keep)
+        how = {"method": method, "lam": lam, "strength": strength, "keep_stated": keep}
+        with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
+            again = resolve(model, tokenizer=tokenizer).embed(
+                FREE + STATED
+            )  # what is cached holds when detached
+            torch.testing.assert_close(again, texts.embed(FREE + STATED))
+            torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=5e-5, rtol=0)
+        alike = torch.isclose(found, texts.embed(FREE + STATED), atol=1e-3).all(1).tolist()
+        assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
+
+
+@pytest.mark.parametrize(("kind", "role"), [("model", "joint"), ("pipeline", "sequence")])
+@pytest.mark.parametrize("method", ["cali", "orth"])
+def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
+    model, _, tokenizer = load_clip()
+    given, how = (
+        (load_pipeline(), {})
+        if kind == "pipeline"
+        else (model, {"tokenizer": tokenizer, "lam": 20.0})
+    )
+    found = evaluate(given, prompts=TONED, task="texts", method=method, resamples=20, **how)
+    host, lam = (
+        resolve(given, tokenizer=how.get("tokenizer")),
+        how.get("lam", 500.0) if method == "cali" else None,
+    )
+    edit = Problem(host, TONED, lam=lam).fit(method, role)
+    for subset, groups in (("train", TONED.groups), ("unseen", TONED.held_out_groups)):
+        for name, edited in (("none", lambda rows: rows), (method, edit)):
+            rows = [edited(host.embed(list(group), role)).double() for group in groups]
+            each = [float(torch.dist(a, b)) for group in rows for a, b in combinations(group, 2)]
+            row = found.row("texts tones", "pair_distance", name, subset=subset)
+            assert row.value == pytest.approx(np.mean(each))
+            assert row.n == {
+                "concepts": len(groups),
+                "pairs": 3 * len(groups) - 2 * (subset == "train"),
+            }
+            assert row.interval[0] <= row.value <= row.interval[1]
+    assert row.value < found.row("texts tones", "pair_distance", "none", subset="unseen").value
+    assert (row.lam, row.strength) == (lam, 1.0)
+
+
+def test_the_suite_gives_the_committed_rows(tmp_path: Path) -> None:
+    rows = run_suite("miniature", Options(out=tmp_path), only=["pairs"]).rows
+    committed = Result.read(Path(__file__).parents[2] / "eval/results/miniature.json")
+    expected = [row for row in committed.rows if row.metric == "pair_distance"]
+    assert len(rows) == len(expected) == 8
+    for found, row in zip(rows, expected, strict=True):
+        assert (found.task, found.method, found.subset, found.n) == (
+            row.task,
+            row.method,
+            row.subset,
+            row.n,
+        )
+        assert (found.value, *found.interval) == pytest.approx((row.value, *row.interval), rel=1e-9)
+
+
+def test_the_suite_of_the_paper_measures_what_is_published_and_a_user_chooses_lam() -> None:
+    task = load_suite("generation").tasks[0]
+    assert isinstance(task, TextsTask)
+    assert task.with_options(Options(out=Path(), lam=7.0)).lam == 7.0
+    figures = published("generation", "stable diffusion 2.1")
+    measured = {name for name, metric, *_ in figures if metric == "pair_distance"}
+    assert measured == {f"pairs {name}" for name in task.sets}
+    with pytest.raises(UnsupportedHostError, match="expected an image-text model"):
+        text_host(load_pipeline())
+    with pytest.raises(InvalidInputError, match="method="):
+        evaluate(load_pipeline(), prompts=TONED, task="texts", methods=["cali", "orth"])

@@ -1,0 +1,207 @@
+"""Define metrics and list the known ones, each with its title and the direction that is better.
+
+Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry
+point of the group "vldebias.metrics". `TaskResult.add` then takes its name, and every table and
+page its title, kind and direction. With `compute` every task that has the inputs named by `of` also
+measures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from vldebias.errors import InvalidInputError
+from vldebias.measure.classification import accuracy_gap, lowest_accuracy, mean_accuracy
+from vldebias.measure.rankings import max_skews, min_skews, ndkls
+from vldebias.measure.shares import deviation_ratios, discrepancies, kl_divergences
+from vldebias.measure.shares import squared_discrepancies as squares
+from vldebias.registry import Registry
+
+Kind = Literal["bias", "utility", "similarity", "fact"]
+Better = Literal["higher", "lower", "neither"]
+Of = Literal["", "texts", "groups", "shares", "rankings"]
+ANY = (-math.inf, math.inf)
+SHARE = (0.0, 1.0)
+POSITIVE = (0.0, math.inf)
+BOTH = (-1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Describe one measure.
+
+    name: in rows and files. title: what a reader calls it. kind: "bias" (what a method is for),
+    "utility" (what it costs), "similarity" (how far it moves embeddings, which is neither) or
+    "fact" (for which no change is reported).
+    bounds: least and most that it can be; intervals are cut there. compute: the function, or None
+    where a task measures it in its own way. of: "texts" where no image is looked at; else what
+    `compute` takes, to give (...) or (r,):
+
+    - "groups": hits and sizes (..., g), images of each group that are right and all of them;
+    - "shares": counts (..., |A|) of images that show each value of an attribute;
+    - "rankings": group codes (r, k) of the first k of r rankings, and the prior (g,) or (r, g);
+      rows name k: "ndkl@9".
+    """
+
+    name: str
+    title: str
+    kind: Kind = "fact"
+    better: Better = "neither"
+    bounds: tuple[float, float] = ANY
+    of: Of = ""
+    compute: Callable[..., np.ndarray] | None = None
+
+    def __post_init__(self) -> None:
+        for field, known in (
+            ("kind", get_args(Kind)),
+            ("better", get_args(Better)),
+            ("of", get_args(Of)),
+        ):
+            if (given := getattr(self, field)) not in known:
+                raise InvalidInputError(
+                    f"metric {self.name!r}: {field}: expected one of {known}, got {given!r}"
+                )
+        if not self.name or not self.bounds[0] < self.bounds[1]:
+            raise InvalidInputError(
+                f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}"
+            )
+        if self.compute is not None and self.of in ("", "texts"):
+            raise InvalidInputError(
+                f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}"
+            )
+
+
+METRICS: Registry[Metric] = Registry("metric", "vldebias.metrics", Metric)
+
+
+def register_metric(metric: Metric) -> Metric:
+    """Register a metric by its name, for every task, table and page of this process, and return it.
+
+    An InvalidInputError says that it is no Metric, or that another one has the name.
+    """
+    return METRICS.register(metric)
+
+
+def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
+    """Return the metric of a row; "max_skew@10" gives "max_skew" with k in its title.
+
+    strict: refuse an unknown name; else make a metric of it, as for a row that another package
+    measured.
+    """
+    if isinstance(name, Metric):
+        return name
+    base, at, k = name.partition("@")
+    if not strict and base not in METRICS:
+        return Metric(name, name.replace("_", " "), "bias")
+    known = METRICS[base]
+    return replace(known, name=name, title=f"{known.title}@{k}") if at else known
+
+
+def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
+    """Return the metrics that are computed from one kind of counts, with their functions."""
+    return [
+        (one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None
+    ]
+
+
+_TABLE: tuple[tuple[Any, ...], ...] = (
+    ("worst_group", "worst-group accuracy", "bias", "higher", SHARE, "groups", lowest_accuracy),
+    ("average", "average accuracy", "utility", "higher", SHARE, "groups", mean_accuracy),
+    (
+        "average_reweighted",
+        "average accuracy, reweighted to training groups",
+        "utility",
+        "higher",
+        SHARE,
+    ),
+    ("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
+    ("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
+    ("cosine", "cosine", "bias", "lower", ANY, "texts"),
+    ("cosine_spread", "spread of cosines over the attribute", "bias", "lower", ANY, "texts"),
+    ("pair_distance", "distance of pairs", "bias", "lower", POSITIVE, "texts"),
+    ("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings", max_skews),
+    ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
+    ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
+    ("discrepancy", "parity gap (L2)", "bias", "lower", SHARE, "shares", discrepancies),
+    (
+        "discrepancy_squared",
+        "squared parity gap, bias-corrected",
+        "bias",
+        "lower",
+        ANY,
+        "shares",
+        squares,
+    ),
+    (
+        "kl_from_uniform",
+        "KL from uniform shares",
+        "bias",
+        "lower",
+        POSITIVE,
+        "shares",
+        kl_divergences,
+    ),
+    ("linear_probe", "attribute read by a linear probe, balanced accuracy", "bias", "lower", SHARE),
+    (
+        "neighbour_probe",
+        "attribute read by the nearest neighbour, balanced accuracy",
+        "bias",
+        "lower",
+        SHARE,
+    ),
+    ("deviation_ratio", "deviation ratio", "bias", "lower", SHARE, "shares", deviation_ratios),
+    # what a method costs, in the order in which a conclusion names it
+    ("precision", "precision", "utility", "higher", SHARE, "rankings"),
+    ("recall", "recall", "utility", "higher", SHARE),
+    ("accuracy", "accuracy", "utility", "higher", SHARE),
+    ("class_probe", "class read by a linear probe, balanced accuracy", "utility", "higher", SHARE),
+    ("query_cosine", "cosine of queries with themselves", "similarity"),
+    ("image_cosine", "cosine of images with themselves", "similarity"),
+    ("recognised", "subject accuracy", "utility", "higher", SHARE),
+    ("stated_right", "explicit attribute right", "utility", "higher", SHARE),
+    ("stated_recognised", "subject accuracy, attribute explicit", "utility", "higher", SHARE),
+    ("clip_score", "CLIPScore", "utility", "higher", POSITIVE),
+    ("fid", "FID", "utility", "lower", POSITIVE),
+    ("signal_kept", "class signal kept", "utility", "higher"),
+    ("unchanged", "images that stay as they are", "utility", "higher", SHARE),
+    ("unknown", "unknown attribute", "utility", "lower", SHARE),
+    # how far a figure can be trusted, and what is neither good nor bad
+    ("alpha", "Krippendorff's alpha", "fact", "higher"),
+    ("percent_agreement", "pairs of answers that agree", "fact", "higher", SHARE),
+    ("share", "share", "fact", "neither", SHARE),
+    ("predicted_discrepancy", "predicted parity gap (L2)", "fact", "lower", SHARE, "texts"),
+    ("predicted_share", "predicted share", "fact", "neither", SHARE, "texts"),
+    ("lean_r", "correlation of texts' leans with judged shares", "fact", "higher", BOTH, "texts"),
+    ("lean_r2", "R2 with each prompt left out", "fact", "higher", (-math.inf, 1.0), "texts"),
+    ("side_right", "side predicted right, left out", "fact", "higher", SHARE, "texts"),
+    (
+        "interval_coverage",
+        "held-out shares inside their intervals",
+        "fact",
+        "neither",
+        SHARE,
+        "texts",
+    ),
+    ("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
+    ("margin", "margin", "fact", "higher"),
+    ("gn_margin", "gradient-normalised margin", "fact", "higher"),
+    ("kv_margin", "k-variance normalised margin", "fact", "higher"),
+    ("kv_gn_margin", "k-variance gradient-normalised margin", "fact", "higher"),
+    ("k_variance", "k-variance", "fact", "neither", POSITIVE),
+)
+for _row in _TABLE:
+    register_metric(Metric(*_row))
+for _name in (
+    "share",
+    "discrepancy",
+    "discrepancy_squared",
+    "max_skew",
+):  # of a judge, with labels of people
+    _base = METRICS[_name]
+    _title = f"{_base.title}, corrected by people"
+    register_metric(replace(_base, name=f"corrected_{_name}", title=_title, of="", compute=None))

@@ -1,0 +1,266 @@
+"""Rank a gallery and measure its skew: are the first k results spread over the groups as they
+should be?
+
+Source of the skew: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems"
+(2019), equations 1-5, with the uniform prior that Berg et al. (2022) and chapter 7 of the thesis
+use for retrieval. Values are in nats; ties keep the order of the rows. A resample of the gallery
+needs no new sort: it holds row i w_i times, so its ranking is the old one with each row repeated
+w_i times, of which only about k rows are read.
+"""
+
+from __future__ import annotations
+
+from math import ceil, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.measure.resampling import Values, codes, vectors
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Groups = NDArray[np.integer]
+Leaders = tuple[
+    Floats, NDArray[np.int64]
+]  # exact scores (q, m) of the first items, best first, and their places
+_SCORES = 1 << 24  # scores that are held at once
+_READ = 1 << 12  # items that are read at once
+# decimals of an exact score: far below its meaning, so that equal images tie whatever the order of
+# sums
+_ROUND = 12
+
+
+def max_skew(
+    scores: Values,
+    groups: Values,
+    k: int,
+    *,
+    prior: str | Values = "uniform",
+    n_groups: int | None = None,
+) -> float:
+    """Return MaxSkew@k = max_a log(r_{a,k} / p_a), r_{a,k} the share of group a among the k highest
+    scores; 0 is fair.
+
+    scores: (n,), higher is ranked first; equal scores keep the order of the rows. groups: (n,)
+    labels.
+    k: rows that are looked at, 1 <= k <= n.
+    prior: p_a: "uniform" (1 / number of groups), "dataset" (shares among all n rows), or shares
+    (n_groups,) in the
+        order of the sorted labels, all above 0.
+    n_groups: number of groups where some may not occur; labels are then 0 .. n_groups - 1.
+
+    Raises:
+        InvalidInputError: shapes, k > n, groups that are fractions, a prior that is no
+            distribution.
+
+    >>> # log 2: one group where there should be two
+    >>> max_skew([0.9, 0.8, 0.7, 0.1], [0, 0, 1, 1], k=2)
+    0.6931471805599453
+    """
+    return float(max_skews(*_ranking(scores, groups, k, prior, n_groups))[0])
+
+
+def min_skew(
+    scores: Values,
+    groups: Values,
+    k: int,
+    *,
+    prior: str | Values = "uniform",
+    floor: float = 0.0,
+    n_groups: int | None = None,
+) -> float:
+    """Return MinSkew@k = min_a log(r_{a,k} / p_a) <= 0: how far the worst served group falls short;
+    see `max_skew`.
+
+    It is -inf where a group is missing; floor: shares below it count as this, such as 1 / (2 k),
+    half an image.
+    """
+    return float(min_skews(*_ranking(scores, groups, k, prior, n_groups), floor=floor)[0])
+
+
+def ndkl(
+    scores: Values,
+    groups: Values,
+    k: int | None = None,
+    *,
+    prior: str | Values = "uniform",
+    n_groups: int | None = None,
+) -> float:
+    """Return NDKL = 1/Z sum_{i=1}^{k} KL(r_{.,i} || p) / log2(i + 1), Z = sum_i 1 / log2(i + 1); 0
+    is fair.
+
+    k: length of the ranking that is looked at; None for all n rows. Other arguments and Raises: see
+    `max_skew`.
+    """
+    return float(ndkls(*_ranking(scores, groups, k, prior, n_groups))[0])
+
+
+def _ranking(
+    scores: Values, groups: Values, k: int | None, prior: str | Values, n_groups: int | None
+) -> tuple[Groups, Floats]:
+    """Return the group codes (1, k) of the first rows of the ranking, and the prior (g,)."""
+    score, group = vectors(scores=scores, groups=groups)
+    names, index = codes(group, n_groups)
+    k = len(score) if k is None else k
+    if k not in range(1, len(score) + 1):
+        raise InvalidInputError(
+            f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}"
+        )
+    if len(names) < 2:
+        said = f"groups: all rows are of {names.tolist()}, so every ranking is fair"
+        warn(f"{said}; give n_groups= where others may occur", SuspectInputWarning)
+    known = {"uniform": np.ones(len(names)), "dataset": np.bincount(index, minlength=len(names))}
+    if isinstance(prior, str) and prior not in known:
+        raise InvalidInputError(
+            f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}"
+        )
+    shares = (
+        known[prior] / known[prior].sum() if isinstance(prior, str) else vectors(prior=prior)[0]
+    )
+    if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
+        wanted = (
+            f"expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}"
+        )
+        raise InvalidInputError(
+            f"prior: {wanted}, got {shares.tolist()}; leave out groups that cannot occur"
+        )
+    return index[np.argsort(-score.astype(np.float64), kind="stable")][None, :k], shares
+
+
+# ---- skew of many rankings: group codes (r, k) of their first k rows, prior (g,), or (r, g) where
+# it differs ------
+
+
+def max_skews(groups: Groups, prior: Floats) -> Floats:
+    """Return MaxSkew (r,)."""
+    return np.nanmax(_log_ratios(groups, prior), axis=1)
+
+
+def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
+    """Return MinSkew (r,); a share below `floor`, by default half an image, counts as this."""
+    with np.errstate(divide="ignore"):
+        least = np.log((1 / (2 * groups.shape[1]) if floor is None else floor) / prior)
+    return np.nanmin(np.maximum(_log_ratios(groups, prior), least), axis=1)
+
+
+def _cells(groups: Groups, g: int, weights: Floats | None = None) -> NDArray[Any]:
+    """Return how many rows, or what weight (k,) of places, each group has in each ranking (r,
+    g)."""
+    cell = np.arange(len(groups))[:, None] * g + groups
+    spread = None if weights is None else np.tile(weights, len(groups))
+    return np.bincount(cell.ravel(), spread, minlength=len(groups) * g).reshape(-1, g)
+
+
+def _log_ratios(groups: Groups, prior: Floats) -> Floats:
+    """Return log(r_a / p_a) (r, g); a group that has no prior takes no part (NaN)."""
+    shares = _cells(groups, prior.shape[-1]) / groups.shape[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(prior > 0, np.log(shares / prior), np.nan)
+
+
+def ndkls(groups: Groups, prior: Floats) -> Floats:
+    """Return NDKL (r,).
+
+    With c_a the rows of group a among the first i, i KL_i = sum_a c_a log c_a - i log i - sum_a c_a
+    log p_a. The row at place i adds f(c) - f(c - 1) - log p_a to the sums over a, f(c) = c log c,
+    with c the rows of its group so far. So NDKL is a weighted sum over places: linear in k,
+    whatever the number of groups. Sorted by group, c counts up from 1.
+    """
+    (count, k), g = groups.shape, prior.shape[-1]
+    places = np.arange(1, k + 1)
+    discount = 1 / np.log2(places + 1)
+    later = np.cumsum((discount / places)[::-1])[
+        ::-1
+    ]  # what a term of place j weighs in all prefixes that hold it
+    gains = np.diff(np.append(0.0, places * np.log(places)))
+    held = _cells(groups, g)
+    sizes = held.ravel()
+    so_far = np.arange(count * k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    by_group = later[np.argsort(groups, axis=1, kind="stable")]
+    total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
+    with np.errstate(divide="ignore"):
+        logs = np.where(held > 0, np.log(prior), 0.0)
+    total -= (_cells(groups, g, later) * logs).sum(axis=1)
+    values = (total - discount @ np.log(places)) / discount.sum()
+    return np.maximum(values, 0.0)  # below 0 by rounding alone
+
+
+def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Leaders:
+    """Return the first k of items (n, d), a tensor or rows that are read when used, all or a part
+    of those to rank.
+
+    Scores are float64 products, rounded to twelve decimals. place: (n,) where each item stands
+    among all if all scores are equal.
+    """
+    texts, start = queries.double(), 0
+    first: Leaders = np.empty((len(texts), 0)), np.empty((len(texts), 0), dtype=np.int64)
+    for some in items.split(min(_READ, max(1, _SCORES // max(len(texts), 1)))):
+        scores = (texts @ some.double().T).numpy().round(_ROUND)
+        if not np.isfinite(scores).all():
+            raise InvalidInputError("queries and items: expected finite values")
+        own, start = place[start : start + len(some)], start + len(some)
+        if first[0].shape[1] == k:  # the others are behind k rows of every query
+            near = (scores >= first[0][:, -1:]).any(axis=0)
+            scores, own = scores[:, near], own[near]
+        first = merged(first, (scores, np.broadcast_to(own, scores.shape)), k)
+    return first
+
+
+def merged(one: Leaders, other: Leaders, k: int) -> Leaders:
+    """Return the first k of both; merging parts in any order and any grouping gives the same."""
+    scores, places = (np.concatenate(columns, axis=1) for columns in zip(one, other, strict=True))
+    best = np.lexsort((places, -scores), axis=1)[:, :k]
+    return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
+
+
+def reach(k: int, n: int) -> int:
+    """Return how many rows of a ranking of n contain k rows of a resample, except with a chance of
+    about 1e-14."""
+    return min(n, k + ceil(8 * sqrt(k)) + 32)
+
+
+def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
+    """Return places (b, k) in one ranking (m,) of the first k rows in each of b resamples, whose
+    rows weigh (b, n).
+
+    A row sampled twice appears twice. Only as many rows are read as contain k in every resample;
+    fewer raise an error.
+    """
+    read, held = 0, np.zeros(1, dtype=np.intp)
+    while read < len(ranking) and held.min() < k:
+        read = min(len(ranking), max(reach(k, len(ranking)), 2 * read))
+        times = weights.T[ranking[:read]].T  # fast where the weights of a row lie together
+        held = times.sum(axis=1, dtype=np.intp)
+    if held.min() < k:
+        raise InvalidInputError(
+            f"k: expected at most the {held.min()} rows that a resample holds, got {k}"
+        )
+    place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
+    starts = np.cumsum(held) - held
+    return place.ravel().repeat(times.ravel().astype(np.intp))[starts[:, None] + np.arange(k)]
+
+
+def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:
+    """Return how many items rank ahead of the first relevant one, (q,) int64; recall@k is the mean
+    of `... < k`.
+
+    queries, items: (q, d) and (n, d), compared by inner product; of equal scores the earlier row
+    ranks ahead. query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every
+    query has to have one. Memory grows with the number of items, never with q x n.
+    """
+    size, place = (
+        max(1, _SCORES // max(1, len(items))),
+        torch.arange(len(items), device=items.device),
+    )
+    ahead = []
+    for some, of in zip(queries.split(size), query_codes.split(size), strict=True):
+        scores, relevant = some @ items.T, of[:, None] == item_codes
+        best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True).values
+        level = scores == best
+        first = (level & relevant).int().argmax(dim=1, keepdim=True)
+        ahead.append(((scores > best) | (level & (place < first))).sum(dim=1))
+    return torch.cat(ahead)

@@ -1,0 +1,106 @@
+"""Name the kinds of values that files and settings hold, and read them strictly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Self
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.files import explain
+from vldebias.registry import Registry
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
+
+
+def _number(given: Any) -> Any:
+    """Read a number of Python or numpy; True and "0.5" are none, though they could be read as
+    one."""
+    if isinstance(given, (bool, np.bool_, str, bytes)):
+        raise ValueError("expected a number")
+    return given.item() if isinstance(given, np.generic) else given
+
+
+Number = BeforeValidator(_number)
+Lam = Annotated[float, Field(ge=0), Number]
+Count = Annotated[int, Field(ge=1), Number]
+Share = Annotated[float, Field(ge=0, le=1), Number]
+SEVERAL = BeforeValidator(lambda given: given if isinstance(given, (list, tuple)) else (given,))
+OneOrMore = Annotated[tuple[str, ...], SEVERAL]
+
+
+class Strict(BaseModel):
+    """Parse a part of a suite: frozen, and an unknown key is an error."""
+
+    model_config = {"extra": "forbid", "frozen": True}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        known = list(cls.model_fields)
+        for key in (key for key in given if key not in known) if isinstance(given, Mapping) else ():
+            raise ValueError(
+                f"{key}: unknown key; expected one of {', '.join(known)};"
+                f" {did_you_mean(key, known)}"
+            )
+        return given
+
+    @classmethod
+    def build(cls, fields: Mapping[str, Any]) -> Self:
+        """Return an instance made from fields in Python; InvalidInputError names a field that is
+        wrong."""
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise InvalidInputError(explain(error)) from None
+
+
+def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
+    """Return the reader of a part of a file whose `key` names its kind: one of a registry of
+    models."""
+
+    def read(given: Any) -> Any:
+        if isinstance(given, Strict):
+            return given
+        kind = given.get(key) if isinstance(given, Mapping) else None
+        if not isinstance(kind, str) or kind not in registry:
+            raise ValueError(f"expected `{key}:` with one of {', '.join(registry)}; got {kind!r}")
+        return registry[kind].model_validate(given)
+
+    return PlainValidator(read)
+
+
+def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
+    """Return a check for a registry that takes subclasses of a model and names them by their field
+    `key`."""
+
+    def accept(kind: Any) -> str:
+        name = (
+            kind.model_fields[key].default
+            if isinstance(kind, type) and issubclass(kind, base)
+            else None
+        )
+        if not isinstance(name, str):
+            known = (
+                f'{base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] = "NAME"'
+            )
+            raise InvalidInputError(f"{key}: expected a subclass of {known}, got {kind!r}")
+        return name
+
+    return accept
+
+
+def file_slug(text: str) -> str:
+    """Return a name for a file or folder: "fairface gender: cosines" ->
+    "fairface-gender-cosines"."""
+    return re.sub(r"[^a-z0-9@]+", "-", text.lower()).strip("-")

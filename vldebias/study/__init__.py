@@ -1,0 +1,39 @@
+"""Evaluate a method: measure what it changes, what it costs, and how certain both figures are."""
+
+from vldebias.judge.judges import VlmJudge
+from vldebias.measure.report import compare, render
+from vldebias.measure.result import Result, TaskResult
+from vldebias.options import Options
+from vldebias.study.auditing import audit
+from vldebias.study.diagnosis import diagnose
+from vldebias.study.generation import GenerationTask
+from vldebias.study.groups import GroupsTask, TextsTask
+from vldebias.study.retrieval import RetrievalTask
+from vldebias.study.run import Suite, evaluate, load_suite, run_suite
+from vldebias.study.shares import SharesTask
+from vldebias.study.task import TASKS, Task, register_task
+from vldebias.study.variants import grid
+
+__all__ = [
+    "TASKS",
+    "GenerationTask",
+    "GroupsTask",
+    "Options",
+    "Result",
+    "RetrievalTask",
+    "SharesTask",
+    "Suite",
+    "Task",
+    "TaskResult",
+    "TextsTask",
+    "VlmJudge",
+    "audit",
+    "compare",
+    "diagnose",
+    "evaluate",
+    "grid",
+    "load_suite",
+    "register_task",
+    "render",
+    "run_suite",
+]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError
+from vldebias.prompts.context import is_fixed_by_context
 from vldebias.prompts.english import adjective, classes, find_subject, gendered, lists, person
 from vldebias.prompts.prompt_set import PromptSet, StatedWords, append_word, load_prompts
 
@@ -194,6 +195,7 @@ class _Attribute:
                 f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'};"
                 " expected a set about persons, with an adjective for each value, such as 'female'"
             )
+        self.set = prompts
         self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
         asked = set(shares).intersection(self.words)
         self.shares = {
@@ -236,7 +238,9 @@ class _Attribute:
             return "stated"
         if isinstance(subject := find_subject(prompt, self.gender), str):
             return subject
-        *adjectives, (noun, _) = subject
+        if is_fixed_by_context(prompt, subject.start, subject.end, self.set):
+            return "context"
+        *adjectives, (noun, _) = subject.words
         later = {at: rank for at, word in adjectives if (rank := _rank(word)) >= self.rank}
         at = min(later, default=noun)
         return "stated" if self.rank in later.values() else [(at, at)]

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 _HERE = Path(__file__).parent
 _PLURALS = {
@@ -59,14 +60,17 @@ def classes(word: str) -> str:
 def lists() -> dict[str, dict[str, None]]:
     """Return the lists of `balance_words.txt` by name; the keys of a list are its words in
     order."""
-    text = re.sub(
-        r"(?m)^#.*\n", "", (_HERE / "balance_words.txt").read_text(encoding="utf-8")
-    ).replace("\n ", " ")
-    named = (line.partition(":") for line in text.splitlines() if line)
-    return {
-        name: dict.fromkeys(word.replace("_", " ") for word in own.split())
-        for name, _, own in named
-    }
+    return read_lists(_HERE / "balance_words.txt")
+
+
+def read_lists(path: Path) -> dict[str, dict[str, None]]:
+    """Read a file of word lists: "name: words", continued on indented lines; "_" is a space."""
+    text = re.sub(r"(?m)^#.*\n", "", path.read_text(encoding="utf-8")).replace("\n ", " ")
+    words_of_name = {}
+    for line in filter(None, text.splitlines()):
+        name, _, words = line.partition(":")
+        words_of_name[name] = dict.fromkeys(word.replace("_", " ") for word in words.split())
+    return words_of_name
 
 
 def listed(word: str, *names: str) -> bool:
@@ -177,45 +181,87 @@ class Text:
         return "" if i + 1 >= len(self.low) or self.opens[i + 1] else self.low[i + 1]
 
 
+class Subject(NamedTuple):
+    """Hold the noun phrase of a person in a prompt.
+
+    Attributes:
+        words: offset and word in lower case of the adjectives and of the first noun.
+        start: offset of the phrase behind its determiners ("tired" of "two tired coaches").
+        end: offset behind its last noun.
+        plural: whether the last noun is a plural.
+    """
+
+    words: list[tuple[int, str]]
+    start: int
+    end: int
+    plural: bool
+
+
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
-def find_subject(prompt: str, gender: bool) -> list[tuple[int, str]] | str:
-    """Return offset and word of the subject's adjectives and of its first noun; or the reason why
-    there is none.
+def find_subject(prompt: str, gender: bool) -> Subject | str:
+    """Return the subject of a prompt, or the reason why there is none.
 
     gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise
     it can be one.
     """
     text = Text(prompt)
-    if len(prompt) > 4 and prompt.isupper():
+    reason = _reason_to_leave(text, gender)
+    return reason or _find_person(text, gender)
+
+
+def _reason_to_leave(text: Text, gender: bool) -> str:
+    """Why a prompt as a whole is left alone; "" if it is not."""
+    if len(text.prompt) > 4 and text.prompt.isupper():
         return "upper case"
-    pairs = zip(
-        text.words, ["", *text.words], strict=False
-    )  # "van" of "Vincent van Gogh" is no foreign word
-    foreign = [
-        word
-        for word, before in pairs
-        if listed(word.lower(), "foreign") and not before[:1].isupper()
-    ]
-    foreign += [word for word in text.words if word[0] > "\u024f"]
-    if len(foreign) > sum(listed(word, "english") for word in text.low):
+    if _is_foreign(text):
         return "not English"
     if gender and any(map(gendered, text.low)):
         return "stated"
-    if any(f" {phrase} " in f" {' '.join(text.low)} " for phrase in lists()["unique"]):
-        return "named"
-    names, seen = _names(text), False
+    words = f" {' '.join(text.low)} "
+    return "named" if any(f" {phrase} " in words for phrase in lists()["unique"]) else ""
+
+
+def _is_foreign(text: Text) -> bool:
+    """Whether more words are foreign than English."""
+    foreign = 0
+    before = ""
+    for word in text.words:
+        # "van" of "Vincent van Gogh" is no foreign word.
+        if listed(word.lower(), "foreign") and not before[:1].isupper():
+            foreign += 1
+        if word[0] > "\u024f":
+            foreign += 1
+        before = word
+    return foreign > sum(listed(word, "english") for word in text.low)
+
+
+def _find_person(text: Text, gender: bool) -> Subject | str:
+    """The first unnamed person in the picture, or the reason why there is none."""
+    names = _names(text)
+    seen = False
     for i, word in enumerate(text.low):
-        maybe = (
-            person(word)
-            or listed(singular(word), "thing")
-            or (not gender and listed(word, "gendered-noun"))
-        )
-        maybe = maybe or listed(f"{text.before(i)} {singular(word)}", "person-phrase")
-        if maybe and not text.silent[i] and not listed(word, "no-single-value"):
-            seen = True
-            if found := _phrase(text, i):
-                return "named" if _named(text, names, i) else found
-    return "named" if names else "no person in the picture" if seen else "no person"
+        if text.silent[i] or listed(word, "no-single-value") or not _may_be_person(text, i, gender):
+            continue
+        seen = True
+        words = _phrase(text, i)
+        if words and _named(text, names, i):
+            return "named"
+        if words:
+            end = text.start[i] + len(text.words[i])
+            return Subject(words, words[0][0], end, singular(word) != word)
+    if names:
+        return "named"
+    return "no person in the picture" if seen else "no person"
+
+
+def _may_be_person(text: Text, i: int, gender: bool) -> bool:
+    """Whether word i can be a noun for a person."""
+    word = text.low[i]
+    if person(word) or listed(singular(word), "thing"):
+        return True
+    if not gender and listed(word, "gendered-noun"):
+        return True
+    return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
 
 
 # ---- names of persons

@@ -1,0 +1,44 @@
+"""Facts of a prompt that fix a value: each rule on its own examples."""
+
+import pytest
+
+from vldebias.prompts import balance_prompts, load_prompts
+from vldebias.prompts.context import RULES, attribute_kind, find_rules, is_fixed_by_context
+from vldebias.prompts.english import Subject, find_subject
+
+SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
+NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
+
+
+def rules_of(prompt, kind):
+    """Return the rules of a kind that apply to a prompt; None where it has no subject."""
+    subject = find_subject(prompt, kind == "gender")
+    if not isinstance(subject, Subject):
+        return None
+    return [rule for rule in find_rules(prompt, subject.start, subject.end) if rule.kind == kind]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_each_rule_applies_to_its_example(rule):
+    assert rule in rules_of(rule.fixed, rule.kind)
+    assert balance_prompts(rule.fixed, SETS[rule.kind]).prompts == [rule.fixed]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_no_rule_applies_to_what_looks_like_it(rule):
+    assert rules_of(rule.open, rule.kind) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [*SETS.items(), ("race", "fairface-race"), ("", "celeba")]
+)
+def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
+    assert attribute_kind(load_prompts(name)) == kind
+
+
+def test_a_prompt_that_is_fixed_is_left_alone_for_that_attribute_only():
+    prompt = "a Catholic bishop blessing the crowd"
+    assert balance_prompts(prompt, "gender").reasons == ["context"]
+    assert balance_prompts(prompt, "race").reasons == [None]
+    assert is_fixed_by_context(prompt, 2, 17, load_prompts("gender"))
+    assert not is_fixed_by_context(prompt, 2, 17, load_prompts("waterbirds"))

@@ -76,13 +76,18 @@ def weighted(values: list[Tensor], beta: float, of: Callable[[Tensor], Tensor]) 
     return torch.stack([torch.exp(beta * value) / z * of(value) for value in values]).mean()
 
 
-def hcl_row(tau_plus: float, beta: float, floor: Callable[[], Tensor]) -> Row:
-    """Thesis eq. 4.4; beta = 0 is eq. 3.6 and 3.7."""
+def hcl_row(
+    tau_plus: float, beta: float, floor: Callable[[], Tensor], below_floor: str = "floor"
+) -> Row:
+    """Thesis eq. 4.4; beta = 0 is eq. 3.6 and 3.7; "biased" is the rule of appendix A.1.1."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
         mean_all, mean_plus = weighted(minus, beta, torch.exp), weighted(samples, beta, torch.exp)
         g = (mean_all - tau_plus * mean_plus) / (1 - tau_plus)
-        g = torch.maximum(g, floor())
+        if below_floor == "floor":
+            g = torch.maximum(g, floor())
+        elif g <= floor():
+            g = mean_all
         return -torch.log(torch.exp(plus) / (torch.exp(plus) + len(minus) * g))
 
     return row

@@ -27,6 +27,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("debiased_contrastive", {"tau_plus": 0.6}),
     ("debiased_contrastive", {"tau_plus": 0.6, "floor": 0.3}),
     ("debiased_contrastive", {"tau_plus": 0.2, "positives": POSITIVES}),
+    ("debiased_contrastive", {"tau_plus": 0.6, "below_floor": "biased"}),
+    ("hard_negative_contrastive", {"tau_plus": 0.6, "beta": 0.5, "below_floor": "biased"}),
     *(
         ("hard_negative_contrastive", {"beta": b, "tau_plus": p})
         for b, p in ((0.0, 0.1), (1.0, 0.1), (0.5, 0.7))
@@ -53,7 +55,8 @@ def _equation(
     elif name != "info_nce":
         floor = given.get("floor")
         least = torch.exp(-1 / t) if floor is None else torch.tensor(floor, dtype=t.dtype)
-        row = slow.hcl_row(given["tau_plus"], given.get("beta", 0.0), lambda: least)
+        below = given.get("below_floor", "floor")
+        row = slow.hcl_row(given["tau_plus"], given.get("beta", 0.0), lambda: least, below)
     return slow.both(slow.of_rows, x, y, row, t, within, given.get("positives"))
 
 

@@ -208,7 +208,10 @@ def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
     )  # far from the origin
     assert k_variance(points) == k_variance(points, k=6, seed=0)
     many = np.random.default_rng(1).normal(size=(204, 2))
-    assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (k_variance(many, k=100), 5)
+    assert (k_variance(many), k_variance([[0, 0], [3, 4]])) == (
+        k_variance(many, k=len(many) // 2),
+        5,
+    )
 
 
 alpha_of = partial(krippendorff.alpha, level_of_measurement="nominal")

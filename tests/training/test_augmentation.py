@@ -94,6 +94,28 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     assert np.std(hues) > 0.01
 
 
+def test_grayscale_takes_the_colours_of_its_share_of_images() -> None:
+    image = noisy_picture()
+    gray = 0
+    for seed in range(200):
+        found = pixels(own(crop=1.0, grayscale=0.3)(image, seeded(seed)))
+        gray += torch.allclose(found[0], found[1], atol=1e-5)
+    assert 35 <= gray <= 85, "a binomial of 200 at .3, four deviations"
+
+
+def test_blur_keeps_the_mean_and_takes_fine_detail_of_its_share() -> None:
+    augment = Augmentation((32, 32), MEAN, STD, crop=1.0, blur=0.5)
+    sharp = Augmentation((32, 32), MEAN, STD, crop=1.0)
+    image = noisy_picture((32, 32))
+    blurred = 0
+    for seed in range(100):
+        before, after = pixels(sharp(image, seeded(seed))), pixels(augment(image, seeded(seed)))
+        assert abs(float(before.mean() - after.mean())) < 0.02
+        assert float(after.std()) <= float(before.std()) + 1e-5
+        blurred += float(after.std()) < 0.95 * float(before.std())
+    assert 25 <= blurred <= 65, "half of them, some by a small sigma alone"
+
+
 @pytest.mark.parametrize("draws", [{}, {"crop": 0.08, "flip": True, "jitter": 1.0}])
 def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
     augment, image = own(**draws), noisy_picture()

@@ -118,6 +118,38 @@ def test_schedules_move_the_loss() -> None:
     assert not still.loss.zeta.any(), "sogclr never moves its popularity"
 
 
+def test_the_paper_s_settings_reach_the_loss() -> None:
+    nuclr = built("nuclr", gamma=0.5, zeta_init=-0.05, popularity_wait=0.5)
+    assert nuclr.loss.gamma == 0.5
+    assert nuclr.loss.zeta.unique().tolist() == pytest.approx([-0.05])
+    for step, is_learning in ((4, False), (5, True)):
+        nuclr.at(step, 10)
+        assert (nuclr.loss.popularity_lr > 0) == is_learning
+    debiased = built("debiased", floor=0.0, below_floor="biased")
+    assert (debiased.loss.floor, debiased.loss.below_floor) == (0.0, "biased")
+
+
+def test_beta_is_annealed_in_equal_steps_as_in_appendix_a_2_2() -> None:
+    annealed, constant = built("hard_negative", beta=1.0, beta_changes=4), built("hard_negative")
+    seen = []
+    for step in range(8):
+        annealed.at(step, 8)
+        constant.at(step, 8)
+        seen.append(annealed.loss.beta)
+        assert constant.loss.beta == 1.0
+    assert seen == pytest.approx([1, 1, 0.75, 0.75, 0.5, 0.5, 0.25, 0.25])
+
+
+@pytest.mark.parametrize("loss", ["debiased", "hard_negative"])
+def test_a_small_temperature_of_the_debiased_estimate_warns_and_the_authors_rule_does_not(
+    loss: str,
+) -> None:
+    with pytest.warns(VldebiasWarning, match="below_floor"):
+        built(loss, temperature=0.01)
+    built(loss, temperature=0.01, below_floor="biased")
+    built(loss, temperature=0.1)
+
+
 def test_group_dro_weighs_the_losses_of_the_groups() -> None:
     """The mean of groups that weigh alike at first, and then more on the one that does worse."""
     objective = built("info_nce", group_dro="place", group_dro_step=1.0, groups=2)

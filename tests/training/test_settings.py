@@ -51,12 +51,15 @@ def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> 
 
 
 RANGES = {
-    "[1, inf)": "lora_rank shuffle_buffer items val_items chunk_size steps accumulation eval_every",
-    "[0, inf)": "image_blocks text_blocks beta weight_decay save_every workers seed",
+    "[1, inf)": (
+        "lora_rank shuffle_buffer items val_items chunk_size beta_changes steps accumulation"
+        " eval_every"
+    ),
+    "[0, inf)": "image_blocks text_blocks beta floor weight_decay save_every workers seed",
     "(0, inf)": "temperature popularity_lr group_dro_step epochs lr clip_norm rho",
-    "[0, 1]": "jitter caption_noise spread_alpha gce_q fourier",
-    "(0, 1]": "crop_scale keep q q_start lam wise_ft",
-    "[0, 1)": "tau_plus smoothing warmup",
+    "[0, 1]": "jitter grayscale blur caption_noise spread_alpha gce_q fourier",
+    "(0, 1]": "gamma crop_scale keep q q_start lam wise_ft",
+    "[0, 1)": "popularity_wait tau_plus smoothing warmup",
     "(0, 1)": "ema",
     "[2, inf)": "batch_size",
 }

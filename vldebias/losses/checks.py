@@ -65,6 +65,12 @@ def check_interval(name: str, value: float, interval: str) -> None:
         raise InvalidInputError(f"{name}: expected a number in {interval}, got {value}")
 
 
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a `value` that is none of the choices."""
+    if value not in choices:
+        raise InvalidInputError(f"{name}: expected {' or '.join(choices)}, got {value!r}")
+
+
 def check_labels(name: str, labels: Tensor, n: int) -> None:
     """Check that labels are integers (n,), one per row of the features."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (n,):

@@ -4,17 +4,18 @@ by hardness."""
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from vldebias.errors import InvalidInputError
-from vldebias.losses.checks import check_interval
+from vldebias.losses.checks import check_choice, check_interval
 from vldebias.losses.contrast import Contrast, ContrastiveLoss, LossOptions
 from vldebias.losses.sums import softplus
 
 Positives = Tensor | tuple[Tensor, Tensor]
+BelowFloor = Literal["floor", "biased"]
 
 
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
@@ -35,10 +36,17 @@ def _check_positives(positives: Positives, image_features: Tensor) -> None:
 
 
 def _log_debiased(
-    log_all: Tensor, log_positive: Tensor, tau_plus: float, floor: float | Tensor
+    log_all: Tensor,
+    log_positive: Tensor,
+    tau_plus: float,
+    log_floor: float | Tensor,
+    below_floor: str,
 ) -> Tensor:
-    """Return log g = log max((e^{log_all} - tau+ e^{log_positive}) / (1 - tau+), e^floor), eq.
-    3.6."""
+    """Return log g = log max((e^{log_all} - tau+ e^{log_positive}) / (1 - tau+), e^log_floor).
+
+    Where the estimate lies below the floor, g is the floor (eq. 3.6) or, with "biased", the mean
+    over all negatives, `log_all` (appendix A.1.1).
+    """
     if tau_plus == 0:
         return log_all
     ratio = log_positive + math.log(tau_plus) - log_all
@@ -46,7 +54,19 @@ def _log_debiased(
     # the replaced value keeps log(0) and its infinite gradient out of the branch that is not taken
     safe = torch.where(defined, ratio, -1.0)
     log_g = log_all + torch.log(-torch.expm1(safe)) - math.log1p(-tau_plus)
-    return torch.where(defined & (log_g > floor), log_g, floor)
+    above = defined & (log_g > log_floor)
+    if below_floor == "biased":
+        return torch.where(above, log_g, log_all)
+    return torch.where(above, log_g, log_floor)
+
+
+def _log_floor(floor: float | None, temperature: float | Tensor) -> float | Tensor:
+    """Return the log of the least value of g."""
+    if floor is None:
+        return -1 / temperature
+    if floor == 0:
+        return -math.inf
+    return math.log(floor)
 
 
 def debiased_contrastive(
@@ -56,6 +76,7 @@ def debiased_contrastive(
     *,
     tau_plus: float = 0.1,
     floor: float | None = None,
+    below_floor: BelowFloor = "floor",
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """Return -log e^{s+} / (e^{s+} + N g) with g from eq. 3.6 of the thesis, mean of both
@@ -79,11 +100,23 @@ def debiased_contrastive(
             what the texts are. (The cosines of two images lie elsewhere than those with texts.)
             None is M = 1, the row that the anchor belongs with.
         floor: least value of g; None is e^{-1/t}, its minimum for features of norm 1; 0 for others.
+        below_floor: what a row has whose estimate lies below the floor. "floor": the floor, as in
+            eq. 3.6; its negatives then have no gradient. "biased": the loss without the correction,
+            the authors' rule for small temperatures (appendix A.1.1). At CLIP's .01 many
+            rows are below.
 
     The other arguments, Returns and Raises: see `info_nce`.
     """
-    own: Any = {"tau_plus": tau_plus, "beta": 0.0, "floor": floor}
-    return hard_negative_contrastive(image_features, text_features, positives, **own, **options)
+    return hard_negative_contrastive(
+        image_features,
+        text_features,
+        positives,
+        tau_plus=tau_plus,
+        beta=0.0,
+        floor=floor,
+        below_floor=below_floor,
+        **options,
+    )
 
 
 def hard_negative_contrastive(
@@ -94,6 +127,7 @@ def hard_negative_contrastive(
     tau_plus: float = 0.1,
     beta: float = 1.0,
     floor: float | None = None,
+    below_floor: BelowFloor = "floor",
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """Return the loss of eq. 4.4 of the thesis: `debiased_contrastive` with negatives weighed by
@@ -120,6 +154,7 @@ def hard_negative_contrastive(
         raise InvalidInputError(
             f"floor: expected None (for e^(-1/t)) or a number in [0, inf), got {floor}"
         )
+    check_choice("below_floor", below_floor, ("floor", "biased"))
     if positives is not None and isinstance(image_features, Tensor) and image_features.ndim == 2:
         _check_positives(positives, image_features)
     batch = Contrast(image_features, text_features, **options)
@@ -133,15 +168,8 @@ def hard_negative_contrastive(
     log_positive = log_positive - (
         torch.logsumexp(beta * scores, 2) if beta else math.log(scores.shape[2])
     )
-    least: float | Tensor  # log of the least value of g
-    least = (
-        -1 / options["temperature"]
-        if floor is None
-        else math.log(floor)
-        if floor > 0
-        else -math.inf
-    )
-    log_g = _log_debiased(log_all, log_positive, tau_plus, least)
+    log_floor = _log_floor(floor, options["temperature"])
+    log_g = _log_debiased(log_all, log_positive, tau_plus, log_floor, below_floor)
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
 
 
@@ -150,6 +178,7 @@ class DebiasedContrastiveLoss(ContrastiveLoss, function=debiased_contrastive):
 
     tau_plus: float
     floor: float | None
+    below_floor: BelowFloor
 
 
 class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contrastive):
@@ -159,3 +188,4 @@ class HardNegativeContrastiveLoss(ContrastiveLoss, function=hard_negative_contra
     tau_plus: float
     beta: float
     floor: float | None
+    below_floor: BelowFloor

@@ -155,8 +155,15 @@ class GlobalContrastiveLoss(nn.Module):
     def _popularity_gradient(
         self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor
     ) -> Tensor:
-        """Return n G(zeta_j) (2, B) = 1 - r_j of eq. 14, in which the positive pair weighs
-        e^{-zeta_i/tau}."""
+        """Return n G(zeta_j) (2, B) = 1 - r_j, with the mean of eq. 14 corrected.
+
+        Eq. 14 as printed averages over the rows of the batch, 1/B, beside a term 1/n. An item j
+        moves only when it is in the batch, and then each other row i is there with probability
+        (B - 1) / (n - 1), which the factor (n - 1) / (B - 1) of phi already makes up for. So 1/B
+        has n/B times the expectation of eq. 12, and the popularity would come out as much too
+        large; 1/n is taken here. The positive pair weighs e^{-zeta_i/tau}, as in eq. 14, and not
+        e^{-xi/tau}, which eq. 15 has for the weights of the model.
+        """
         margin = -zeta.detach() / self.temperature
         log_denominator = torch.logaddexp(log_u, margin)
         weighted = (

@@ -1,4 +1,4 @@
-"""Augment images by random crops, flips and colours, and by Fourier mixing (SSA-CLR, section 4.3).
+"""Augment images by crops, flips, colours and blur, and by Fourier mixing (SSA-CLR, section 4.3).
 
 The changes depend on the given generator alone, in any thread; torchvision's own transforms read
 the global one.
@@ -31,15 +31,22 @@ JITTER = (
     0.2,
 )  # brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A)
 JITTER_SHARE = 0.8  # of the images whose colours change at all
+BLUR_SIGMA = (0.1, 2.0)  # pixels, sampled uniformly (SimCLR, appendix A)
+BLUR_KERNEL = 0.1  # width of the kernel, as a share of the image's height
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop, flip and change colours, in this order, then normalise by the tower's mean and std.
+    """Crop, flip, change colours and blur, in this order, then normalise by the tower's mean and
+    std.
 
-    size: (h, w). crop: smallest share of the area that a crop keeps. flip: mirror half of the
-    images.
-    jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
+    Args:
+        size: (h, w) of the result.
+        crop: smallest share of the area that a crop keeps.
+        flip: mirror half of the images.
+        jitter: strength of the change of colours, 0 for none, SimCLR's 1 or less.
+        grayscale: share of the images that lose their colours; .2 in SimCLR.
+        blur: share of the images that are blurred; .5 in SimCLR.
     """
 
     size: tuple[int, int]
@@ -48,6 +55,8 @@ class Augmentation:
     crop: float = 0.9
     flip: bool = False
     jitter: float = 0.0
+    grayscale: float = 0.0
+    blur: float = 0.0
 
     def __call__(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """Return an RGB image as augmented pixels (3, h, w)."""
@@ -67,6 +76,12 @@ class Augmentation:
             ]
             for which in torch.randperm(len(adjust), generator=generator).tolist():
                 image = adjust[which](image, factors[which])
+        if self.grayscale and _uniform(0, 1, generator) < self.grayscale:
+            image = T.rgb_to_grayscale(image, num_output_channels=3)
+        if self.blur and _uniform(0, 1, generator) < self.blur:
+            width = 2 * int(BLUR_KERNEL * self.size[0] / 2) + 1
+            sigma = _uniform(*BLUR_SIGMA, generator)
+            image = T.gaussian_blur(image, [width, width], [sigma, sigma])
         pixels: Tensor = T.normalize(
             T.pil_to_tensor(image).float() / 255, list(self.mean), list(self.std)
         )

@@ -118,8 +118,16 @@ class Batches(ABC):
     @staticmethod
     def of(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
         """Return the micro-batches that the settings ask for, of pairs or of a stream of them."""
-        looks = (settings.crop_scale, settings.flip, settings.jitter)
-        augment = Augmentation(towers.size, towers.mean, towers.std, *looks)
+        augment = Augmentation(
+            towers.size,
+            towers.mean,
+            towers.std,
+            crop=settings.crop_scale,
+            flip=settings.flip,
+            jitter=settings.jitter,
+            grayscale=settings.grayscale,
+            blur=settings.blur,
+        )
         options: dict[str, Any] = {
             name: getattr(settings, name) for name in ("batch_size", "seed", "workers")
         }

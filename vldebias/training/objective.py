@@ -18,7 +18,8 @@ from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings
 
 MILD = 0.1  # temperature of rince where nobody says one: its pairs weigh e^(q s / t)
-WAITING = 0.2  # share of the steps before nuclr learns popularity
+# Temperature under which many rows of a batch lie below the floor of the debiased estimate.
+FLOORED = 0.05
 
 
 class _Kind(NamedTuple):
@@ -31,20 +32,40 @@ class _Kind(NamedTuple):
     scheduled: tuple[str, ...] = ()
 
 
+_DEBIASED = {"tau_plus": "tau_plus", "floor": "floor", "below_floor": "below_floor"}
 _KINDS = {
     "info_nce": _Kind(losses.InfoNCELoss),
     "rince": _Kind(losses.RINCELoss, {"q": "q", "lam": "lam"}, scheduled=("q_start",)),
-    "debiased": _Kind(losses.DebiasedContrastiveLoss, {"tau_plus": "tau_plus"}),
+    "debiased": _Kind(losses.DebiasedContrastiveLoss, _DEBIASED),
     "hard_negative": _Kind(
-        losses.HardNegativeContrastiveLoss, {"tau_plus": "tau_plus", "beta": "beta"}
+        losses.HardNegativeContrastiveLoss,
+        {**_DEBIASED, "beta": "beta"},
+        scheduled=("beta_changes",),
     ),
-    "sogclr": _Kind(losses.GlobalContrastiveLoss, column="index"),
-    "nuclr": _Kind(losses.GlobalContrastiveLoss, column="index", scheduled=("popularity_lr",)),
+    "sogclr": _Kind(losses.GlobalContrastiveLoss, {"gamma": "gamma"}, "index"),
+    "nuclr": _Kind(
+        losses.GlobalContrastiveLoss,
+        {"gamma": "gamma", "zeta_init": "zeta_init"},
+        "index",
+        ("popularity_lr", "popularity_wait"),
+    ),
     "sigmoid": _Kind(losses.SigmoidLoss),
     "spread": _Kind(losses.SpreadLoss, {"spread_alpha": "alpha"}, "labels"),
     "gce": _Kind(losses.GCELoss, {"gce_q": "q", "smoothing": "smoothing"}, "captions"),
 }
 _SHARED = {"loss", "temperature", "learn_temperature", "chunk_size", "group_dro", "group_dro_step"}
+
+
+def _refuse_unread(settings: LossSettings) -> None:
+    """Refuse settings that the loss does not read; InvalidInputError names them."""
+    kind = _KINDS[settings.loss]
+    read = {*kind.settings, *kind.scheduled, *_SHARED}
+    unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
+    if unread:
+        known = ", ".join(sorted(read - {"loss"}))
+        raise InvalidInputError(
+            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+        )
 
 
 class Objective(nn.Module):
@@ -76,12 +97,7 @@ class Objective(nn.Module):
         super().__init__()
         self.settings = settings
         kind = _KINDS[settings.loss]
-        read = {*kind.settings, *kind.scheduled, *_SHARED}
-        if unread := sorted(set(LossSettings.model_fields) & settings.model_fields_set - read):
-            known = ", ".join(sorted(read - {"loss"}))
-            raise InvalidInputError(
-                f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
-            )
+        _refuse_unread(settings)
         options: dict[str, Any] = {
             theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()
         }
@@ -95,6 +111,8 @@ class Objective(nn.Module):
                 f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs up to"
                 f" e^{settings.q / own:.0f} times more; raise temperature to 0.1"
             )
+        if settings.loss in ("debiased", "hard_negative"):
+            self._warn_of_floor(own)
         options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
         if settings.loss != "sigmoid":
             options["within_view"] = two_views
@@ -116,6 +134,19 @@ class Objective(nn.Module):
             options["reduction"] = "none"
         self.loss: Any = kind.build(**options)
 
+    def _warn_of_floor(self, temperature: float) -> None:
+        """Warn where the estimate of many rows lies below its floor, so that their negatives have
+        no gradient."""
+        settings = self.settings
+        if settings.below_floor == "biased" or settings.floor == 0 or settings.tau_plus == 0:
+            return
+        if temperature < FLOORED:
+            warn(
+                f"{settings.loss} at temperature {temperature:.3g}: the debiased estimate of many"
+                " rows lies below its floor, and their negatives have no gradient;"
+                " set below_floor=biased (the authors' rule) or a temperature of 0.1"
+            )
+
     def forward(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
         """Return the loss of features (b, d) of norm 1; the loss also reads its column of the
         batch."""
@@ -135,12 +166,17 @@ class Objective(nn.Module):
         return column
 
     def at(self, step: int, steps: int) -> None:
-        """Set q or the popularity's step size to its scheduled value at a step."""
+        """Set q, beta or the popularity's step size to its scheduled value at a step."""
         settings, loss = self.settings, self.loss
         if settings.loss == "rince" and settings.q_start is not None:
             loss.q = losses.q_warmup(step, steps, start=settings.q_start, end=settings.q)
         elif settings.loss == "nuclr":
-            loss.popularity_lr = 0.0 if step < WAITING * steps else settings.popularity_lr
+            is_waiting = step < settings.popularity_wait * steps
+            loss.popularity_lr = 0.0 if is_waiting else settings.popularity_lr
+        elif settings.loss == "hard_negative" and settings.beta_changes is not None:
+            # Appendix A.2.2: beta falls by its share once in every `steps / changes` steps.
+            changes = step * settings.beta_changes // steps
+            loss.beta = settings.beta * (1 - changes / settings.beta_changes)
 
     @property
     def temperature(self) -> float:

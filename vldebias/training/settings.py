@@ -88,6 +88,10 @@ class DataSettings(_Settings):
     )
     flip: bool = Field(False, description="Mirror images at random.")
     jitter: float = Field(0.0, ge=0, le=1, description="Strength of random changes of colour.")
+    grayscale: float = Field(
+        0.0, ge=0, le=1, description="Share of images without colour; 0.2 in SimCLR."
+    )
+    blur: float = Field(0.0, ge=0, le=1, description="Share of images blurred; 0.5 in SimCLR.")
     caption_noise: float = Field(
         0.0, ge=0, le=1, description="eta: share of captions replaced by another row's."
     )
@@ -137,7 +141,16 @@ class LossSettings(_Settings):
     tau_plus: float = Field(
         0.1, ge=0, lt=1, description="debiased, hard_negative: share of false negatives."
     )
+    floor: float | None = Field(
+        None, ge=0, description="debiased, hard_negative: least estimate. Default: e^(-1/t)."
+    )
+    below_floor: Literal["floor", "biased"] = Field(
+        "floor", description="debiased, hard_negative: what a row below the floor has."
+    )
     beta: float = Field(1.0, ge=0, description="hard_negative: concentration on hard negatives.")
+    beta_changes: int | None = Field(
+        None, ge=1, description="hard_negative: lower beta towards 0 so many times. Default: never."
+    )
     spread_alpha: float = Field(
         0.5, ge=0, le=1, description="spread: weight of attraction against repulsion."
     )
@@ -147,8 +160,17 @@ class LossSettings(_Settings):
     smoothing: float = Field(
         0.0, ge=0, lt=1, description="gce: share of the target that all captions have alike."
     )
+    gamma: float = Field(
+        0.8, gt=0, le=1, description="sogclr, nuclr: weight of the newest estimate of a sum."
+    )
+    zeta_init: float = Field(
+        0.0, description="nuclr: first margin of every item; -0.05 in the paper on CC3M."
+    )
     popularity_lr: float = Field(
         0.1, gt=0, description="nuclr: step size of the popularity, in units of t."
+    )
+    popularity_wait: float = Field(
+        0.2, ge=0, lt=1, description="nuclr: share of the steps before popularity is learned."
     )
     group_dro: str | None = Field(
         None, description="Group DRO: column(s) whose values are the groups, with commas."

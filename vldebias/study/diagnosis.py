@@ -37,9 +37,7 @@ BLOCK = 8192  # rows in float64 at once
 FOLDS = 5
 SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
-LARGEST_SUBSET = (
-    1000  # rows of a subset of the k-variance at most; a pair of these takes a second
-)
+LARGEST_SUBSET = 1000  # rows of a subset of the k-variance at most; a pair of these takes a second
 # Metric -> what is predicted, and by which reader.
 PROBES = {"linear_probe": ("groups", "linear"), "neighbour_probe": ("groups", "neighbour")}
 PROBES["class_probe"] = "labels", "linear"

@@ -32,7 +32,7 @@ FILES = {"data.noun": (14, 18), "data.adj": (0, 1)}
 
 def names_of_peoples(wordnet: Path) -> set[str]:
     """Return the peoples that WordNet knows, in lower case."""
-    names = set()
+    names: set[str] = set()
     for file, kinds in FILES.items():
         for line in (wordnet / file).read_text().splitlines():
             if line.startswith(" "):

@@ -30,7 +30,8 @@ def test_no_rule_applies_to_what_looks_like_it(rule):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [*SETS.items(), ("race", "fairface-race"), ("", "celeba")]
+    ("kind", "name"),
+    [*SETS.items(), ("race", "fairface-race"), ("gender", "celeba"), ("", "waterbirds")],
 )
 def test_an_attribute_is_known_by_the_words_of_its_values(kind, name):
     assert attribute_kind(load_prompts(name)) == kind

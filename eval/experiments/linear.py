@@ -1,0 +1,347 @@
+r"""Evaluate frozen features by a logistic regression: accuracy, worst group and intervals.
+
+    python -m eval.experiments.linear --data birds --group place
+    python -m eval.experiments.linear --data cifar-10-batches-bin --model ViT-B-32 \
+        --pretrained openai
+    python -m eval.experiments.linear --data waterbirds --root data --label label --group place \
+        --model RN50 --pretrained openai
+    python -m eval.experiments.linear --train train.npz --test test.npz --label y --group place
+
+The protocol of chapters 3 to 5 of the thesis: the encoder is frozen, one linear layer is trained on
+the training split and scored on the test split. The layer is scikit-learn's LogisticRegression on
+rows of norm 1; its C is chosen among `PENALTIES` on a fifth of the training rows, unless --c names
+it. Data are a world of the miniature (birds, portraits), a data set by name (`vldebias eval data`),
+a folder with one subfolder per class in train/ and test/, or the binary layouts of CIFAR-10
+(cifar-10-batches-bin), CIFAR-100 (cifar-100-binary) and STL-10 (stl10_binary). The "python" layouts
+of CIFAR are pickles, which run code when they are opened: they are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from vldebias.data import Embeddings, Labels, cross, open_data
+from vldebias.data.cache import embed_images
+from vldebias.data.dataset import ImageData, file_images, fingerprint_files
+from vldebias.data.embeddings import open_embeddings
+from vldebias.errors import InvalidInputError, VldebiasError
+from vldebias.hosts.images import image_encoder
+from vldebias.hosts.loading import load_host
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.miniature import open_world
+from vldebias.miniature.words import WORLDS
+
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+RESAMPLES = 2000
+WORLD_SPLITS = {"train": "reference", "test": "test"}  # of the pictures that ship
+WORLD_LABELS = {"birds": "label", "portraits": "gender"}
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BinaryLayout:
+    """Describe files of records of one size: some bytes of labels, then the pixels of an image.
+
+    files: split -> names. names_file: one class a line. label_bytes: before the pixels; the last is
+    the class. columns_first: the pixels of a channel run down the columns (STL-10).
+    """
+
+    files: dict[str, tuple[str, ...]]
+    names_file: str
+    side: int
+    label_bytes: int
+    columns_first: bool = False
+
+
+LAYOUTS = {
+    "cifar-10-batches-bin": BinaryLayout(
+        files={
+            "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+            "test": ("test_batch.bin",),
+        },
+        names_file="batches.meta.txt",
+        side=32,
+        label_bytes=1,
+    ),
+    "cifar-100-binary": BinaryLayout(
+        files={"train": ("train.bin",), "test": ("test.bin",)},
+        names_file="fine_label_names.txt",
+        side=32,
+        label_bytes=2,
+    ),
+    "stl10_binary": BinaryLayout(
+        files={"train": ("train_X.bin",), "test": ("test_X.bin",)},
+        names_file="class_names.txt",
+        side=96,
+        label_bytes=0,
+        columns_first=True,
+    ),
+}
+PICKLED = ("cifar-10-batches-py", "cifar-100-python")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Hold features (n, d) of norm 1, classes (n,) and, where there are groups, groups (n,)."""
+
+    features: Floats
+    classes: Codes
+    class_names: tuple[str, ...]
+    groups: Labels | None = None
+
+
+def open_binary(folder: Path, split: str) -> ImageData:
+    """Open one split of a binary layout that LAYOUTS describes, with its column `label`.
+
+    Raises:
+        InvalidInputError: a pickled layout, a missing file, or one whose size is no whole number of
+            records.
+    """
+    if folder.name in PICKLED:
+        raise InvalidInputError(
+            f"{folder}: the python layout is made of pickles, which run code when they are opened;"
+            " give the binary layout (cifar-10-batches-bin or cifar-100-binary)"
+        )
+    layout = LAYOUTS[folder.name]
+    pixels = np.concatenate([_records(folder / name, layout) for name in layout.files[split]])
+    if layout.label_bytes:
+        codes = pixels[:, layout.label_bytes - 1].astype(np.int64)
+        pixels = pixels[:, layout.label_bytes :]
+    else:
+        codes = _bytes_of(folder / f"{split}_y.bin").astype(np.int64) - 1  # STL-10 counts from 1
+    names = (folder / layout.names_file).read_text(encoding="utf-8").split()
+    images = pixels.reshape(len(pixels), 3, layout.side, layout.side)
+    order = (0, 3, 2, 1) if layout.columns_first else (0, 2, 3, 1)
+    images = images.transpose(order)
+    ids = tuple(f"{split}-{row}" for row in range(len(images)))
+    files = [folder / name for name in layout.files[split]]
+    return ImageData(
+        name=folder.name,
+        split=split,
+        ids=ids,
+        read=lambda row: Image.fromarray(np.ascontiguousarray(images[row])),
+        labels={"label": Labels(codes, tuple(names))},
+        fingerprint=fingerprint_files([file.name for file in files], files),
+    )
+
+
+def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
+    """Return the records (n, bytes) of a file."""
+    size = layout.label_bytes + 3 * layout.side**2
+    content = _bytes_of(file)
+    if len(content) == 0 or len(content) % size:
+        raise InvalidInputError(
+            f"{file}: expected records of {size} bytes, got {len(content)} bytes; the file is"
+            " damaged or of another layout"
+        )
+    return content.reshape(-1, size)
+
+
+def _bytes_of(file: Path) -> NDArray[np.uint8]:
+    """Return the bytes of a file, which need not fit into memory at once."""
+    if not file.is_file():
+        raise InvalidInputError(f"{file}: not found; expected the files of {file.parent.name}")
+    return np.memmap(file, dtype=np.uint8, mode="r")
+
+
+def open_images(data: str, split: str, root: Path | None) -> ImageData:
+    """Open one split of the data that the command names."""
+    path = Path(data)
+    if data in WORLDS:
+        return open_world(data, split=WORLD_SPLITS[split])
+    if path.name in LAYOUTS or path.name in PICKLED:
+        return open_binary(path, split)
+    if path.is_dir():
+        return open_folder(path, split)
+    images = open_data(data, split, root=root)
+    if not isinstance(images, ImageData):
+        raise InvalidInputError(f"{data}: expected images that can be read in any order, no stream")
+    return images
+
+
+def open_folder(folder: Path, split: str) -> ImageData:
+    """Open folder/SPLIT with one subfolder of images per class, as torchvision's ImageFolder."""
+    files = sorted(path for path in (folder / split).glob("*/*") if path.is_file())
+    if not files:
+        raise InvalidInputError(
+            f"{folder / split}: no images; expected {split}/CLASS/IMAGE, a subfolder per class"
+        )
+    ids = [path.relative_to(folder / split).as_posix() for path in files]
+    labels = {"label": Labels.of(np.array([path.parent.name for path in files]))}
+    return file_images(folder.name, split, folder / split, ids, labels)
+
+
+def split_of(images: Embeddings, label: str, group: str | None) -> Split:
+    """Return unit features, classes and groups of embedded images; rows of unknown class are left
+    out."""
+    classes = images.column(label)
+    known = classes.known
+    groups = None
+    if group is not None:
+        groups = cross(classes, images.column(group))
+        known = known & groups.known
+        groups = groups[np.flatnonzero(known)]
+    features = images.unit[:].double().numpy()[known]
+    return Split(features, classes.codes[known], classes.names, groups)
+
+
+def fit(train: Split, c: float | None, seed: int) -> tuple[Any, float]:
+    """Return the logistic regression of the training rows, and its C.
+
+    c: inverse strength of the L2 penalty; None chooses by accuracy on a fifth of the rows, drawn by
+    class, and fits all rows again. Ties go to the stronger penalty.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import train_test_split
+
+    def regression(penalty: float) -> Any:
+        return LogisticRegression(C=penalty, max_iter=5000)
+
+    if c is None:
+        rows = np.bincount(train.classes, minlength=len(train.class_names))
+        rare = [train.class_names[code] for code in np.flatnonzero(rows == 1)]
+        if rare:
+            raise InvalidInputError(
+                f"{', '.join(rare)}: one training image each; C is chosen on a fifth of the rows of"
+                " every class, which takes two: name C with --c"
+            )
+        fitted, held_out = train_test_split(
+            np.arange(len(train.classes)),
+            test_size=0.2,
+            random_state=seed,
+            stratify=train.classes,
+        )
+        accuracies = []
+        for penalty in PENALTIES:
+            model = regression(penalty).fit(train.features[fitted], train.classes[fitted])
+            accuracies.append(model.score(train.features[held_out], train.classes[held_out]))
+        c = PENALTIES[int(np.argmax(accuracies))]
+    return regression(c).fit(train.features, train.classes), c
+
+
+def measure(train: Split, test: Split, provenance: TaskProvenance, c: float | None) -> TaskResult:
+    """Return accuracy, accuracy by group and the worst group of a linear layer on the test split.
+
+    The worst group is picked again in each resample; where all of its images are right or wrong,
+    Wilson's interval stands.
+    """
+    if train.class_names != test.class_names:
+        raise InvalidInputError(
+            f"expected the same classes in both splits, got {train.class_names} and"
+            f" {test.class_names}"
+        )
+    model, chosen = fit(train, c, seed=0)
+    result = TaskResult(provenance)
+    provenance.settings["C"] = chosen
+    right = (model.predict(test.features) == test.classes).astype(np.float64)
+    hits = int(right.sum())
+    interval = wilson_interval(hits, len(right))
+    result.add("accuracy", NONE, hits / len(right), interval, n={"images": len(right)})
+    if test.groups is not None:
+        _add_groups(result, right, test.groups)
+    return result
+
+
+def _add_groups(result: TaskResult, right: Floats, groups: Labels) -> None:
+    """Add the accuracy of each group that occurs, and of the worst."""
+    codes = np.unique(groups.codes)
+    for code in codes:
+        members = right[groups.codes == code]
+        hits = int(members.sum())
+        result.add(
+            "accuracy",
+            NONE,
+            hits / len(members),
+            wilson_interval(hits, len(members)),
+            n={"images": len(members)},
+            subset=groups.names[code],
+        )
+    rng = np.random.default_rng(0)
+    draws = np.full(RESAMPLES, np.inf)
+    worst = np.inf
+    for code in codes:
+        members = right[groups.codes == code]
+        worst = min(worst, members.mean())
+        draws = np.minimum(
+            draws, rng.binomial(len(members), members.mean(), RESAMPLES) / len(members)
+        )
+    low, high = np.quantile(draws, (0.025, 0.975))
+    result.add("worst_group", NONE, worst, (low, high), n={"images": len(right)})
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", help="a world, a name, a folder or a binary layout")
+    parser.add_argument("--root", type=Path, help="folder of the data sets that have a name")
+    parser.add_argument("--train", type=Path, help="features of the training split, .npz")
+    parser.add_argument("--test", type=Path, help="features of the test split, .npz")
+    parser.add_argument("--label", help="column of the classes")
+    parser.add_argument("--group", help="column of the groups, crossed with the classes")
+    parser.add_argument("--model", default="miniature", help="architecture, id or folder")
+    parser.add_argument("--pretrained", help="open_clip tag or checkpoint")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--c", type=float, help="inverse penalty; default: chosen")
+    parser.add_argument("--json", type=Path, help="write the result here")
+    return parser.parse_args(words)
+
+
+def features_of(options: argparse.Namespace) -> tuple[Callable[[str], Embeddings], str, str]:
+    """Return split -> embedded images, the name of the data, and that of the model."""
+    if options.train is not None and options.test is not None:
+        files = {"train": options.train, "test": options.test}
+        return lambda split: open_embeddings(files[split])[0], str(options.test), "features"
+    if options.data is None:
+        raise InvalidInputError("expected --data, or --train and --test; got neither")
+    loaded = load_host(options.model, options.pretrained, device=options.device)
+    encoder = image_encoder(loaded.host, loaded.preprocess)
+
+    def embedded(split: str) -> Embeddings:
+        return embed_images(open_images(options.data, split, options.root), encoder)
+
+    return embedded, options.data, loaded.name
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Embed, fit, score, print, and return the exit status."""
+    options = arguments(words)
+    try:
+        embedded, data, model = features_of(options)
+        label = options.label or WORLD_LABELS.get(data, "label")
+        train = split_of(embedded("train"), label, None)
+        test = split_of(embedded("test"), label, options.group)
+        provenance = TaskProvenance(
+            task="linear",
+            description=f"Linear evaluation of {model} on {data}",
+            model=model,
+            split="test",
+            n={"train": len(train.classes), "test": len(test.classes)},
+            settings={"label": label, "group": options.group, "resamples": RESAMPLES},
+        )
+        result = measure(train, test, provenance, options.c)
+    except VldebiasError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for row in result.rows:
+        low, high = row.interval
+        print(f"{row.metric:15} {row.subset:30} {row.value:.3f} [{low:.3f}, {high:.3f}] {row.n}")
+    if options.json is not None:
+        Result.of(options.json.stem, [result], seconds=None).write(options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,165 @@
+"""Linear evaluation: its readers of binary layouts, and its figures beside scikit-learn's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+
+from eval.experiments import linear
+from tests.refusals import refused
+from vldebias.data import Embeddings
+from vldebias.measure.result import NONE, Result, TaskProvenance
+
+NAMES = ("cat", "dog", "ship")
+
+
+def pictures(n: int, side: int, seed: int) -> np.ndarray:
+    """(n, side, side, 3) pixels."""
+    return np.random.default_rng(seed).integers(0, 256, (n, side, side, 3), dtype=np.uint8)
+
+
+def write_cifar(folder: Path, labels: np.ndarray, images: np.ndarray, files: list[str]) -> None:
+    """Write records as the CIFAR-10 page describes them: a label, then red, green and blue rows."""
+    folder.mkdir(exist_ok=True)
+    (folder / "batches.meta.txt").write_text("\n".join(NAMES) + "\n")
+    for part, file in enumerate(files):
+        content = b""
+        for label, image in list(zip(labels, images, strict=True))[part :: len(files)]:
+            content += bytes([label]) + image.transpose(2, 0, 1).tobytes()
+        (folder / file).write_bytes(content)
+
+
+def write_stl(folder: Path, labels: np.ndarray, images: np.ndarray, split: str) -> None:
+    """Write STL-10's files: channels whose pixels run down the columns, labels from 1."""
+    folder.mkdir(exist_ok=True)
+    (folder / "class_names.txt").write_text("\n".join(NAMES) + "\n")
+    (folder / f"{split}_X.bin").write_bytes(images.transpose(0, 3, 2, 1).tobytes())
+    (folder / f"{split}_y.bin").write_bytes((labels + 1).astype(np.uint8).tobytes())
+
+
+def test_the_layout_of_cifar_10_gives_the_pixels_and_classes_that_were_written(
+    tmp_path: Path,
+) -> None:
+    labels, images = np.array([2, 0, 1, 1]), pictures(4, 32, 0)
+    folder = tmp_path / "cifar-10-batches-bin"
+    write_cifar(folder, labels, images, ["test_batch.bin"])
+    opened = linear.open_binary(folder, "test")
+    assert opened.labels["label"].names == NAMES
+    assert opened.labels["label"].codes.tolist() == labels.tolist()
+    for row, image in enumerate(images):
+        assert np.array_equal(np.asarray(opened.read(row)), image)
+
+
+def test_the_layout_of_cifar_100_has_the_fine_class_behind_the_coarse_one(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-100-binary"
+    folder.mkdir()
+    (folder / "fine_label_names.txt").write_text("\n".join(NAMES))
+    image = pictures(1, 32, 1)[0]
+    (folder / "train.bin").write_bytes(bytes([7, 2]) + image.transpose(2, 0, 1).tobytes())
+    opened = linear.open_binary(folder, "train")
+    assert opened.labels["label"].codes.tolist() == [2]
+    assert np.array_equal(np.asarray(opened.read(0)), image)
+
+
+def test_the_layout_of_stl_10_gives_the_pixels_and_classes_that_were_written(
+    tmp_path: Path,
+) -> None:
+    labels, images = np.array([0, 2]), pictures(2, 96, 2)
+    folder = tmp_path / "stl10_binary"
+    write_stl(folder, labels, images, "train")
+    opened = linear.open_binary(folder, "train")
+    assert opened.labels["label"].codes.tolist() == [0, 2]
+    assert np.array_equal(np.asarray(opened.read(1)), images[1])
+
+
+def test_pickled_and_damaged_layouts_are_refused(tmp_path: Path) -> None:
+    refused(lambda: linear.open_binary(tmp_path / "cifar-10-batches-py", "test"), "pickles")
+    folder = tmp_path / "cifar-10-batches-bin"
+    refused(lambda: linear.open_binary(folder, "test"), "test_batch.bin: not found")
+    folder.mkdir()
+    (folder / "test_batch.bin").write_bytes(b"1234")
+    refused(lambda: linear.open_binary(folder, "test"), "expected records of 3073 bytes, got 4")
+    refused(lambda: linear.open_folder(tmp_path, "test"), "expected test/CLASS/IMAGE")
+
+
+@pytest.fixture
+def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An encoder that gives the mean colours of four parts of an image: the figures are then those
+    of any other program on the same features."""
+
+    def embed(data: linear.ImageData, encoder: object) -> Embeddings:
+        rows = [np.asarray(data.read(row), dtype=np.float64) for row in range(len(data))]
+        parts = [image.reshape(2, image.shape[0] // 2, -1).mean(axis=1)[:, :6] for image in rows]
+        features = np.stack([part.reshape(-1) for part in parts]) / 255
+        return Embeddings.of(features, dict(data.labels), ids=data.ids)
+
+    monkeypatch.setattr(linear, "embed_images", embed)
+
+
+def coloured(labels: np.ndarray, side: int, seed: int) -> np.ndarray:
+    """Pictures whose classes differ in colour, with much noise."""
+    tints = np.array([[90, 0, 0], [0, 90, 0], [0, 0, 90]])
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(80, 60, (len(labels), side, side, 3))
+    light = rng.normal(0, 60, (len(labels), 1, 1, 3))
+    return (noise + light + tints[labels][:, None, None]).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.usefixtures("mean_colours")
+@pytest.mark.parametrize("layout", ["cifar-10-batches-bin", "folder"])
+def test_accuracy_is_that_of_scikit_learn_on_the_same_features(layout: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    folder = tmp_path / layout
+    images = {}
+    labels = {}
+    for seed, (split, n) in enumerate({"train": 60, "test": 40}.items()):
+        labels[split] = rng.integers(0, 3, n)
+        images[split] = coloured(labels[split], 32, seed)
+    if layout == "folder":
+        for split, rows in images.items():
+            for row, image in enumerate(rows):
+                place = folder / split / NAMES[labels[split][row]]
+                place.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image).save(place / f"{row:03}.png")
+    else:
+        batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
+        write_cifar(folder, labels["train"], images["train"], batches)
+        write_cifar(folder, labels["test"], images["test"], ["test_batch.bin"])
+    out = tmp_path / "linear.json"
+    assert linear.main(["--data", str(folder), "--c", "10", "--json", str(out)]) == 0
+
+    def features(split: str) -> np.ndarray:
+        halves = images[split].astype(np.float64).reshape(len(images[split]), 2, 16, -1)
+        rows = halves.mean(axis=2)[:, :, :6].reshape(len(images[split]), -1) / 255
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    model = LogisticRegression(C=10, max_iter=5000).fit(features("train"), labels["train"])
+    expected = model.score(features("test"), labels["test"])
+    row = Result.read(out).row("linear", "accuracy", NONE)
+    assert row.value == pytest.approx(expected)
+    assert 0.4 < expected < 1, "an accuracy that could differ"
+    assert row.interval[0] < row.value < row.interval[1]
+
+
+def test_the_worst_group_is_the_lowest_of_its_rows_and_lies_in_its_interval() -> None:
+    rng = np.random.default_rng(0)
+    n = 400
+    classes = rng.integers(0, 2, n)
+    places = rng.integers(0, 2, n)
+    signal = np.where(places == 0, 2.0, 0.4) * (2 * classes - 1)
+    rows = np.column_stack([signal + rng.normal(size=n), np.ones(n)])
+    images = Embeddings.of(
+        rows, {"label": np.array(["a", "b"])[classes], "place": np.array(["x", "y"])[places]}
+    )
+    train = linear.split_of(images[: n // 2], "label", None)
+    test = linear.split_of(images[n // 2 :], "label", "place")
+    provenance = TaskProvenance(task="linear", description="built groups")
+    result = linear.measure(train, test, provenance, None)
+    assert provenance.settings["C"] in linear.PENALTIES
+    groups = [row for row in result.rows if row.metric == "accuracy" and row.subset]
+    (worst,) = (row for row in result.rows if row.metric == "worst_group")
+    assert len(groups) == 4
+    assert worst.value == min(row.value for row in groups)
+    assert worst.interval[0] <= worst.value <= worst.interval[1]

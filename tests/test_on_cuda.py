@@ -86,10 +86,10 @@ def test_the_three_states_of_a_pipeline(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", LOW[:2], ids=str)
 def test_balanced_prompts_are_the_pictures_of_the_rewritten_ones(dtype: torch.dtype) -> None:
     pipe = miniature.load_pipeline().to("cuda", dtype)
-    with vldebias.debias(pipe, "professions-gender", method="balanced-prompts"):
+    with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
         balanced = pictures(pipe, PROMPTS, num_images_per_prompt=2)
     rewritten = vldebias.balance_prompts(
-        [one for one in PROMPTS for _ in range(2)], "professions-gender"
+        [one for one in PROMPTS for _ in range(2)], "professions-gender", seed=attachment.seed
     ).prompts
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
 

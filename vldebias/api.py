@@ -21,7 +21,7 @@ from vldebias.methods import (
     get_method,
 )
 from vldebias.methods.presets import Preset, say_once
-from vldebias.prompts import Balancer, PromptSet, load_prompts
+from vldebias.prompts import PromptSet, load_prompts
 
 
 def debias(
@@ -110,7 +110,12 @@ def debias(
                     f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out"
                 )
             sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
-            balancer = Balancer(sets, shares=rewrite.shares, seed=rewrite.seed, find=rewrite.find)
+            if not keep_stated:
+                raise InvalidInputError(
+                    f"method {rewrite.name!r} writes no value where the prompt states one; leave"
+                    " keep_stated=False out, or use an edit such as method='cali'"
+                )
+            balancer = rewrite.balancer(sets)
             return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
         if by_default:
             why = ("the set has no words for values of persons", "the pipeline edits given images")[

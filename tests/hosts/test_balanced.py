@@ -14,6 +14,7 @@ from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines import rewrite_call
+from vldebias.methods import Balanced
 
 SET, PROMPTS = "professions-gender", ["A photo of a nurse.", "a red car", "A photo of a doctor."]
 pytestmark = pytest.mark.filterwarnings(
@@ -220,3 +221,35 @@ def test_nobody_in_a_given_picture_changes_unless_asked_by_name():
     with debias(pipe, SET) as attachment:
         assert attachment.projections["sequence"].method == "cali"
     assert "balanced-prompts" in repr(balanced(pipe))
+
+
+def test_without_a_seed_it_draws_one_that_repeats_the_calls():
+    values = []
+    attachment = balanced(tiny.sd())
+    values += [attachment.rewrite(PROMPTS[:1]) for _ in range(8)]
+    attachment.seed = attachment.seed
+    assert values == [attachment.rewrite(PROMPTS[:1]) for _ in range(8)]
+    with debias(tiny.sd(), SET, method=Balanced(seed=attachment.seed)) as again:
+        assert values == [again.rewrite(PROMPTS[:1]) for _ in range(8)]
+    seeds = {balanced(tiny.sd()).seed for _ in range(3)}
+    assert len(seeds) == 3
+
+
+def test_twenty_workers_with_one_image_each_are_no_twins():
+    written = set()
+    for _ in range(20):
+        with balanced(tiny.sd()) as attachment:
+            written.update(attachment.rewrite(PROMPTS[:1]))
+    assert len(written) == 2
+
+
+def test_an_edit_has_no_seed():
+    attachment = debias(tiny.sd(), SET, method="cali")
+    assert attachment.seed is None
+    with pytest.raises(InvalidInputError, match="no seed"):
+        attachment.seed = 1
+
+
+def test_stated_values_are_always_kept():
+    with pytest.raises(InvalidInputError, match="keep_stated=False"):
+        balanced(tiny.sd(), keep_stated=False)

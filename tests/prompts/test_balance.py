@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,13 +45,13 @@ def test_in_doubt_a_prompt_is_left_alone(kind, prompt):
     assert out.reasons[0] in _REASONS[kind]
 
 
-_NOBODY = {"no person", "no person in the picture"}
+_NOBODY = {"no person", "no person in the picture", "group", "pronoun"}
 _REASONS = {
     "stated": {"stated"},
     "named": {"named", *_NOBODY},  # a name alone is no noun for a person
     "none": {"named", *_NOBODY},
     "mixed": {"stated", *_NOBODY},
-    "other": {"not English", "upper case"},
+    "other": {"not English"},
 }
 
 
@@ -66,8 +67,8 @@ def test_every_prompt_keeps_its_words():
     for prompt, written in zip(
         prompts, balance_prompts(prompts, ["gender", "age", "race"]).prompts, strict=True
     ):
-        left = Counter(word.lower() for word in written.split())
-        gone = Counter(word.lower() for word in prompt.split()) - left
+        left = Counter(re.findall(r"\w+", written.lower()))
+        gone = Counter(re.findall(r"\w+", prompt.lower())) - left
         assert set(gone) <= {"a", "an"}
 
 
@@ -130,11 +131,63 @@ def test_the_seed_decides_the_order_alone():
     assert (
         first
         == again
-        == balance_prompts([NURSE] * 12, "gender")
-        == Balancer("gender").next([NURSE] * 12)
+        == Balancer("gender", seed=0).next([NURSE] * 12)
+        == balance_prompts((text for text in [NURSE] * 12), "gender", seed=0)
     )
     assert first.values != other.values
     assert Counter(first.values) == Counter(other.values)
+
+
+def test_without_a_seed_each_call_draws_anew_and_can_be_repeated():
+    calls = [balance_prompts(NURSE, "gender") for _ in range(60)]
+    counts = Counter(call.values[0] for call in calls)
+    assert 15 <= counts["female"] <= 45
+    assert all(balance_prompts(NURSE, "gender", seed=call.seed) == call for call in calls)
+
+
+def test_a_balancer_without_a_seed_draws_one_and_can_be_repeated():
+    balancer = Balancer("gender")
+    first = [balancer.next([NURSE]).values for _ in range(9)]
+    again = Balancer("gender", seed=balancer.seed)
+    assert first == [again.next([NURSE]).values for _ in range(9)]
+    balancer.restart(balancer.seed)
+    assert first == [balancer.next([NURSE]).values for _ in range(9)]
+
+
+def test_a_balancer_forgets_the_prompt_asked_for_least_recently():
+    balancer = Balancer("gender", seed=0, most=2)
+    for prompt in ("a nurse", "a cook", "a nurse", "a pilot"):
+        balancer.next([prompt])
+    (dealer,) = balancer._dealers
+    assert [dealer.images_of(p) for p in ("a nurse", "a cook", "a pilot")] == [2, 0, 1]
+    values = [balancer.next([f"a nurse in room {i}"]).values[0] for i in range(100)]
+    assert Counter(values) == {"female": 50, "male": 50}
+
+
+def test_a_balancer_is_even_with_threads():
+    balancer = Balancer("gender")
+    with ThreadPoolExecutor(8) as pool:
+        calls = list(pool.map(lambda _: balancer.next([NURSE]), range(200)))
+    assert Counter(call.values[0] for call in calls) == {"female": 100, "male": 100}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7])
+def test_a_value_by_its_index_is_even_and_needs_no_memory(share):
+    shares = {"female": share, "male": 1 - share}
+    made = [Balancer("gender", shares, seed=5).at(NURSE, i) for i in range(40)]
+    assert sum(call.values == ["female"] for call in made) == round(40 * share)
+    assert all(call.seed == 5 for call in made)
+    one = Balancer("gender", shares, seed=5)
+    assert [one.at(NURSE, i) for i in reversed(range(40))] == made[::-1]
+    other = Balancer("gender", shares, seed=6)
+    assert [other.at(NURSE, i).values for i in range(40)] != [call.values for call in made]
+
+
+def test_values_of_several_sets_by_index_cross_evenly():
+    balancer = Balancer(["gender", "age"], seed=0)
+    values = [balancer.at("a cook", i).values[0] for i in range(8)]
+    assert set(Counter(values).values()) == {2}
+    assert balancer.at("a red car", 3).reasons == [("no person", "no person")]
 
 
 def test_strength_is_the_share_that_is_given_a_value():
@@ -200,14 +253,107 @@ def test_sets_that_are_not_about_persons_are_refused():
     )
 
 
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        ("a {Gender} cook", "a Female cook"),
+        ("{GENDER} COOK", "FEMALE COOK"),
+        ("a {{gender}} cook", "a female cook"),
+        ("a { gender } cook", "a female cook"),
+        ("{Gender} cook, tired", "Female cook, tired"),
+    ],
+)
+def test_placeholders_may_be_written_as_people_do(prompt, result):
+    assert balance_prompts(prompt, "gender", shares={"female": 1}).prompts == [result]
+
+
+def test_a_set_may_be_the_content_of_one():
+    content = {
+        "name": "sight",
+        "attribute": {"blind": ["blind"], "sighted": ["sighted"]},
+        "templates": ["a {attribute} {concept}"],
+        "concepts": ["cook"],
+        "adjectives": {"blind": "blind", "sighted": "sighted"},
+    }
+    out = balance_prompts(["a tired cook"] * 2, content)
+    assert sorted(out.prompts) == ["a tired blind cook", "a tired sighted cook"]
+
+
+# ---- sets of one's own: how values are said
+
+HEARING = {"deaf": ["deaf"], "hearing": ["hearing"]}
+PHRASE = {"deaf": "who is deaf", "hearing": "who can hear"}
+
+
+def test_a_phrase_goes_behind_the_noun():
+    hearing = make_prompt_set("hearing", HEARING, ["cook"], phrase=PHRASE)
+    assert can_balance(hearing)
+    shares = {"deaf": 1, "hearing": 0}
+    prompts = ["A tired line cook in a kitchen", "a nurse, 35mm", "two cooks", "a deaf cook"]
+    out = balance_prompts(prompts, hearing, shares=shares)
+    assert out.prompts == [
+        "A tired line cook who is deaf in a kitchen",
+        "a nurse who is deaf, 35mm",
+        "two cooks",
+        "a deaf cook",
+    ]
+    assert out.reasons == [None, None, "group", "stated"]
+    both = balance_prompts("a cook at home", ["gender", hearing], shares={"female": 1} | shares)
+    assert both.prompts == ["a female cook who is deaf at home"]
+
+
+def test_adjectives_are_declared_where_no_word_is_known_as_one(tmp_path):
+    attribute = {"wheelchair": ["in a wheelchair"], "walking": ["on foot"]}
+    said = {"wheelchair": "wheelchair-using", "walking": "walking"}
+    bare = make_prompt_set("mobility", attribute, ["cook"])
+    with pytest.raises(InvalidInputError, match=r"'wheelchair' .*add adjectives=.*phrase="):
+        balance_prompts("a nurse", bare)
+    made = make_prompt_set("mobility", attribute, ["cook"], adjectives=said)
+    saved = load_prompts(made.to_yaml(tmp_path / "mobility.yaml"))
+    assert saved.hash == made.hash != bare.hash
+    out = balance_prompts("a rich lawyer", saved, shares={"wheelchair": 1, "walking": 0})
+    assert out.prompts == ["a rich wheelchair-using lawyer"]
+
+
+def test_any_religion_is_a_stated_one():
+    faiths = {"Muslim": ["Muslim"], "Christian": ["Christian"]}
+    made = make_prompt_set("faith", faiths, ["cook"], adjectives={v: v for v in faiths})
+    out = balance_prompts(["a Hindu priest", "a rabbi", "a cook"], made)
+    assert out.reasons == ["stated", "stated", None]
+
+
+@refused(
+    ({"adjectives": {"deaf": "deaf"}}, "adjectives: .*'hearing'"),
+    ({"phrase": {**PHRASE, "mute": "who is mute"}}, "phrase: .*'mute'"),
+    ({"phrase": PHRASE, "adjectives": {"deaf": "deaf", "hearing": "hearing"}}, "phrase: .* both"),
+)
+def test_ways_of_saying_values_are_checked(how):
+    make_prompt_set("hearing", HEARING, ["cook"], **how)
+
+
 @refused(
     ({"shares": {"female": 0.95}}, "shares: .* sum to 1"),
     ({"shares": {"feminine": 1}}, "shares: got 'feminine'"),
     ({"shares": {"female": 2, "male": -1}}, "shares: .* sum to 1"),
+    ({"shares": {"femal": 0.5, "male": 0.5}}, "shares: got 'femal'"),
+    ({"shares": {"female": "half"}}, "shares: got 'half' for 'female'"),
+    ({"shares": [0.5, 0.5]}, "shares: .* a mapping"),
+    ({"shares": {"female": float("nan"), "male": 1}}, "shares: .* sum to 1"),
+    ({"find": lambda prompt: True}, "find: got True"),
+    ({"find": 3}, "find: got 3"),
     ({"find": lambda prompt: -1}, "find: got -1"),
     ({"find": lambda prompt: 8}, "find: got 8"),
     ({"sets": []}, "sets: .* at least one prompt set"),
+    ({"sets": ["gender", "professions-gender"]}, "sets: .* same attribute"),
+    ({"sets": ["gender", "fairface"]}, "sets: .* same attribute"),
     ({"prompts": ["a nurse", 1]}, "prompts: .* a list of texts"),
+    ({"prompts": {"a nurse": 1}}, "prompts: .* a list of texts"),
+    ({"prompts": {"a nurse"}}, "prompts: .* a list of texts"),
+    ({"prompts": None}, "prompts: got None"),
+    ({"prompts": b"a nurse"}, "prompts: .* a list of texts"),
+    ({"seed": "1"}, "seed: got '1'"),
+    ({"seed": True}, "seed: got True"),
+    ({"groups": "mix"}, "groups: got 'mix'"),
 )
 def test_what_cannot_be_balanced_is_refused(options):
     balance_prompts(**{"prompts": "a nurse", "sets": "gender"} | options)

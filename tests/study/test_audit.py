@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 Texts = Mapping[str, torch.Tensor]
 GENDER = load_prompts("gender")
 _ALL = [f"A photo of a {one}." for one in read_shares(None, GENDER).index]
-_REASONS = balance_prompts(_ALL, GENDER).reasons
+_REASONS = balance_prompts(_ALL, GENDER, seed=0).reasons
 JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
 CHAIR, CASTLE, STATED = "A red chair", "A doctor in a castle.", "a female doctor"
 ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]

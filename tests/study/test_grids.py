@@ -85,7 +85,9 @@ def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
     with vldebias.debias(
         pipe := load_pipeline(), "professions-gender", method="balanced-prompts"
     ) as attachment:
-        values = [attachment.rewrite([TEXT] * 4), list(attachment.sampled)][1]
+        attachment.seed = 0  # which a grid takes where the method has none
+        attachment.rewrite([TEXT] * 4)
+        values = list(attachment.sampled)
     assert sorted(values) == ["female"] * 2 + ["male"] * 2
     for column, value in enumerate(values):
         assert_drawn(picture, 0, column, pipe, f"A photo of a {value} nurse.", column)

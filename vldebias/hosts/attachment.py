@@ -228,6 +228,21 @@ class Attachment:
         self._strength = float(value)
 
     @property
+    def seed(self) -> int | None:
+        """Return the seed of the values where prompts are rewritten, drawn or given; None for
+        edits.
+
+        With it, the same calls give the same values. Setting it starts anew.
+        """
+        return None if self.balancer is None else self.balancer.seed
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        if self.balancer is None:
+            raise InvalidInputError(f"{self.host.name}: an edit samples nothing, so it has no seed")
+        self.balancer.restart(value)
+
+    @property
     def state(self) -> str:
         """Return "attached", "disabled", "removed" or "merged"."""
         return (

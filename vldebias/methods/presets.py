@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from vldebias.edit import Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
@@ -23,7 +23,7 @@ from vldebias.methods.method import (
     Problem,
     register_method,
 )
-from vldebias.prompts import can_balance
+from vldebias.prompts import Balancer, can_balance
 
 NO_EDIT = (
     "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or"
@@ -57,9 +57,12 @@ class Balanced(Method):
     """State a sampled value of the attribute in the prompt of each image of a pipeline.
 
     Args:
-        shares: value -> share of the images; None: even shares. seed: of the sampling.
+        shares: value -> share of the images; None: even shares. seed: of the sampling; None: each
+            attachment draws one, `attachment.seed`.
         find: prompt -> character offset at which the words are written, or None to leave it alone;
             by default the subject is found by grammar (`vldebias.balance_prompts`).
+        groups, decide: what happens to several persons, and a function that says which values the
+            facts of a prompt allow, as of `vldebias.balance_prompts`.
     """
 
     name, title, source = (
@@ -70,8 +73,16 @@ class Balanced(Method):
     color, needs, models = "#31708f", frozenset({Need.VALUES}), False
 
     shares: Mapping[str, float] | None = None
-    seed: int = 0
+    seed: int | None = None
     find: Callable[[str], int | None] | None = None
+    groups: str = "mixed"
+    decide: Callable[..., Any] | None = None
+
+    def balancer(self, sets: Any) -> Balancer:
+        """Return what balances the prompts of these prompt sets with the settings."""
+        return Balancer(
+            sets, self.shares, self.seed, self.find, decide=self.decide, groups=self.groups
+        )
 
     def fit(self, problem: Problem, role: str) -> NoReturn:
         """Raise an error, because balanced prompts have no edit to fit."""

@@ -2,8 +2,10 @@
 Python, no model.
 
 "A CEO in an office" becomes "A female CEO in an office" for one half of the images and "A male CEO
-in an office" for the other. A prompt is left alone where a value is stated ("a lady editor", "his
-dog"), where the person is named, where no person is in the picture, and whenever that is in doubt.
+in an office" for the other; "five engineers" become "five engineers, three women and two men". A
+prompt is left alone where a value is stated ("a lady editor", "his dog"), where the person is
+named, where the facts of the prompt leave one value, where no person is in the picture, and
+whenever that is in doubt.
 """
 
 from __future__ import annotations
@@ -11,24 +13,33 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts.context import is_fixed_by_context
-from vldebias.prompts.english import adjective, classes, find_subject, gendered, lists, person
-from vldebias.prompts.prompt_set import PromptSet, StatedWords, append_word, load_prompts
+from vldebias.prompts.attribute import GROUPS, Attribute, Find, Place, Value, words_of_values
+from vldebias.prompts.attribute import can_balance as can_balance
+from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
+from vldebias.prompts.decisions import Decide, Decider
+from vldebias.prompts.groups import describe, fits
+from vldebias.prompts.prompt_set import PromptSet, append_word, load_prompts
+from vldebias.prompts.syntax import is_in_capitals
 
-# Kinds of adjectives as English orders them, from left to right, and their names in placeholders.
-_ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
+Sets = (
+    str
+    | Path
+    | PromptSet
+    | Mapping[str, Any]
+    | Sequence[str | Path | PromptSet | Mapping[str, Any]]
+)
 
-Find = Callable[[str], int | None]
-Sets = str | Path | PromptSet | Sequence[str | Path | PromptSet]
+MOST = 10_000  # prompts that a Balancer remembers
+_LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
 
 
 @dataclass(frozen=True)
@@ -37,24 +48,29 @@ class BalancedPrompts:
 
     Attributes:
         prompts: the prompts in their order, changed or not.
-        values: the value that was written into each, or None if it was left alone. For several
-            sets, tuples of values.
-        reasons: why a prompt was left alone: "stated", "named", "no person", ...; None if a value
-            was written. For several sets, tuples of reasons.
+        values: the value that was written into each, or None if it was left alone. For a group with
+            several values in one picture, a mapping of value -> number of persons (None where the
+            prompt does not count them). For several sets, tuples of values.
+        reasons: why a prompt was left alone: "stated", "named", "no person", "context", "group",
+            ...; None if a value was written. For several sets, tuples of reasons.
+        seed: the seed that was used: with it the same call gives the same values.
     """
 
     prompts: list[str]
     values: list[Any]
     reasons: list[Any]
+    seed: int
 
 
 def balance_prompts(
-    prompts: str | Sequence[str],
+    prompts: str | Iterable[str],
     sets: Sets,
     *,
     shares: Mapping[str, float] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
+    groups: str = "mixed",
     find: Find | None = None,
+    decide: Decide | None = None,
 ) -> BalancedPrompts:
     """State sampled values in prompts that leave them open, in even shares or in `shares`.
 
@@ -68,37 +84,46 @@ def balance_prompts(
             tone or one of yours.
         shares: value -> share of the images; those of each set sum to 1. Sets without shares are
             balanced evenly.
-        seed: decides the order of the values.
+        seed: decides which images get which value. None: each call draws anew, so that calls with
+            one image each get different values; the seed that was drawn is in the result.
+        groups: what happens to several persons: "mixed" writes the numbers of women and men behind
+            the noun, so that one picture shows both (other attributes are left alone); "leave"
+            leaves them alone; "same" gives all of them one value.
         find: a function of your own that says where the words go: prompt -> offset of a character,
             or None to leave it alone. None: the first person, found by English word lists.
+        decide: a function of your own that says which values the facts of a prompt allow:
+            (prompt, values) -> a list of values, or None to let the word lists decide. It is called
+            once for each distinct prompt; if its first argument is named `prompts`, once with a
+            list of them. Two or more values are balanced; with one or none the prompt is left
+            alone.
 
     Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
     "{skin_tone}".
 
     Raises:
-        InvalidInputError: an unknown set, or one that is not about persons; shares that do not sum
-            to 1.
+        InvalidInputError: an unknown set, one that is not about persons, or two of one attribute;
+            shares that do not sum to 1; arguments of a wrong type.
 
-    >>> balance_prompts(["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0})
+    >>> balance_prompts(
+    ...     ["A CEO", "a lady editor"], "gender", shares={"female": 1, "male": 0}, seed=0
+    ... )
     BalancedPrompts(prompts=['A female CEO', 'a lady editor'], values=['female', None],
-    reasons=[None, 'stated'])
+    reasons=[None, 'stated'], seed=0)
     """
-    balancer = Balancer(sets, shares=shares, seed=seed, find=find)
+    balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
     return balancer.next([prompts] if isinstance(prompts, str) else prompts)
-
-
-def can_balance(prompts: PromptSet) -> bool:
-    """Return whether a set is about persons: each value has an adjective that goes before a noun
-    for a person."""
-    return bool(prompts.attributes) and all(map(_adjective, prompts.attributes.values()))
 
 
 @dataclass(repr=False, eq=False)
 class Balancer:
     """Balance prompts over several calls: the shares of each prompt hold over all calls.
 
-    sets, shares, seed, find: as in `balance_prompts`. strength: share of the images that are given
-    a value, in [0, 1]; it may be set between calls.
+    Use one for the whole life of a service. It may be called from several threads.
+
+    sets, shares, seed, find, decide, groups: as in `balance_prompts`; afterwards `seed` is the one
+    that was drawn. strength: share of the images that are given a value, in [0, 1]; it may be set
+    between calls. most: prompts whose counts are remembered; the one not asked for longest is
+    forgotten first.
 
     Raises:
         InvalidInputError: as `balance_prompts`.
@@ -106,186 +131,271 @@ class Balancer:
 
     sets: Sets
     shares: Mapping[str, float] | None = None
-    seed: int = 0
+    seed: int | None = None
     find: Find | None = None
     strength: float = 1.0
+    decide: Decide | None = None
+    groups: str = "mixed"
+    most: int = MOST
+    has_drawn_seed: bool = field(default=False, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
     def __post_init__(self) -> None:
-        given, asked = (
-            [self.sets] if isinstance(self.sets, str | Path | PromptSet) else self.sets,
-            self.shares or {},
-        )
-        parts = [part for one in map(load_prompts, given) for part in one.parts or (one,)]
-        find = self.find and cache(self.find)
-        self._attributes = [
-            _Attribute(part, asked, f"{self.seed}/{at}", find) for at, part in enumerate(parts)
-        ]
-        self._single = given is not self.sets and len(parts) == 1
-        known = sorted({value for own in self._attributes for value in own.words})
-        if not known:
+        self._check_arguments()
+        if self.seed is None:
+            self.has_drawn_seed = True
+            self.seed = draw_seed()
+        is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
+        sets: Any = [self.sets] if is_one_set else self.sets
+        parts = [part for loaded in map(load_prompts, sets) for part in loaded.parts or (loaded,)]
+        if not parts:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
-        if unknown := set(asked).difference(known):
-            raise InvalidInputError(
-                f"shares: got {min(unknown)!r}; expected values of the sets: {known}"
-            )
+        shares = self.shares or {}
+        _check_names_of_shares(shares, parts)
+        self._attributes = [self._attribute(part, shares) for part in parts]
+        _check_different(self._attributes)
+        self._single = is_one_set and len(parts) == 1
+        self._dealers = self._new_dealers(self.seed)
 
-    def next(self, prompts: Sequence[str]) -> BalancedPrompts:
+    def next(self, prompts: Iterable[str]) -> BalancedPrompts:
         """Balance one prompt for each image, counting the values that earlier calls gave to the
         same prompt."""
-        if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
-            raise InvalidInputError(
-                f"prompts: got {prompts!r}; expected a list of texts, one for each image"
-            )
-        if not 0 <= self.strength <= 1:
-            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
-        values: list[list[str | None]] = [[None] * len(self._attributes) for _ in prompts]
-        reasons: list[list[str | None]] = [[] for _ in prompts]
-        for prompt in dict.fromkeys(prompts):
-            rows = [row for row, one in enumerate(prompts) if one == prompt]
-            random.Random(
-                f"{self.seed}/{self._attributes[0].given[prompt].total()}/{prompt}"
-            ).shuffle(rows)
-            for at, attribute in enumerate(self._attributes):
-                reason = place if isinstance(place := attribute.place(prompt), str) else None
-                # Rows of equal values of the attributes before stand together: so the attributes
-                # cross evenly.
-                rows.sort(key=lambda row: [str(value) for value in values[row][:at]])
-                dealt = (
-                    [None] * len(rows)
-                    if reason
-                    else attribute.deal(prompt, len(rows), self.strength)
-                )
-                for row, value in zip(rows, dealt, strict=True):
-                    values[row][at] = value
-                    reasons[row].append(reason or (None if value is not None else "strength"))
-        form = itemgetter(0) if self._single else tuple
-        stated = list(map(form, values))
-        return BalancedPrompts(self.write(prompts, stated), stated, list(map(form, reasons)))
+        texts = _checked_prompts(prompts)
+        with self._lock:
+            return self._balance(texts, self._dealers, self._checked_seed)
+
+    def restart(self, seed: int) -> None:
+        """Forget all calls and start anew with this seed."""
+        _check_whole_number("seed", seed)
+        with self._lock:
+            self.seed = seed
+            self.has_drawn_seed = False
+            self._dealers = self._new_dealers(seed)
+
+    def at(self, prompt: str, index: int) -> BalancedPrompts:
+        """Balance the image of a prompt that has this index, without remembering anything.
+
+        The same index gives the same value in every process that has the seed, and indices from 0
+        on are even: over every two images for two even values, every ten for .7 and .3. Take the
+        index from a counter that all processes share, such as a row of a database.
+        """
+        (text,) = _checked_prompts([prompt])
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            raise InvalidInputError(f"index: got {index!r}; expected a whole number from 0 on")
+        outcomes = [attribute.outcomes(text, self.strength) for attribute in self._attributes]
+        lengths = [block_length(shares) for shares in outcomes if not isinstance(shares, str)]
+        length = min(math.prod(lengths), _LONGEST_BLOCK)
+        block, row = divmod(index, length)
+        seed = seed_from(self.seed, block)
+        made = self._balance([text] * length, self._new_dealers(seed), seed)
+        return BalancedPrompts(
+            [made.prompts[row]], [made.values[row]], [made.reasons[row]], self._checked_seed
+        )
 
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
         """Write given values into prompts, such as second prompts of the same images, where they
         can be stated."""
-        written = []
-        for prompt, given in zip(prompts, values, strict=True):
-            own = [given] if self._single else given or [None] * len(self._attributes)
-            words = defaultdict[tuple[int, int], list[tuple[int, str]]](list)
-            for attribute, value in zip(self._attributes, own, strict=True):
-                place = attribute.place(prompt)
-                for span in place if isinstance(place, list) and value is not None else ():
-                    words[span].append((attribute.rank, attribute.words[value]))
-            for (start, end), stated in sorted(words.items(), reverse=True):
-                left, right = prompt[:start], prompt[end:].lstrip()
-                word = " ".join(word for _, word in sorted(stated))
-                if not left.strip() and re.match(r"[A-Z][a-z]", right):
-                    word, right = word[0].upper() + word[1:], right[0].lower() + right[1:]
-                prompt = f"{append_word(left, word)} {right}"
-            written.append(prompt)
-        return written
-
-
-class _Attribute:
-    """Hold the words for the values of an attribute, find the places for them in prompts, and deal
-    the values."""
-
-    def __init__(
-        self, prompts: PromptSet, shares: Mapping[str, float], seed: str, find: Find | None
-    ) -> None:
-        if not can_balance(prompts):
-            raise InvalidInputError(
-                f"prompt set {prompts.name!r}: got {dict(prompts.attributes) or 'no words'};"
-                " expected a set about persons, with an adjective for each value, such as 'female'"
-            )
-        self.set = prompts
-        self.words = {value: _adjective(own) for value, own in prompts.attributes.items()}
-        asked = set(shares).intersection(self.words)
-        self.shares = {
-            v: float(shares.get(v, 0)) if asked else 1 / len(self.words) for v in self.words
-        }
-        if min(self.shares.values()) < 0 or not math.isclose(
-            sum(self.shares.values()), 1, abs_tol=1e-6
-        ):
-            raise InvalidInputError(
-                f"shares: got {self.shares}; expected shares in [0, 1] that sum to 1"
-            )
-        last = {word.lower().split()[-1] for word in self.words.values()}
-        self.gender = any(map(gendered, last))
-        kind = (
-            "gender"
-            if self.gender
-            else max(_ORDER, key=lambda kind: len(last & lists()[kind].keys()))
-        )
-        self.rank = list(_ORDER).index(kind)
-        slots = filter(None, (_ORDER[kind], "attribute", prompts.name.replace("-", "_")))
-        self._slots = re.compile(rf"\{{(?:{'|'.join(map(re.escape, slots))})\}}")
-        self._stated, self._seed, self._find = StatedWords(prompts.stated_words), seed, find
-        self.given: dict[str, Counter[str | None]] = defaultdict(
-            Counter
-        )  # prompt -> values that it was given
-        self._all = Counter[str | None]()
-
-    def place(self, prompt: str) -> list[tuple[int, int]] | str:
-        """Return the spans of a prompt that the words replace, or the reason why there are none."""
-        if spans := [slot.span() for slot in self._slots.finditer(prompt)]:
-            return spans
-        if self._find is not None:
-            at = self._find(prompt)
-            if at is not None and not 0 <= at <= len(prompt):
-                raise InvalidInputError(
-                    f"find: got {at!r} for {prompt!r}; expected a character offset or None"
-                )
-            return "find gave no place" if at is None else [(at, at)]
-        if not all(self.gender and person(word.lower()) for word in self._stated.find(prompt)):
-            return "stated"
-        if isinstance(subject := find_subject(prompt, self.gender), str):
-            return subject
-        if is_fixed_by_context(prompt, subject.start, subject.end, self.set):
-            return "context"
-        *adjectives, (noun, _) = subject.words
-        later = {at: rank for at, word in adjectives if (rank := _rank(word)) >= self.rank}
-        at = min(later, default=noun)
-        return "stated" if self.rank in later.values() else [(at, at)]
-
-    def deal(self, prompt: str, n: int, strength: float) -> list[str | None]:
-        """Return n values for one prompt, spread evenly: its shares rounded down, or up where all
-        prompts lack them."""
-        shares = {value: share * strength for value, share in self.shares.items()} | {
-            None: 1 - strength
-        }
-        given, total, everything = (
-            self.given[prompt],
-            self.given[prompt].total() + n,
-            self._all.total() + n,
-        )
-        rng = random.Random(f"{self._seed}/{total}/{prompt}")
-        counts = {value: math.floor(share * n + 1e-9) for value, share in shares.items()}
-        luck = {value: rng.random() for value in shares}
-
-        def behind(value: str | None) -> tuple[float, float, float]:
-            own = round(shares[value] * total - given[value] - counts[value], 9)
-            overall = shares[value] * everything - self._all[value] - counts[value]
-            return (own > 0) + (own >= 1), round(overall, 9), luck[value]
-
-        fractional = [value for value, share in shares.items() if share * n - counts[value] > 1e-9]
-        for value in sorted(fractional, key=behind, reverse=True)[: n - sum(counts.values())]:
-            counts[value] += 1
-        given.update(counts)
-        self._all.update(counts)
-        spread = [
-            ((k + luck[value]) / count, value)
-            for value, count in counts.items()
-            for k in range(count)
+        return [
+            self._write(prompt, self._as_row(value))
+            for prompt, value in zip(prompts, values, strict=True)
         ]
-        return [value for _, value in sorted(spread, key=lambda own: own[0])]
+
+    @property
+    def _checked_seed(self) -> int:
+        assert self.seed is not None
+        return self.seed
+
+    def _as_row(self, values: Any) -> Sequence[Value]:
+        """Return one value for each attribute."""
+        if self._single:
+            return [values]
+        return values or [None] * len(self._attributes)
+
+    def _check_arguments(self) -> None:
+        _check_whole_number("seed", self.seed)
+        _check_whole_number("most", self.most, least=1)
+        if self.groups not in GROUPS:
+            raise InvalidInputError(f"groups: got {self.groups!r}; expected one of {GROUPS}")
+        for name in ("find", "decide"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise InvalidInputError(f"{name}: got {function!r}; expected a function or None")
+        if self.shares is not None and not isinstance(self.shares, Mapping):
+            raise InvalidInputError(
+                f"shares: got {self.shares!r}; expected a mapping of value -> share, such as"
+                " {'female': 0.5, 'male': 0.5}"
+            )
+
+    def _attribute(self, part: PromptSet, shares: Mapping[str, float]) -> Attribute:
+        decider = None
+        if self.decide is not None:
+            decider = Decider(self.decide, part.attributes, self.most)
+        return Attribute(part, shares, find=self.find, decide=decider, groups=self.groups)
+
+    def _new_dealers(self, seed: int) -> list[Dealer[Value]]:
+        return [Dealer(f"{seed}/{at}", self.most) for at in range(len(self._attributes))]
+
+    def _balance(
+        self, prompts: Sequence[str], dealers: Sequence[Dealer[Value]], seed: int
+    ) -> BalancedPrompts:
+        """Deal values to prompts and write them."""
+        if not 0 <= self.strength <= 1:
+            raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
+        for attribute in self._attributes:
+            attribute.ask(prompts)
+        values: list[list[Value]] = [[] for _ in prompts]
+        reasons: list[list[str | None]] = [[] for _ in prompts]
+        rows_of_prompt = defaultdict[str, list[int]](list)
+        for row, prompt in enumerate(prompts):
+            rows_of_prompt[prompt].append(row)
+        for prompt, rows in rows_of_prompt.items():
+            random.Random(f"{seed}/{dealers[0].images_of(prompt)}/{prompt}").shuffle(rows)
+            for attribute, dealer in zip(self._attributes, dealers, strict=True):
+                # Rows of equal values of the attributes before stand together: so the attributes
+                # cross evenly.
+                rows.sort(key=lambda row: [str(value) for value in values[row]])
+                outcomes = attribute.outcomes(prompt, self.strength)
+                if isinstance(outcomes, str):
+                    dealt: list[Value] = [None] * len(rows)
+                else:
+                    dealt = dealer.deal(prompt, len(rows), outcomes)
+                reason = outcomes if isinstance(outcomes, str) else "strength"
+                for row, value in zip(rows, dealt, strict=True):
+                    values[row].append(value)
+                    reasons[row].append(reason if value is None else None)
+        written = [self._write(prompt, row) for prompt, row in zip(prompts, values, strict=True)]
+        form: Any = itemgetter(0) if self._single else tuple
+        return BalancedPrompts(written, list(map(form, values)), list(map(form, reasons)), seed)
+
+    def _write(self, prompt: str, values: Sequence[Value]) -> str:
+        """Write one value of each attribute into a prompt, where it can be stated."""
+        words: list[_Words] = []
+        for attribute, value in zip(self._attributes, values, strict=True):
+            found = attribute.place(prompt) if value is not None else ""
+            for place in found if isinstance(found, tuple) else ():
+                words += _words_for(attribute, place, value)
+        return _insert(prompt, words)
 
 
-def _adjective(own: Sequence[str]) -> str:
-    """Return the first word of a value that can stand before a noun for a person, else ""."""
-    for word in own:
-        last = word.lower().split()[-1]
-        if _rank(last) >= 0 or (adjective(last) and "n" not in classes(last)):
-            return word
-    return ""
+class _Words(NamedTuple):
+    """Hold words for a place of a prompt.
+
+    Attributes:
+        start, end: the characters that they replace.
+        kind: "before" a noun, "behind" it, or "aside" between commas.
+        rank: the order of adjectives at one place.
+        text: the words.
+    """
+
+    start: int
+    end: int
+    kind: str
+    rank: int
+    text: str
 
 
-def _rank(word: str) -> int:
-    return next((rank for rank, kind in enumerate(_ORDER) if word in lists()[kind]), -1)
+def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]:
+    """Return the words that say a value at a place; none where they do not fit."""
+    if isinstance(value, Mapping):
+        if place.group is None or not fits(place.group, value):
+            return []
+        text = describe(value, attribute.words, place.group.young)
+        return [_Words(place.behind, place.behind, "aside", 0, text)]
+    word = attribute.words[str(value)]
+    if not attribute.has_phrases:
+        return [_Words(place.start, place.end, "before", attribute.rank, word)]
+    start = place.start if place.start < place.end else place.behind
+    return [_Words(start, place.behind, "behind", 0, word)]
+
+
+def _insert(prompt: str, words: Sequence[_Words]) -> str:
+    """Write words into a prompt, from its end to its start, so that offsets before them hold."""
+    in_capitals = is_in_capitals(prompt)
+    words_of_place = defaultdict[tuple[int, int, str], list[tuple[int, str]]](list)
+    for start, end, kind, rank, text in words:
+        words_of_place[start, end, kind].append((rank, text.upper() if in_capitals else text))
+    for (start, end, kind), ranked in sorted(words_of_place.items(), reverse=True):
+        texts = [text for _, text in sorted(ranked)]
+        left, slot, right = prompt[:start], prompt[start:end], prompt[end:]
+        if kind == "before":
+            prompt = _before(left, _like(slot, " ".join(texts)), right.lstrip())
+        elif kind == "behind":
+            prompt = f"{left.rstrip()} {' and '.join(texts)}{_spaced(right)}"
+        else:
+            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", right) else ","
+            prompt = f"{left}, {', '.join(texts)}{comma}{_spaced(right)}"
+    return prompt
+
+
+def _before(left: str, word: str, right: str) -> str:
+    """Return a prompt with a word before a noun; its first letter is a capital at the start."""
+    if not left.strip() and re.match(r"[A-Z][a-z]", right):
+        word = word[0].upper() + word[1:]
+        right = right[0].lower() + right[1:]
+    return f"{append_word(left, word)} {right}"
+
+
+def _like(slot: str, word: str) -> str:
+    """Return a word in the letters of its placeholder: {gender}, {Gender} or {GENDER}."""
+    letters = slot.strip("{ }")
+    if len(letters) > 1 and letters.isupper():
+        return word.upper()
+    return word[0].upper() + word[1:] if letters[:1].isupper() else word
+
+
+def _spaced(right: str) -> str:
+    """Return the rest of a prompt with a space before a word."""
+    return f" {right}" if re.match(r"\w", right) else right
+
+
+def _checked_prompts(prompts: Any) -> list[str]:
+    """Return prompts as a list.
+
+    Raises:
+        InvalidInputError: they are no texts in an order.
+    """
+    wrong = isinstance(prompts, str | bytes | Mapping | set | frozenset)
+    texts = [] if wrong or not isinstance(prompts, Iterable) else list(prompts)
+    if wrong or not isinstance(prompts, Iterable) or not all(isinstance(t, str) for t in texts):
+        shown = repr(prompts)
+        raise InvalidInputError(
+            f"prompts: got {shown if len(shown) < 200 else shown[:200] + '...'}; expected a text or"
+            " a list of texts, one for each image"
+        )
+    return texts
+
+
+def _check_whole_number(name: str, number: Any, least: int | None = None) -> None:
+    """Raise InvalidInputError unless a setting is a whole number; a seed may be None."""
+    if number is None and least is None:
+        return
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+    if not is_whole or (least is not None and number < least):
+        expected = "a whole number or None" if least is None else f"a whole number from {least} on"
+        raise InvalidInputError(f"{name}: got {number!r}; expected {expected}")
+
+
+def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
+    """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
+    known = sorted({value for part in parts for value in words_of_values(part)})
+    unknown = sorted(map(str, set(shares).difference(known)))
+    if unknown:
+        raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {known}")
+    for value, share in shares.items():
+        if isinstance(share, str) or not hasattr(share, "__float__"):
+            raise InvalidInputError(f"shares: got {share!r} for {value!r}; expected a number")
+
+
+def _check_different(attributes: Sequence[Attribute]) -> None:
+    """Raise InvalidInputError where two sets are about one attribute."""
+    name_of_kind: dict[str, str] = {}
+    for attribute in attributes:
+        name = attribute.set.name
+        kinds = {attribute.kind} if attribute.kind else set(attribute.words.values())
+        for kind in kinds:
+            if kind in name_of_kind:
+                raise InvalidInputError(
+                    f"sets: {name_of_kind[kind]!r} and {name!r} are about the same attribute"
+                    f" ({kind}); expected one set for each attribute"
+                )
+        name_of_kind |= dict.fromkeys(kinds, name)

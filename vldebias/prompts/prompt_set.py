@@ -138,6 +138,10 @@ class PromptSet:
         templates: templates that `groups` were made from; empty if the groups are listed one by
             one.
         stated_words: words and phrases by which a prompt states the attribute (see `StatedWords`).
+        adjectives: value -> the adjective by which it is said before a noun ("blind"); empty: the
+            words of `attributes` that are adjectives.
+        phrase: value -> the phrase by which it is said behind a noun ("who is deaf"); empty: values
+            are said by adjectives.
         parts: the one-attribute sets of a set over several attributes, else empty. Solve them
             jointly, with one term each: `groups` pools them, and there the attribute with the most
             pairs drowns the others.
@@ -159,6 +163,8 @@ class PromptSet:
     attributes: dict[_Text, _Texts] = field(default_factory=dict, hash=False)
     templates: _Texts = ()
     stated_words: _Texts = ()
+    adjectives: dict[_Text, _Text] = field(default_factory=dict, hash=False)
+    phrase: dict[_Text, _Text] = field(default_factory=dict, hash=False)
     parts: tuple["PromptSet", ...] = ()
     description: str = ""
     source: str = ""
@@ -186,6 +192,23 @@ class PromptSet:
             if len(names) != n:
                 raise InvalidInputError(
                     f"{part}class_names: got {len(names)} names; expected {n}, one for each class"
+                )
+        self._check_ways_of_saying()
+
+    def _check_ways_of_saying(self) -> None:
+        """Raise InvalidInputError unless `adjectives` or `phrase` say each value."""
+        if self.adjectives and self.phrase:
+            raise InvalidInputError(
+                "phrase: got adjectives as well; expected values that are said before the noun or"
+                " behind it, not both"
+            )
+        for key in ("adjectives", "phrase"):
+            said = getattr(self, key)
+            different = set(said).symmetric_difference(self.attributes)
+            if said and different:
+                raise InvalidInputError(
+                    f"{key}: got {list(said)}; expected each value of {list(self.attributes)},"
+                    f" add or remove {min(different)!r}"
                 )
 
     @cached_property
@@ -218,6 +241,9 @@ class PromptSet:
             "attributes": list(self.attributes.items()),
             "parts": [part.hash for part in self.parts],
         }
+        for key in ("adjectives", "phrase"):  # sets without them keep the hash that they had
+            if getattr(self, key):
+                content[key] = list(getattr(self, key).items())
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -333,6 +359,8 @@ class Recipe(BaseModel, extra="forbid"):
     class_template: _Text = "A photo of a {concept}."
     concepts: Annotated[_Concepts, _mapping("train")] = _Concepts()
     stated_words: Annotated[_Stated, _mapping("words")] | None = None
+    adjectives: dict[_Text, _Text] = {}
+    phrase: dict[_Text, _Text] = {}
     parts: _Texts = ()
 
 
@@ -366,7 +394,8 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         [fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)]
         for t in recipe.spurious
     ]
-    stated = recipe.stated_words or _Stated(words=words)
+    ways = (*recipe.adjectives.values(), *recipe.phrase.values())  # of saying it, which state it
+    stated = recipe.stated_words or _Stated(words=(*words, *ways))
     known = stated.words + (_packaged(stated.like).stated_words if stated.like else ())
     if (
         stated.before_person
@@ -398,6 +427,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         fields[key] = tuple(
             dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts)))
         )
+    fields |= {"adjectives": recipe.adjectives, "phrase": recipe.phrase}
     prompts = PromptSet(
         name=name, parts=parts, attributes=attribute, **fields, **recipe.model_dump(include=_PROSE)
     )
@@ -453,7 +483,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
         raise InvalidInputError(f"{where}: {problem}; see prompts/README.md") from None
 
 
-def make_prompt_set(
+def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
     name: str,
     attribute: Mapping[str, Sequence[str]],
     concepts: Sequence[str],
@@ -463,6 +493,8 @@ def make_prompt_set(
     test_concepts: Sequence[str] = (),
     class_template: str = "A photo of a {concept}.",
     stated_words: Sequence[str] = (),
+    adjectives: Mapping[str, str] | None = None,
+    phrase: Mapping[str, str] | None = None,
 ) -> PromptSet:
     """Make a prompt set from word lists: the pairs combine attribute words, templates and concepts.
 
@@ -477,6 +509,10 @@ def make_prompt_set(
             no such prompts.
         class_template: the prompt without the attribute, with {concept}.
         stated_words: words by which a prompt states the attribute; none: the words of `attribute`.
+        adjectives: value -> how balanced prompts say it before a noun, {"blind": "blind"}; None:
+            by the words of `attribute` that are known as adjectives.
+        phrase: value -> how they say it behind a noun, {"deaf": "who is deaf"}, in place of
+            adjectives.
 
     Raises:
         InvalidInputError: as `load_prompts`, naming the argument.
@@ -491,4 +527,5 @@ def make_prompt_set(
         "concepts": {"train": concepts, "test": test_concepts},
         "class_template": class_template,
     }
+    content |= {"adjectives": dict(adjectives or {}), "phrase": dict(phrase or {})}
     return load_prompts(content | {"stated_words": list(stated_words) or None})

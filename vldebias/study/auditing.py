@@ -216,6 +216,13 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
     return tuple(prompts)
 
 
+def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | None]:
+    """Return why balanced prompts would leave each text alone; None where they would not."""
+    if not can_balance(prompts):
+        return [None] * len(texts)
+    return balance_prompts(texts, prompts, seed=0, groups="same").reasons
+
+
 def audit(
     prompts: Sequence[str] | str | Path,
     attribute_set: str | Path | PromptSet,
@@ -291,7 +298,7 @@ def audit(
         _with_words(own),
         set(map(subject, table.index)),
     )
-    persons = balance_prompts(asked, own).reasons if can_balance(own) else [None] * len(asked)
+    persons = _reasons_to_leave(asked, own)
     advised = []
     for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
         side, states = table.columns[top[i]], bool(words.find(text))

@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -117,7 +117,7 @@ class GenerationTask(Task):
         prompts, groups = self.prompts, tuple[tuple[str, ...], ...]()
         if self.prompts_file is not None:
             name, texts = self.prompts_file.name, read_prompts(self.prompts_file)
-            reasons = balance_prompts(texts, prompts).reasons
+            reasons = _reasons(texts, prompts)
             classes = names = tuple(
                 text for text, why in zip(texts, reasons, strict=True) if why is None
             )
@@ -311,7 +311,7 @@ class GenerationTask(Task):
             "images that the safety checker blackened": flagged,
         }
         if self.prompts_file is not None:
-            reasons = balance_prompts(read_prompts(self.prompts_file), self.prompts).reasons
+            reasons = _reasons(read_prompts(self.prompts_file), self.prompts)
             settings["left out, by reason"] = dict(
                 Counter(why for why in reasons if why is not None)
             )
@@ -456,6 +456,11 @@ class GenerationTask(Task):
             moved = moved.assign(same=[one.tobytes() == other.tobytes() for one, other in pairs])
             for which, own in moved.groupby("concept", sort=False):
                 add("unchanged", "same", own, f"prompts {which}", {"prompts": own.prompt.nunique()})
+
+
+def _reasons(texts: Sequence[str], prompts: PromptSet) -> list[str | None]:
+    """Return why each text is left out; groups are, because a judge sees one value in a picture."""
+    return balance_prompts(texts, prompts, seed=0, groups="leave").reasons
 
 
 def _stated(

@@ -161,6 +161,8 @@ def prepared(
         if attachment is not None and attachment.projections:
             alone = list(attachment.stated(prompts))
         elif attachment is not None:
+            if attachment.balancer.has_drawn_seed:  # what is measured can be measured again
+                attachment.seed = 0
             texts, values = attachment.rewrite(prompts), list(attachment.sampled)
             alone = [text == prompt for text, prompt in zip(texts, prompts, strict=True)]
             stack.enter_context(attachment.disabled())  # batches are not rewritten again

@@ -1,0 +1,101 @@
+"""`decide=`: a function of the user says which values the facts of a prompt allow."""
+
+from collections import Counter
+
+import pytest
+
+from tests.refusals import refused
+from vldebias.prompts import Balancer, balance_prompts
+
+NURSE = "a nurse in a clinic"
+PRIEST = "a Catholic priest at the altar"
+
+
+def test_its_values_are_dealt_and_others_left_out():
+    out = balance_prompts([NURSE] * 6, "race", decide=lambda prompt, values: ["Asian", "Black"])
+    assert Counter(out.values) == {"Asian": 3, "Black": 3}
+
+
+@pytest.mark.parametrize("answer", [[], ["female"], ()])
+def test_one_value_or_none_leaves_the_prompt_alone(answer):
+    out = balance_prompts([NURSE] * 2, "gender", decide=lambda prompt, values: answer)
+    assert (out.prompts, out.reasons) == ([NURSE] * 2, ["context"] * 2)
+
+
+def test_none_lets_the_word_lists_decide_and_an_answer_overrules_them():
+    prompts = [NURSE, PRIEST]
+    lists = balance_prompts(prompts, "gender", decide=lambda prompt, values: None)
+    assert lists.reasons == [None, "context"]
+    overruled = balance_prompts(prompts, "gender", decide=lambda prompt, values: values)
+    assert overruled.reasons == [None, None]
+
+
+def test_it_is_asked_once_for_each_distinct_prompt_that_has_a_place():
+    asked = []
+
+    def decide(prompt, values):
+        asked.append((prompt, values))
+        return values
+
+    balancer = Balancer("gender", decide=decide)
+    balancer.next([NURSE, NURSE, "a red car", "a male cook"])
+    balancer.next([NURSE, "a pilot"])
+    assert asked == [(NURSE, ("male", "female")), ("a pilot", ("male", "female"))]
+
+
+def test_a_function_of_prompts_gets_a_list_in_one_call():
+    asked = []
+
+    def decide(prompts, values):
+        asked.append(list(prompts))
+        return [["female"] if "pilot" in prompt else values for prompt in prompts]
+
+    out = balance_prompts([NURSE, "a pilot", NURSE, "a tree"], "gender", decide=decide)
+    assert asked == [[NURSE, "a pilot"]]
+    assert out.reasons == [None, "context", None, "no person"]
+
+
+def test_shares_hold_among_the_allowed_values():
+    shares = {"White": 0.6, "Black": 0.2, "Asian": 0.2}
+    decide = lambda prompt, values: ["White", "Black"]  # noqa: E731
+    out = balance_prompts([NURSE] * 8, "race", shares=shares, decide=decide)
+    assert Counter(out.values) == {"White": 6, "Black": 2}
+
+
+def test_a_share_of_one_is_kept_where_it_is_allowed():
+    shares = {"female": 1, "male": 0}
+    both = balance_prompts(NURSE, "gender", shares=shares, decide=lambda prompt, values: values)
+    assert both.values == ["female"]
+
+
+def test_find_says_where_and_decide_which():
+    out = balance_prompts(
+        ["der Koch"] * 2,
+        "gender",
+        find=lambda prompt: 4,
+        decide=lambda prompt, values: values[:1],
+    )
+    assert out.reasons == ["context"] * 2
+
+
+def test_its_exceptions_are_raised():
+    def decide(prompt, values):
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError, match="no answer"):
+        balance_prompts(NURSE, "gender", decide=decide)
+
+
+def wrong_number(prompts, values):
+    return [values] * (len(prompts) + 1)
+
+
+@refused(
+    (lambda prompt, values: "female", "decide: got 'female' .* a list of values"),
+    (lambda prompt, values: ["feminine"], "decide: got .*feminine.* values of"),
+    (lambda prompt, values: True, "decide: got True"),
+    (wrong_number, "decide: got 2 answers for 1 prompts"),
+    ("female", "decide: .* a function"),
+)
+def test_wrong_answers_are_refused(decide):
+    balance_prompts(NURSE, "gender", decide=decide)

@@ -1,0 +1,304 @@
+"""Find where a prompt can say a value of one attribute, and which values its images get."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from vldebias.errors import InvalidInputError
+from vldebias.prompts.context import is_fixed_by_context
+from vldebias.prompts.decisions import Decider
+from vldebias.prompts.english import adjective, classes, find_subject, gendered, lists, person
+from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
+from vldebias.prompts.prompt_set import PromptSet, StatedWords
+from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
+
+Find = Callable[[str], int | None]
+Value = str | Mixture | None
+
+GROUPS = ("mixed", "leave", "same")
+# Kinds of adjectives as English orders them, from left to right, and their names in placeholders.
+_ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
+_CACHED = 2000  # prompts
+_PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """Hold one place of a prompt in which a value can be said.
+
+    Attributes:
+        start, end: the characters that an adjective replaces; equal where it is inserted.
+        behind: offset behind the noun, where a phrase is written.
+        group: the persons, if the noun names several.
+    """
+
+    start: int
+    end: int
+    behind: int
+    group: Group | None = None
+
+
+class Places(NamedTuple):
+    """Hold the places of a prompt, and whether its context fixes the value."""
+
+    places: tuple[Place, ...]
+    is_fixed: bool = False
+
+
+class Attribute:
+    """Hold how the values of one prompt set are said, their shares, and the places for them.
+
+    prompt_set: the set; its values are said by adjectives or phrases. shares: value -> share; those
+    of other sets are left out. find, decide, groups: as of `balance_prompts`.
+    """
+
+    def __init__(
+        self,
+        prompt_set: PromptSet,
+        shares: Mapping[str, float],
+        *,
+        find: Find | None = None,
+        decide: Decider | None = None,
+        groups: str = "mixed",
+    ) -> None:
+        self.set = prompt_set
+        self.words = words_of_values(prompt_set)
+        self.has_phrases = bool(prompt_set.phrase)
+        self.shares = _checked_shares(self.words, shares)
+        last_words = {word.lower().split()[-1] for word in self.words.values()}
+        self.gender = not self.has_phrases and any(map(gendered, last_words))
+        self.kind = "gender" if self.gender else _kind(last_words)
+        self.rank = list(_ORDER).index(self.kind or "size")
+        self.find = find
+        self.decide = decide
+        self.groups = groups
+        self._slots = _slots(self.kind, prompt_set.name)
+        self._stated = StatedWords(_stated_words(prompt_set))
+        self._search = lru_cache(maxsize=_CACHED)(self._search_uncached)
+
+    def outcomes(self, prompt: str, strength: float) -> dict[Value, float] | str:
+        """Return the values of a prompt's images with their shares, or why there are none.
+
+        strength: share of the images that get a value; the rest gets None.
+        """
+        found = self.place(prompt)
+        if isinstance(found, str):
+            return found
+        shares: Mapping[Any, float] = self._allowed_shares(prompt)
+        group = found[0].group
+        if group is not None and self._mixes(group, shares):
+            shares = mixtures(group, shares)
+        outcomes: dict[Value, float] = {value: share * strength for value, share in shares.items()}
+        return outcomes | {None: 1 - strength}
+
+    def place(self, prompt: str) -> tuple[Place, ...] | str:
+        """Return the places of a prompt, or the reason why a value is said in none."""
+        found = self._search(prompt)
+        if isinstance(found, str):
+            return found
+        allowed = None if self.decide is None else self.decide.allowed(prompt)
+        if allowed is None:
+            return "context" if found.is_fixed else found.places
+        total = sum(self.shares[value] for value in allowed)
+        return found.places if len(allowed) > 1 and total > 0 else "context"
+
+    def ask(self, prompts: Sequence[str]) -> None:
+        """Ask `decide` about those prompts that have a place, in one call where it takes a list."""
+        if self.decide is not None:
+            self.decide.ask([text for text in prompts if isinstance(self._search(text), Places)])
+
+    def _allowed_shares(self, prompt: str) -> dict[str, float]:
+        """Return the shares of the values that `decide` allows; they sum to 1."""
+        allowed = None if self.decide is None else self.decide.allowed(prompt)
+        if allowed is None:
+            return self.shares
+        total = sum(self.shares[value] for value in allowed)
+        return {value: self.shares[value] / total for value in self.shares if value in allowed}
+
+    def _mixes(self, group: Group, shares: Mapping[str, float]) -> bool:
+        """Return whether the persons of a group get different values."""
+        several = sum(share > 0 for share in shares.values()) > 1
+        return several and group.mixes and self.groups == "mixed"
+
+    def _search_uncached(self, prompt: str) -> Places | str:
+        slots = [Place(*match.span(), match.end()) for match in self._slots.finditer(prompt)]
+        if slots:
+            return Places(tuple(slots))
+        if self.find is not None:
+            return self._found_by_user(self.find, prompt)
+        if is_edit(prompt):
+            return "edit"
+        if json_texts(prompt) is not None and self._states_anywhere(prompt):
+            return "stated"
+        try:
+            readings = read_alternatives(prompt)
+        except UnreadableSyntaxError as problem:
+            return str(problem)
+        return self._join([self._read(reading) for reading in readings])
+
+    def _found_by_user(self, find: Find, prompt: str) -> Places | str:
+        at = find(prompt)
+        if at is None:
+            return "find gave no place"
+        if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(prompt):
+            raise InvalidInputError(
+                f"find: got {at!r} for {prompt!r}; expected a character offset or None"
+            )
+        return Places((Place(at, at, at),))
+
+    def _join(self, found: Sequence[Places | str]) -> Places | str:
+        """Return the places of all readings; a reason for one of them counts for all, unless it is
+        that there is no person."""
+        reasons = [reading for reading in found if isinstance(reading, str)]
+        certain = [reason for reason in reasons if not reason.startswith("no person")]
+        if certain:
+            return certain[0]
+        joined = [reading for reading in found if isinstance(reading, Places)]
+        places = sorted({place for reading in joined for place in reading.places})
+        if not places:
+            return reasons[0]
+        if len({_kind_of_group(place.group) for place in places}) > 1:
+            return "group"
+        return Places(tuple(places), any(reading.is_fixed for reading in joined))
+
+    def _read(self, text: str) -> Places | str:
+        """Return the place in one reading of a prompt, or the reason why there is none."""
+        if self._states(text):
+            return "stated"
+        subject = find_subject(text, self.gender)
+        if isinstance(subject, str):
+            return _why_nobody(subject, text)
+        ranks = [(at, rank_of(word)) for at, word in subject.words[:-1]]
+        if self.kind and self.rank in [rank for _, rank in ranks]:
+            return "stated"
+        group = find_group(text, subject)
+        if group is not None and self._leaves(group):
+            return "group"
+        noun = subject.words[-1][0]
+        start = min((at for at, rank in ranks if rank >= self.rank), default=noun)
+        is_fixed = is_fixed_by_context(text, subject.start, subject.end, self.set)
+        return Places((Place(start, start, subject.end, group),), is_fixed)
+
+    def _leaves(self, group: Group) -> bool:
+        """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
+        if self.groups == "leave":
+            return True
+        if self.groups == "same" or 1 in self.shares.values():
+            return self.has_phrases
+        return not (group.mixes and self.gender and can_mix(self.words.values()))
+
+    def _states(self, text: str) -> bool:
+        """Return whether a text states a value; roles such as "alumnus" do so for gender alone."""
+        words = self._stated.find(text)
+        return not all(self.gender and person(word.lower()) for word in words)
+
+    def _states_anywhere(self, prompt: str) -> bool:
+        """Return whether any text of a JSON states a value; "negative": "male" asks for others."""
+        words = re.findall(r"[\w'-]+", prompt.lower())
+        return self._states(prompt) or (self.gender and any(map(gendered, words)))
+
+
+def _why_nobody(reason: str, text: str) -> str:
+    """Return a reason that says more: a group is shown, or the person is a pronoun."""
+    if not reason.startswith("no person"):
+        return reason
+    if _PRONOUN.search(text):
+        return "pronoun"
+    return "group" if names_a_group(text) else reason
+
+
+def _kind_of_group(group: Group | None) -> tuple[int | None, bool] | None:
+    return None if group is None else (group.size, group.mixes)
+
+
+def _kind(last_words: set[str]) -> str:
+    """Return the kind of adjectives that most words are of; "" if none of them is known."""
+    known = {kind: len(last_words & lists()[kind].keys()) for kind in _ORDER}
+    likeliest = max(known, key=lambda kind: known[kind])
+    return likeliest if known[likeliest] else ""
+
+
+def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
+    """Return the words by which a prompt states the attribute.
+
+    A word for any religion states it, whichever of them a set has: "a Hindu priest".
+    """
+    words = prompt_set.stated_words
+    religions = lists()["religion"]
+    values = {word for said in prompt_set.attributes.values() for word in said}
+    values |= set(prompt_set.attributes)
+    known = {word.casefold() for word in values}
+    is_religion = any(word.casefold() in known for word in religions)
+    return (*words, *religions) if is_religion else words
+
+
+def _slots(kind: str, name: str) -> re.Pattern[str]:
+    """Return a pattern for the placeholders of a set: {gender}, {Gender}, {{gender}}."""
+    names = {_ORDER.get(kind, ""), "attribute", name.replace("-", "_")} - {""}
+    word = "|".join(map(re.escape, sorted(names)))
+    return re.compile(rf"\{{\{{\s*(?:{word})\s*\}}\}}|\{{\s*(?:{word})\s*\}}", re.IGNORECASE)
+
+
+def _checked_shares(words: Mapping[str, str], shares: Mapping[str, float]) -> dict[str, float]:
+    """Return value -> share, even where the shares are of other sets."""
+    if not set(shares).intersection(words):
+        return {value: 1 / len(words) for value in words}
+    checked = {value: float(shares.get(value, 0)) for value in words}
+    is_valid = all(0 <= share <= 1 for share in checked.values())
+    if not is_valid or not math.isclose(sum(checked.values()), 1, abs_tol=1e-6):
+        raise InvalidInputError(f"shares: got {checked}; expected shares in [0, 1] that sum to 1")
+    return checked
+
+
+def can_balance(prompts: PromptSet) -> bool:
+    """Return whether a set is about persons: each value has an adjective that goes before a noun
+    for a person, or a phrase that goes behind it."""
+    if prompts.phrase or prompts.adjectives:
+        return True
+    return bool(prompts.attributes) and all(map(_adjective, prompts.attributes.values()))
+
+
+def words_of_values(prompts: PromptSet) -> dict[str, str]:
+    """Return value -> how it is said beside a noun: its phrase, its adjective, or the first of its
+    words that is one.
+
+    Raises:
+        InvalidInputError: a value has none of them.
+    """
+    if prompts.phrase:
+        return dict(prompts.phrase)
+    if prompts.adjectives:
+        return dict(prompts.adjectives)
+    if not prompts.attributes:
+        raise InvalidInputError(
+            f"prompt set {prompts.name!r}: it has no values; expected a set about persons with"
+            " `attribute`, such as 'gender'"
+        )
+    said = {value: _adjective(words) for value, words in prompts.attributes.items()}
+    missing = [value for value, word in said.items() if not word]
+    if missing:
+        value = missing[0]
+        raise InvalidInputError(
+            f"prompt set {prompts.name!r}: no word of the value {value!r}"
+            f" ({', '.join(prompts.attributes[value])}) is known as an adjective for a person; add"
+            f" adjectives={{{value!r}: ...}} as in 'a blind cook', or phrase={{{value!r}: ...}} as"
+            " in 'a cook who is blind', for every value"
+        )
+    return said
+
+
+def _adjective(words: Sequence[str]) -> str:
+    """Return the first word of a value that can stand before a noun for a person, else ""."""
+    for word in words:
+        last = word.lower().split()[-1]
+        if rank_of(last) >= 0 or (adjective(last) and "n" not in classes(last)):
+            return word
+    return ""
+
+
+def rank_of(word: str) -> int:
+    """Return the place of an adjective in the English order of adjectives; -1 if unknown."""
+    return next((rank for rank, kind in enumerate(_ORDER) if word in lists()[kind]), -1)

@@ -1,0 +1,108 @@
+"""Deal outcomes to the images of prompts in given shares, evenly over all calls."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import secrets
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import Any, Generic, TypeVar
+
+Outcome = TypeVar("Outcome", bound=Hashable)
+
+LONGEST_BLOCK = 100  # of `block_length`: shares of two digits are exact
+
+
+def draw_seed() -> int:
+    """Return a new seed from the random numbers of the operating system."""
+    return secrets.randbits(32)
+
+
+def seed_from(*parts: Any) -> int:
+    """Return a seed that follows from the parts alone, the same on every machine."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def block_length(shares: Mapping[Any, float]) -> int:
+    """Return the least number of images that the shares divide without a remainder.
+
+    >>> block_length({"female": 0.5, "male": 0.5}), block_length({"female": 0.7, "male": 0.3})
+    (2, 10)
+    """
+    for length in range(1, LONGEST_BLOCK):
+        counts = [share * length for share in shares.values()]
+        if all(math.isclose(count, round(count), abs_tol=1e-6) for count in counts):
+            return length
+    return LONGEST_BLOCK
+
+
+class Dealer(Generic[Outcome]):
+    """Deal outcomes to images, and remember for each prompt how often it was given which.
+
+    seed: decides the order. most: prompts that are remembered; the one that was asked for least
+    recently is forgotten first.
+    """
+
+    def __init__(self, seed: str, most: int) -> None:
+        self._seed = seed
+        self._most = most
+        self._counts_of_prompt: dict[str, Counter[Outcome]] = {}
+        # The counts of all prompts: those that can have the same outcomes share a counter.
+        self._totals: dict[tuple[Outcome, ...], Counter[Outcome]] = {}
+
+    def images_of(self, prompt: str) -> int:
+        """Return how many images of a prompt were dealt to so far."""
+        counts = self._counts_of_prompt.get(prompt)
+        return counts.total() if counts else 0
+
+    def deal(self, prompt: str, n: int, shares: Mapping[Outcome, float]) -> list[Outcome]:
+        """Return n outcomes for images of one prompt, spread evenly over them.
+
+        An outcome gets its share of n rounded down, or up where this prompt, and after it all
+        prompts together, have had too little of it so far.
+
+        shares: outcome -> share; they sum to 1.
+        """
+        given = self._recall(prompt)
+        totals = self._totals.setdefault(tuple(shares), Counter())
+        images = given.total() + n
+        all_images = totals.total() + n
+        rng = random.Random(f"{self._seed}/{images}/{prompt}")
+        counts = {outcome: math.floor(share * n + 1e-9) for outcome, share in shares.items()}
+        luck = {outcome: rng.random() for outcome in shares}
+
+        def lack(outcome: Outcome) -> tuple[float, float, float]:
+            missing = round(shares[outcome] * images - given[outcome] - counts[outcome], 9)
+            overall = shares[outcome] * all_images - totals[outcome] - counts[outcome]
+            return (missing > 0) + (missing >= 1), round(overall, 9), luck[outcome]
+
+        rounded = [
+            outcome for outcome, share in shares.items() if share * n - counts[outcome] > 1e-9
+        ]
+        rounded.sort(key=lack, reverse=True)
+        for outcome in rounded[: n - sum(counts.values())]:
+            counts[outcome] += 1
+        given.update(counts)
+        totals.update(counts)
+        return _spread(counts, luck)
+
+    def _recall(self, prompt: str) -> Counter[Outcome]:
+        """Return the counts of a prompt, which is now the one asked for most recently."""
+        counts = self._counts_of_prompt.pop(prompt, None) or Counter()
+        self._counts_of_prompt[prompt] = counts
+        if len(self._counts_of_prompt) > self._most:
+            oldest = next(iter(self._counts_of_prompt))
+            del self._counts_of_prompt[oldest]
+        return counts
+
+
+def _spread(counts: Mapping[Outcome, int], luck: Mapping[Outcome, float]) -> list[Outcome]:
+    """Return each outcome as often as counted, at even distances."""
+    placed: list[tuple[float, Outcome]] = []
+    for outcome, count in counts.items():
+        placed += [((k + luck[outcome]) / count, outcome) for k in range(count)]
+    placed.sort(key=lambda row: row[0])
+    return [outcome for _, outcome in placed]

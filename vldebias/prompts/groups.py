@@ -1,0 +1,151 @@
+"""Mix the values of an attribute inside one picture: "five engineers, three women and two men"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from vldebias.prompts.english import Subject, listed, lists
+
+_COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
+_MANY = re.compile(
+    r"\b(?:couples?|crowds?|bands?|famil(?:y|ies)|audiences?|mob|throng|hordes?|swarm|procession"
+    r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
+    re.IGNORECASE,
+)
+_ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
+_ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
+_YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
+_BEFORE = 60  # characters before a noun in which its number stands
+
+
+class Group(NamedTuple):
+    """Hold the persons that a noun in the plural names.
+
+    Attributes:
+        end: offset behind the noun, where the mixture is written.
+        size: how many they are, or None if the prompt does not count them.
+        young: whether they are children, who are girls and boys.
+        mixes: whether they can be mixed; a couple, a family or a crowd is left alone.
+    """
+
+    end: int
+    size: int | None
+    young: bool
+    mixes: bool
+
+
+class Mixture(dict[str, int | None]):
+    """Hold value -> number of persons in one picture, in the order of the text; None: uncounted.
+
+    It is a dict that can be counted and used as a key, like the values of single persons.
+    """
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+def find_group(prompt: str, subject: Subject) -> Group | None:
+    """Return the group that a subject names, or None if it is one person."""
+    noun = re.search(r"[\w'\u2019-]+$", prompt[: subject.end])
+    word = noun[0].lower() if noun else ""
+    before = prompt[max(0, subject.start - _BEFORE) : subject.start]
+    is_left_alone = listed(word, "group-left-alone")
+    if not subject.plural and not is_left_alone:
+        return None
+    mixes = not is_left_alone and not _MANY.search(before)
+    return Group(subject.end, _size(before), listed(word, "young"), mixes)
+
+
+@cache
+def _sizes() -> dict[str, int]:
+    """Return the number that a word or the digits of a number say, from 2 to 12."""
+    sizes = {word: size for size, word in enumerate(lists()["number-word"], 2)}
+    return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
+
+
+def _size(before: str) -> int | None:
+    """Return the number that stands before a noun: "a pair of ", "five very ", "the two "."""
+    clause = re.split(r"[,.;:!?()\[\]{}|\n]", before)[-1]
+    words = re.findall(r"[\w'-]+", clause.lower())[-3:]
+    while words and words[-1] in ("of", "the", "these", "those"):
+        words.pop()
+    return _sizes().get(words[-1]) if words else None
+
+
+def names_a_group(prompt: str) -> bool:
+    """Return whether a prompt shows a couple, a family, a band or a crowd, who are left alone."""
+    return any(listed(word, "group-left-alone") for word in re.findall(r"\w+", prompt.lower()))
+
+
+def can_mix(words: Iterable[str]) -> bool:
+    """Return whether the values said by these words have nouns for persons in the plural."""
+    return {word.lower() for word in words} == _ADULTS.keys()
+
+
+def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, float]:
+    """Return the mixtures of a group and the share of the images that each gets, for two values.
+
+    Over these images the persons have the shares: five engineers at .5 are three and two in one
+    half of the images and two and three in the other. Where all have one value, it is that value.
+
+    shares: value -> share of the persons, for two values; they sum to 1.
+    """
+    first, second = shares
+    if group.size is None:
+        return {Mixture({first: None, second: None}): 1.0}
+    expected = shares[first] * group.size
+    count = math.floor(expected + 1e-9)
+    more = round(expected - count, 9)
+    made: dict[str | Mixture, float] = {}
+    for number, share in ((count, 1 - more), (count + 1, more)):
+        orders = _orders({first: number, second: group.size - number}) if share > 0 else []
+        for order in orders:
+            made[order] = share / len(orders)
+    return made
+
+
+def _orders(counts: Mapping[str, int]) -> list[str | Mixture]:
+    """Return the counts with the larger first; both orders where they are equal."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    (value, most), (_, least) = ranked
+    if not least:
+        return [value]
+    if most == least:
+        return [Mixture(ranked), Mixture(reversed(ranked))]
+    return [Mixture(ranked)]
+
+
+def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young: bool) -> str:
+    """Return how a mixture is written behind a noun.
+
+    words: value -> its adjective, "female" or "male".
+
+    >>> describe({"f": 3, "m": 1}, {"f": "female", "m": "male"}, young=False)
+    'three women and a man'
+    """
+    nouns = _YOUTHS if young else _ADULTS
+    numbers = list(lists()["number-word"])
+    parts = []
+    for value, count in mixture.items():
+        singular, plural = nouns[words[value].lower()]
+        if count is None:
+            parts.append(plural)
+        elif count == 1:
+            parts.append(f"a {singular}")
+        else:
+            parts.append(f"{numbers[count - 2]} {plural}")
+    if None in mixture.values():
+        return "both " + " and ".join(sorted(parts, key=_ORDER_OF_NOUNS.index))
+    return " and ".join(parts)
+
+
+def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
+    """Return whether a mixture, perhaps made for another text, can be written behind a group."""
+    counts: Sequence[int | None] = list(mixture.values())
+    if None in counts:
+        return group.mixes and group.size is None
+    return group.mixes and group.size == sum(count or 0 for count in counts)

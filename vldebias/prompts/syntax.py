@@ -1,0 +1,211 @@
+"""Read the syntax of image generators: `<lora:...>`, BREAK, quality tags, {a|b}, JSON.
+
+A prompt has one reading for each of its alternatives. A reading is as long as the prompt, so that
+an offset in it is an offset in the prompt; what is no English is replaced by spaces, and what ends
+a clause by a line end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vldebias.prompts.english import lists
+
+MOST_READINGS = 64  # each is read as a prompt of its own
+
+# Words for the quality of a picture, as lists of tags have them, say nothing about a person.
+_TAG = (
+    r"masterpiece|(?:best|high|highest|amazing|good|great|ultra|top)[ -]quality|(?:ultra |very )?"
+    r"high-?res(?:olution)?|absurd-?res|(?:ultra|highly|extremely|very|insanely)[ -]detailed|solo"
+    r"|raw photo|\d+k(?: (?:uhd|hdr))?|uhd|hdr|dslr|official art|very aesthetic|aesthetic|newest"
+    r"|detailed|intricate(?: details)?|beautiful|looking at (?:the )?viewer|sharp focus|realistic"
+    r"|photorealistic|cinematic|best|professional|trending on artstation|score \d+(?: up)?"
+)
+_TAGS = re.compile(
+    rf"(?:^|(?<=[,(\[{{\n]))\s{{0,9}}(?:{_TAG})\s{{0,9}}(?::[\d.]+)?(?=\s{{0,9}}(?:[,)\]}}\n]|$))",
+    re.IGNORECASE,
+)
+# An angle bracket, a prompt that is scheduled by steps, and words that join prompts.
+_APART = re.compile(r"<[^<>]*>|\[[^\[\]|:]*:[^\[\]|:]*:[\d.]+\]")
+_JOINING = re.compile(r"\b(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b")
+# snake_case, __wildcard__, embedding:name
+_NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
+_WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
+
+_EDIT = re.compile(
+    r"\s*(?:please |now |then |can you |could you |i want (?:you )?to )*(?:change|replace|remove"
+    r"|erase|delete|add|turn|keep|put|swap|edit|convert|transform|adjust|fix|enhance|retouch"
+    r"|restore|recolou?r|colou?rize|blur|modify|alter|extend|outpaint|inpaint|crop|give(?! me)|move"
+    r"|dress|age|make(?! (?:me|an?|us)\b)|let|have|brighten|darken|sharpen|upscale|zoom)\b"
+    r".{0,200}?\b(?:the|this|these|that|those|it|him|her|them|his|their)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_GIVEN_PICTURE = re.compile(
+    r"\b(?:in|from|of|on|to|with) (?:the|this|that|my|your) (?:(?:first|second|third|input|original"
+    r"|reference|uploaded|attached|provided|given|source) )?(?:image|photo|picture|photograph)\b",
+    re.IGNORECASE,
+)
+_INSTRUCTION = re.compile(r"\s*(?:please )?(?:make|let|have|show|put|keep|use)\b", re.IGNORECASE)
+_NAMED_PICTURE = re.compile(
+    r"\b(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
+    r" (?:image|photo|picture|photograph)\b",
+    re.IGNORECASE,
+)
+
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
+_SUBJECT_KEYS = (
+    {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
+    | {"persons", "prompt", "positive", "positive_prompt", "description", "caption", "text"}
+    | {"main_character", "type", "role", "profession", "occupation", "who"}
+)
+
+
+class UnreadableSyntaxError(ValueError):
+    """Say why a prompt is left alone; the text of the error is the reason."""
+
+
+class _Alternatives(NamedTuple):
+    """Hold where a group of alternatives stands, and each of its branches."""
+
+    start: int
+    end: int
+    branches: list[tuple[int, int]]
+
+
+def is_edit(prompt: str) -> bool:
+    """Return whether a prompt tells how to change a given picture, which has its person."""
+    if _EDIT.match(prompt) or _NAMED_PICTURE.search(prompt):
+        return True
+    return bool(_INSTRUCTION.match(prompt) and _GIVEN_PICTURE.search(prompt))
+
+
+def is_in_capitals(prompt: str) -> bool:
+    """Return whether a prompt is written in capitals, more than an acronym such as CEO."""
+    if not prompt.isupper():
+        return False
+    words = set(re.findall(r"[^\W\d_]{2,}", prompt))
+    return bool(words - lists()["acronym"].keys())
+
+
+def json_texts(prompt: str) -> str | None:
+    """Return a reading of a prompt in JSON with the texts of its subjects alone.
+
+    It is None for what is no JSON. Keys, and the values of other keys, are replaced.
+    """
+    if prompt.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        content = json.loads(prompt)
+    except (ValueError, RecursionError):
+        return None
+    if not _holds_an_object(content):
+        return None
+    reading = ["\n"] * len(prompt)
+    key = ""
+    for string in _STRING.finditer(prompt):
+        if string[2]:
+            key = string[1].strip().lower().replace(" ", "_")
+        elif key in _SUBJECT_KEYS:
+            start, end = string.span(1)
+            reading[start:end] = string[1].replace("\\", " ")
+    return "".join(reading)
+
+
+def _holds_an_object(content: object) -> bool:
+    if isinstance(content, list):
+        return bool(content) and isinstance(content[0], dict)
+    return isinstance(content, dict)
+
+
+def read_alternatives(prompt: str) -> list[str]:
+    """Return the readings of a prompt.
+
+    Each alternative of "a {doctor|nurse}" is in one of them at least.
+
+    Raises:
+        UnreadableSyntaxError: it has more than MOST_READINGS.
+    """
+    text = json_texts(prompt)
+    if text is None:
+        text = prompt.lower() if prompt.isupper() else prompt
+        text = _blank_syntax(text)
+    readings = list(_read(text))
+    return list(dict.fromkeys(readings))
+
+
+def _blank_syntax(text: str) -> str:
+    """Replace what is no English by spaces, and what ends a clause by a line end."""
+    text = _APART.sub(_end_clause, text)
+    text = _JOINING.sub(_end_clause, text)
+    text = _TAGS.sub(_blank, text)
+    return _NAMES.sub(_blank, text)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def _end_clause(match: re.Match[str]) -> str:
+    return "\n" + " " * (len(match[0]) - 1)
+
+
+def _read(text: str) -> Iterator[str]:
+    """Yield the readings of a text; alternatives inside of alternatives are read after them."""
+    waiting = [text]
+    found = 0
+    while waiting:
+        reading = waiting.pop()
+        groups = _find_alternatives(reading)
+        if not groups:
+            found += 1
+            yield reading
+            continue
+        branches = sum(len(group.branches) for group in groups)
+        if found + len(waiting) + branches > MOST_READINGS:
+            raise UnreadableSyntaxError("too many alternatives")
+        waiting += _choose(reading, groups)
+
+
+def _choose(text: str, groups: list[_Alternatives]) -> list[str]:
+    """Return the text with each branch chosen once, and the first branch of all other groups."""
+    base = text
+    for group in groups:
+        base = _keep(base, text, group, group.branches[0])
+    chosen = [base]
+    for group in groups:
+        chosen += [_keep(base, text, group, branch) for branch in group.branches[1:]]
+    return chosen
+
+
+def _keep(base: str, text: str, group: _Alternatives, branch: tuple[int, int]) -> str:
+    """Return `base` with one branch of a group in its place among spaces."""
+    start, end = branch
+    words = _WEIGHT.sub(_blank, text[start:end])
+    inside = " " * (start - group.start) + words + " " * (group.end - end)
+    return base[: group.start] + inside + base[group.end :]
+
+
+def _find_alternatives(text: str) -> list[_Alternatives]:
+    """Return the outermost brackets of a text that hold a bar, in one pass."""
+    if "|" not in text:
+        return []
+    found: list[_Alternatives] = []
+    opened: list[tuple[int, list[int]]] = []  # offset of a bracket, and of the bars directly in it
+    for at, character in enumerate(text):
+        if character in "{[":
+            opened.append((at, []))
+        elif character == "|" and opened:
+            opened[-1][1].append(at)
+        elif character in "}]" and opened:
+            start, bars = opened.pop()
+            if not bars:
+                continue
+            while found and found[-1].start > start:
+                found.pop()  # those inside are read with the branch that has them
+            starts = [bar + 1 for bar in (start, *bars)]
+            ends = [*bars, at]
+            found.append(_Alternatives(start, at + 1, list(zip(starts, ends, strict=True))))
+    return found

@@ -107,6 +107,13 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     )
     (out / "index.html").unlink()
     assert run("report", str(out), "--verify", code=1) == "missing: index.html\n"
+    run("report", str(out))
+    assert (out / "index.html").read_text() == first
+    run("report", str(out), "--verify")
+    (out / "tasks" / "jobs.json").write_text("{}")
+    run("report", str(out))
+    assert run("report", str(out), "--verify", code=1) == "changed: tasks/jobs.json\n"
+    (out / "manifest.json").unlink()
     run("report", str(out / "result.json"))
     assert (out / "result.html").read_text() == first.replace("index.csv", "result.csv")
     run("report", str(tmp_path / "nowhere"), code=2)

@@ -39,6 +39,14 @@ def assert_drawn(
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
 
 
+def test_a_grid_shows_what_debias_attaches() -> None:
+    shown = [
+        grid(load_pipeline(), "professions-gender", seeds=[0], texts=[TEXT], **how, **FAST)
+        for how in ({}, {"methods": ["none", "default"]})
+    ]
+    assert shown[0].tobytes() == shown[1].tobytes()
+
+
 def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
     pipe, seeds, texts = load_pipeline(), (3, 8), [TEXT, "A photo of a plumber."]
     edit = vldebias.fit_projection(pipe, "professions-gender", method="cali", lam=5.0)

@@ -61,7 +61,9 @@ def report(
     from vldebias.study import run
 
     if not verify:
-        say(render(Result.read(path), page or path.with_suffix(".html"), beside=path.parent))
+        written = render(Result.read(path), page or _page_of(path), beside=path.parent)
+        run.record_pages(path.parent, (written, written.with_suffix(".csv")))
+        say(written)
         return
     differences = [f"{what}: {name}" for what, names in run.verify(path).items() for name in names]
     if differences:
@@ -94,6 +96,14 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
             say(text, "warning", "yellow")
     else:
         common.out.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
+
+
+def _page_of(result: Path) -> Path:
+    """Return the page of a run, which stands beside its result, or one named as the result."""
+    from vldebias.study.run import MANIFEST, PAGE
+
+    is_of_run = result.with_name(MANIFEST).is_file()
+    return result.with_name(PAGE) if is_of_run else result.with_suffix(".html")
 
 
 def _file_of(given: Path) -> Path:

@@ -334,7 +334,7 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
     with suppress(FileNotFoundError, ValidationError):  # not measured yet, or by another version
         kept = Finished.model_validate_json(path.read_bytes())
         if kept.key == key and not session.options.fresh:
-            say(f"{task.name}: reused from an earlier run (--fresh measures it again)")
+            say(f"{task.name}: reused from an earlier run; to measure it again, delete {path}")
             return kept
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -415,6 +415,22 @@ def write_manifest(folder: Path) -> Path:
     return write_atomically(
         folder / MANIFEST, json.dumps({"files": _digests(folder)}, indent=1) + "\n"
     )
+
+
+def record_pages(folder: Path, pages: Sequence[Path]) -> None:
+    """Write the SHA-256 of pages that were rendered again into the manifest, and of no other file.
+
+    A file that somebody changed stays a difference for `verify`. Without a manifest, and for pages
+    outside the folder, nothing is written.
+    """
+    manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).is_file() else None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        return
+    for page in pages:
+        if page.resolve().is_relative_to(folder.resolve()):
+            name = page.resolve().relative_to(folder.resolve()).as_posix()
+            manifest["files"][name] = digest(page)
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 def verify(result: str | Path) -> dict[str, list[str]]:

@@ -270,7 +270,7 @@ def grid(
     pipe: Any,
     prompts: Any,
     *,
-    methods: Sequence[str | Method | Edit] | Mapping[str, str | Method | Edit] = (NONE, "cali"),
+    methods: Sequence[str | Method | Edit] | Mapping[str, str | Method | Edit] = (NONE, "default"),
     seeds: Sequence[int] = (0, 1, 2, 3),
     texts: Sequence[str] | None = None,
     steps: int = 20,
@@ -284,8 +284,8 @@ def grid(
     pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment. prompts: what is
     mitigated.
     methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them ->
-    one of these; "none"
-        is the pipeline as it is. Balanced prompts are balanced over all images at once.
+        one of these; "none" is the pipeline as it is, "default" what `vldebias.debias` attaches.
+        Balanced prompts are balanced over all images at once.
     seeds: of the noise. texts: prompts to generate; by default four class prompts of the set,
     held-out ones first. steps, guidance, batch_size: of the pipeline. options: of
     `vldebias.debias`: lam, strength, keep_stated, max_loss.
@@ -293,7 +293,7 @@ def grid(
     No text, method or seed, and what `vldebias.debias` refuses, raise InvalidInputError or its own
     errors.
 
-    >>> methods = ["none", "default"]
+    >>> methods = ["none", "default", "cali"]
     >>> picture = vldebias.grid(pipe, "professions-gender", methods=methods)  # doctest: +SKIP
     >>> picture.save("grid.png")  # doctest: +SKIP
     """

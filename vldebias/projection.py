@@ -35,6 +35,7 @@ from vldebias.errors import InvalidInputError
 Array = Tensor | np.ndarray
 Weights = float | Sequence[float]
 _EPS = torch.finfo(torch.float64).eps
+_SINGLE = 4 * torch.finfo(torch.float32).eps  # relative rounding of embeddings in float32
 _ROUNDED = 1e-8  # how much of the 1 in I + X X^T may be lost to rounding
 
 
@@ -72,9 +73,13 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
 
 def span_of(rows: Tensor) -> Tensor:
     """Return an orthonormal basis (d, rank) of the span of rows (m, d), repeated and collinear ones
-    included."""
+    included.
+
+    Models give rows of single precision, so a singular value at its rounding is noise: its
+    direction is another one on each machine.
+    """
     _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
-    keep = sigma > max(rows.shape) * _EPS * sigma[:1]
+    keep = sigma > max(max(rows.shape) * _EPS, _SINGLE) * sigma[:1]
     return vh[keep].T.contiguous()
 
 

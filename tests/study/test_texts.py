@@ -118,7 +118,8 @@ def test_under_is_what_an_attached_model_gives(
             again = resolve(model, tokenizer=tokenizer).embed(
                 FREE + STATED
             )  # what is cached holds when detached
-            torch.testing.assert_close(again, texts.embed(FREE + STATED))
+            # Two readings of a float32 tower, whose sums may differ with the batch.
+            torch.testing.assert_close(again, texts.embed(FREE + STATED), atol=1e-5, rtol=0)
             torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=5e-5, rtol=0)
         alike = torch.isclose(found, texts.embed(FREE + STATED), atol=1e-3).all(1).tolist()
         assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
@@ -166,7 +167,7 @@ def test_the_suite_gives_the_committed_rows(tmp_path: Path) -> None:
             row.subset,
             row.n,
         )
-        assert (found.value, *found.interval) == pytest.approx((row.value, *row.interval), rel=1e-9)
+        assert (found.value, *found.interval) == pytest.approx((row.value, *row.interval), rel=1e-5)
 
 
 def test_the_suite_of_the_paper_measures_what_is_published_and_a_user_chooses_lam() -> None:

@@ -35,9 +35,7 @@ from vldebias.hosts.merge import fold_into_readers
 from vldebias.hosts.pipelines import (
     BESIDE,
     EMBEDDING,
-    REMEDY,
     Part,
-    Source,
     copied,
     count_of,
     image_ids,
@@ -46,11 +44,11 @@ from vldebias.hosts.pipelines import (
     opened,
     rewrite_call,
     same_values,
-    source_of,
     texts_of,
     traced,
     turned,
 )
+from vldebias.hosts.source import REMEDY, Source, parameters_of_call, source_of
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens
@@ -113,9 +111,14 @@ class DiffusersHost(Host):
         )
         self.model_id = str(origin or "") or None
         self.source = source or source_of(cast("Any", type(pipe)))
-        takes = inspect.signature(type(pipe).__call__).parameters
+        if source is None:
+            takes = parameters_of_call(type(pipe))
+        else:
+            takes = dict(inspect.signature(type(pipe).__call__).parameters)
         self.defaults = {
-            name: one.default for name, one in takes.items() if one.default is not one.empty
+            name: parameter.default
+            for name, parameter in takes.items()
+            if parameter.default is not parameter.empty
         }
         # A picture or video to be changed; a ControlNet or adapter is only guided by one.
         guides = any(getattr(pipe, name, None) is not None for name in ("controlnet", "adapter"))
@@ -420,9 +423,8 @@ class DiffusersHost(Host):
                 return original(*bound.args, **bound.kwargs)
             if attachment.balancer is not None:
                 count = count_of(self.defaults)
-                if count and not count_of(
-                    inspect.signature(type(self._pipe).encode_prompt).parameters
-                ):
+                takes = inspect.signature(type(self._pipe).encode_prompt).parameters
+                if count and attachment.acts and not count_of(takes):
                     attachment.warn_once(SHARED.format(count=count))
                 if turn != "negative":
                     rewrite_call(call, partial(attachment.rewrite, again=turn == "again"))

@@ -18,7 +18,8 @@ from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasErr
 from vldebias.hosts.attachment import INSIDE, Attachment
 from vldebias.hosts.base import BARE, Hook, during
 from vldebias.hosts.diffusers import SHARED, DiffusersHost
-from vldebias.hosts.pipelines import EMBEDDING, Source, copied, listed, rewrite_call, up_to_last
+from vldebias.hosts.pipelines import EMBEDDING, copied, listed, rewrite_call, up_to_last
+from vldebias.hosts.source import Source
 
 _MARK = "_vldebias"
 
@@ -122,7 +123,7 @@ class ModularHost(DiffusersHost):
             )
             if self.single:
                 call["prompt"] = attachment.rewrite([prompt])[0]
-                if count is not None and state.get(count) > 1:
+                if attachment.acts and count is not None and state.get(count) > 1:
                     attachment.warn_once(SHARED.format(count=count))
             else:
                 call |= {} if count is None else {count: state.get(count)}

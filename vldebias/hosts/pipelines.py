@@ -1,9 +1,4 @@
-"""Read from a diffusers pipeline what `encode_prompt` returns and what its text encoders receive.
-
-The return statement of `encode_prompt` names its outputs in all of diffusers: `prompt_embeds`,
-`negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
-or again for the negative prompt. A pipeline whose prompt reaches the model by another way as well
-is refused: an edit or a rewritten prompt at `encode_prompt` would silently miss half of it, or all.
+"""Read what the text encoders of a diffusers pipeline receive, and rewrite the prompts of a call.
 
 An encoder returns states; the pipeline cuts templates off, joins layers, pads, builds lists. The
 place of a token in the result is found by a test: the encoders run once, then the pipeline runs
@@ -13,14 +8,11 @@ token, whatever comes before or after it.
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -29,141 +21,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
 
-from vldebias.errors import UnsupportedHostError
+from vldebias.hosts.source import NEGATIVE
 
-REMEDY = "describe the function that gives its embeddings with vldebias.hosts.custom"
-NEGATIVE = re.compile("negative|uncond|neg_|nc_")
-"""Matches names of outputs for the negative prompt."""
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
 """Matches names of embeddings of the prompt."""
-
-
-# ---- its source
-# ------------------------------------------------------------------------------------------------
-
-
-class Source(NamedTuple):
-    """Hold what is read of the source of a pipeline class.
-
-    returns: names of the values that `encode_prompt` returns, in order; "" for a value without a
-    name. calls, negatives: number of calls of it in `__call__`, and how many of them are for the
-    negative prompt alone.
-    framed: `__call__` calls `check_inputs` before it encodes and `prepare_latents` afterwards.
-    """
-
-    returns: tuple[str, ...]
-    calls: int = 1
-    negatives: int = 0
-    framed: bool = False
-
-
-@cache
-def source_of(kind: Any) -> Source:
-    """Read the class of a pipeline; raise UnsupportedHostError where its prompt has another way to
-    the model."""
-
-    def refuse(why: str) -> UnsupportedHostError:
-        return UnsupportedHostError(f"{kind.__name__}: {why}; {REMEDY}")
-
-    encode = getattr(kind, "encode_prompt", None)
-    takes = (
-        [name for name in inspect.signature(encode).parameters if name != "self"]
-        if callable(encode)
-        else []
-    )
-    if "prompt" not in takes:
-        raise refuse("it has no encode_prompt that takes `prompt`")
-    encodes = [
-        vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
-    ]
-    # Of each call of encode_prompt in `__call__`: the name that it gets, or "negative_prompt".
-    prompts: list[str] = []
-    trees, ahead = dict[Any, Any](), [*encodes, kind.__call__]
-    while ahead:  # `__call__` and what it calls, but for what `encode_prompt` does
-        function = ahead.pop()
-        try:
-            tree: Any = ast.parse(
-                textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
-            ).body[0]
-        except (OSError, TypeError, SyntaxError) as error:
-            raise refuse(
-                f"the source of {function!r} cannot be read ({error}), so the way of a prompt is"
-                " unknown"
-            ) from error
-        trees[function], me = tree, tree.args.args[0].arg if tree.args.args else ""
-        for node in (
-            one for one in ast.walk(tree) if isinstance(one, ast.Call) and function not in encodes
-        ):
-            owner, _, name = ast.unparse(node.func).rpartition(".")
-            if (owner == me and "text_encoder" in name) or (
-                name == "encode_prompt" and owner not in ("", me)
-            ):
-                raise refuse(
-                    f"{tree.name} calls {ast.unparse(node.func)}: a change at encode_prompt misses"
-                    " some prompts"
-                )
-            if name == "encode_prompt" and function is kind.__call__:
-                given = dict(zip(takes, node.args, strict=False)) | {
-                    one.arg: one.value for one in node.keywords
-                }
-                made = [
-                    one.targets[0]
-                    for one in ast.walk(tree)
-                    if isinstance(one, ast.Assign) and one.value is node
-                ]
-                kept = {
-                    _name(one) for target in made for one in getattr(target, "elts", [target])
-                } - {"_"}
-                negative = kept and all(map(NEGATIVE.match, kept))
-                prompts.append(
-                    "negative_prompt" if negative else _name(given.get("prompt")) or "prompt"
-                )
-            called = getattr(kind, name, None) if owner == me else None
-            if not owner and node.args and ast.unparse(node.args[0]) == me:
-                called = inspect.unwrap(function).__globals__.get(name)
-            if inspect.isfunction(called) and called not in trees and called not in ahead:
-                ahead.append(called)
-    strangers = set(prompts) - {"prompt", "negative_prompt"} if len(prompts) > 1 else set()
-    for _, method in inspect.getmembers(kind, inspect.isfunction):
-        code = inspect.unwrap(method).__code__
-        if "encode_prompt" in code.co_names:
-            strangers |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
-    if strangers:
-        raise refuse(
-            f"it also encodes {', '.join(sorted(strangers))}, which cannot be told from the prompt"
-        )
-    before, call, after = ast.unparse(trees[kind.__call__]).rpartition("self.encode_prompt(")
-    framed = "self.prepare_latents(" in after and "self.prepare_latents(" not in before
-    framed = framed and "self.check_inputs(" in before.partition(call)[0]
-    if "negative_prompt" in prompts and not framed:
-        raise refuse(
-            "it encodes the prompt and the negative prompt in two calls that cannot be told apart"
-        )
-    for method in encodes:  # of a class, then of its bases as long as it returns what they return
-        returned = [one for one in ast.walk(trees[method]) if isinstance(one, ast.Return)]
-        value = max(returned, key=lambda one: one.lineno).value or ast.Tuple([])
-        if not ast.unparse(value).startswith("super().encode_prompt("):
-            break
-    names = tuple(map(_name, value.elts if isinstance(value, ast.Tuple) else [value]))
-    return Source(names, len(prompts), prompts.count("negative_prompt"), framed)
-
-
-def _name(node: Any) -> str:
-    """Return the variable in an expression, also in x.to(device) and in x if guided else None; ""
-    without one."""
-    while not isinstance(node, ast.Name):
-        inside = [
-            n
-            for part in ("value", "func", "body")
-            if isinstance(n := getattr(node, part, None), ast.AST)
-        ]
-        if not inside:
-            return ""
-        node = inside[0]
-    return node.id
 
 
 # ---- its text encoders
@@ -351,30 +215,58 @@ def rewrite_call(call: dict[str, Any], rewrite: Callable[..., list[str]]) -> Non
     """Put one new prompt per image into the arguments of a call; negative prompts stay, repeated as
     needed.
 
-    rewrite: prompts -> new ones; with `again=True` of the second prompts of the same images.
+    A call in which no prompt changes is left as it is, with one prompt for several images: the text
+    encoder then sees the very batch that it would see without.
+
+    Args:
+        call: the arguments by name, which are changed in place.
+        rewrite: prompts, one per image -> new ones; with `again=True` the further prompts
+            (`prompt_2`) of the same images.
     """
-    count, texts = count_of(call), listed(call["prompt"])
-    images = int(call.get(count or "") or 1)
-    each = [text for text in texts for _ in range(images)]
-    single, written = isinstance(call["prompt"], str), rewrite(each)
-    alone = single and len(each) == 1
-    call["prompt"] = written[0] if alone else written
+    count_name = count_of(call)
+    count = int(call.get(count_name or "") or 1)
+    prompts = listed(call["prompt"])
+    before: dict[str, list[str]] = {}
+    after: dict[str, list[str]] = {}
     for name, value in call.items():
-        negative = name.startswith("negative_prompt")
-        if (
-            not re.fullmatch(r"(negative_prompt|prompt)(_\d)?", name)
-            or name == "prompt"
-            or value is None
-        ):
-            continue
-        own = listed(value)
-        if not negative or ((single or not isinstance(value, str)) and len(own) == len(texts)):
-            own = [
-                text for text in (own * len(texts) if len(own) == 1 else own) for _ in range(images)
-            ]
-            own = own if negative else rewrite(own, again=True)
-            call[name] = own[0] if alone else own
-    if count is not None:
-        call[count] = 1
+        if re.fullmatch(r"prompt(_\d)?", name) and value is not None:
+            before[name] = _per_image(listed(value), len(prompts), count)
+    # `prompt` first: the others get the values that it was given.
+    after["prompt"] = rewrite(before["prompt"])
+    for name, texts in before.items():
+        if name != "prompt":
+            after[name] = rewrite(texts, again=True)
+    if before == after:
+        return
+    after |= _negative_prompts(call, len(prompts), count)
+    is_text = isinstance(call["prompt"], str) and len(after["prompt"]) == 1
+    for name, texts in after.items():
+        call[name] = texts[0] if is_text else texts
+    if count_name is not None:
+        call[count_name] = 1
     if isinstance(call.get("batch_size"), int):
-        call["batch_size"] = len(each)
+        call["batch_size"] = len(after["prompt"])
+
+
+def _per_image(texts: list[str], prompts: int, count: int) -> list[str]:
+    """Return one text per image from one for all prompts, or one for each."""
+    if len(texts) == 1:
+        texts = texts * prompts
+    return [text for text in texts for _ in range(count)]
+
+
+def _negative_prompts(call: Mapping[str, Any], prompts: int, count: int) -> dict[str, list[str]]:
+    """Return the negative prompts that must be repeated: those that are given one for each prompt.
+
+    A single text beside a list of prompts goes to all images by itself.
+    """
+    repeated = {}
+    is_single = isinstance(call["prompt"], str)
+    for name, value in call.items():
+        if not re.fullmatch(r"negative_prompt(_\d)?", name) or value is None:
+            continue
+        texts = listed(value)
+        is_list = not isinstance(value, str)
+        if len(texts) == prompts and (is_single or is_list):
+            repeated[name] = _per_image(texts, prompts, count)
+    return repeated

@@ -1,0 +1,132 @@
+"""A subclass whose `__call__` goes on in that of its base is read as its base, or refused."""
+
+import inspect
+
+import diffusers
+import diffusers_tiny as tiny
+import pytest
+import torch
+from diffusers_tiny import CASES
+from test_pipelines import classes
+
+from vldebias.api import debias
+from vldebias.errors import UnsupportedHostError
+from vldebias.hosts.source import source_of
+from vldebias.methods import Balanced
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning"
+)
+
+
+def by_super(kind):
+    class Sub(kind):
+        def __call__(self, *args, **kwargs):
+            return super().__call__(*args, **kwargs)
+
+    return Sub
+
+
+def by_super_of_two_arguments(kind):
+    class Sub(kind):
+        def __call__(self, *args, **kwargs):
+            return super(Sub, self).__call__(*args, **kwargs)  # noqa: UP008
+
+    return Sub
+
+
+class ByName(diffusers.FluxPipeline):
+    def __call__(self, *args, **kwargs):
+        return diffusers.FluxPipeline.__call__(self, *args, **kwargs)
+
+
+def read(kind):
+    try:
+        return source_of(kind)
+    except UnsupportedHostError:
+        return None
+
+
+def test_every_class_of_this_release_is_read_through_super_as_it_is_itself():
+    kinds = classes()
+    assert len(kinds) > 50
+    for kind in kinds.values():
+        expected = read(kind)
+        assert read(by_super(kind)) == expected, kind
+        assert read(by_super_of_two_arguments(kind)) == expected, kind
+        assert read(by_super(by_super(kind))) == expected, kind
+
+
+@pytest.mark.parametrize("name", [*tiny.FAMILIES, "QwenImage"])
+def test_pictures_are_those_of_the_family(name):
+    if name in tiny.FAMILIES:
+        make, call = tiny.FAMILIES[name]
+    else:
+        make, call = (lambda: CASES[name].make(whole=True)), None
+    prompts = ["A photo of a nurse."] * 2
+    pictures, values = [], []
+    for wrap in (lambda kind: kind, by_super):
+        pipe = make()
+        kind = type(pipe)
+        pipe.__class__ = wrap(kind)
+        if name == "QwenImage" and type(pipe) is not kind:
+            # The helper that calls it reads which arguments it takes.
+            type(pipe).__call__.__signature__ = inspect.signature(kind.__call__)
+        attachment = debias(pipe, "professions-gender", method=Balanced(seed=0))
+        if call is None:
+            pictures.append(CASES[name].draw(pipe, prompts[:1]))
+        else:
+            guided = {"negative_prompt": ["blurry"] * 2, "guidance_scale": 3.0} | call
+            pictures.append(tiny.draw(pipe, prompts, **guided))
+        values.append(list(attachment.sampled))
+        attachment.remove()
+    assert values[0] == values[1]
+    assert torch.equal(*pictures)
+
+
+def refused(kind):
+    with pytest.raises(UnsupportedHostError) as caught:
+        source_of(kind)
+    return str(caught.value)
+
+
+def test_what_cannot_be_followed_is_refused_with_the_reason():
+    base = diffusers.FluxPipeline
+
+    class Bound(base):
+        def __call__(self, *args, **kwargs):
+            run = super().__call__
+            return run(*args, **kwargs)
+
+    class Twice(base):
+        def __call__(self, *args, **kwargs):
+            super().__call__(*args, **kwargs)
+            return super().__call__(*args, **kwargs)
+
+    class Loop(base):
+        def __call__(self, *args, **kwargs):
+            for _ in range(2):
+                result = super().__call__(*args, **kwargs)
+            return result
+
+    class Both(base):
+        def __call__(self, prompt, **kwargs):
+            embeds, pooled, _ = self.encode_prompt(prompt, None)
+            return super().__call__(prompt_embeds=embeds, pooled_prompt_embeds=pooled, **kwargs)
+
+    class Hidden(base):
+        def __call__(self, *args, **kwargs):
+            base_class = super()
+            return base_class.__call__(*args, **kwargs)
+
+    class Past(base):
+        def __call__(self, prompt, **kwargs):
+            embeds, pooled, _ = super().encode_prompt(prompt, None)
+            return super().__call__(prompt_embeds=embeds, pooled_prompt_embeds=pooled, **kwargs)
+
+    assert "passes on the __call__" in refused(Bound)
+    assert "several times" in refused(Twice)
+    assert "in a loop" in refused(Loop)
+    assert "cannot be told apart" in refused(Both)
+    assert "super()" in refused(Hidden) or "cannot be followed" in refused(Hidden)
+    assert "misses some prompts" in refused(Past)

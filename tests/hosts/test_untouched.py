@@ -1,0 +1,100 @@
+"""Where no prompt is written, the text encoders of a pipeline see the very inputs that they see
+without an attachment."""
+
+from contextlib import contextmanager
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+from diffusers_tiny import CASES
+from test_pipelines import modular
+from torch import nn
+
+from vldebias.api import debias
+
+SET = "professions-gender"
+OPEN, STATED = "A photo of a nurse.", "a photo of a female doctor"
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning"
+)
+
+
+@contextmanager
+def encoder_inputs(pipe):
+    """Record the tensors that the text encoders of a pipeline get, in order."""
+    seen, hooks = [], []
+
+    def note(module, args, kwargs):
+        given = [*args, *(kwargs[name] for name in sorted(kwargs))]
+        seen.extend(value.clone() for value in given if isinstance(value, torch.Tensor))
+
+    for name, part in pipe.components.items():
+        if "text_encoder" in name and isinstance(part, nn.Module):
+            hooks.append(part.register_forward_pre_hook(note, with_kwargs=True))
+    yield seen
+    for hook in hooks:
+        hook.remove()
+
+
+def family(name):
+    make, call = tiny.FAMILIES[name]
+    return make(), lambda pipe, prompt, n: tiny.draw(pipe, prompt, num_images_per_prompt=n, **call)
+
+
+def video():
+    drawing = CASES["Wan"]
+    pipe = drawing.make(whole=True)
+
+    def draw(pipe, prompt, n):
+        prompts = [prompt] if isinstance(prompt, str) else prompt
+        return drawing.draw(pipe, prompts, num_videos_per_prompt=n)
+
+    return pipe, draw
+
+
+def blocks():
+    small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
+
+    def draw(pipe, prompt, n):
+        noise = torch.Generator().manual_seed(0)
+        call = small | {"generator": noise, "output": "latents", "num_images_per_prompt": n}
+        return pipe(prompt=prompt, **call)
+
+    return modular("StableDiffusionXL"), draw
+
+
+PIPELINES = {
+    "SD": lambda: family("StableDiffusion"),
+    "SDXL": lambda: family("StableDiffusionXL"),
+    "FLUX": lambda: family("Flux"),
+    "masked, PixArt": lambda: family("PixArt"),
+    "modular SDXL": blocks,
+    "video, Wan": video,
+}
+
+
+@pytest.mark.parametrize("images", [1, 2, 4])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_at_strength_0_and_for_prompts_left_alone_the_encoders_see_what_they_saw(name, images):
+    pipe, draw = PIPELINES[name]()
+    with encoder_inputs(pipe) as bare:
+        draw(pipe, OPEN, images)
+    with encoder_inputs(pipe) as bare_stated:
+        draw(pipe, [STATED], images)
+    attachment = debias(pipe, SET, method="balanced-prompts", strength=0)
+    with encoder_inputs(pipe) as without_strength:
+        draw(pipe, OPEN, images)
+    assert attachment.sampled == [None] * images
+    attachment.strength = 1
+    with encoder_inputs(pipe) as left_alone:
+        draw(pipe, [STATED], images)
+    with encoder_inputs(pipe) as written:
+        draw(pipe, OPEN, images)
+    for before, after in ((bare, without_strength), (bare_stated, left_alone)):
+        assert len(before) == len(after) > 0
+        assert all(map(torch.equal, before, after))
+    is_same = len(bare) == len(written) and all(
+        one.shape == other.shape and torch.equal(one, other)
+        for one, other in zip(bare, written, strict=True)
+    )
+    assert not is_same, "a written prompt is another one"

@@ -1,0 +1,315 @@
+"""Read from the source of a diffusers pipeline how its prompt comes to its text encoders.
+
+The return statement of `encode_prompt` names its outputs in all of diffusers: `prompt_embeds`,
+`negative_prompt_embeds`, `pooled_prompt_embeds`, `prompt_attention_mask`. `__call__` calls it once,
+or again for the negative prompt. A pipeline whose prompt reaches the model by another way as well
+is refused: an edit or a rewritten prompt at `encode_prompt` would silently miss half of it, or all.
+
+A subclass may do its work in `super().__call__(...)`, or in `Base.__call__(self, ...)`: the calls
+of its base then count as its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+from vldebias.errors import UnsupportedHostError
+
+REMEDY = "describe the function that gives its embeddings with vldebias.hosts.custom"
+NEGATIVE = re.compile("negative|uncond|neg_|nc_")
+"""Matches names of outputs for the negative prompt."""
+
+Function = Callable[..., Any]
+
+
+class Source(NamedTuple):
+    """Hold what is read of the source of a pipeline class.
+
+    returns: names of the values that `encode_prompt` returns, in order; "" for a value without a
+        name.
+    calls, negatives: number of calls of it in `__call__`, and how many of them are for the negative
+        prompt alone.
+    framed: `__call__` calls `check_inputs` before it encodes and `prepare_latents` afterwards.
+    """
+
+    returns: tuple[str, ...]
+    calls: int = 1
+    negatives: int = 0
+    framed: bool = False
+
+
+@cache
+def source_of(kind: Any) -> Source:
+    """Read the class of a pipeline.
+
+    Raises:
+        UnsupportedHostError: its prompt has another way to the model, or a way that cannot be
+            followed.
+    """
+    reader = _ClassReader(kind)
+    reader.follow_calls()
+    reader.refuse_other_prompts()
+    framed = reader.is_framed()
+    negatives = reader.encoded.count("negative_prompt")
+    if negatives and not framed:
+        raise reader.refusal(
+            "it encodes the prompt and the negative prompt in two calls that cannot be told apart"
+        )
+    return Source(reader.returned_names(), len(reader.encoded), negatives, framed)
+
+
+def parameters_of_call(kind: Any) -> dict[str, inspect.Parameter]:
+    """Return the parameters of `__call__`, and those of the bases that it calls, by name.
+
+    A subclass that takes `**kwargs` for its base still generates with the base's defaults.
+    """
+    parameters: dict[str, inspect.Parameter] = {}
+    reader = _ClassReader(kind)
+    reader.follow_calls()
+    for function in reversed(reader.call_functions):
+        parameters |= inspect.signature(function).parameters
+    return parameters
+
+
+class _ClassReader:
+    """Parse `__call__` of a pipeline class and every function that it calls, and `encode_prompt`.
+
+    trees: function -> its syntax tree. call_functions: `__call__` of the class, then those of its
+    bases that it calls. encoded: for each call of `encode_prompt` in these, the name of the
+    variable that it encodes, or "negative_prompt".
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        encode = getattr(kind, "encode_prompt", None)
+        parameters = inspect.signature(encode).parameters if callable(encode) else ()
+        self.parameters = [name for name in parameters if name != "self"]
+        if "prompt" not in self.parameters:
+            raise self.refusal("it has no encode_prompt that takes `prompt`")
+        # That of the class itself, then those of its bases, which it may call.
+        self.encoders = [
+            vars(base)["encode_prompt"] for base in kind.__mro__ if "encode_prompt" in vars(base)
+        ]
+        self.trees: dict[Function, Any] = {}
+        self.call_functions: list[Function] = [kind.__call__]
+        self.encoded: list[str] = []
+
+    def refusal(self, why: str) -> UnsupportedHostError:
+        """Return the error for a class that cannot be read."""
+        return UnsupportedHostError(f"{self.kind.__name__}: {why}; {REMEDY}")
+
+    # ---- which functions the prompt goes through
+
+    def follow_calls(self) -> None:
+        """Parse all functions, and refuse those that reach a text encoder past `encode_prompt`."""
+        pending = [*self.encoders, self.kind.__call__]
+        encoding = set()
+        while pending:
+            function = pending.pop()
+            tree = self.trees[function] = self._parse(function)
+            if function in self.encoders:
+                continue  # `encode_prompt` may call what it likes
+            if function in self.call_functions:
+                self._refuse_what_cannot_be_followed(tree)
+            for call in _calls(tree):
+                self._refuse_bypass(tree, call)
+                if self._encodes(call) and function in self.call_functions:
+                    self.encoded.append(self._encoded_by(call, tree))
+                    encoding.add(function)
+                called = self._called_function(function, tree, call)
+                if called is None or called in self.trees or called in pending:
+                    continue
+                pending.append(called)
+                if function in self.call_functions and _name_of_call(call) == "__call__":
+                    self.call_functions.append(called)
+        if len(encoding) > 1:
+            raise self.refusal(
+                "it calls encode_prompt in its own __call__ and in that of its base, and the two"
+                " cannot be told apart"
+            )
+
+    def _parse(self, function: Function) -> Any:
+        """Return the syntax tree of a function."""
+        try:
+            source = inspect.getsource(inspect.unwrap(function))
+            return ast.parse(textwrap.dedent(source)).body[0]
+        except (OSError, TypeError, SyntaxError) as error:
+            raise self.refusal(
+                f"the source of {function!r} cannot be read ({error}), so the way of a prompt is"
+                " unknown"
+            ) from error
+
+    def _refuse_what_cannot_be_followed(self, tree: Any) -> None:
+        """Refuse a `__call__` that reaches that of its base in another way than one direct call.
+
+        Such ways are `run = super().__call__`, two calls of the base, or a call of it in a loop:
+        each would sample values anew for the same images, or change a negative prompt.
+        """
+        calls_of_base = []
+        for call in _calls(tree):
+            if _name_of_call(call) == "__call__":
+                calls_of_base.append(call)
+        followed = {id(call.func) for call in calls_of_base}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr == "__call__":
+                if id(node) not in followed:
+                    raise self.refusal("it passes on the __call__ of its base")
+            if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+                inside = {id(part) for part in ast.walk(node)}
+                if any(id(call) in inside for call in calls_of_base):
+                    raise self.refusal("it calls the __call__ of its base in a loop")
+        if len(calls_of_base) > 1:
+            raise self.refusal("it calls the __call__ of its base several times")
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        plain = sum(_is_super(node.value) for node in attributes)
+        if plain != sum(_is_super(node) for node in ast.walk(tree)):
+            raise self.refusal("it uses super() in another way than super().name(...)")
+
+    def _refuse_bypass(self, tree: Any, call: ast.Call) -> None:
+        """Refuse calls of a text encoder, and of the encode_prompt of something else."""
+        owner, name = _owner_of_call(call), _name_of_call(call)
+        this = _this(tree)
+        calls_encoder = owner == this and "text_encoder" in name
+        encodes_elsewhere = name == "encode_prompt" and owner not in ("", this)
+        if calls_encoder or encodes_elsewhere:
+            raise self.refusal(
+                f"{tree.name} calls {ast.unparse(call.func)}: a change at encode_prompt misses some"
+                " prompts"
+            )
+
+    def _called_function(self, function: Function, tree: Any, call: ast.Call) -> Function | None:
+        """Return the function that a call reaches, if it goes on with the same pipeline.
+
+        That is `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self, ...)`.
+        """
+        owner, name = _owner_of_call(call), _name_of_call(call)
+        this = _this(tree)
+        passes_this = bool(call.args) and ast.unparse(call.args[0]) == this
+        names = inspect.unwrap(function).__globals__
+        called = None
+        if owner == this:
+            called = getattr(self.kind, name, None)
+        elif isinstance(call.func, ast.Attribute) and _is_super(call.func.value):
+            called = self._of_next_base(function, name)
+        elif not owner and passes_this:
+            called = names.get(name)
+        elif passes_this and names.get(owner) in self.kind.__mro__:
+            called = getattr(names[owner], name, None)
+        if name == "__call__" and called is None and function in self.call_functions:
+            raise self.refusal(f"it calls {ast.unparse(call.func)}, which cannot be followed")
+        return called if inspect.isfunction(called) else None
+
+    def _of_next_base(self, function: Function, name: str) -> Function | None:
+        """Return what `super().name` is inside of a function: that of the next base that has it."""
+        bases = list(self.kind.__mro__)
+        for place, base in enumerate(bases):
+            if function in vars(base).values():
+                owners = [later for later in bases[place + 1 :] if name in vars(later)]
+                return vars(owners[0])[name] if owners else None
+        return None
+
+    # ---- what is encoded
+
+    @staticmethod
+    def _encodes(call: ast.Call) -> bool:
+        return _name_of_call(call) == "encode_prompt"
+
+    def _encoded_by(self, call: ast.Call, tree: Any) -> str:
+        """Return the variable that a call of `encode_prompt` encodes; its results tell whether it
+        is the negative prompt."""
+        results: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and node.value is call:
+                targets = getattr(node.targets[0], "elts", [node.targets[0]])
+                results.update(map(_name, targets))
+        results.discard("_")
+        if results and all(map(NEGATIVE.match, results)):
+            return "negative_prompt"
+        arguments = dict(zip(self.parameters, call.args, strict=False))
+        arguments |= {word.arg: word.value for word in call.keywords if word.arg is not None}
+        return _name(arguments.get("prompt")) or "prompt"
+
+    def refuse_other_prompts(self) -> None:
+        """Refuse a pipeline that encodes texts that are neither its prompt nor its negative
+        prompt."""
+        others: set[str] = set()
+        if len(self.encoded) > 1:
+            others = set(self.encoded) - {"prompt", "negative_prompt"}
+        for _, method in inspect.getmembers(self.kind, inspect.isfunction):
+            code = inspect.unwrap(method).__code__
+            if "encode_prompt" in code.co_names:
+                others |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
+        if others:
+            raise self.refusal(
+                f"it also encodes {', '.join(sorted(others))}, which cannot be told from the prompt"
+            )
+
+    def is_framed(self) -> bool:
+        """Tell whether `check_inputs` comes before the first encoding and `prepare_latents` only
+        after the last, in the one function that encodes."""
+        for function in self.call_functions:
+            text = ast.unparse(self.trees[function])
+            if "self.encode_prompt(" not in text:
+                continue
+            before, call, after = text.rpartition("self.encode_prompt(")
+            checks = "self.check_inputs(" in before.partition(call)[0]
+            prepares = "self.prepare_latents(" in after and "self.prepare_latents(" not in before
+            return checks and prepares
+        return False
+
+    def returned_names(self) -> tuple[str, ...]:
+        """Return the names of what `encode_prompt` returns; of a base where it returns what the
+        base returns."""
+        for encoder in self.encoders:
+            returns = [
+                node for node in ast.walk(self.trees[encoder]) if isinstance(node, ast.Return)
+            ]
+            value = max(returns, key=lambda node: node.lineno).value or ast.Tuple([])
+            if not ast.unparse(value).startswith("super().encode_prompt("):
+                break
+        return tuple(map(_name, value.elts if isinstance(value, ast.Tuple) else [value]))
+
+
+def _calls(tree: Any) -> Iterator[ast.Call]:
+    """Yield the calls in a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node
+
+
+def _this(tree: Any) -> str:
+    """Return the name that a function has for its pipeline: that of its first argument."""
+    return tree.args.args[0].arg if tree.args.args else ""
+
+
+def _name_of_call(call: ast.Call) -> str:
+    """Return the last name of what is called: "c" of a.b.c(...)."""
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _owner_of_call(call: ast.Call) -> str:
+    """Return what stands before the last name of what is called: "a.b" of a.b.c(...)."""
+    return ast.unparse(call.func).rpartition(".")[0]
+
+
+def _is_super(node: Any) -> bool:
+    """Tell whether an expression is `super()`, also with its two arguments."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "super"
+
+
+def _name(node: Any) -> str:
+    """Return the variable in an expression, also in x.to(device) and in x if guided else None; ""
+    without one."""
+    while not isinstance(node, ast.Name):
+        inside = [getattr(node, part, None) for part in ("value", "func", "body")]
+        inside = [part for part in inside if isinstance(part, ast.AST)]
+        if not inside:
+            return ""
+        node = inside[0]
+    return node.id

@@ -73,7 +73,9 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
     texts = ["A photo of a nurse.", "A photo of a plumber."] * 4
     with debias(pipe, "professions-gender") as attached:  # the default of pipelines
         expected = attached.rewrite(texts)
+        seed = attached.seed
     with balanced.attach(pipe) as measured:
+        measured.seed = seed
         assert measured.rewrite(texts) == expected
     with paper.attach(pipe) as measured:
         for role, edit in fit_projections(pipe, "professions-gender", method="paper").items():

@@ -17,18 +17,11 @@ from pathlib import Path
 from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
 from vldebias.measure.result import NONE, Measurement, Result
+from vldebias.study.paper import PARTS, command
 
 REAL = RESULTS / "real"
 HEADLINE = ("worst_group", "max_skew@1000", "discrepancy_squared")
 """The metric that stands for a task, the first that it has."""
-WANTED = {
-    "waterbirds": ("RN50", "ViT-L-14"),
-    "celeba": ("RN50", "ViT-L-14"),
-    "fairface": ("ViT-B-32", "ViT-L-14"),
-    "generation": ("stable-diffusion-v1-5/stable-diffusion-v1-5",),
-}
-"""Suite -> models of the paper's tables (the pipeline is a successor: the paper's has left the
-hub)."""
 
 
 def problems(folder: Path) -> Iterator[str]:
@@ -103,16 +96,15 @@ def measured() -> str:
             )
         done |= {
             (suite, wanted)
-            for suite in WANTED
-            for wanted in WANTED[suite]
+            for suite in PARTS
+            for wanted in PARTS[suite]
             if _is_of(result, suite, wanted)
         }
-    for suite, models_wanted in WANTED.items():
+    for suite, models_wanted in PARTS.items():
         for model in models_wanted:
             if (suite, model) not in done:
-                flag = "--pipeline" if suite == "generation" else "--model"
-                command = f"`vldebias eval paper --only {suite} {flag} {model} --data-root DIR`"
-                rows.append([model, suite, "", "", "", "", "", f"not measured: {command}"])
+                note = f"not measured: `{command(suite, model)}`"
+                rows.append([model, suite, "", "", "", "", "", note])
     return table(["model", "data", "method", "metric", "none", "with it", "n", "result"], *rows)
 
 

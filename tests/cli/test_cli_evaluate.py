@@ -248,11 +248,11 @@ def test_the_paper_is_estimated_and_compared(
     monkeypatch.setattr(paper, "paper", measure)
     asked = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
     estimated = run(*asked, "--estimate", heard=True)
-    assert "\ngeneration\tminiature\tthere\t" in estimated
+    assert "\ngeneration\tminiature\tweights are " in estimated
     assert "about 0.00 hours in all" in estimated
     shown = run(*asked, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
-    assert "x\t0.250\t0.500\t\n" in shown
+    assert "x\t0.250\tx\t0.500\t\n" in shown
     assert f"page: {tmp_path / 'index.html'}\n" in shown
     assert json.loads(run(*asked, "--json")) == [row | {"difference": None}]
 

@@ -2,21 +2,37 @@
 real data sets."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import open_clip
 import pandas as pd
 import pytest
 from data_parts import fairface
+from typer.testing import CliRunner
 
+from tests.refusals import refused
+from vldebias import miniature
+from vldebias.cli import app
 from vldebias.measure.report import published
 from vldebias.measure.result import Result
 from vldebias.options import Options
 from vldebias.progress import SILENT
-from vldebias.study.paper import HEAD, compared, paper, plan
+from vldebias.study.paper import (
+    HEAD,
+    PARTS,
+    PUBLISHED_PIPELINE,
+    command,
+    compared,
+    paper,
+    plan,
+)
+from vldebias.study.run import load_suite
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -59,10 +75,144 @@ def test_the_plan_says_what_is_there_and_what_is_missing(stand_ins: Path, tmp_pa
     assert sum(runs["fairface", "ViT-B-32:openai"].sizes) == 14
     assert not any(run.missing for run in runs.values())
     (tmp_path / "fairface/fairface_label_val.csv").unlink()
-    (left,) = plan(stand_ins, ["fairface"], ["RN50"])
+    (left,) = plan(stand_ins, ["fairface"], ["RN50:openai"])
     assert "fairface_label_val.csv" in left.missing
+    assert left.missing == left.state
     without = plan(None, ["waterbirds", "generation"])
     assert [bool(run.missing) for run in without] == [True, True, False]
+
+
+def test_the_state_of_a_run_is_what_was_looked_for(stand_ins: Path, tmp_path: Path) -> None:
+    def states(model: str) -> set[str]:
+        return {run.state for run in plan(stand_ins, ["celeba"], [model])}
+
+    assert states("RN50:openai") == {"data is here, weights are fetched when it runs"}
+    assert states("miniature") == {"data is here, weights are here"}
+    checkpoint = tmp_path / "own.pt"
+    checkpoint.write_bytes(b"")
+    assert states(f"RN50:{checkpoint}") == {"data is here, weights are here"}
+
+
+def test_the_part_of_generation_is_the_papers() -> None:
+    (run,) = plan(None, ["generation"])
+    professions, images, ways, attributes = 100, 100, 2, 2
+    assert sum(run.sizes) == professions * images * ways * attributes
+    assert [task.name for task in run.suite.tasks] == ["pairs", "gender", "race"]
+
+
+@refused(
+    ("RN50", "'RN50' is an architecture of open_clip, without weights; .* openai"),
+    ("RN50:opanai", "RN50: got the weights 'opanai'; expected .* openai"),
+    ("RN5:openai", "'RN5' is not an open_clip architecture"),
+)
+def test_a_model_that_open_clip_cannot_load_is_refused_before_anything_runs(model: str) -> None:
+    plan(None, ["waterbirds"], [model])
+
+
+def test_every_model_of_the_paper_is_in_the_list_of_open_clip() -> None:
+    for part, models in PARTS.items():
+        for model in models:
+            assert part == "generation" or tuple(model.split(":")) in open_clip.list_pretrained()
+
+
+PAGE = Path(__file__).parents[2] / "docs/explanation/evidence.md"
+COMMANDS = [
+    text.strip()
+    for text in re.findall(r"vldebias (eval paper [^`#\n]+)", PAGE.read_text(encoding="utf-8"))
+]
+"""The arguments of every command of the page that measures the paper, as printed."""
+
+
+@pytest.fixture
+def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the data sets as "DIR"; in the place of weights the embedded models, by names
+    that open_clip lists; of generation two steps and one image of each profession."""
+    monkeypatch.chdir(many)
+    # a folder above each of the releases, unpacked beside each other
+    (many / "DIR").mkdir()
+    for path in list(many.iterdir()):
+        if path.name in ("waterbirds", "celeba", "fairface"):
+            path.rename(many / "DIR" / path.name)
+
+    def clip(name: str, pretrained: str | None = None, **_: Any) -> tuple[Any, Any]:
+        assert (name, pretrained) in open_clip.list_pretrained()
+        return miniature.load_clip()[:2]
+
+    def pipeline(name: str, **_: Any) -> Any:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", name)
+        return miniature.load_pipeline()
+
+    def small(name: str) -> Any:
+        suite = load_suite(name)
+        fewer = {"images": 1, "steps": 2}
+        tasks = [
+            task.model_copy(update=fewer if task.task == "generation" else {"resamples": 20})
+            for task in suite.tasks
+        ]
+        return suite.model_copy(update={"tasks": tuple(tasks)})
+
+    monkeypatch.setattr(open_clip, "create_model_from_pretrained", clip)
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: miniature.load_clip()[2])
+    monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
+    monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+    return many
+
+
+def test_the_page_prints_the_list_of_parts() -> None:
+    listed = [command(part, model) for part, models in PARTS.items() for model in models]
+    assert [f"vldebias {text}" for text in COMMANDS if "--only" in text] == listed
+    assert {text for text in COMMANDS if "--only" not in text} == {
+        "eval paper --data-root DIR --estimate",
+        "eval paper --data-root DIR --out paper",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hub", "no_charts")
+@pytest.mark.parametrize("printed", COMMANDS)
+def test_every_printed_command_runs_to_the_end(printed: str) -> None:
+    ran = CliRunner().invoke(app, printed.split())
+    assert ran.exit_code == 0, (ran.output, ran.exception)
+    if "--estimate" in printed:
+        assert "hours in all" in ran.stderr
+        return
+    frame = pd.read_csv("paper/paper.csv")
+    assert not frame.empty
+    known = frame.measured.notna() & frame.low.notna()
+    assert known.mean() > 0.5  # tiny stand-ins lack some of the groups
+    assert set(frame[known].suite) == set(frame.suite)
+    assert Path("paper/index.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hub", "no_charts")
+def test_a_part_that_breaks_is_named_and_the_rest_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = open_clip.create_model_from_pretrained
+
+    def broken(name: str, pretrained: str | None = None, **more: Any) -> Any:
+        if name == "ViT-B-32":
+            raise RuntimeError("file in archive is not in a subdirectory")
+        return load(name, pretrained, **more)
+
+    monkeypatch.setattr(open_clip, "create_model_from_pretrained", broken)
+    Path("DIR/celeba/Eval/list_eval_partition.txt").unlink()
+    ran = CliRunner().invoke(app, ["eval", "paper", "--data-root", "DIR", "--out", "paper"])
+    assert ran.exit_code == 1, (ran.output, ran.exception)
+    page = Path("paper/index.html").read_text()
+    for text in (page, ran.output):
+        assert "file in archive is not in a subdirectory" in text
+        assert "list_eval_partition" in text
+    frame = pd.read_csv("paper/paper.csv")
+    measured = frame[frame.measured.notna()]
+    runs = set(zip(measured.suite, measured.model, strict=True))
+    expected = {(part, model) for part, models in PARTS.items() for model in models}
+    broken_runs = {("fairface", "ViT-B-32:openai"), *((n, m) for n, m in expected if n == "celeba")}
+    assert runs == expected - broken_runs
+    pipelines = frame[frame.suite == "generation"]
+    assert set(pipelines["published of"]) == {PUBLISHED_PIPELINE}
+    assert f"published figures are of {PUBLISHED_PIPELINE}" in page
 
 
 def test_every_published_figure_has_a_row_and_its_difference(

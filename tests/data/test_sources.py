@@ -143,6 +143,8 @@ LAYOUTS = {
     "flat": packed("", kaggle=False),
     "group_dro": packed("data"),
     "wilds": packed("celebA_v1.0"),
+    "official, one folder above": lambda root: official(root / "CelebA"),
+    "beside other data": packed("faces"),
 }
 
 
@@ -202,7 +204,15 @@ def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str
 
 
 @pytest.mark.parametrize(
-    ("labels", "images"), [("", ""), ("", CROPPED), ("labels", CROPPED), (CROPPED, CROPPED)]
+    ("labels", "images"),
+    [
+        ("", ""),
+        ("", CROPPED),
+        ("labels", CROPPED),
+        (CROPPED, CROPPED),
+        ("FairFace", f"FairFace/{CROPPED}"),
+        ("faces/labels", "faces"),
+    ],
 )
 def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
     fairface(tmp_path / labels, "val", VAL, tmp_path / images)

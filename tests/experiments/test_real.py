@@ -66,7 +66,7 @@ def test_a_sound_result_passes_and_is_shown(
     monkeypatch.setattr(real, "REAL", tmp_path)
     shown = real.measured()
     assert "| open_clip RN50 openai | waterbirds | `orth-cali` | worst_group | 0.400" in shown
-    command = "eval paper --only waterbirds --model RN50 "
+    command = "eval paper --only waterbirds --model RN50:openai "
     assert command in empty
     assert command not in shown
     assert real.main() == 0

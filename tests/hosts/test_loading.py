@@ -47,7 +47,11 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.Monke
             "^dtype: expected one of float32, float16, bfloat16, got 'int8'",
         ),
         (("nosuch", "tag"), "^'nosuch' is not an open_clip architecture"),
-        (("plain", "tag"), "cannot load 'plain' with 'tag': .* \\(HF_HUB_OFFLINE is set\\)"),
+        (
+            ("plain", "tag"),
+            "^plain: got the weights 'tag'; expected a checkpoint file or one of none",
+        ),
+        (("RN50",), "^'RN50' is an architecture of open_clip, without weights; .* openai"),
         (("nosuch",), "cannot load 'nosuch': .* \\(HF_HUB_OFFLINE is set\\)"),
         ((str(tmp_path),), "cannot load '[^']*': [^']*(?<!set\\))\\. Expected an open_clip"),
     ):

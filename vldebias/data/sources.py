@@ -63,15 +63,25 @@ def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
 
 def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     """Return the first of `names` in the first of `folders` of `root` that has one."""
-    found = next(
-        (path for folder in folders for name in names if (path := root / folder / name).exists()),
-        None,
+    for folder in folders:
+        for name in names:
+            path = root / folder / name
+            if path.exists():
+                return path
+    raise InvalidInputError(
+        f"{data}: no {' or '.join(names)} in {root}; expected {_SOURCES[data].layout}"
     )
-    if found is None:
-        raise InvalidInputError(
-            f"{data}: no {' or '.join(names)} in {root}; expected {_SOURCES[data].layout}"
-        )
-    return found
+
+
+def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
+    """Return the folder that a release was unpacked into: `root`, or the first folder in it that
+    has one of `names` in one of `folders`; `root` where none has."""
+    paths = [folder / name for folder in map(Path, folders) for name in names]
+    inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    for base in (root, *inside):
+        if any((base / path).exists() for path in paths):
+            return base
+    return root
 
 
 def open_waterbirds(root: Path, split: str = "test") -> ImageData:
@@ -101,22 +111,17 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     attributes (no, yes).
 
     `label` is blond or dark. Dark is "not blond", as in the paper: grey, red and bald count as
-    dark.
+    dark. root: the folder with the tables and images, or with Anno/, Eval/ and Img/ as released,
+    or the one above.
     """
-    roots = (
-        "",
-        "data",
-        "celeba",
-        "celebA_v1.0",
-    )  # data: group_DRO; v1.0: WILDS; Anno, Eval, Img: the release
-    stems = ("list_attr_celeba", "list_eval_partition")
+    tables = ("", "Anno", "Eval")  # of the release; copies have all in one folder
+    base = _base(root, ["list_attr_celeba.csv", "list_attr_celeba.txt"], tables)
     paths = [
-        _find("celeba", root, [f"{one}.csv", f"{one}.txt"], (*roots, "Anno", "Eval"))
-        for one in stems
+        _find("celeba", base, [f"{stem}.csv", f"{stem}.txt"], tables)
+        for stem in ("list_attr_celeba", "list_eval_partition")
     ]
-    images = _find(
-        "celeba", root, ["img_align_celeba/img_align_celeba", "img_align_celeba"], (*roots, "Img")
-    )
+    folders = ["img_align_celeba/img_align_celeba", "img_align_celeba"]
+    images = _find("celeba", base, folders, ("", "Img"))
     attributes, partition = _read_celeba(paths[0], 2), _read_celeba(paths[1], 0)
     files = as_texts(attributes.column(0).combine_chunks(), str(paths[0]))
     splits = _coded(partition, partition.column_names[1], SPLITS, paths[1])
@@ -180,15 +185,14 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     """Open one split of FairFace (Karkkainen and Joo, 2021): `gender`, `race` and `age`, by the
     names of the data set.
 
-    Images lie beside the label files or in "fairface-img-margin025-trainval". The paper measures on
-    val.
+    Images lie beside the label files or in "fairface-img-margin025-trainval". root: the folder with
+    the label files, or the one above. The paper measures on val.
     """
     parts = ("train", "val") if split == "all" else (split,)
-    images = root / _FAIRFACE_IMAGES if (root / _FAIRFACE_IMAGES).exists() else root
-    paths = [
-        _find("fairface", root, [f"fairface_label_{part}.csv"], ("", "labels", _FAIRFACE_IMAGES))
-        for part in parts
-    ]
+    tables = ("", "labels", _FAIRFACE_IMAGES)
+    base = _base(root, [f"fairface_label_{part}.csv" for part in parts], tables)
+    paths = [_find("fairface", base, [f"fairface_label_{part}.csv"], tables) for part in parts]
+    images = base / _FAIRFACE_IMAGES if (base / _FAIRFACE_IMAGES).exists() else base
     for part in parts:
         _find("fairface", images, [part], [""])
     table = pa.concat_tables(map(read_table, paths), promote_options="default")
@@ -279,8 +283,9 @@ _SOURCES = {
     "celeba": _Source(
         open_celeba,
         "test",
-        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba;"
-        " get it from mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
+        "list_attr_celeba and list_eval_partition, .txt or .csv, and the folder img_align_celeba,"
+        " also in Anno/, Eval/ and Img/ as released; get it from"
+        " mmlab.ie.cuhk.edu.hk/projects/CelebA.html (non-commercial research), or"
         " Kaggle jessicali9530/celeba-dataset",
     ),
     "fairface": _Source(

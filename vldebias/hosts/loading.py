@@ -4,21 +4,29 @@ miniature."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from vldebias import miniature
-from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
+from vldebias.errors import (
+    InvalidInputError,
+    UnsupportedHostError,
+    VldebiasError,
+    did_you_mean,
+    need,
+)
 from vldebias.hosts.attachment import resolve
 from vldebias.hosts.base import Host
 from vldebias.hub import NO_CODE, asked_once, reason
 
-_SCHEMAS = (
+SCHEMAS = (
     "hf-hub:",
     "local-dir:",
 )  # names by which open_clip finds a model without a list of its own
+"""What a name of open_clip may start with instead of being in its list."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -93,6 +101,73 @@ def load_host(
             ) from error
 
 
+def check_name(model: str, pretrained: str | None = None) -> None:
+    """Refuse a model that open_clip does not list with such weights; loads nothing.
+
+    Args:
+        model: as of `load_host`. A name with a slash, a folder and "miniature" are no names of
+            open_clip: without `pretrained` they pass.
+        pretrained: a tag of open_clip, or a checkpoint file.
+
+    Raises:
+        InvalidInputError: no such architecture, no such weights of it, or an architecture alone.
+    """
+    if model.startswith(SCHEMAS):
+        return
+    if pretrained is None:
+        if "/" not in model and not Path(model).exists():
+            _refuse_bare_architecture(model)
+        return
+    open_clip = need("open_clip")
+    if model not in open_clip.list_models():
+        hint = did_you_mean(model, open_clip.list_models())
+        raise InvalidInputError(
+            f"{model!r} is not an open_clip architecture; see open_clip.list_models(); {hint}"
+        )
+    if not (open_clip.is_pretrained_cfg(model, pretrained) or Path(pretrained).exists()):
+        tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
+        raise InvalidInputError(
+            f"{model}: got the weights {pretrained!r}; expected a checkpoint file or one of {tags}"
+        )
+
+
+def _refuse_bare_architecture(name: str) -> None:
+    """Raise InvalidInputError for an architecture of open_clip, which has no weights by itself."""
+    if find_spec("open_clip") is None:
+        return
+    tags = need("open_clip").list_pretrained_tags_by_model(name)
+    if tags:
+        raise InvalidInputError(
+            f"{name!r} is an architecture of open_clip, without weights; expected --model {name}"
+            f" --pretrained TAG (in `eval paper` --model {name}:TAG), with one of"
+            f" {', '.join(tags)}"
+        )
+
+
+def has_weights(model: str, pretrained: str | None = None) -> bool:
+    """Return whether the weights of a model or pipeline are on this machine; asks no network.
+
+    A file that is there may still be damaged: only loading shows that.
+    """
+    if model == "miniature" or Path(model).exists():
+        return True
+    if pretrained is not None and Path(pretrained).exists():
+        return True
+    repository = model.removeprefix("hf-hub:")
+    files = ["model_index.json", "model.safetensors", "pytorch_model.bin"]
+    files += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
+    if pretrained is not None:
+        config = need("open_clip").get_pretrained_cfg(model, pretrained)
+        if (Path.home() / ".cache/clip" / Path(config.get("url", "")).name).is_file():
+            return True
+        repository, _, file = config.get("hf_hub", "").rpartition("/")
+        files += [file] if file else []
+    if not 0 < len(repository.split("/")) < 3:
+        return False
+    cached = need("huggingface_hub").try_to_load_from_cache
+    return bool(repository) and any(isinstance(cached(repository, file), str) for file in files)
+
+
 def _model(name: str, pretrained: str | None) -> Loaded:
     folder = Path(name)
     # transformers' config.json goes first, since repositories often serve two libraries
@@ -103,15 +178,10 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     if name == "miniature" or (first == "clip.safetensors" and pretrained is None):
         model, preprocess, tokenizer = miniature.load_clip(None if name == "miniature" else folder)
         return Loaded(model, name, tokenizer, preprocess)
-    if pretrained is not None or first or name.startswith(_SCHEMAS):
+    check_name(name, pretrained)
+    if pretrained is not None or first or name.startswith(SCHEMAS):
         open_clip = need("open_clip")
-        called = (
-            name if pretrained is not None or name.startswith(_SCHEMAS) else f"local-dir:{name}"
-        )
-        if called not in open_clip.list_models() and not called.startswith(_SCHEMAS):
-            raise InvalidInputError(
-                f"{name!r} is not an open_clip architecture; see open_clip.list_models()"
-            )
+        called = name if pretrained is not None or name.startswith(SCHEMAS) else f"local-dir:{name}"
         made, preprocess = open_clip.create_model_from_pretrained(called, pretrained=pretrained)
         shown = name if pretrained is None else f"{name}/{pretrained}"
         return Loaded(made.eval(), shown, open_clip.get_tokenizer(called), preprocess)

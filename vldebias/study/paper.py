@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.errors import InvalidInputError, VldebiasError, did_you_mean, need, shortened
 from vldebias.files import write_atomically
-from vldebias.hosts.loading import Loaded, load_host
+from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, load_host
+from vldebias.judge.judges import ClipJudge
 from vldebias.measure.report import published, write_page
-from vldebias.measure.result import Result
+from vldebias.measure.result import Measurement, Result
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug
@@ -38,40 +39,67 @@ HEAD = (
     "metric",
     "method",
     "published",
+    "published of",
     "measured",
     "low",
     "high",
     "difference",
     "n",
 )
+GENERATION = "generation"
 PARTS = {
     "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
     "celeba": ("RN50:openai", "ViT-L-14:openai"),
     "fairface": ("ViT-B-32:openai", "ViT-L-14:openai"),
-    "generation": (
-        "stable-diffusion-v1-5/stable-diffusion-v1-5",
-    ),  # the paper's, 2.1, left the hub in November 2025
+    GENERATION: ("stable-diffusion-v1-5/stable-diffusion-v1-5",),
 }
 """The suites with published figures, and the models to measure; a suite says what it needs."""
+PUBLISHED_PIPELINE = "stable diffusion 2.1"
+"""What the paper's generation tables are of: it left the hub in November 2025, so that figures of
+another pipeline stand beside them, by name."""
+GENERATION_TASKS = ("pairs", "gender", "race")
+"""The tasks of the suite `generation` that have published figures; the others are another
+command."""
 
 
 @dataclass
 class Run:
     """Hold one part of the paper on one model: what is measured of it, or why it cannot be.
 
-    sizes: images of each split, or of each task that generates. seconds: about how long it takes.
+    sizes: images of each split, or of each task that generates. missing: why it cannot start.
+    failure: why it broke off. weights: where those of its models are. seconds: about how long it
+    takes.
     """
 
     suite: Suite
     model: str
     sizes: list[int] = field(default_factory=list)
     missing: str = ""
+    failure: str = ""
+    weights: str = ""
     seconds: float | None = None
 
     @property
     def name(self) -> str:
         """Return the name of the run's folder."""
         return file_slug(f"{self.suite.name} {self.model}")
+
+    @property
+    def state(self) -> str:
+        """Return what is here of the run, or why it is not measured, as the tables say it."""
+        if self.failure:
+            return f"failed: {self.failure}"
+        if self.missing:
+            return self.missing
+        data = "data is here, " if any(_data_of(task) for task in self.suite.tasks) else ""
+        return data + self.weights
+
+
+def command(part: str, model: str) -> str:
+    """Return the command that measures one part on one model, as the pages print it."""
+    if part == GENERATION:
+        return f"vldebias eval paper --only {part} --pipeline {model}"
+    return f"vldebias eval paper --only {part} --model {model} --data-root DIR"
 
 
 def plan(
@@ -83,11 +111,18 @@ def plan(
     """Return the runs, with what each needs and what is available; reads labels but no images and
     no weights.
 
-    root: the folder of the data sets, each in a folder of its name or all in one. only: some of
-    `PARTS`; none: all.
-    models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in place of the
-    paper's. pipeline: also. A part that does not exist raises InvalidInputError.
+    Args:
+        root: the folder of the data sets, each in a folder of its name or all in one.
+        only: some of `PARTS`; none: all.
+        models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in place of the
+            paper's. pipeline: also.
+
+    Raises:
+        InvalidInputError: a part that does not exist, or a model that open_clip does not list with
+            such weights.
     """
+    for model in models:
+        check_name(**_named(model))
     runs = list[Run]()
     for part in only or PARTS:
         if part not in PARTS:
@@ -95,28 +130,86 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
-        suite, tasks, sizes, missing = load_suite(part), list[Task](), list[int](), ""
-        own = root / part if root is not None and (root / part).exists() else root
+        chosen = list(models) if part != GENERATION else [pipeline] if pipeline else []
+        sizes, missing = list[int](), ""
+        suite = _suite_of(part)
         try:
-            for task in suite.tasks:
-                specs = {name: spec for name, spec in task if isinstance(spec, Data)}
-                if specs and root is None:
-                    raise InvalidInputError(f"expected {suite.needs}")
-                sizes += [
-                    len(open_split(spec.name, own, spec.split, spec.options))
-                    for spec in specs.values()
-                ]
-                sizes += [len(task.plan().all_images)] if isinstance(task, GenerationTask) else []
-                found = {
-                    name: spec.model_copy(update={"root": own}) for name, spec in specs.items()
-                }
-                tasks.append(task.model_copy(update=found))
+            suite = _with_data(suite, root)
+            sizes = [size for task in suite.tasks for size in _sizes_of(task)]
         except InvalidInputError as error:
-            sizes, missing = [], str(error)
-        suite = suite.model_copy(update={"tasks": tuple(tasks)})
-        asked = models if part != "generation" else [pipeline] if pipeline else []
-        runs += [Run(suite, model, sizes, missing) for model in asked or PARTS[part]]
+            missing = str(error)
+        for model in chosen or PARTS[part]:
+            weights = "" if missing else _weights_of(suite, model)
+            runs.append(Run(suite, model, list(sizes), missing, weights=weights))
     return runs
+
+
+def _suite_of(part: str) -> Suite:
+    """Return the suite of a part; of `generation` what the paper has: 100 images of each of 100
+    professions without and with the method, for gender and for race."""
+    suite = load_suite(part)
+    if part != GENERATION:
+        return suite
+    tasks = list[Task]()
+    for task in suite.tasks:
+        if task.name not in GENERATION_TASKS:
+            continue
+        if isinstance(task, GenerationTask):
+            methods = {"cali": task.variants["cali"]}
+            fewer = {"variants": methods, "stated": False, "as_written": False, "clip_score": False}
+            task = task.model_copy(update=fewer)
+        tasks.append(task)
+    return suite.model_copy(update={"tasks": tuple(tasks)})
+
+
+def _with_data(suite: Suite, root: Path | None) -> Suite:
+    """Return the suite with the folder of its data; InvalidInputError: no folder is given."""
+    folder = root
+    if root is not None and (root / suite.name).exists():
+        folder = root / suite.name
+    tasks = list[Task]()
+    for task in suite.tasks:
+        splits = _data_of(task)
+        if splits and root is None:
+            raise InvalidInputError(f"expected {suite.needs}")
+        found = {name: spec.model_copy(update={"root": folder}) for name, spec in splits.items()}
+        tasks.append(task.model_copy(update=found))
+    return suite.model_copy(update={"tasks": tuple(tasks)})
+
+
+def _data_of(task: Task) -> dict[str, Data]:
+    """Return the splits that a task reads, by the names of its fields."""
+    return {name: value for name, value in task if isinstance(value, Data)}
+
+
+def _sizes_of(task: Task) -> list[int]:
+    """Return how many images each split of a task has, or how many the task generates."""
+    if isinstance(task, GenerationTask):
+        return [len(task.plan().all_images)]
+    return [
+        len(open_split(spec.name, spec.root, spec.split, spec.options))
+        for spec in _data_of(task).values()
+    ]
+
+
+def _named(model: str) -> dict[str, Any]:
+    """Return the arguments of `load_host` for NAME:PRETRAINED, or for a name alone."""
+    if model.startswith(SCHEMAS):
+        return {"model": model, "pretrained": None}
+    name, _, pretrained = model.partition(":")
+    return {"model": name, "pretrained": pretrained or None}
+
+
+def _weights_of(suite: Suite, model: str) -> str:
+    """Return where the weights of a run are: on this machine, or on the hub."""
+    named = [{"model": model, "pretrained": None} if suite.name == GENERATION else _named(model)]
+    for task in suite.tasks:
+        judge = task.judge if isinstance(task, GenerationTask) else None
+        if isinstance(judge, ClipJudge):
+            named.append({"model": judge.model, "pretrained": judge.pretrained})
+    if all(has_weights(**names) for names in named):
+        return "weights are here"
+    return "weights are fetched when it runs"
 
 
 def estimate(run: Run, loaded: Loaded, options: Options) -> float:
@@ -125,31 +218,34 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     A pipeline generates one batch; a model measures `SAMPLE` images of each split, loading
     included, so the estimate of a model is rather too long.
     """
-    started, timed, tasks = (
-        time.monotonic(),
-        sum(min(SAMPLE, size) for size in run.sizes),
-        list[Task](),
-    )
     for task in run.suite.tasks:
         if isinstance(task, GenerationTask):
-            timed = min(task.batch_size, 4)
-            loaded.host(
-                ["A photo of a doctor."] * timed, num_inference_steps=task.steps, **task.options
-            )
-            return (time.monotonic() - started) * sum(run.sizes) / timed
-        shorter = (
-            {"k": [min(k, SAMPLE // 2) for k in task.k]} if isinstance(task, RetrievalTask) else {}
-        )
-        tasks.append(task.model_copy(update=shorter))  # a ranking of a sample is shorter than it
+            return _seconds_of_one_image(task, loaded) * sum(run.sizes)
+    started = time.monotonic()
+    tasks = list[Task]()
+    for task in run.suite.tasks:
+        if isinstance(task, RetrievalTask):  # a ranking of a sample is shorter than it
+            task = task.model_copy(update={"k": [min(k, SAMPLE // 2) for k in task.k]})
+        tasks.append(task)
+    suite = run.suite.model_copy(update={"tasks": tuple(tasks)})
     with tempfile.TemporaryDirectory() as folder:
         sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
-        run_suite(
-            run.suite.model_copy(update={"tasks": tuple(tasks)}),
-            sample,
-            loaded=loaded,
-            progress=SILENT,
-        )
+        run_suite(suite, sample, loaded=loaded, progress=SILENT)
+    timed = sum(min(SAMPLE, size) for size in run.sizes)
     return (time.monotonic() - started) * sum(run.sizes) / timed
+
+
+def _seconds_of_one_image(task: GenerationTask, loaded: Loaded) -> float:
+    """Return how long a pipeline takes for an image, in a batch of the size that the task has.
+
+    One step before the clock starts loads kernels and settles caches, which 40,000 images wait for
+    once.
+    """
+    texts = ["A photo of a doctor."] * task.batch_size
+    loaded.host(texts, num_inference_steps=1, **task.options)
+    started = time.monotonic()
+    loaded.host(texts, num_inference_steps=task.steps, **task.options)
+    return (time.monotonic() - started) / len(texts)
 
 
 def paper(
@@ -163,28 +259,52 @@ def paper(
     """Estimate, measure and compare all runs; write a folder for each run, paper.csv and
     index.html.
 
+    A run that fails ends no other: its `failure` is set, and the rest is measured and written.
+
     The frame has the columns `HEAD` and a row for each published figure; `measured` is NaN where it
     is not measured.
     """
     results = dict[str, Result]()
     for run in runs:
         if run.missing:
+            progress.say(f"{run.suite.name}, {run.model}: not measured: {run.missing}")
             continue
-        model, _, pretrained = run.model.partition(":")
-        named: dict[str, Any] = {"model": model, "pretrained": pretrained or None}
-        named = {"pipeline": run.model} if run.suite.name == "generation" else named
-        own = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
-        with progress.bar(f"loading {run.model} and timing a sample of {run.suite.name}"):
-            loaded = load_host(
-                own.model, own.pretrained, own.pipeline, device=own.device, dtype=own.dtype
-            )
-            run.seconds = estimate(run, loaded, own)
-        hours = f"{sum(run.sizes):,} images, about {run.seconds / 3600:.2f} hours on {own.device}"
-        progress.say(f"{run.suite.name}, {run.model}: {hours}")
-        if not stop_after_estimate:
-            results[run.name] = run_suite(run.suite, own, loaded=loaded, progress=progress)
-            compared(runs, results, out)
+        try:
+            loaded, settings = _opened(out, run, options, progress)
+            hours = f"about {(run.seconds or 0) / 3600:.2f} hours on {settings.device}"
+            progress.say(f"{run.suite.name}, {run.model}: {sum(run.sizes):,} images, {hours}")
+            if not stop_after_estimate:
+                suite = run.suite
+                results[run.name] = run_suite(suite, settings, loaded=loaded, progress=progress)
+        except Exception as error:  # of any library: the other parts are measured all the same
+            run.failure = _reason(error)
+            progress.say(f"{run.suite.name}, {run.model}: {run.state}")
+        compared(runs, results, out)
     return compared(runs, results, out)
+
+
+def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[Loaded, Options]:
+    """Load the model of a run and estimate its time; return it with the options of the run."""
+    named = {"pipeline": run.model} if run.suite.name == GENERATION else _named(run.model)
+    settings = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
+    with progress.bar(f"loading {run.model} and timing a sample of {run.suite.name}"):
+        loaded = load_host(
+            settings.model,
+            settings.pretrained,
+            settings.pipeline,
+            device=settings.device,
+            dtype=settings.dtype,
+        )
+        run.seconds = estimate(run, loaded, settings)
+    return loaded, settings
+
+
+def _reason(error: Exception) -> str:
+    """Return in one line why a run failed; errors of other libraries with their kind."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, VldebiasError):
+        text = f"{type(error).__name__}: {text}"
+    return shortened(text, 500)
 
 
 def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:
@@ -193,29 +313,33 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 
     results: name of a run -> its result.
     """
-    rows = []
+    rows = list[tuple[Any, ...]]()
     for run in runs:
-        every = results[run.name].rows if run.name in results else []
-        measured = {(r.task, r.metric, r.method, r.subset): r for r in reversed(every)}
-        figures = published(
-            run.suite.name, "stable diffusion 2.1" if run.suite.name == "generation" else run.model
-        )
-        for (task, metric, method, subset), value in figures.items():
-            row, own, n = measured.get((task, metric, method, subset)), (float("nan"),) * 4, ""
-            if row is not None:
-                own = (row.value, *row.interval, row.value - value)
-                n = ", ".join(f"{count:,} {what}" for what, count in row.n.items())
-            name = f"{metric}, {subset}" if subset else metric
-            rows.append((run.suite.name, task, run.model, name, method, value, *own, n))
+        rows += _rows_of(run, results.get(run.name))
     frame = need("pandas").DataFrame(rows, columns=HEAD)
     write_atomically(out / "paper.csv", frame.to_csv(index=False))
-    blocks = [
-        (key, list(block.itertuples()))
-        for key, block in frame.groupby(["suite", "data", "model"], sort=False)
-    ]
-    write_page(
-        out / "index.html",
-        "paper",
-        {"blocks": blocks, "runs": [(run, run.name in results) for run in runs]},
-    )
+    keys = ["suite", "data", "model", "published of"]
+    blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(keys, sort=False)]
+    states = [(run, run.name in results) for run in runs]
+    write_page(out / "index.html", "paper", {"blocks": blocks, "runs": states})
     return frame
+
+
+def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
+    """Return a row of `HEAD` for each figure that the paper has of a run."""
+    source = PUBLISHED_PIPELINE if run.suite.name == GENERATION else run.model
+    measured = dict[tuple[str, str, str, str], Measurement]()
+    for row in result.rows if result is not None else ():
+        measured.setdefault((row.task, row.metric, row.method, row.subset), row)
+    rows = list[tuple[Any, ...]]()
+    for key, value in published(run.suite.name, source).items():
+        task, metric, method, subset = key
+        found = measured.get(key)
+        figures = (float("nan"),) * 4
+        n = ""
+        if found is not None:
+            figures = (found.value, *found.interval, found.value - value)
+            n = ", ".join(f"{count:,} {unit}" for unit, count in found.n.items())
+        name = f"{metric}, {subset}" if subset else metric
+        rows.append((run.suite.name, task, run.model, name, method, value, source, *figures, n))
+    return rows

@@ -9,6 +9,7 @@ A page has a block's markers, and `BLOCKS` has what is written between them.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,10 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from eval import real
 from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
-from vldebias.measure.report import verdict
 from vldebias.measure.result import Measurement, Result
+from vldebias.measure.table import readable, verdict
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,32 +39,32 @@ class Line(NamedTuple):
     how: str  # in plain words, with what a user calls it
     result: str
     block: str
-    measure: tuple[str, str]  # metric, and what the table calls it
-    cost: tuple[str, str]
+    metric: str
+    costs: Mapping[str, str]  # metric -> what the table calls it
     row: str  # the method of the result
     subset: str = ""
-    more: tuple[str, str] | None = None  # another cost
 
 
-PEOPLE = (
-    "wordings",
-    "wordings gender",
-    ("discrepancy", "parity gap"),
-    ("recognised", "subject accuracy"),
-)
-LIKE_ITSELF = (
-    "query_cosine",
-    "recall not measurable; self-similarity",
-)  # these photographs have no captions
-SEARCH = ("rivals_real", "celeba professions", ("max_skew@50", "MaxSkew@50"), LIKE_ITSELF)
-BIRDS = ("quickstart", "birds", ("worst_group", "worst group"), ("average", "average accuracy"))
-AUC = ("worst_group_auc", "AUC of the worst group")
-AGES = (
+GAP, SQUARED = "discrepancy", "discrepancy_squared"
+PEOPLE = ("wordings", "wordings gender", GAP, {"recognised": "subject accuracy"})
+SEARCH = (
     "rivals_real",
-    "celeba age",
-    ("worst_group", "worst group"),
-    ("average", "average accuracy"),
+    "celeba professions",
+    "max_skew@50",
+    # these photographs have no captions
+    {"query_cosine": "recall not measurable; self-similarity"},
 )
+BIRDS = (
+    "quickstart",
+    "birds",
+    "worst_group",
+    {
+        "average_reweighted": "average accuracy at the training frequencies",
+        "average": "with groups as in the test set",
+        "worst_group_auc": "AUC of the worst group",
+    },
+)
+AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
 WRITTEN = "professions, as people write them"
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
@@ -76,10 +79,8 @@ WINDOW = (
     Line(
         "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
     ),
-    Line("classifying birds", "texts alone, default", *BIRDS, "default", more=AUC),
-    Line(
-        "classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise", more=AUC
-    ),
+    Line("classifying birds", "texts alone, default", *BIRDS, "default"),
+    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
 COUNTED = ("professions", "images each", "queries", "images")  # of `n`
@@ -88,22 +89,66 @@ COUNTED = ("professions", "images each", "queries", "images")  # of `n`
 def window() -> str:
     """Write what is gained and what it costs, a line each; the intervals are those of the
     values."""
-    lines = [["task", "before", "after", "cost", "n"]]
+    lines = [["task", "before", "after", "chance", "cost", "n"]]
     for line in WINDOW:
-        rows = rows_in(read(line.result), line.block, line.subset)
-        metric, called = line.measure
-        bias = rows[line.row, metric]
-        told = {"better": "", "worse": ", **worse**"}.get(
-            verdict(bias.change, bias.better), ", no clear change"
-        )
-        paid = ", ".join(
-            f"{name} {rows['none', use].value:.2f} to {rows[line.row, use].value:.2f}"
-            for use, name in filter(None, (line.cost, line.more))
-        )
-        n = ", ".join(f"{bias.n[key]:,} {key}" for key in COUNTED if key in bias.n)
-        before = f"{called} {span(rows['none', metric], '.2f')}"
-        lines.append([f"{line.task}: {line.how}", before, span(bias, ".2f") + told, paid, n])
+        frame = readable(read(line.result))
+        rows = frame[(frame.task == line.block) & (frame.subset == line.subset)]
+        rows = rows.set_index(["method", "metric"], drop=False)
+        bias = rows.loc[line.row, line.metric]
+        judged = "" if bias.verdict == "better" else f", {emphasised(bias.verdict)}"
+        after = span_of(bias) + judged + unbiased(rows, line)
+        before = f"{bias.title} {span_of(rows.loc['none', line.metric])}"
+        counts = json.loads(bias.counts)
+        n = ", ".join(f"{counts[key]:,} {key}" for key in COUNTED if key in counts)
+        task = f"{line.task}: {line.how}"
+        lines.append([task, before, after, chance(bias), paid(rows, line), n])
     return table(*lines)
+
+
+def span_of(row: Any) -> str:
+    """Write the value of a row of the frame with its interval."""
+    return f"{row.value:.2f} [{row.low:.2f}, {row.high:.2f}]"
+
+
+def emphasised(judged: str) -> str:
+    """Write a verdict, in bold where a reader must not miss it."""
+    return f"**{judged}**" if judged == "worse" else judged
+
+
+def unbiased(rows: Any, line: Line) -> str:
+    """Write the unbiased square of a gap, where the verdict rests on it."""
+    bias = rows.loc[line.row, line.metric]
+    if line.metric != GAP or bias.is_dealt:
+        return ""
+    square = rows.loc[line.row, SQUARED]
+    ends = f"[{square.change_low:+.3f}, {square.change_high:+.3f}]"
+    return (
+        f"; squared and unbiased {square.before:.3f} to {square.value:.3f}"
+        f" ({square.change:+.3f} {ends}), better"
+        if bias.verdict == "better"
+        else ""
+    )
+
+
+def chance(bias: Any) -> str:
+    """Write what random draws or rankings give, and of dealt values what an even deal gives."""
+    if np.isnan(bias.chance):
+        return "-"
+    dealt = f", dealt evenly {bias.chance_after:.2f}" if bias.is_dealt else ""
+    return f"{bias.chance:.2f}{dealt}"
+
+
+def paid(rows: Any, line: Line) -> str:
+    """Write each measured cost before and after; one that got worse with its interval."""
+    costs = []
+    for metric, title in line.costs.items():
+        if (line.row, metric) not in rows.index:
+            continue
+        cost = rows.loc[line.row, metric]
+        worse = f" [{cost.change_low:+.3f}, {cost.change_high:+.3f}]"
+        moved_by = worse if cost.verdict == "worse" else ""
+        costs.append(f"{title} {cost.before:.2f} to {cost.value:.2f}{moved_by}")
+    return ", ".join(costs)
 
 
 def needs_of_commands() -> str:
@@ -199,9 +244,11 @@ GENERATED = {  # row of the result -> what the page calls it
     "stated value": "a value stated for each image (as `balanced-prompts`)",
 }
 
+DEALT = ("stated value",)  # whose shares are dealt: they have no noise of draws
+
 
 def sampled() -> str:
-    """Write what each method leaves of the parity gap, and what it costs, over fits and
+    """Write what each method leaves of the gap from even shares, and what it costs, over fits and
     professions."""
     result = read("generation")
     rows, outside = (
@@ -209,13 +256,14 @@ def sampled() -> str:
         for part in ("unseen professions", "outside the fit, portraits")
     )
     costs = ["subject accuracy", "a person outside the fit stays one"]
-    lines = [["method", "share of the parity gap left", "squared, corrected", *costs]]
+    lines = [["method", "share of the gap from even shares left", "squared, corrected", *costs]]
     for method, name in GENERATED.items():
         shares = [rows[method, f"discrepancy{kind}, share of none"] for kind in ("", "_squared")]
         paid = (rows[method, "recognised"], outside[method, "shows what was asked for"])
-        lines.append(
-            [name, *(span(one, ".2f") for one in shares), *(f"{one.value:.3f}" for one in paid)]
-        )
+        kept = [span(share, ".2f") for share in shares]
+        if method in DEALT:
+            kept[1] = "dealt, nothing to correct"
+        lines.append([name, *kept, *(f"{one.value:.3f}" for one in paid)])
     n = rows["default", "discrepancy"].n
     note = (
         f"{n['professions']} held-out professions of the miniature world, {n['fits']} fits; 95 %"
@@ -312,7 +360,7 @@ def best(rows: Arms, shares: Sequence[float]) -> str:
 def verdicts() -> str:
     """Write one verdict for each situation, with what it rests on: its change to InfoNCE at each
     share."""
-    lines = [["you have", "do", "InfoNCE comes to", "ahead of it by"]]
+    lines = [["you have", "do", "InfoNCE comes to", "ahead of it by", "rests on"]]
     for have, (name, column, where) in SITUATIONS.items():
         rows = by_share(read(name), column, where)
         every = sorted(rows[BASE])
@@ -327,7 +375,9 @@ def verdicts() -> str:
             }
             at = [f"{rows[BASE][share].value:.3f} at {share:g}" for share in shares]
             ahead = "" if arm == BASE else ", ".join(starred(rows[arm][share]) for share in shares)
-            lines.append([told, alone.get(arm, arm), ", ".join(at), ahead])
+            seeds = rows[BASE][every[0]].n["seeds"]
+            rests = f"{seeds} seeds, {len(rows)} arms, `{name}.json`"
+            lines.append([told, alone.get(arm, arm), ", ".join(at), ahead, rests])
     note = (
         "The verdict is the arm of the highest mean over the shares of wrong pairs, if it is ahead"
         " of InfoNCE beyond its interval (*) at one of them. Intervals are over seeds and held-out"

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 
 RESULTS = Path(__file__).parent / "results"
@@ -60,7 +60,11 @@ class Rivals:
 
     def __init__(self, result: Result, task: str) -> None:
         (self.about,) = (p for p in result.provenance if p.task == task)
-        rows = [row for row in result.rows if row.task == task and "," not in row.metric]
+        rows = [
+            row
+            for row in result.rows
+            if row.task == task and "," not in row.metric and row.method not in CHANCES
+        ]
         self.rows = {(row.metric.partition("@")[0], row.method): row for row in rows}
         self.main = "max_skew" if ("max_skew", "none") in self.rows else "worst_group"
         self.sign = -1 if self.main == "max_skew" else 1

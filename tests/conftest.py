@@ -3,7 +3,6 @@
 import functools
 import gc
 import os
-from types import SimpleNamespace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
@@ -70,8 +69,7 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and
     pages draw them."""
-    none = SimpleNamespace(savefig=lambda *_, **__: None)
-    monkeypatch.setattr("vldebias.measure.report.dots", lambda rows: none)
+    monkeypatch.setattr("vldebias.measure.page._drawn", lambda *rows: b"")
 
 
 def pytest_unconfigure() -> None:

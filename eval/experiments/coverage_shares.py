@@ -1,5 +1,5 @@
-"""How often do the 95 % intervals of shares, parity gaps and MaxSkew hold the truth, by a judge
-alone and corrected?
+"""How often do the 95 % intervals of shares, gaps from even shares and MaxSkew hold the truth, by
+a judge alone and corrected?
 
 python -m eval.experiments.coverage_shares --json eval/results/coverage_shares.json   # about four
 minutes of one core python -m eval.experiments.coverage_shares --sets 100
@@ -46,7 +46,7 @@ GAP, SKEW = "parity gap", "MaxSkew"
 Bounds = tuple[float, float]
 Found = dict[
     str, Bounds
-]  # the interval of the share of each value, of the parity gap and of MaxSkew
+]  # the interval of the share of each value, of the gap from even shares and of MaxSkew
 
 
 def counted(truth: np.ndarray, n: int, rng: np.random.Generator) -> Found:

@@ -19,9 +19,11 @@ tables; of those within .02 of it, the one whose worst table is best. Once of th
 prompts alone, once of those that use unlabelled images (what `reference=` gives).
 
 Pipelines. Of the forms that merge, choose no value for each image and need no judge:
-gain     what is taken away of the parity gap's square, corrected for the number of images, as a
-share of none's cost     the share of subjects, and of people and birds outside the fit, that are
-lost; the largest counts harm     the share left is above 1 beyond its interval
+gain     what is taken away of the square of the gap from even shares, corrected for the number of
+images, as a share of none's
+cost     the share of subjects, and of people and birds outside the fit, that are lost; the
+largest counts
+harm     the share left is above 1 beyond its interval
 The same rule, over the one table that there is.
 """
 

@@ -64,9 +64,14 @@ FITS, LEFT_OUT = 3, 20  # fits, and professions that each leaves out
 OUTSIDE_IMAGES = 4  # of each outside prompt
 HALF = 0.5  # of what the pairs differ in
 SURE = 0.8  # of the judge: below it a gender is unknown
-SHARE = Metric("discrepancy, share of none", "parity gap, remaining share", "fact", "lower")
+SHARE = Metric(
+    "discrepancy, share of none", "gap from even shares, remaining share", "fact", "lower"
+)
 SHARE_OF_SQUARES = Metric(
-    "discrepancy_squared, share of none", "squared parity gap, remaining share", "fact", "lower"
+    "discrepancy_squared, share of none",
+    "squared gap from even shares, remaining share",
+    "fact",
+    "lower",
 )
 SHOWS = Metric("shows what was asked for", "shows what was asked for", "utility", "higher")
 OUTSIDE = {  # world of what is asked for -> prompts that state no profession

@@ -48,7 +48,7 @@ from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
-from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.result import CHANCE, Measurement, Result, TaskProvenance, TaskResult
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT
@@ -224,7 +224,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             if (
                 not row.subset
                 and row.metric.partition("@")[0] in KEPT
-                and row.method in ("none", *edits)
+                and row.method in ("none", CHANCE, *edits)
             ):
                 gathered.setdefault((row.metric, row.method), []).append(row)
         for method, value in split.order_kept(edits).items():

@@ -10,7 +10,7 @@ from browsing import NARROW, WIDE, looked_at, opened
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.measure.report import render
+from vldebias.measure.page import render
 from vldebias.measure.result import Result
 
 pytestmark = pytest.mark.slow

@@ -95,7 +95,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     suite.write_text(SUITE.replace("TABLE", str(tmp_path / "table.csv")))
     told = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
     assert {figure["task"] for figure in told["figures"]} == {"jobs"}
-    assert Result.read(out / "result.json").model_dump(mode="json", by_alias=True) == told
+    assert Result.read(out / "result.json").to_dict() == told
     text = run("run", str(suite), "--out", str(out), "--only", "jobs", heard=True)
     assert "jobs\tdiscrepancy\t" in text
     assert "page:" in text

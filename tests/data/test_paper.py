@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
-from vldebias.measure.report import published
 from vldebias.measure.result import Result
+from vldebias.measure.table import published
 from vldebias.options import Options
 from vldebias.progress import SILENT
 from vldebias.study.paper import (

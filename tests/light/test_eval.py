@@ -10,7 +10,7 @@ import pytest
 
 import vldebias
 from vldebias.errors import MissingPackageError
-from vldebias.measure.report import render
+from vldebias.measure.page import render
 from vldebias.measure.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
@@ -61,7 +61,7 @@ def test_evaluate_on_arrays_from_files(result: Result, tmp_path: Path) -> None:
 
 
 def test_a_page_with_charts_is_written(result: Result, tmp_path: Path) -> None:
-    assert "<img" in render(result, tmp_path / "page.html", beside=tmp_path).read_text(
+    assert "<svg" in render(result, tmp_path / "page.html", beside=tmp_path).read_text(
         encoding="utf-8"
     )
 

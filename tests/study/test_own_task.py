@@ -16,8 +16,9 @@ from vldebias.data import Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import JUDGES
 from vldebias.measure.metric import get_metric
-from vldebias.measure.report import grids, lines, render, told
+from vldebias.measure.page import grids, render
 from vldebias.measure.result import Result, TaskResult
+from vldebias.measure.table import readable
 from vldebias.metrics import METRICS
 from vldebias.registry import Registry
 from vldebias.study import TASKS, evaluate, load_suite
@@ -136,7 +137,7 @@ def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -
 
 
 def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_path: Path) -> None:
-    frame = told(measured)
+    frame = readable(measured)
     heads = [
         one for _, heads, _, _ in grids(frame[~frame.task.str.contains("cosines")]) for one in heads
     ]
@@ -146,8 +147,8 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
     rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
     rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
     rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
-    (line,) = lines(told(result(rows)))
-    assert line.costs == "mean over the groups -0.200 [-0.300, -0.100]"
+    (found,) = result(rows).conclusions()
+    assert found.cost == "mean over the groups 0.900 to 0.700 (-0.200 [-0.300, -0.100])"
 
 
 def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:

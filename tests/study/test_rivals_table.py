@@ -43,6 +43,7 @@ def test_a_value_is_the_mean_over_splits(result: Result) -> None:
     frame = result.to_pandas().query("task == 'jobs' and metric.str.startswith('max_skew')")
     titles = {
         "none",
+        "random",
         *(METHODS[name].title for name in ("cali", "difference", "equalise", "leace", "roboshot")),
     }
     assert set(frame.method) == {

@@ -8,7 +8,6 @@ from tests.refusals import refused
 from tests.study.painted_by_hand import GENDERS, chosen, paint
 from vldebias.errors import SuspectInputWarning
 from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
-from vldebias.measure.report import lines, told
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.result import Result
 from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
@@ -113,11 +112,8 @@ def test_people_correct_the_judge():
         metric.removeprefix("corrected_") for metric, _, _ in rows
     }
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
-    found = lines(told(Result.of("shares", [raw, mended], seconds=1.0)))
-    assert [one.row.metric for one in found] == [
-        "discrepancy_squared",
-        "corrected_discrepancy_squared",
-    ]
+    found = Result.of("shares", [raw, mended], seconds=1.0).conclusions()
+    assert [conclusion.metric for conclusion in found] == ["discrepancy", "corrected_discrepancy"]
 
 
 def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_images():

@@ -17,8 +17,8 @@ import vldebias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.loading import text_host
-from vldebias.measure.report import published
 from vldebias.measure.result import Result
+from vldebias.measure.table import published
 from vldebias.methods import METHODS, Problem
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options

@@ -20,6 +20,7 @@ from vldebias.errors import InvalidInputError
 if TYPE_CHECKING:
     from vldebias.measure.result import Result
 
+STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
 out = Console()
 err = Console(stderr=True)
 
@@ -111,7 +112,7 @@ def device_of(name: str | None) -> str:
 
 def write_run(result: Result, folder: Path) -> Path:
     """Write a result, its page and the manifest of the folder; return the page."""
-    from vldebias.measure.report import render
+    from vldebias.measure.page import render
     from vldebias.study.run import PAGE, RESULT, write_manifest
 
     result.write(folder / RESULT)
@@ -174,15 +175,19 @@ def print_result(
     or all as JSON."""
     if as_json:
         written = {name: str(path) for name, path in files.items()}
-        print_json(
-            result.model_dump(mode="json", by_alias=True)
-            | ({"files": written} if len(files) > 1 else {})
-        )
+        print_json(result.to_dict() | ({"files": written} if len(files) > 1 else {}))
         return
-    from vldebias.measure.report import tab_rows, text
+    from vldebias.measure.text import tab_rows, text
 
-    if not piped(*tab_rows(result, measures)):
-        out.print(Text(text(result, measures, most=200)), soft_wrap=True)
+    if out.is_terminal:
+        shown = Text(text(result, measures, width=min(out.width, 100)))
+        for verdict, style in STYLES.items():
+            shown.highlight_regex(rf"(?<!no )\b{verdict}\b", style)
+        out.print(shown, soft_wrap=True)
+    else:
+        for conclusion in result.conclusions(measures):
+            typer.echo(f"# {conclusion.sentence}")
+        piped(*tab_rows(result, measures))
     for sentence in result.provenance[0].description.split(". ") if len(files) > 1 else ():
         say(f"{sentence.rstrip('.')}.")
     for name, path in files.items():

@@ -56,7 +56,7 @@ def report(
     """
     path = _file_of(result)
     from vldebias.files import digest
-    from vldebias.measure.report import render
+    from vldebias.measure.page import render
     from vldebias.measure.result import Result
     from vldebias.study import run
 
@@ -82,7 +82,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --json
     """
-    from vldebias.measure.report import compare
+    from vldebias.measure.compare import compare
     from vldebias.measure.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))

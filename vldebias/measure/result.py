@@ -15,209 +15,50 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from html import escape
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import commit, digest, read_bytes, shielded, versions, write_atomically
-from vldebias.measure.metric import Metric, get_metric
-from vldebias.measure.resampling import percentile_interval, resampled_values
+from vldebias.measure.conclusion import Conclusion, conclusions
+from vldebias.measure.page import dots, notebook
+from vldebias.measure.rows import (
+    CHANCE,
+    CHANCES,
+    COLUMNS,
+    DEALT,
+    NONE,
+    NUMBERS,
+    Bounds,
+    Measurement,
+    TaskProvenance,
+    TaskResult,
+)
+from vldebias.measure.table import Measures, readable
+from vldebias.measure.text import text
+
+__all__ = [
+    "CHANCE",
+    "CHANCES",
+    "COLUMNS",
+    "DEALT",
+    "NONE",
+    "Bounds",
+    "Measurement",
+    "Result",
+    "TaskProvenance",
+    "TaskResult",
+]
+
+LINE = 400  # letters that JSON has in a line, so that a row of a result fits
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Plot
-    from PIL.Image import Image
-
-# the method of rows about the model without an edit, from which the changes of the others are
-# counted
-NONE = "none"
-CHANCE = (  # the method of rows about random rankings: their mean, and the middle 95 % of them
-    "random"
-)
-NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
-COLUMNS = (
-    "task",
-    "metric",
-    "method",
-    "subset",
-    *NUMBERS[:6],
-    "n",
-    "better",
-    *NUMBERS[6:],
-    "uses_labels",
-    "counts",
-)
-Bounds = tuple[float, float]
-
-
-class Measurement(BaseModel, extra="forbid"):
-    """Hold one number with the 95 % `interval` of its value; `change` is that of the paired
-    difference to "none".
-
-    task: birds, portraits, generation, ...; metric: worst_group, max_skew@10, ...; method: none,
-    orth, cali, ...
-    better: "higher", "lower" or "neither". n: what was resampled and how many of it.
-    subset: the part that it is about, such as a group, a query or "unseen professions"; "" for the
-    whole. lam, strength: of the method, where it has them. uses_labels: the method was given labels
-    of images.
-    """
-
-    task: str
-    metric: str
-    method: str
-    value: float
-    interval: tuple[float, float]
-    change: tuple[float, float, float] | None = None
-    better: str
-    n: dict[str, int]
-    subset: str = ""
-    lam: float | None = None
-    strength: float | None = None
-    uses_labels: bool = False
-
-
-class TaskProvenance(BaseModel, extra="forbid"):
-    """Hold what a task did, in enough detail to repeat it.
-
-    title: what a report calls the task; settings: conventions and parameters that change the
-    measurements (k, prior, thresholds, resampling). fingerprint: of the weights; data: what was
-    measured on -> digest of it.
-    methods: name -> its lam, strength, prompts, and what "auto" chose.
-    """
-
-    task: str
-    description: str
-    model: str = ""
-    fingerprint: dict[str, Any] | None = None
-    prompts: str = ""
-    prompts_hash: str = ""
-    split: str = ""
-    methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    seeds: list[int] = Field(default_factory=list)
-    n: dict[str, int] = Field(default_factory=dict)
-    title: str = ""
-    data: dict[str, str] = Field(default_factory=dict)
-    settings: dict[str, Any] = Field(default_factory=dict)
-
-
-@dataclass
-class TaskResult:
-    """Hold the rows of one task, in the order in which they were added, and what they were measured
-    with.
-
-    pictures: file stem -> (caption, plot): what no row can give back, such as strips of images.
-    """
-
-    provenance: TaskProvenance
-    rows: list[Measurement] = field(default_factory=list)
-    pictures: dict[str, tuple[str, Plot | Image]] = field(default_factory=dict)
-
-    def add(
-        self,
-        metric: str | Metric,
-        method: str,
-        value: float,
-        interval: Bounds | None = None,
-        *,
-        n: Mapping[str, int],
-        change: tuple[float, float, float] | None = None,
-        subset: str = "",
-        **details: Any,
-    ) -> None:
-        """Add one row; "none", random rankings and facts have no change.
-
-        interval: None: the value is exact. details: lam, strength, uses_labels, by default those
-        that the provenance has of the method. An unknown metric raises InvalidInputError.
-        """
-        about = get_metric(metric)
-        names: Any = {
-            "task": self.provenance.task,
-            "metric": about.name,
-            "method": method,
-            "subset": subset,
-        }
-        told = self.provenance.methods.get(method, {})
-        known = {
-            key: told[key]
-            for key in ("lam", "strength", "uses_labels")
-            if told.get(key) is not None
-        }
-        details = {"better": about.better, "n": dict(n), **known, **details}
-        own = None if method in (NONE, CHANCE) or about.kind == "fact" else change
-        self.rows.append(
-            Measurement(
-                **names, value=value, interval=interval or (value, value), change=own, **details
-            )
-        )
-
-    def add_draws(
-        self,
-        metric: str | Metric,
-        values: Mapping[str, float],
-        draws: Mapping[str, np.ndarray] | None = None,
-        *,
-        n: Mapping[str, int],
-        interval: Callable[[float, np.ndarray], Bounds] | None = None,
-        subset: str = "",
-    ) -> None:
-        """Add a row per method with its paired change to "none".
-
-        values: method -> value. draws: method -> what it takes in the same resamples (b,); None:
-        values are exact.
-        interval: reads one off a value and its draws, the middle 95 % by default; it is cut at the
-        metric's bounds.
-        """
-
-        def ends(value: float, method: str, less: str | None = None) -> Bounds:
-            if draws is None:
-                return value, value
-            with np.errstate(invalid="ignore"):  # a resample that has no value is not a number
-                own = draws[method] - (0 if less is None else draws[less])
-            return interval(value, own) if interval else percentile_interval(own[np.isfinite(own)])
-
-        least, most = get_metric(metric).bounds
-        for method, value in values.items():
-            moved = value - values.get(NONE, np.nan)
-            change = (
-                (moved, *ends(moved, method, NONE)) if NONE in values and method != NONE else None
-            )
-            low, high = ends(value, method)
-            self.add(
-                metric,
-                method,
-                value,
-                (max(low, least), min(high, most)),
-                n=n,
-                change=change,
-                subset=subset,
-            )
-
-    def add_resampled(
-        self,
-        metric: str | Metric,
-        values: Mapping[str, np.ndarray],
-        *,
-        n: Mapping[str, int],
-        subset: str = "",
-        statistic: Callable[..., np.ndarray] | None = None,
-        resamples: int = 2000,
-        seed: int = 0,
-    ) -> None:
-        """Add a row per method from values (n,) of the same n units: percentile intervals over
-        units, changes paired.
-
-        A width of 0 says that resampling shows no variation and not that there is none: such
-        intervals cover where there are some tens of units that differ. statistic: from resampled
-        values (b, n) to (b,); None is the mean.
-        """
-        drawn = resampled_values(values, statistic=statistic, resamples=resamples, seed=seed)
-        self.add_draws(metric, *drawn, n=n, subset=subset)
 
 
 class Result(BaseModel, extra="forbid", populate_by_name=True):
@@ -238,6 +79,14 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     date: str | None = None
     command: str | None = None
     platform: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_conclusions(cls, content: Any) -> Any:
+        """Leave out what `to_dict` adds, since it follows from the rows."""
+        if not isinstance(content, dict):
+            return content
+        return {name: value for name, value in content.items() if name != "conclusions"}
 
     @classmethod
     def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
@@ -328,24 +177,29 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             " plot(), write())"
         )
 
-    def __str__(self) -> str:
-        """Return the wholes as a table of at most 40 lines."""
-        from vldebias.measure.report import text
+    def conclusions(self, measures: Measures = ()) -> list[Conclusion]:
+        """Return what was found: a conclusion for each task that has a measure of bias.
 
+        measures: (task, metric) to conclude on; all of them where none is named.
+        """
+        return conclusions(readable(self), self.provenance, measures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `write` writes, with the conclusions under "conclusions"."""
+        found = [conclusion.model_dump(mode="json") for conclusion in self.conclusions()]
+        return {"conclusions": found, **self.model_dump(mode="json", by_alias=True)}
+
+    def __str__(self) -> str:
+        """Return the conclusions and the rows that they rest on, at most 25 lines."""
         return text(self) if self.rows else repr(self)
 
     def _repr_html_(self) -> str:
-        """Return the wholes as a table: value, interval, and change from none."""
-        from vldebias.measure.report import told
-
-        t = told(self).query("whole")[["task", "measure", "name", "number", "moved", "verdict"]]
-        return f"<h3>{escape(self.name)}</h3>{t.to_html(index=False)}"
+        """Return the conclusions and at most eight rows that they rest on."""
+        return notebook(self)
 
     def plot(self) -> Plot:
         """Draw value and interval of every method, a panel per task and metric of the wholes."""
-        from vldebias.measure.report import dots, told
-
-        return dots(told(self).query("whole"))
+        return dots(readable(self).query("whole"), self.provenance)
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the frame as CSV with all digits; text that a spreadsheet would read as a formula
@@ -361,12 +215,13 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         compact: write the rows as parquet next to it (a twentieth of the size), the provenance
         readable in the JSON.
         """
-        path, content = Path(path), self.model_dump(mode="json", by_alias=True)
+        path = Path(path)
+        content = self.to_dict()
         if compact:
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
-        return write_atomically(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        return write_atomically(path, laid_out(content) + "\n")
 
     @classmethod
     def read(cls, path: str | Path) -> Result:
@@ -405,6 +260,24 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         raise InvalidInputError(
             f"{path}: got {problem}; expected a result of `vldebias eval` or `Result.write`"
         )
+
+
+def laid_out(value: Any, depth: int = 0) -> str:
+    """Write JSON with a line for each row: what fits in a line stays in one."""
+    short = json.dumps(value, ensure_ascii=False)
+    if len(short) <= LINE or not isinstance(value, (dict, list)):
+        return short
+    deeper = depth + 1
+    if isinstance(value, dict):
+        # Names may be numbers, which JSON writes as text.
+        names = [json.dumps(str(name), ensure_ascii=False) for name in value]
+        inside = zip(names, value.values(), strict=True)
+        parts = [f"{name}: {laid_out(item, deeper)}" for name, item in inside]
+    else:
+        parts = [laid_out(item, deeper) for item in value]
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    margin = "\n" + " " * deeper
+    return start + margin + f",{margin}".join(parts) + "\n" + " " * depth + end
 
 
 def _command() -> str | None:

@@ -1,7 +1,8 @@
 """Evaluate a method: measure what it changes, what it costs, and how certain both figures are."""
 
 from vldebias.judge.judges import VlmJudge
-from vldebias.measure.report import compare, render
+from vldebias.measure.compare import compare
+from vldebias.measure.page import render
 from vldebias.measure.result import Result, TaskResult
 from vldebias.options import Options
 from vldebias.study.auditing import audit

@@ -333,6 +333,7 @@ class GenerationTask(Task):
             table["right"] = (
                 labels.codes == table.stated.map(code_of) if attribute == about else np.nan
             )
+            self._note_dealt(result, list(read.values()))
             self._add_shares(result, made, table, labels.names, not results)
             self._add_means(result, made, table, not results)
             results.append(result)
@@ -350,6 +351,16 @@ class GenerationTask(Task):
                     **self._boot,
                 )
         return results
+
+    def _note_dealt(self, result: TaskResult, judged: Sequence[Sequence[str]]) -> None:
+        """Note which methods deal the judged values to all images, whose shares are not drawn.
+
+        judged: the values of each attribute.
+        """
+        methods = result.provenance.methods
+        for name, variant in self.ways.items():
+            if name in methods and variant.deals(judged):
+                methods[name]["deals"] = True
 
     @property
     def _boot(self) -> dict[str, Any]:

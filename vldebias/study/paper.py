@@ -18,8 +18,9 @@ from vldebias.errors import InvalidInputError, VldebiasError, did_you_mean, need
 from vldebias.files import write_atomically
 from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, load_host
 from vldebias.judge.judges import ClipJudge
-from vldebias.measure.report import published, write_page
+from vldebias.measure.page import write_page
 from vldebias.measure.result import Measurement, Result
+from vldebias.measure.table import published
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug

@@ -33,9 +33,10 @@ from vldebias.files import (
 from vldebias.hosts import Host, TextTable, attachment_of, resolve
 from vldebias.hosts.base import TEXT
 from vldebias.hosts.loading import Loaded
-from vldebias.measure.report import render
+from vldebias.measure.page import render
 from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
-from vldebias.methods import Method, get_method
+from vldebias.methods import METHODS, Method, get_method
+from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
 from vldebias.pictures import write_png
 from vldebias.progress import SILENT, Progress
@@ -352,7 +353,8 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
         drawn = about.split == "generated" and pipeline is not None and pipeline not in about.model
         model = f"{pipeline} ({about.model})" if drawn else about.model  # as the user named it
         title = f"{task.title}: {about.title}" if about.title else task.title
-        stored.append((about.model_copy(update={"title": title, "model": model}), part.rows))
+        described = about.model_copy(update={"title": title, "model": model})
+        stored.append((_shown(described), part.rows))
     finished = Finished(key=key, parts=stored, seconds=round(time.monotonic() - started, 1))
     content = finished.model_dump_json(indent=1) + "\n"
     if first:
@@ -361,6 +363,16 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
     return Finished.model_validate_json(
         content
     )  # as a later run will read it: tuples in settings become lists
+
+
+def _shown(about: TaskProvenance) -> TaskProvenance:
+    """Return what a task was measured with, and what pages show of it: the colour of each method,
+    and whether the pictures are those of the miniature world."""
+    methods = {}
+    for name, facts in about.methods.items():
+        methods[name] = {**facts, "color": METHODS[name].color} if name in METHODS else facts
+    is_miniature = about.split.split(" ")[0] in WORLDS or about.model.split(" ")[0] == "miniature"
+    return about.model_copy(update={"methods": methods, "is_miniature": is_miniature})
 
 
 def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from vldebias.judge.scores import last_judgements
 from vldebias.measure.classification import agreement
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import Interval, percentile_interval, wilson_interval
-from vldebias.measure.result import CHANCE, NONE, TaskProvenance, TaskResult
+from vldebias.measure.result import CHANCE, DEALT, NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import (
     LEAST,
     NOT_LABELLED,
@@ -59,9 +59,9 @@ ABOUT = f"Images, and what each shows, as a table or people say; none is unknown
 ABOUT_CORRECTED = (
     "A judge answered about every image and people about some. Corrected figures are right whatever"
     " the judge does, if the labelled images were chosen at random (prediction-powered inference)."
-    " Shares are of all images, unknown ones included; parity gap and MaxSkew of all images whose"
-    " value can be told; the squared parity gap is the mean over prompts with two or more labels"
-    " under every method."
+    " Shares are of all images, unknown ones included; the gap from even shares and MaxSkew of all"
+    " images whose value can be told; its unbiased square is the mean over prompts with two or more"
+    " labels under every method."
 )
 
 
@@ -120,6 +120,11 @@ def add_shares(
                     n=n,
                     subset=subset,
                 )
+        deals = [m for m in counts if result.provenance.methods.get(m, {}).get("deals")]
+        if deals:
+            mean = dealt_gaps(counts[deals[0]], resamples=resamples, seed=seed).mean(axis=1)
+            ends = percentile_interval(mean)
+            result.add("discrepancy", DEALT, float(mean.mean()), ends, n=n, subset=subset)
         add("unknown", {m: one[:, -1] for m, one in shares.items()}, n=n, subset=subset)
         if recognised is not None:
             add("recognised", recognised, n=n, subset=subset)
@@ -167,6 +172,26 @@ def add_shares(
                 result.add(
                     "share", method, share, ends, n={"images": size}, subset=f"{prompt}: {name}"
                 )
+
+
+def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:
+    """Return gaps from even shares (resamples, p) of values that are dealt evenly.
+
+    The images that the judge cannot tell are left out at random, which makes even shares uneven.
+    Where the deal has a remainder, the first values have one image more.
+
+    counts: (p, values + 1) images of each prompt by what they show, unknown last.
+    """
+    rng = np.random.default_rng(seed)
+    values = counts.shape[1] - 1
+    gaps = np.zeros((resamples, len(counts)))
+    for place, images in enumerate(counts.round().astype(int)):
+        total = int(images.sum())
+        dealt = np.full(values, total // values)
+        dealt[: total % values] += 1
+        known = rng.multivariate_hypergeometric(dealt, int(images[:-1].sum()), size=resamples)
+        gaps[:, place] = discrepancies(known)
+    return gaps
 
 
 def _corrected_block(

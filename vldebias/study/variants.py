@@ -88,6 +88,16 @@ class Variant(Strict):
             by_default or isinstance(get_method(self.method), Balanced)
         )
 
+    def deals(self, judged: Sequence[Sequence[str]]) -> bool:
+        """Return whether every image is dealt a value of each attribute.
+
+        judged: the values of each attribute.
+        """
+        sets = [part for prompts in self.prompts for part in prompts.parts or (prompts,)]
+        dealt = [{value.casefold() for value in prompts.attributes} for prompts in sets]
+        is_each = all({value.casefold() for value in values} in dealt for values in judged)
+        return self.rewrites and self.strength == 1 and is_each
+
     @property
     def _lam(self) -> float | None:
         return self.lam if get_method(self.method).has_lam else None

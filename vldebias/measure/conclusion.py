@@ -1,0 +1,224 @@
+"""Say what was found: a conclusion for each task, which terminal, page, notebook, JSON and
+comparison share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from vldebias.measure.metric import get_metric
+from vldebias.measure.rows import TaskProvenance
+from vldebias.measure.table import GAP, SQUARED, TOO_FEW, Measures, moved, named, to_remove
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# the method that `debias` attaches where none is named: conclusions are about it
+ATTACHED = "default"
+# the measure that a conclusion is about, if there is one of them: corrected by people, then plain
+LEADS = (f"corrected_{GAP}", GAP)
+RANK = {"better": -3, "changed": -2, "worse": -1}
+# methods that need no edit at all, such as another threshold: what any edit has to beat
+BASELINES = {"none@median": "no edit, threshold at the median"}
+
+
+class Conclusion(BaseModel, extra="forbid"):
+    """Hold what one method does to the bias of one task, and what that costs.
+
+    before, after: values of the measure without and with the method. interval: of after. change:
+    value, low, high. chance: what random rankings or draws give; chance_after: the same for the
+    method, where it deals values to images. n: what was resampled, such as "20 professions".
+    enough: how many of them would tell, where there are too few. baseline: the best that needs no
+    edit, "" where there is none. worse: the part that lost most.
+    verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the model
+    is at chance), "equal" or "changed" (where no direction is better).
+    """
+
+    task: str
+    question: str
+    metric: str
+    subset: str
+    measure: str
+    method: str
+    before: float
+    after: float
+    interval: tuple[float, float]
+    change: tuple[float, float, float]
+    chance: float | None
+    chance_after: float | None
+    cost: str
+    baseline: str
+    worse: str
+    n: str
+    enough: int | None
+    verdict: str
+    sentence: str
+
+
+def conclusions(
+    frame: pd.DataFrame, provenance: Sequence[TaskProvenance] = (), measures: Measures = ()
+) -> list[Conclusion]:
+    """Return a conclusion for each task that has a measure of bias, in the order of the rows.
+
+    It is about the method that `debias` attaches if that was measured, else about the one that
+    gains most; methods with labels do not count. Distances between texts are left out where
+    anything else was measured: they search, classify or generate nothing.
+
+    frame: of `readable`. provenance: of its tasks. measures: (task, metric) to conclude on.
+    """
+    found = []
+    for _, block in frame[frame.change.notna()].groupby("task", sort=False):
+        row = _leading(block, measures)
+        if row is not None:
+            found.append(conclude(frame, row))
+    of_images = [
+        conclusion
+        for conclusion in found
+        if get_metric(conclusion.metric, strict=False).of != "texts"
+    ]
+    return of_images or found
+
+
+def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
+    """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
+    block = frame[frame.task == row.task]
+    facts: dict[str, Any] = {
+        "task": row.task,
+        "question": _question(row),
+        "metric": row.metric,
+        "subset": row.subset,
+        "measure": row.measure,
+        "method": row.name,
+        "before": row.before,
+        "after": row.value,
+        "interval": (row.low, row.high),
+        "change": (row.change, row.change_low, row.change_high),
+        "chance": _number_or_none(row.chance),
+        "chance_after": _number_or_none(row.chance_after),
+        "cost": _cost(block, row),
+        "baseline": _baseline(block, row),
+        "worse": _who_got_worse(block, row),
+        "n": f"{row.n:,} {next(iter(json.loads(row.counts)), '')}",
+        "enough": _enough(block, row),
+        "verdict": row.verdict,
+    }
+    return Conclusion(**facts, sentence=_sentence(facts, _unbiased(block, row)))
+
+
+def _leading(block: pd.DataFrame, measures: Measures) -> Any:
+    """Return the row that a conclusion is about; None where no bias was measured."""
+    wholes = block[block.whole & ~block.uses_labels]
+    bias = named(wholes[wholes.kind == "bias"], measures)
+    if bias.empty:
+        return None
+    metric = next((name for name in LEADS if name in set(bias.metric)), bias.metric.iloc[0])
+    lead = bias[bias.metric == metric]
+    lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
+    lead = lead[~lead.method.isin(BASELINES)] if len(lead) > 1 else lead
+    ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
+    return next((row for row in ranked if row.method == ATTACHED), ranked[0])
+
+
+def _question(row: Any) -> str:
+    part = f", {row.subset}," if row.subset else ""
+    return f"What does {row.name} do to the {row.title}{part} of {row.task}?"
+
+
+def _number_or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _unbiased(block: pd.DataFrame, row: Any) -> Any:
+    """Return the row of the unbiased square that the verdict of a gap of drawn images rests on."""
+    if row.metric != GAP or row.is_dealt:
+        return None
+    is_same = (block.subset == row.subset) & (block.name == row.name)
+    same = block[is_same & (block.metric == SQUARED) & block.change.notna()]
+    return None if same.empty else next(same.itertuples())
+
+
+def _enough(block: pd.DataFrame, row: Any) -> int | None:
+    """Return how many units would tell, where there are too few."""
+    if row.verdict != TOO_FEW:
+        return None
+    tested = _unbiased(block, row) or row
+    effect = to_remove(tested)
+    if effect <= 0:
+        return None
+    # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
+    width = tested.change_high - tested.change_low
+    return math.ceil(row.n * (2 * width / effect) ** 2)
+
+
+def _cost(block: pd.DataFrame, row: Any) -> str:
+    """Write what a method costs: each utility that got worse, else the first, else that none was
+    measured."""
+    is_cost = (block.kind == "utility") & (block.name == row.name) & block.whole
+    costs = block[is_cost & block.change.notna()].drop_duplicates("metric", keep="last")
+    if "average_reweighted" in set(costs.metric):
+        costs = costs[costs.metric != "average"]
+    if costs.empty:
+        return "not measured"
+    worse = costs[costs.verdict == "worse"]
+    if worse.empty:
+        return f"none beyond its interval; {_paid(next(costs.itertuples()))}"
+    return "; ".join(_paid(cost) for cost in worse.itertuples())
+
+
+def _paid(cost: Any) -> str:
+    change = moved((cost.change, cost.change_low, cost.change_high))
+    return f"{cost.title} {cost.before:.3f} to {cost.value:.3f} ({change})"
+
+
+def _baseline(block: pd.DataFrame, row: Any) -> str:
+    """Write what the best simple baseline comes to, where one was measured."""
+    is_same = (block.metric == row.metric) & (block.subset == row.subset)
+    simple = block[is_same & block.method.isin(BASELINES)]
+    if simple.empty:
+        return ""
+    best = simple.loc[simple.value.idxmax() if row.better == "higher" else simple.value.idxmin()]
+    return f"{BASELINES[best.method]}: {best.number}"
+
+
+def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
+    """Write how many parts got worse and which most; "" where none did."""
+    parts = block[~block.whole & (block.name == row.name)]
+    lost = parts[parts.verdict == "worse"]
+    if lost.empty:
+        return ""
+    most = lost.loc[lost.change.abs().idxmax()]
+    alike = parts[(parts.metric == most.metric) & (parts.units == most.units)]
+    count = (alike.verdict == "worse").sum()
+    return (
+        f"{most.title} got worse in {count} of {len(alike)} parts under {row.name}, most"
+        f" {most.subset}: {most.moved}"
+    )
+
+
+def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
+    """Write a conclusion in words."""
+    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
+    notes = [f"change {moved(facts['change'])}"]
+    if facts["chance"] is not None:
+        notes.append(f"chance {facts['chance']:.3f}")
+    if facts["chance_after"] not in (None, facts["chance"]):
+        notes.append(f"dealt evenly {facts['chance_after']:.3f}")
+    if unbiased is not None and unbiased.verdict in ("better", "worse"):
+        notes.append(
+            "its square without the noise of few images"
+            f" {unbiased.before:.3f} to {unbiased.value:.3f} ({unbiased.moved})"
+        )
+    verdict = facts["verdict"]
+    if facts["enough"] is not None:
+        verdict += f" from {facts['n']}, {facts['enough']:,} would do"
+    words = f"{facts['task']}: {verdict}. The {facts['measure']}"
+    words += f" goes from {facts['before']:{form}} to {facts['after']:{form}} with"
+    words += f" {facts['method']} ({'; '.join(notes)}). Cost: {facts['cost']}."
+    if facts["baseline"]:
+        words += f" Simplest: {facts['baseline']}."
+    return words

@@ -1,0 +1,237 @@
+"""Show a result as a page: what was found in sentences, the table and pictures that show it, and
+the evidence folded.
+
+Names of methods, groups and prompts may hold anything: jinja2 and `for_matplotlib` escape them.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vldebias.errors import need
+from vldebias.files import write_atomically
+from vldebias.measure.conclusion import Conclusion, conclusions
+from vldebias.measure.metric import get_metric
+from vldebias.measure.rows import CHANCES, NONE, TaskProvenance
+from vldebias.measure.table import TEMPLATES, readable
+from vldebias.measure.text import LABELS
+from vldebias.pictures import INK, for_matplotlib, read_png, subplots
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure as Plot
+
+    from vldebias.measure.result import Result
+
+GRID, LABELLED = "#e4e7eb", "#c9ccd1"  # of charts: lines, and methods that were given labels
+OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
+MOST = 8  # rows of the first table
+
+
+def plain(value: Any) -> str:
+    """Return a setting in readable form, without braces and quotes."""
+    if isinstance(value, Mapping):
+        return "; ".join(
+            f"{k}: {plain(v)}" if v not in ({}, None) else str(k) for k, v in value.items()
+        )
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plain, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def grids(
+    block: pd.DataFrame,
+) -> Iterator[tuple[str, list[str], list[tuple[str, list[Any]]], bool]]:
+    """Yield (caption, heads, rows of cells, or None, whether of parts): methods by measures, parts
+    by methods."""
+    block = block.assign(title=block.title + block.hint.where(block.whole, ""))
+    layouts = ((False, "subset", "name", "title"), (True, "title", "subset", "name"))
+    for is_parts, split, down, across in layouts:
+        for caption, rows in block[block.whole != is_parts].groupby(split, sort=False):
+            cells = {(getattr(row, down), getattr(row, across)): row for row in rows.itertuples()}
+            heads = list(rows[across].unique())
+            lines = [
+                (name, [cells.get((name, head)) for head in heads]) for name in rows[down].unique()
+            ]
+            title = f"{caption} by part" if is_parts else str(caption) or "By method"
+            yield title, heads, lines, is_parts
+
+
+def render(result: Result, path: Path, *, beside: Path) -> Path:
+    """Write the page of a result: one HTML file with tables, a plot and pictures inside, and the
+    rows as CSV.
+
+    beside: the folder with the run's pictures that cannot be drawn from rows, such as images of the
+    same seeds.
+    """
+    frame = readable(result)
+    found = conclusions(frame, result.provenance)
+    pictures = _pictures(result.name, beside)
+    front = front_rows(frame, found)
+    models = dict.fromkeys(about.model for about in result.provenance if about.model)
+    are_miniature = [about.is_miniature for about in result.provenance]
+    values = {
+        "result": result,
+        "models": list(models),
+        "conclusions": found,
+        "front": list(front.itertuples()),
+        "lead": pictures[:1],
+        "blocks": _blocks(result, frame, pictures[1:]),
+        "dots": _drawn(front, result.provenance) if found else b"",
+        "cartoons": bool(are_miniature) and all(are_miniature),
+        "published": any(frame.published.notna()),
+        "labels": LABELS if frame.uses_labels.any() else "",
+        "csv": result.to_csv(path.with_suffix(".csv")).name,
+    }
+    return write_page(path, "report", values)
+
+
+def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame:
+    """Return the rows that conclusions rest on, at most eight: the method of each conclusion and
+    none first, then what else was measured there."""
+    places = {(one.task, one.metric, one.subset): one.method for one in found}
+    keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
+    rows = frame[[key in places for key in keys]].drop_duplicates(["task", "measure", "name"])
+    is_named = [
+        row.method == NONE or row.name == places[row.task, row.metric, row.subset]
+        for row in rows.itertuples()
+    ]
+    ranked = rows.assign(is_further=[not named for named in is_named])
+    chosen = ranked.sort_values("is_further", kind="stable").head(MOST).index
+    return rows.loc[rows.index.isin(chosen)]
+
+
+def notebook(result: Result) -> str:
+    """Return what a notebook shows of a result: the conclusions, and the rows that they rest on."""
+    frame = readable(result)
+    found = conclusions(frame, result.provenance)
+    rows = front_rows(frame, found) if found else frame[frame.whole].head(MOST)
+    table = rows[["task", "measure", "name", "number", "moved", "verdict"]]
+    sentences = "".join(f"<li>{escape(conclusion.sentence)}</li>" for conclusion in found)
+    return f"<h3>{escape(result.name)}</h3><ul>{sentences}</ul>{table.to_html(index=False)}"
+
+
+def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
+    """Return the pictures of a run with what they say of themselves; generated images come
+    first."""
+    files = sorted(folder.glob("*.png"), key=lambda file: ("side-by-side" not in file.stem, file))
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError):  # a file of somebody else that is no PNG
+            metadata = read_png(file, pixels=False)[1]
+            if metadata.get("run") == name and "caption" in metadata:
+                found.append((metadata, file.read_bytes()))
+    return found
+
+
+def _blocks(
+    result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, Any], bytes]]
+) -> list[dict[str, Any]]:
+    """Return the evidence of each task: what it did, its pictures and its tables."""
+    known = {about.task: about for about in result.provenance}
+    blocks = []
+    for task, block in frame.groupby("task", sort=False):
+        about = known.get(str(task)) or TaskProvenance(task=str(task), description="")
+        shown = [picture for picture in pictures if picture[0].get("task") == task]
+        blocks.append({"about": about, "pictures": shown, "grids": list(grids(block))})
+    return blocks
+
+
+def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> bytes:
+    """Return the plot of rows as SVG, whose letters are text in the page's type."""
+    drawn = io.BytesIO()
+    with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
+        dots(rows, provenance).savefig(
+            drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
+    # Inside a page it needs no names of other places.
+    content = re.sub(
+        rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\"", b"", drawn.getvalue(), flags=re.S
+    )
+    return content[content.find(b"<svg") :]
+
+
+def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
+    """Fill a template (report or paper) and write it as one HTML file; no network needed."""
+    jinja2 = need("jinja2")
+    loader = jinja2.FileSystemLoader(TEMPLATES)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "plain": plain,
+        "inline": lambda png: base64.b64encode(png).decode(),
+        "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
+    }
+    return write_atomically(path, environment.get_template(f"{template}.html.jinja").render(values))
+
+
+def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
+    """Draw a panel per summary measure: a line per method, its value with its interval, and the
+    value at chance.
+
+    A measure has one scale, whatever the task: that of its bounds, else from 0 to the largest end
+    of all its rows.
+    """
+    colors = {
+        method: facts["color"]
+        for about in provenance
+        for method, facts in about.methods.items()
+        if "color" in facts
+    }
+    panels = list(rows.groupby(["task", "title", "subset"], sort=False))
+    across = min(len(panels), 3)
+    down, high = -(-len(panels) // across), max(panel.name.nunique() for _, panel in panels)
+    plot, axes = subplots(down, across, (1.4 + 3.1 * across, (0.8 + 0.24 * high) * down))
+    for axis, ((task, _, _), panel) in zip(axes, panels, strict=False):
+        points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
+        for r in panel[panel.method.isin(CHANCES)].itertuples():
+            axis.axvspan(r.low, r.high, color=GRID, zorder=0)
+        for r in points[points.method == NONE].itertuples():
+            axis.axvline(r.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+        for place, r in enumerate(points.itertuples()):
+            shade = colors.get(r.method, OTHERS[sum(r.method.encode()) % len(OTHERS)])
+            shade, ends = (
+                LABELLED if r.uses_labels else shade,
+                np.maximum([[r.value - r.low], [r.high - r.value]], 0),
+            )
+            axis.errorbar(
+                [r.value], [place], xerr=ends, fmt="o", markersize=4.5, color=shade, capsize=2
+            )
+        axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
+        axis.set_ylim(len(points) - 0.5, -0.5)
+        first = panel.iloc[0]
+        same, (low, high) = (
+            rows[rows.metric == first.metric],
+            get_metric(first.metric, strict=False).bounds,
+        )
+        low = low if np.isfinite(low) else min(0.0, same.low.min())
+        high = high if np.isfinite(high) else max(0.0, same.high.max())
+        margin = 0.02 * ((high - low) or 1)
+        axis.set_xlim(low - margin, high + margin)
+        title = (
+            fill(for_matplotlib(f"{task}: {first.measure}"), 44)
+            + f"\n{first.hint.strip(' ()')}".rstrip()
+        )
+        axis.set_title(title, fontsize=8.5, color=INK)
+        axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
+        axis.set_axisbelow(True)
+        axis.tick_params(labelsize=8, colors=INK, length=0)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.spines["bottom"].set_color(GRID)
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    plot.tight_layout()
+    return plot

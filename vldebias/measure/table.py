@@ -1,0 +1,260 @@
+"""Make the data frame of a result readable: titles, numbers with intervals, verdicts, chance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vldebias.errors import need
+from vldebias.measure.metric import get_metric
+from vldebias.measure.rows import CHANCE, DEALT, NONE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.measure.result import Result
+
+TEMPLATES = Path(__file__).parent / "templates"
+DAGGER = "†"  # of methods that were given labels
+FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order differ by that much
+# "nothing to remove" is said where the model may be at most so far above chance
+NARROW = 0.15
+UNCLEAR = "no clear change"
+TOO_FEW = "too few to tell"
+NOTHING = "nothing to remove"
+GAP = "discrepancy"
+SQUARED = "discrepancy_squared"
+KEYS = ["task", "metric", "subset"]
+Measures = Sequence[tuple[str, str]]  # (task, metric) to show; all where there are none
+Change = tuple[float, float, float]
+
+
+def verdict(change: Change | None, better: str) -> str:
+    """Return better or worse if the interval of a change (value, low, high) excludes zero, else "no
+    clear change".
+
+    "equal" where nothing moved beyond float noise, "changed" where neither direction is better or
+    the change has no interval, "" where there is no change.
+    """
+    if change is None or np.isnan(change[0]):
+        return ""
+    if max(map(abs, change)) <= FLOAT_NOISE:
+        return "equal"
+    _, low, high = change
+    if low <= FLOAT_NOISE and high >= -FLOAT_NOISE:
+        return UNCLEAR
+    if better not in ("higher", "lower") or high - low <= FLOAT_NOISE:
+        return "changed"
+    return "better" if (low > 0) == (better == "higher") else "worse"
+
+
+def readable(result: Result) -> pd.DataFrame:
+    """Return the frame of a result with columns for readers.
+
+    These are title and kind (of the metric), hint (which way is better), measure (title and part),
+    name (of the method, with lambda where it has several), number, moved (the change), verdict,
+    whole (of a summary, not one group or query), before (value of none), chance (of random
+    rankings, or of draws), at_chance (none is no more biased, and known well enough to say so),
+    beyond_chance (the value is worse than chance), is_fixed (chance gives one value), is_dealt (the
+    method deals values to images), published.
+
+    Beside the verdicts of `verdict` there are "nothing to remove" (none is at chance) and "too few
+    to tell" (the interval of a change of bias is as wide as what there is to remove).
+    """
+    frame = result.to_pandas()
+    metrics = {name: get_metric(name, strict=False) for name in frame.metric.unique()}
+    frame["title"] = frame.metric.map(lambda name: metrics[name].title)
+    frame["kind"] = frame.metric.map(lambda name: metrics[name].kind)
+    frame["hint"] = (" (" + frame.better + " is better)").where(frame.better != "neither", "")
+    frame["measure"] = frame.title + frame.subset.where(frame.subset == "", ", " + frame.subset)
+    frame["units"] = [tuple(row.n) for row in result.rows]
+    frame["whole"] = _wholes(frame)
+    frame["is_dealt"] = _dealt(result, frame)
+    _add_references(frame)
+    frame["name"] = _names(frame)
+    frame["number"] = [number(row.value, row.low, row.high) for row in frame.itertuples()]
+    frame["moved"] = [
+        moved((row.change, row.change_low, row.change_high)) for row in frame.itertuples()
+    ]
+    frame["verdict"] = _verdicts(frame)
+    frame["published"] = _published_of(result, frame)
+    return frame
+
+
+def number(value: float, low: float, high: float) -> str:
+    """Write a value with its interval."""
+    form = ".3f" if abs(value) < 10 else ".1f"
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def moved(change: Change) -> str:
+    """Write a change with its interval; "" where there is none."""
+    value, low, high = change
+    if np.isnan(value):
+        return ""
+    form = "+.3f" if abs(value) < 10 else "+.1f"
+    return f"{value:{form}} [{low:{form}}, {high:{form}}]"
+
+
+def named(frame: pd.DataFrame, measures: Measures) -> pd.DataFrame:
+    """Return the rows of these (task, metric); all of them where none is named."""
+    if not measures:
+        return frame
+    return frame[[key in measures for key in zip(frame.task, frame.metric, strict=True)]]
+
+
+def published(suite: str, model: str) -> dict[tuple[str, str, str, str], float]:
+    """Return the paper's figures for a suite on a model: (task, metric, method, subset) -> value;
+    {} for others."""
+    name = "".join(filter(str.isalnum, model.lower()))
+    if re.search("laion|datacomp|336", name):
+        return {}
+    table = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
+    # The table spells a model as letters and digits of its name.
+    is_model = table.model.map(lambda spelt: bool(re.search(spelt, name)))
+    rows = table[(table.suite == suite) & is_model]
+    return {
+        (row.task, row.metric, row.method, row.subset): float(row.value)
+        for row in rows.itertuples()
+    }
+
+
+def _wholes(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are of a summary.
+
+    Of a task without wholes these are a few parts with several measures, such as train and unseen
+    professions; else all.
+    """
+    whole = frame.subset == ""
+    parts = frame[~frame.task.isin(frame.task[whole])]
+    for _, alike in parts.groupby(["task", "units"]):
+        whole.loc[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
+    return whole | ~frame.task.isin(frame.task[whole])
+
+
+def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:
+    dealt = {
+        (about.task, method)
+        for about in result.provenance
+        for method, facts in about.methods.items()
+        if facts.get("deals")
+    }
+    return [key in dealt for key in zip(frame.task, frame.method, strict=True)]
+
+
+def _row_of(frame: pd.DataFrame, method: str, metric: str = "") -> pd.DataFrame:
+    """Return, for each row, the row of a method about the same task, metric and part."""
+    wholes = frame[frame.whole & (frame.method == method)]
+    wholes = wholes.drop_duplicates(KEYS, keep="last").set_index(KEYS)
+    keys = frame[KEYS].assign(metric=metric) if metric else frame[KEYS]
+    return keys.join(wholes[["value", "low", "high"]], on=KEYS)
+
+
+def _add_references(frame: pd.DataFrame) -> None:
+    """Add what a value is held against: before, chance and at_chance."""
+    none = _row_of(frame, NONE)
+    chance = _row_of(frame, CHANCE)
+    dealt = _row_of(frame, DEALT)
+    frame["before"] = none.value.fillna((frame.value - frame.change).round(12))
+    frame["chance"] = chance.value
+    frame["chance_after"] = dealt.value.where(frame.is_dealt, chance.value)
+    is_higher_better = frame.better == "higher"
+    within = np.where(is_higher_better, none.value >= chance.low, none.value <= chance.high)
+    # How far above chance none may be: of gaps from even shares, which few images make large, the
+    # root of the unbiased square says it.
+    reach = (none.high - chance.value).where(~is_higher_better, chance.value - none.low)
+    unbiased = _row_of(frame, NONE, SQUARED).high.clip(lower=0) ** 0.5
+    reach = reach.where(~frame.metric.isin([GAP, SQUARED]) | unbiased.isna(), unbiased)
+    frame["at_chance"] = within & (reach <= NARROW)
+    # Of one image, shares are as uneven as they can be, whatever was drawn.
+    frame["is_fixed"] = chance.high - chance.low <= FLOAT_NOISE
+    worst = _row_of(frame, DEALT).high.where(frame.is_dealt, chance.high)
+    frame["beyond_chance"] = np.where(
+        is_higher_better, frame.value < chance.low, frame.value > worst
+    )
+
+
+def _names(frame: pd.DataFrame) -> pd.Series[str]:
+    """Return what readers call each method."""
+    shown = frame.method.replace({CHANCE: "chance"})
+    shown += np.where(frame.uses_labels, DAGGER, "")
+    varying = frame.groupby([*KEYS, "method"])[["lam", "strength"]].transform(
+        "nunique", dropna=False
+    )
+    for column, word in (("lam", ", λ = "), ("strength", ", strength ")):
+        suffix = word + frame[column].map("{:g}".format).astype(str)
+        shown += suffix.where((varying[column] > 1) & frame[column].notna(), "")
+    return shown
+
+
+def _verdicts(frame: pd.DataFrame) -> list[str]:
+    """Return the verdict of each row.
+
+    The gap of few images that were drawn is too large, by an amount that shrinks as the shares
+    move: its verdict is that of its unbiased square. Dealt shares have no such noise, and the
+    square subtracts it all the same: it has no verdict there.
+    """
+    tested = _tested(frame)
+    found = []
+    for row, (change, effect) in zip(frame.itertuples(), tested, strict=True):
+        found.append("" if row.metric == SQUARED and row.is_dealt else _judged(row, change, effect))
+    return found
+
+
+def _judged(row: Any, change: Change, effect: float) -> str:
+    """Return the verdict of a row.
+
+    change: what it rests on. effect: how far the model without a method is from the best.
+    """
+    judged = verdict(change, row.better)
+    if judged and row.is_fixed:
+        return TOO_FEW
+    is_harm = judged == "worse" and row.beyond_chance
+    if row.at_chance and judged and not is_harm:
+        return NOTHING
+    is_wide = row.kind == "bias" and change[2] - change[1] >= effect
+    return TOO_FEW if judged == UNCLEAR and is_wide else judged
+
+
+def _tested(frame: pd.DataFrame) -> list[tuple[Change, float]]:
+    """Return, for each row, the change that its verdict rests on, and how far none is from the best
+    in the same measure."""
+    squares = {_named_row(row): row for row in frame[frame.metric == SQUARED].itertuples()}
+    found = []
+    for row in frame.itertuples():
+        square = squares.get(_named_row(row))
+        is_biased = row.metric == GAP and not row.is_dealt and not np.isnan(row.change)
+        tested = square if is_biased and square is not None else row
+        change = (tested.change, tested.change_low, tested.change_high)
+        found.append((change, to_remove(tested)))
+    return found
+
+
+def _named_row(row: Any) -> tuple[Any, ...]:
+    """Return what a row is about, whatever its metric. None is equal to None, and no number to
+    none."""
+    numbers = (None if np.isnan(value) else value for value in (row.lam, row.strength))
+    return row.task, row.subset, row.method, *numbers
+
+
+def to_remove(row: Any) -> float:
+    """Return how far the model is from chance, or from the best that the measure can be."""
+    least, most = get_metric(row.metric, strict=False).bounds
+    best = most if row.better == "higher" else max(least, 0.0)
+    goal = best if np.isnan(row.chance_after) else row.chance_after
+    return float(abs(row.before - goal) if np.isfinite(goal) else abs(row.before))
+
+
+def _published_of(result: Result, frame: pd.DataFrame) -> list[float]:
+    model = result.provenance[0].model if result.provenance else ""
+    known: Mapping[tuple[str, str, str, str], float] = published(result.name, model)
+    found = []
+    for row in frame.itertuples():
+        value = known.get((row.task, row.metric, row.method, row.subset), np.nan)
+        is_of_paper = np.isnan(row.lam) or row.lam == 1000
+        found.append(value if is_of_paper else np.nan)
+    return found

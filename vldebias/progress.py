@@ -34,7 +34,11 @@ class Progress(progress.Progress):
             stderr=True, force_jupyter=None if find_spec("ipywidgets") else False
         )
         super().__init__(
-            *columns, console=console, speed_estimate_period=120, disable=console.quiet
+            *columns,
+            console=console,
+            speed_estimate_period=120,
+            disable=console.quiet,
+            transient=console.is_terminal,  # where bars moved, what was found stays alone
         )
         self._entered = 0
 

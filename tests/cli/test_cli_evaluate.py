@@ -151,9 +151,11 @@ def test_bad_input(
 def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = write_result(tmp_path / "a" / "result.json", 0.2)
     b = write_result(tmp_path / "b" / "result.json", 0.6, model="B")
-    head, figure = run("compare", str(a), str(b)).splitlines()
+    *said, head, figure = run("compare", str(tmp_path / "a"), str(tmp_path / "b")).splitlines()
+    assert all(line.startswith("# ") for line in said)
+    assert said[0].startswith("# better: ")
+    assert any("model differs" in line for line in said)
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
-    assert "model differs" in run("compare", str(tmp_path / "a"), str(tmp_path / "b"), heard=True)
     assert [
         one["verdict"] for one in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
     ] == ["better"]

@@ -115,7 +115,7 @@ def test_an_interval_as_wide_as_the_bias_says_too_few_and_how_many_would_do() ->
     wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, .4 to remove
     assert wide.verdict == "too few to tell"
     assert wide.enough == 900, "(2 * .6 / .4)^2 times 100 images"
-    assert "too few to tell from 100 images, 900 would do" in wide.sentence
+    assert "too few to tell from 100 images, about 900 would do" in wide.sentence
     narrow = concluded(0.9, (0.0, -0.3, 0.3))
     assert (narrow.verdict, narrow.enough) == ("no clear change", None)
 
@@ -274,7 +274,7 @@ def test_every_figure_stands_in_exactly_one_cell(
 
 def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
-    assert shown[1].startswith("search: better. The MaxSkew@10 goes from 0.500 to 0.300 with")
+    assert shown[0].startswith("search: better. The MaxSkew@10 goes from 0.500 to 0.300 with")
     assert max(map(len, shown)) <= 80
     for value in (
         "0.500 [0.400, 0.600]",
@@ -291,6 +291,21 @@ def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) 
     assert "1 more figures" in text(result([figure(), figure(subset="a part")]))
     assert str(result([], protocol())).startswith("Result(")
     assert "recall@5 (higher" not in text(made, [("search", "max_skew@10")])
+    assert str(made).index("  default ") < str(made).index("  cali "), "what it is about"
+
+
+def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
+    rows = [
+        bias(m, 0.5, task=f"task {i}", change=c, n={"images": 100})
+        for i in range(40)
+        for m, c in (("none", None), ("default", DOWN))
+    ]
+    made = result(rows, *(protocol(f"task {i}") for i in range(40)))
+    shown = str(made).splitlines()
+    assert len(shown) == 25
+    assert shown[0] == "task 0: better, MaxSkew@10 0.500 to 0.500 with default"
+    assert any(line.endswith(" more: conclusions()") for line in shown)
+    assert any(line.startswith("  none") for line in shown), "and some rows"
 
 
 def test_every_task_of_a_print_has_its_first_measure_before_the_second_of_any() -> None:
@@ -523,18 +538,28 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     rows = [bias("none", 0.9), *made.rows[1:]]
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
     found = compare(before, changed, ("first", "second"))
-    first = str(found).splitlines()[0]
-    assert first.startswith("worse: MaxSkew@10 of search, none, goes from 0.500 to 0.900")
-    for word in (
-        "1 worse",
-        "11\n    equal",
-        "commit",
-        "fingerprint",
-        "0.900 [0.800, 1.000]",
-        "MOVER",
-    ):
+    lines = str(found).splitlines()
+    assert lines[0].startswith("worse: MaxSkew@10 of search, none, goes from 0.500 to 0.900")
+    assert lines[2].startswith("measured otherwise: search: fingerprint")
+    for word in ("1 worse", "commit", "A is first, B is second", "A 0.500    B 0.900", "MOVER"):
         assert word in str(found)
-    assert "A is first, B is second" in str(found)
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
+    rows = [
+        bias("default", 0.6, change=UP)
+        if r.method == "default" and not r.subset and r.metric == "max_skew@10"
+        else r
+        for r in made.rows
+    ]
+    (found,) = compare(made, made.model_copy(update={"rows": rows})).conclusions
+    assert (found.task, found.method, found.before, found.after) == ("search", "default", 0.3, 0.6)
+    assert found.verdict == "worse"
+    (again,) = compare(made, made).conclusions
+    assert again.verdict == "equal"
+    assert "0.300 in A and 0.300 in B" in again.sentence
 
 
 def test_published_figures_stand_beside_the_rows_that_repeat_them() -> None:

@@ -180,10 +180,7 @@ def print_result(
     from vldebias.measure.text import tab_rows, text
 
     if out.is_terminal:
-        shown = Text(text(result, measures, width=min(out.width, 100)))
-        for verdict, style in STYLES.items():
-            shown.highlight_regex(rf"(?<!no )\b{verdict}\b", style)
-        out.print(shown, soft_wrap=True)
+        out.print(coloured(text(result, measures, width=min(out.width, 100))), soft_wrap=True)
     else:
         for conclusion in result.conclusions(measures):
             typer.echo(f"# {conclusion.sentence}")
@@ -192,6 +189,14 @@ def print_result(
         say(f"{sentence.rstrip('.')}.")
     for name, path in files.items():
         say(f"{name.replace('_', ' ')}: {path}")
+
+
+def coloured(text: str) -> Text:
+    """Return text with its verdicts in colour; rich leaves colours out where NO_COLOR is set."""
+    shown = Text(text)
+    for verdict, style in STYLES.items():
+        shown.highlight_regex(rf"\b{verdict}\b(?! is| \()|^{verdict}(?=:)", style)
+    return shown
 
 
 def say(text: object, kind: str = "", style: str = "") -> None:

@@ -11,6 +11,7 @@ import typer
 from vldebias.cli import common
 from vldebias.cli.common import (
     check_out,
+    coloured,
     device_of,
     err,
     parse_pairs,
@@ -86,16 +87,16 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
     from vldebias.measure.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
-    frame = comparison.to_pandas()
-    frame = frame.astype(object).where(frame.notna(), None)
     if as_json:
-        about = {"a": str(a), "b": str(b), "warnings": comparison.warnings, "only": comparison.only}
-        print_json({**about, "figures": frame.to_dict("records")})
-    elif piped(tuple(map(str, frame)), frame.itertuples(index=False)):
-        for text in comparison.warnings:
-            say(text, "warning", "yellow")
+        print_json(comparison.to_dict())
+    elif common.out.is_terminal:
+        common.out.print(coloured(str(comparison)), soft_wrap=True)
     else:
-        common.out.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
+        for sentence in (comparison.sentence, *comparison.warnings):
+            typer.echo(f"# {sentence}")
+        frame = comparison.to_pandas()
+        rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
+        piped(tuple(map(str, frame)), rows)
 
 
 def _page_of(result: Path) -> Path:

@@ -223,9 +223,8 @@ class _Run:
             [i for i in shards if self.read(i) is None] if group.rank == 0 else None
         )
         progress = SILENT if group.rank else progress
-        progress.say(
-            f"{title}: {len(shards) - len(missing)} of {len(shards)} shards found in {self.folder}"
-        )
+        if 0 < len(missing) < len(shards):
+            progress.say(f"{title}: goes on where an earlier run ended")
         missing = missing[group.rank :: group.world]
         total = sum(min(size, len(data) - index * size) for index in missing)
         with (progress if total else SILENT).bar(title, total) as advance:

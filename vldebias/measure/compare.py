@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
+from vldebias.measure.conclusion import Conclusion
 from vldebias.measure.page import plain
-from vldebias.measure.table import FLOAT_NOISE, KEYS, readable, verdict
-from vldebias.measure.text import wrapped
+from vldebias.measure.table import FLOAT_NOISE, KEYS, moved, readable, verdict
+from vldebias.measure.text import MOST, NAME, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from vldebias.measure.result import Result
 
 COMPARED = (
-    "Differences are B less A, of two runs taken for independent: half-widths are added in squares"
+    "Changes are B less A, of two runs taken for independent: half-widths are added in squares"
     " (MOVER, Zou and Donner 2008), wider than a paired interval. “Equal” figures are the same"
     " number with the same interval."
 )
-SHOWN = 12  # figures that moved, in print
+CLEAR = ("better", "worse", "changed")
+SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
+WARNED = 3  # differences of the runs, in print
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,50 +36,55 @@ class Comparison:
 
     names: what they are called. frame: a row for each figure that both have: its names, the values
     a and b with their intervals, difference, low, high and verdict. only: what one of them has
-    alone, by "A, its name" and "B, its name".
-    warnings: what differs beyond the figures.
+    alone, by "A, its name" and "B, its name". warnings: what differs beyond the figures.
+    conclusions: what moved in each question that the second result answers.
     """
 
     names: tuple[str, str]
     frame: pd.DataFrame
     only: Mapping[str, list[str]]
     warnings: tuple[str, ...]
+    conclusions: tuple[Conclusion, ...] = ()
 
     def __repr__(self) -> str:
         """Return whether the two are equal or what moved, what was measured otherwise, and a table
-        of the figures that moved."""
-        moved = self.frame[self.frame.verdict != "equal"]
-        moved = moved[moved.whole] if moved.whole.any() else moved
+        of the figures that moved, as text of at most 25 lines."""
         lines = wrapped(self.sentence)
-        for warning in self.warnings[:3]:
+        for warning in self.warnings[:WARNED]:
             lines += wrapped(f"measured otherwise: {warning}")
-        if len(self.warnings) > 3:
-            lines.append(f"measured otherwise: {len(self.warnings) - 3} more")
-        if len(moved):
-            lines.append("A is {}, B is {}".format(*self.names))
-        for row in moved.head(SHOWN).itertuples():
-            lines.append(f"{row.task}: {row.measure}, {row.name}: {row.verdict}")
-            lines.append(f"  A {row.number_a}  B {row.number}  {row.moved}")
-        if len(moved) > SHOWN:
-            lines.append(f"{len(moved) - SHOWN} more: to_pandas()")
+        if len(self.warnings) > WARNED:
+            lines.append(f"measured otherwise: {len(self.warnings) - WARNED} more")
+        notes = []
         for name, figures in self.only.items():
-            lines += wrapped(f"only in {name}: {shortened('; '.join(figures), 600)}")
-        if len(moved):
-            lines += wrapped(COMPARED)
-        return "\n".join(lines)
+            notes += wrapped(f"only in {name}: {shortened('; '.join(figures), 200)}")
+        if self.is_equal:
+            return "\n".join([*lines, *notes])
+        notes += wrapped(COMPARED)
+        for conclusion in self.conclusions:
+            if conclusion.verdict != "equal":
+                lines += wrapped(conclusion.sentence)
+        room = max(MOST - len(lines) - len(notes), 6)
+        return "\n".join([*lines, *self._table(room), *notes])
+
+    @property
+    def is_equal(self) -> bool:
+        """Return whether no figure moved beyond float noise."""
+        return set(self.frame.verdict) == {"equal"}
 
     @property
     def sentence(self) -> str:
         """Return "equal", or how many figures moved and which one most, in a sentence."""
-        verdicts = self.frame.verdict.value_counts()
-        if set(verdicts.index) == {"equal"}:
+        if self.is_equal:
             return f"equal: all {len(self.frame)} figures that both have"
+        verdicts = self.frame.verdict.value_counts()
         counts = ", ".join(f"{count} {name}" for name, count in verdicts.items())
-        clear = self.frame[self.frame.verdict.isin(["better", "worse", "changed"])]
+        clear = self.frame[self.frame.verdict.isin(CLEAR)]
         wholes = clear[clear.whole] if clear.whole.any() else clear
         if wholes.empty:
             return f"no clear change from A to B: of {len(self.frame)} figures {counts}"
-        most = wholes.loc[(wholes.difference.abs() / (wholes.high - wholes.low)).idxmax()]
+        # An exact value has no interval, and moved as far as any.
+        width = np.maximum(wholes.high - wholes.low, FLOAT_NOISE)
+        most = wholes.loc[(wholes.difference.abs() / width).idxmax()]
         return (
             f"{most.verdict}: {most.measure} of {most.task}, {most['name']}, goes from"
             f" {most.a:.3f} to {most.b:.3f}; of {len(self.frame)} figures {counts} in B"
@@ -85,21 +93,39 @@ class Comparison:
     def to_pandas(self) -> pd.DataFrame:
         """Return names, both values with their intervals, difference and verdict, a row per shared
         figure."""
-        sides = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
-        return self.frame[
-            [
-                "task",
-                "metric",
-                "method",
-                "subset",
-                "lam",
-                *sides,
-                "difference",
-                "low",
-                "high",
-                "verdict",
-            ]
-        ]
+        names = ["task", "metric", "method", "subset", "lam"]
+        return self.frame[[*names, *SIDES, "difference", "low", "high", "verdict"]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `vldebias eval compare --json` prints."""
+        frame = self.to_pandas()
+        figures = frame.astype(object).where(frame.notna(), None)
+        return {
+            "conclusions": [found.model_dump(mode="json") for found in self.conclusions],
+            "sentence": self.sentence,
+            "a": self.names[0],
+            "b": self.names[1],
+            "warnings": list(self.warnings),
+            "only": dict(self.only),
+            "figures": figures.to_dict("records"),
+        }
+
+    def _table(self, room: int) -> list[str]:
+        """Return at most `room` lines with what moved: both values, the change and the verdict."""
+        changed = self.frame[self.frame.verdict != "equal"]
+        changed = changed[changed.whole] if changed.whole.any() else changed
+        lines = [f"A is {self.names[0]}, B is {self.names[1]}; changes with 95 % intervals"]
+        left = len(changed)
+        for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):
+            head = wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
+            if len(lines) + len(head) + 1 >= room:
+                break
+            lines += head
+            for row in rows.head(room - len(lines) - 1).itertuples():
+                sides = f"A {row.a:<8.3f} B {row.b:<8.3f}"
+                lines.append(f"  {row.name:<{NAME}} {sides} {row.moved:<23} {row.verdict}")
+                left -= 1
+        return [*lines, f"{left} more that moved: to_pandas()"] if left else lines
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
@@ -107,77 +133,117 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     several; B less A.
 
     a, b: two results, such as of two models or before and after a change. names: what to call them.
-    Results without a shared row, and two rows of the same names in one of them, raise
-    InvalidInputError.
+
+    Raises:
+        InvalidInputError: no row is in both, or two rows of one of them have the same names.
     """
     names = names or (a.name, b.name)
-    one, two = (readable(side).set_index([*KEYS, "name"], drop=False) for side in (a, b))
-    sides = {f"A, {names[0]}": one, f"B, {names[1]}": two}
-    for called, side in sides.items():
-        if len(twice := side.index[side.index.duplicated()]):
-            raise InvalidInputError(f"{called}: got the figure {twice[0]} twice; expected it once")
-    shared = two.index.intersection(one.index, sort=False)
+    first = _keyed(a, f"A, {names[0]}")
+    second = _keyed(b, f"B, {names[1]}")
+    shared = second.index.intersection(first.index, sort=False)
     if shared.empty:
-        tasks = f"A has tasks {list(one.task.unique())}, B {list(two.task.unique())}"
         raise InvalidInputError(
-            f"got no figure in both: {tasks}; expected two results of the same suite"
+            f"got no figure in both: A has tasks {list(first.task.unique())}, B"
+            f" {list(second.task.unique())}; expected two results of the same suite"
         )
-    x, y = one.loc[shared], two.loc[shared]
-    x = x.reset_index(drop=True)
-    y = y.reset_index(drop=True)
-    t = y.assign(
-        a=x.value,
-        low_a=x.low,
-        high_a=x.high,
-        number_a=x.number,
-        b=y.value,
-        low_b=y.low,
-        high_b=y.high,
-    )
-    t = t.assign(difference=t.b - t.a).reset_index(drop=True)
-    t["low"] = t.difference - np.hypot(t.b - t.low_b, t.high_a - t.a)
-    t["high"] = t.difference + np.hypot(t.high_b - t.b, t.a - t.low_a)
-    moved = list(zip(t.difference, t.low, t.high, strict=True))
-    t["verdict"] = [verdict(by, better) for by, better in zip(moved, t.better, strict=True)]
-    t["moved"] = ["{:+.3f} [{:+.3f}, {:+.3f}]".format(*by) for by in moved]
-    apart = np.abs([t.a - t.b, t.low_a - t.low_b, t.high_a - t.high_b]).max(axis=0)
-    t.loc[apart <= FLOAT_NOISE, ["verdict", "moved"]] = ["equal", ""]
-    alone = {
-        called: rest
-        for called, side in sides.items()
-        if len(rest := side[~side.index.isin(shared)])
-    }
-    only = {
-        called: [f"{r.task}: {r.measure}, {r.name}" for r in rest.itertuples()]
-        for called, rest in alone.items()
-    }
-    return Comparison(names, t, only, tuple(dict.fromkeys(_notes(a, b))))
+    frame = _joined(first.loc[shared], second.loc[shared])
+    only = {}
+    for name, side in ((f"A, {names[0]}", first), (f"B, {names[1]}", second)):
+        rest = side[~side.index.isin(shared)]
+        if len(rest):
+            only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
+    warnings = tuple(dict.fromkeys(_notes(a, b)))
+    return Comparison(names, frame, only, warnings, tuple(_concluded(frame, b)))
+
+
+def _keyed(result: Result, name: str) -> pd.DataFrame:
+    """Return the readable frame of a result by the names of its rows."""
+    frame = readable(result).set_index([*KEYS, "name"], drop=False)
+    repeated = frame.index[frame.index.duplicated()]
+    if len(repeated):
+        raise InvalidInputError(f"{name}: got the figure {repeated[0]} twice; expected it once")
+    return frame
+
+
+def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the second with the values of both, their difference and its verdict."""
+    first = first.reset_index(drop=True)
+    frame = second.reset_index(drop=True)
+    frame = frame.assign(a=first.value, low_a=first.low, high_a=first.high)
+    frame = frame.assign(b=frame.value, low_b=frame.low, high_b=frame.high)
+    frame["difference"] = frame.b - frame.a
+    frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
+    frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
+    changes = list(zip(frame.difference, frame.low, frame.high, strict=True))
+    frame["verdict"] = [
+        verdict(change, better) for change, better in zip(changes, frame.better, strict=True)
+    ]
+    frame["moved"] = [moved(change) for change in changes]
+    apart = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
+    is_equal = np.abs(apart).max(axis=0) <= FLOAT_NOISE
+    frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
+    return frame
+
+
+def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
+    """Yield what moved in each question that a result answers, where both runs answer it."""
+    for found in result.conclusions():
+        block = frame[(frame.task == found.task) & (frame.name == found.method)]
+        rows = block[(block.metric == found.metric) & (block.subset == found.subset)]
+        if rows.empty:
+            continue
+        row = next(rows.itertuples())
+        costs = block[(block.kind == "utility") & block.whole & block.verdict.isin(CLEAR)]
+        cost = "; ".join(
+            f"{paid.title} {paid.verdict}, {paid.moved}" for paid in costs.itertuples()
+        )
+        facts: dict[str, Any] = {
+            "question": f"What moved in the {found.measure} of {found.task} with {found.method}?",
+            "before": row.a,
+            "after": row.b,
+            "interval": (row.low_b, row.high_b),
+            "change": (row.difference, row.low, row.high),
+            "cost": cost or "no clear change",
+            "baseline": "",
+            "worse": "",
+            "enough": None,
+            "verdict": row.verdict,
+        }
+        facts["sentence"] = (
+            f"{found.task}: {row.verdict}. The {found.measure} with {found.method} is"
+            f" {row.a:.3f} in A and {row.b:.3f} in B ({moved(facts['change'])})."
+            f" Cost: {facts['cost']}."
+        )
+        yield found.model_copy(update=facts)
 
 
 def _notes(a: Result, b: Result) -> Iterator[str]:
     """Yield what differs between two runs beyond the numbers."""
+    texts = {"task", "title", "description", "fingerprint"}
+    known = {about.task: about for about in a.provenance}
+    for about in b.provenance:
+        before = known.get(about.task)
+        if before is None:
+            continue
+        pair = [side.model_dump(exclude=texts) for side in (before, about)]
+        yield from _differing(about.task, pair)
+        prints = [
+            Fingerprint(**side.fingerprint) if side.fingerprint else None
+            for side in (before, about)
+        ]
+        if prints[0] is not None and not prints[0].matches(prints[1]):
+            yield f"{about.task}: fingerprint of the weights differs"
+    runs = [side.model_dump(include={"commit", "versions"}) for side in (a, b)]
+    yield from _differing("the run", runs)
 
-    def differing(where: str, *settings: dict[str, Any]) -> Iterator[str]:
-        x, y = (need("pandas").json_normalize(one, sep=", ").iloc[0].map(plain) for one in settings)
-        for name in dict.fromkeys([*x.index, *y.index]):
-            if (here := x.get(name, "none")) != (there := y.get(name, "none")):
-                yield (
-                    f"{where}, {name} differs: {shortened(here, 90)} in A, {shortened(there, 90)}"
-                    " in B"
-                )
 
-    yield from differing(
-        "the run", *(one.model_dump(include={"commit", "versions"}) for one in (a, b))
+def _differing(place: str, pair: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield each setting in which two differ."""
+    first, second = (
+        need("pandas").json_normalize(settings, sep=", ").iloc[0].map(plain) for settings in pair
     )
-    before, texts = (
-        {one.task: one for one in a.provenance},
-        {"task", "title", "description", "fingerprint"},
-    )
-    for two in (two for two in b.provenance if two.task in before):
-        both = before[two.task], two
-        yield from differing(two.task, *(one.model_dump(exclude=texts) for one in both))
-        mine, other = (
-            None if one.fingerprint is None else Fingerprint(**one.fingerprint) for one in both
-        )
-        if mine is not None and not mine.matches(other):
-            yield f"{two.task}: fingerprint of the weights differs"
+    for name in dict.fromkeys([*first.index, *second.index]):
+        values = [side.get(name, "none") for side in (first, second)]
+        if values[0] != values[1]:
+            shown = [shortened(value, 90) for value in values]
+            yield f"{place}, {name} differs: {shown[0]} in A, {shown[1]} in B"

@@ -59,6 +59,15 @@ class Conclusion(BaseModel, extra="forbid"):
     verdict: str
     sentence: str
 
+    @property
+    def short(self) -> str:
+        """Return task, verdict, values and method without what they rest on."""
+        form = ".3f" if abs(self.after) < 10 else ".1f"
+        return (
+            f"{self.task}: {self.verdict}, {self.measure} {self.before:{form}} to"
+            f" {self.after:{form}} with {self.method}"
+        )
+
 
 def conclusions(
     frame: pd.DataFrame, provenance: Sequence[TaskProvenance] = (), measures: Measures = ()
@@ -152,7 +161,10 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
         return None
     # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
     width = tested.change_high - tested.change_low
-    return math.ceil(row.n * (2 * width / effect) ** 2)
+    exact = row.n * (2 * width / effect) ** 2
+    # No more than two digits of it are known.
+    step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
+    return math.ceil(exact / step) * step
 
 
 def _cost(block: pd.DataFrame, row: Any) -> str:
@@ -215,7 +227,7 @@ def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
         )
     verdict = facts["verdict"]
     if facts["enough"] is not None:
-        verdict += f" from {facts['n']}, {facts['enough']:,} would do"
+        verdict += f" from {facts['n']}, about {facts['enough']:,} would do"
     words = f"{facts['task']}: {verdict}. The {facts['measure']}"
     words += f" goes from {facts['before']:{form}} to {facts['after']:{form}} with"
     words += f" {facts['method']} ({'; '.join(notes)}). Cost: {facts['cost']}."

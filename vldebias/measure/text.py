@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from vldebias.measure.conclusion import Conclusion, conclusions
-from vldebias.measure.rows import CHANCE, COLUMNS
+from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.measure.table import DAGGER, Measures, named, readable
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
 NAME = 16  # columns of the name of a method, so that a row fits in 80
 MOST = 25  # lines
+ROWS = 6  # lines that the rows have at least
 
 
 def text(result: Result, measures: Measures = (), most: int = MOST, width: int = 80) -> str:
@@ -26,18 +29,31 @@ def text(result: Result, measures: Measures = (), most: int = MOST, width: int =
     """
     frame = readable(result)
     found = conclusions(frame, result.provenance, measures)
-    shown = [f"{result.name}: values and changes from none, with 95 % intervals"]
-    for conclusion in found:
-        shown += wrapped(conclusion.sentence, width)
     wholes = named(frame[frame.whole], measures)
-    notes = [LABELS] if wholes.uses_labels.any() else []
-    shown = shown[: most - 1 - len(notes)]
+    notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
+    shown = _sentences(found, width, most - len(notes) - ROWS)
+    shown += wrapped(f"{result.name}: values, and changes from none, with 95 % intervals", width)
     room = most - len(shown) - len(notes) - 1
     rows = _rows(wholes, found, max(room, 0))
-    left = len(frame) - sum(line.startswith("  ") for line in rows)
+    left = len(frame) - sum(line.startswith("  ") and line[2] != " " for line in rows)
     if left > 0:
         notes.append(f"{left} more figures: to_pandas(), plot(), write()")
     return "\n".join([*shown, *rows, *notes])
+
+
+def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
+    """Return the conclusions as at most `room` lines: whole if they fit, else without what they
+    rest on."""
+    lines = [line for conclusion in found for line in wrapped(conclusion.sentence, width)]
+    if len(lines) <= room:
+        return lines
+    blocks = [wrapped(conclusion.short, width) for conclusion in found]
+    lines = []
+    for place, block in enumerate(blocks):
+        if len(lines) + len(block) >= room:
+            return [*lines, f"{len(blocks) - place} more: conclusions()"]
+        lines += block
+    return lines
 
 
 def wrapped(sentence: str, width: int = 80) -> list[str]:
@@ -51,23 +67,35 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
 def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]:
     """Return at most `room` lines with the rows of each measure under its name: those of the
     conclusions first, then the first measure of every task, and so on."""
-    concluded = {(conclusion.task, conclusion.measure) for conclusion in found}
+    methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
     # Every conclusion has its rows, if few of them.
     most = max(room // max(len(found), 1) - 1, 2)
     keys = list(zip(wholes.task, wholes.measure, strict=True))
     places = wholes.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
-    places = places.where([key not in concluded for key in keys], 0)
+    places = places.where([key not in methods for key in keys], 0)
     ordered = wholes.assign(place=places).sort_values("place", kind="stable")
     lines: list[str] = []
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
-        lines.append(f"{task}: {measure}{rows.hint.iloc[0]}")
-        for row in rows.head(most).itertuples():
-            name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
-            line = f"  {name:<{NAME}} {row.number:<20} {row.moved:<23} {row.verdict}".rstrip()
-            lines += line.split("\n")
-            if row.published == row.published:
-                lines.append(f"  published: {row.name} {row.published:.3f}")
+        lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
+        for row in _first(rows, methods.get((task, measure), ""), most).itertuples():
+            lines += _lines_of(row)
     return lines[:room]
+
+
+def _first(rows: pd.DataFrame, method: str, most: int) -> pd.DataFrame:
+    """Return at most so many rows in their order: none and the method that a conclusion is about
+    before others."""
+    is_further = (rows.method != NONE) & (rows["name"] != method)
+    chosen = is_further.sort_values(kind="stable").index[:most]
+    return rows[rows.index.isin(chosen)]
+
+
+def _lines_of(row: Any) -> list[str]:
+    """Return a row as a line, or two where its name is long, and the published figure below."""
+    name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
+    line = f"  {name:<{NAME}} {row.number:<20} {row.moved:<23} {row.verdict}".rstrip()
+    published = [] if np.isnan(row.published) else [f"  published: {row.name} {row.published:.3f}"]
+    return [*line.split("\n"), *published]
 
 
 def tab_rows(

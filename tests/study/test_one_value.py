@@ -1,0 +1,116 @@
+"""One figure has one value: page, terminal, pipe, notebook, JSON, comparison and README agree."""
+
+import io
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from eval import readme
+from vldebias.cli import common
+from vldebias.measure.compare import compare
+from vldebias.measure.conclusion import Conclusion
+from vldebias.measure.page import render
+from vldebias.measure.result import Result
+from vldebias.measure.text import text
+
+RESULTS = Path(readme.ROOT) / "eval" / "results"
+
+
+@pytest.fixture(scope="module", params=["quickstart", "wordings"])
+def result(request: pytest.FixtureRequest) -> Result:
+    return Result.read(RESULTS / f"{request.param}.json")
+
+
+def plain(words: str) -> str:
+    """Words with one space between them, whatever the width or the markup was."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", "", words)).split())
+
+
+def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) -> str:
+    """What a command prints of a result."""
+    shown = io.StringIO()
+    fields = {"file": shown, "force_terminal": True, "width": 80, **console}
+    monkeypatch.setattr(common, "out", Console(**fields))
+    common.print_result(result, as_json=False)
+    return shown.getvalue()
+
+
+def test_page_terminal_notebook_and_json_have_the_same_sentences(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = result.conclusions()
+    assert found
+    written = json.loads(result.write(tmp_path / "result.json").read_text())["conclusions"]
+    assert [Conclusion(**content) for content in written] == found
+    page = plain(render(result, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8"))
+    notebook = plain(result._repr_html_())
+    terminal = plain(printed(result, monkeypatch, color_system=None))
+    for conclusion in found:
+        for place in (page, notebook, terminal, plain(text(result))):
+            assert conclusion.sentence in place
+
+
+def test_a_sentence_has_the_values_and_the_verdict_of_its_row(result: Result) -> None:
+    for found in result.conclusions():
+        rows = {
+            row.method: row
+            for row in result.rows
+            if (row.task, row.metric, row.subset) == (found.task, found.metric, found.subset)
+        }
+        assert (found.before, found.after) == (rows["none"].value, rows[found.method].value)
+        assert found.change == rows[found.method].change
+        assert f"{found.before:.3f} to {found.after:.3f}" in found.sentence
+        assert found.sentence.startswith(f"{found.task}: {found.verdict}")
+
+
+def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
+    result: Result, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "out", Console(force_terminal=False))
+    common.print_result(result, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    said = [line for line in lines if line.startswith("# ")]
+    assert said == [f"# {found.sentence}" for found in result.conclusions()]
+    head, *rows = [line.split("\t") for line in lines if not line.startswith("# ")]
+    verdicts = {(row[0], row[1], row[2], row[3]): row[head.index("verdict")] for row in rows}
+    for found in result.conclusions():
+        assert verdicts[found.task, found.metric, found.method, found.subset] == found.verdict
+
+
+def test_colour_is_left_out_where_it_is_not_wanted(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colours = r"\x1b\[[0-9;]*3[0-7]"
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert re.search(colours, printed(result, monkeypatch, color_system="standard"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(colours, printed(result, monkeypatch, color_system="standard"))
+
+
+def test_a_comparison_of_a_run_with_itself_has_its_values(result: Result) -> None:
+    pairs = zip(compare(result, result).conclusions, result.conclusions(), strict=True)
+    for both, found in pairs:
+        assert (both.before, both.after) == (found.after, found.after)
+        assert both.verdict == "equal"
+
+
+def test_the_table_of_the_readme_has_the_values_of_the_conclusions() -> None:
+    table = readme.window()
+    compared = 0
+    for line in readme.WINDOW:
+        result = Result.read(RESULTS / f"{line.result}.json")
+        for found in result.conclusions():
+            key = (found.task, found.metric, found.subset, found.method)
+            if key != (line.block, line.metric, line.subset, line.row):
+                continue
+            (row,) = [row for row in table.splitlines() if f"{line.task}: {line.how} |" in row]
+            assert f"{found.measure.split(',')[0]} {found.before:.2f} [" in row
+            assert f"| {found.after:.2f} [{found.interval[0]:.2f}, {found.interval[1]:.2f}]" in row
+            judged = "" if found.verdict == "better" else found.verdict
+            assert judged in row.split("|")[3]
+            compared += 1
+    assert compared >= 2

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import gzip
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,9 +36,12 @@ _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(
-    r"\"[^\"]*\"|\u201c[^\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
+    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
 _POSSESSIVE = ("'s", "s'")
+LONGEST_PROMPT = 1000  # words
+_LONGEST_PHRASE = 20  # words
+_NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
 STOPS = ("determiner", "preposition", "function")
 
 
@@ -71,6 +76,14 @@ def read_lists(path: Path) -> dict[str, dict[str, None]]:
         name, _, words = line.partition(":")
         words_of_name[name] = dict.fromkeys(word.replace("_", " ") for word in words.split())
     return words_of_name
+
+
+@cache
+def origins() -> frozenset[str]:
+    """Return the adjectives in lower case that say which people or nation a person is of."""
+    by_hand = read_lists(_HERE / "facts" / "origins.txt")
+    peoples = read_lists(_HERE / "facts" / "peoples.txt")
+    return frozenset([*by_hand["people"], *by_hand["open-nation"], *peoples["people"]])
 
 
 def listed(word: str, *names: str) -> bool:
@@ -117,6 +130,8 @@ def person(word: str) -> bool:
     """Return whether a noun in lower case, singular or plural, is a person without a stated
     gender."""
     one = singular(word)
+    if listed(one, "also-person") or one.endswith(tuple(lists()["person-ending"])):
+        return True
     return "p" in classes(one) or (
         "p" in classes(one.rsplit("-", 1)[-1]) and not listed(one, "gendered")
     )
@@ -134,6 +149,8 @@ def gendered(word: str) -> bool:
 
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
+    if word in origins():
+        return True
     own = classes(word)
     if "a" in own and (word.endswith("less") or not set(own) & set("npx") or own[0] == "a"):
         return True
@@ -147,23 +164,31 @@ def adjective(word: str) -> bool:
 
 
 class Text:
-    """Split a prompt into words, and mark where clauses begin and which words are quoted."""
+    """Split a prompt into words, and mark where clauses begin and which words are quoted.
+
+    Words behind the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
+    reads them (77 tokens in CLIP, 512 in T5, 1,024 in Qwen), and the time of a call stays bounded.
+    """
 
     def __init__(self, prompt: str) -> None:
-        tokens = list(_WORD.finditer(prompt))
+        tokens = list(islice(_WORD.finditer(prompt), LONGEST_PROMPT))
+        if len(tokens) == LONGEST_PROMPT:
+            prompt = prompt[: tokens[-1].end()]
         self.prompt = prompt
         self.start = [token.start() for token in tokens]
         self.words = [token[0] for token in tokens]
-        self.low = [word.lower().replace("\u2019", "'") for word in self.words]
+        self.low = [_lower(word) for word in self.words]
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
-        gaps = _WORD.split(prompt)  # before each word
+        gaps = _gaps(prompt, tokens)
         self.opens = [
             i in (0, len(tokens)) or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)
         ]  # a clause
+        for i in range(1, len(tokens)):
+            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
+                self.opens[i] = False
         self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(gaps)]
-        self.silent = [
-            any(m.start() <= s < m.end() for m in _QUOTED.finditer(prompt)) for s in self.start
-        ]
+        self.silent = _is_quoted(prompt, self.start)
+        self.credited = _is_credited(self.low)
         long = [
             word
             for word in self.words
@@ -179,6 +204,48 @@ class Text:
     def after(self, i: int) -> str:
         """Return the word after word i in its clause; "" at the end of the clause."""
         return "" if i + 1 >= len(self.low) or self.opens[i + 1] else self.low[i + 1]
+
+
+def _lower(word: str) -> str:
+    """A word in lower case; "US" stays apart from "us"."""
+    return "u.s" if word == "US" else word.lower().replace("\u2019", "'")
+
+
+def _gaps(prompt: str, tokens: list[re.Match[str]]) -> list[str]:
+    """What stands before each word and behind the last one."""
+    ends = [0, *(token.end() for token in tokens)]
+    starts = [*(token.start() for token in tokens), len(prompt)]
+    return [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
+
+
+def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
+    """For each word whether it stands in quotation marks."""
+    quotes = [match.span() for match in _QUOTED.finditer(prompt)]
+    openings = [start for start, _ in quotes]
+    quoted = []
+    for start in starts:
+        n = bisect_right(openings, start)
+        quoted.append(n > 0 and start < quotes[n - 1][1])
+    return quoted
+
+
+def _is_credited(words: list[str]) -> list[bool]:
+    """For each word whether it can be of an artist's name: behind "by" or "style of"."""
+    credited = []
+    credits = False
+    for i, word in enumerate(words):
+        credited.append(credits)
+        if word == "by" or (word == "of" and words[max(0, i - 1)] == "style"):
+            credits = True
+        elif word in _NO_CREDIT:
+            credits = False
+    return credited
+
+
+@lru_cache(maxsize=1000)
+def read_text(prompt: str) -> Text:
+    """Return the words of a prompt, split once."""
+    return Text(prompt)
 
 
 class Subject(NamedTuple):
@@ -204,7 +271,7 @@ def find_subject(prompt: str, gender: bool) -> Subject | str:
     gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise
     it can be one.
     """
-    text = Text(prompt)
+    text = read_text(prompt)
     reason = _reason_to_leave(text, gender)
     return reason or _find_person(text, gender)
 
@@ -238,6 +305,8 @@ def _is_foreign(text: Text) -> bool:
 def _find_person(text: Text, gender: bool) -> Subject | str:
     """The first unnamed person in the picture, or the reason why there is none."""
     names = _names(text)
+    if any(listed(word, "token") for word in text.low):
+        return "named"  # "a photo of sks person": a token that stands for somebody
     seen = False
     for i, word in enumerate(text.low):
         if text.silent[i] or listed(word, "no-single-value") or not _may_be_person(text, i, gender):
@@ -284,20 +353,35 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     own = kinds(text.bare[i])
     if listed(text.bare[i], *STOPS, "tag", "draw", "picture"):
         return False
+    if _is_in_full_name(text, i):
+        return True
     if not own.strip("fliu") or listed(text.bare[i], "famous"):
         return True
     if text.capital[i]:
         return (
-            inside
+            (inside and (not person(text.bare[i]) or "l" in own))
             or ("f" in own and text.after(i) in ("", "the"))
             or not (text.sentence[i] or person(text.bare[i]))
         )
     return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
 
 
+def _is_in_full_name(text: Text, i: int) -> bool:
+    """Whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
+    given = i if listed(text.low[i], "given-name") else i - 1
+    if given < 0 or not listed(text.low[given], "given-name") or given + 1 >= len(text.low):
+        return False
+    family = text.bare[given + 1]
+    return not text.opens[given + 1] and ("l" in kinds(family) or not kinds(family))
+
+
 def _of_person(text: Text, first: int, stop: int) -> bool:
     """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
     own = text.bare[first:stop]
+    if any(_is_in_full_name(text, i) for i in range(first, stop)):
+        return True
+    if any(listed(word, "no-name") for word in own) or (len(own) == 1 and own[0] in origins()):
+        return False  # "the Supreme Court", "a Roman", "an American"
     if any(listed(word, "famous") or "i" in kinds(word) for word in own):
         return True
     given, family = "f" in kinds(own[0]), len(own) > 1
@@ -316,17 +400,18 @@ def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
 
 
+def _is_time_of_place(text: Text, i: int) -> bool:
+    """Whether word i describes a place as one of a time: "in medieval France"."""
+    return listed(text.low[i], "time-of-place")
+
+
 def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
-    left = text.prompt[: text.start[first]].lower()
-    credited = re.search(
-        r"\b(?:by|style of) (?!.*\b(?:a|an|the|of|with|portrait|wearing)\b)", left, re.DOTALL
-    )
     start = first
-    while text.before(start) and text.capital[start - 1]:
+    while text.before(start) and (text.capital[start - 1] or _is_time_of_place(text, start - 1)):
         start -= 1
     before, after = text.before(start), text.after(stop - 1)
-    if credited or listed(before, "elsewhere"):
+    if text.credited[first] or listed(before, "elsewhere"):
         return False
     if first < i:
         return (
@@ -371,6 +456,10 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after, rest = text.after(i), text.after(i + 1)
     adverb = after.endswith("ly") and not set(kinds(after)) & set("nx")
+    if after in ("portrait", "headshot") and rest == "of":
+        return False  # "a professional portrait of a nurse"
+    if after in ("number", "no") and rest.isdigit():
+        return True
     if not after or adverb or listed(after, *STOPS, "asleep", "tag", "past"):
         return True
     described = listed(rest, "determiner", "pronoun") or adjective(rest)
@@ -399,9 +488,9 @@ def _noun_follows(text: Text, i: int) -> bool:
 def _left(text: Text, i: int) -> tuple[int, int]:
     """Where the phrase of word i starts, and where its nouns do: "tired old | police officer"."""
     start = noun = i
-    while not text.opens[start]:
+    while not text.opens[start] and i - start < _LONGEST_PHRASE:
         word, last = text.low[start - 1], text.low[start]
-        compound = classes(f"{word} {last}") in ("c", "p", "n")
+        compound = classes(f"{word} {last}") in ("c", "p", "n") and not listed(word, "age")
         compound = compound or listed(f"{word} {singular(last)}", "person-phrase", "pair")
         joins = word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2])
         joins = joins or word in ("very", "quite", "most", "so")
@@ -417,9 +506,16 @@ def _left(text: Text, i: int) -> tuple[int, int]:
             )
             describes = adjective(word) or listed(word, "size", "age", "skin")
             compound = not describes or listed(word, "occupational") or place or gerund
+            compound = compound or _is_proper_pair(text, start)
         start -= 1
         noun = start if noun == start + 1 and compound and not joins else noun
     return start, noun
+
+
+def _is_proper_pair(text: Text, i: int) -> bool:
+    """Whether word i and the one before are of one proper name: "Red Cross", "Civil War"."""
+    capital = text.capital[i] and text.capital[i - 1] and not text.sentence[i - 1]
+    return capital and text.low[i - 1] not in origins() and not listed(text.low[i - 1], "origin")
 
 
 def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
@@ -446,6 +542,7 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
             and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5])
         )
     human = listed(after, "human-verb") or any(listed(word, "thing-person") for word in own)
+    human = human or any(listed(word, "person-cue") for word in text.low)
     human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
     return listed(one, "thing") and not human
 

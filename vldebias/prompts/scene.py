@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from vldebias.prompts.english import STOPS, Text, gendered, listed, person
+from vldebias.prompts.english import STOPS, Text, gendered, listed, person, read_text
 from vldebias.prompts.facts import Fact, find_facts, lists_of_word
 
 _NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku Klux Klan"
@@ -36,6 +36,8 @@ _UNITS = frozenset(
 )
 _ERAS = frozenset({"bc", "bce", "ad", "ce"})
 _STYLE_OPENERS = ("style", "styled", "manner", "aesthetic", "vein")
+_SHOTS = ("shot", "photographed", "captured", "taken", "painted", "rendered", "filmed", "drawn")
+_SHOT_LINKS = ("on", "with", "in", "using", "as", "like", "by")
 MODERN = 2000
 _ANCIENT = 0
 _LAST_YEAR_OF_PERIODS = 1899
@@ -51,7 +53,7 @@ class Scene:
     """
 
     def __init__(self, prompt: str, start: int, end: int) -> None:
-        self.text = Text(prompt)
+        self.text = read_text(prompt)
         inside = [i for i, at in enumerate(self.text.start) if start <= at < end]
         self.first = inside[0] if inside else 0
         self.head = inside[-1] if inside else 0
@@ -188,12 +190,9 @@ class Scene:
                 skipped[fact.first : fact.stop] = [True] * (fact.stop - fact.first)
         media = {fact.first for fact in facts if fact.name == "medium"}
         for first, stop in self._clauses():
-            if self._is_about_picture(first, stop, media):
-                skipped[first:stop] = [True] * (stop - first)
-                continue
             for i in range(first, stop):
-                if self.text.bare[i] in _STYLE_OPENERS:
-                    self._skip_style(i, first, stop, skipped)
+                self._skip_style(i, first, stop, skipped)
+            self._skip_tag(first, stop, media, skipped)
         self._skip_medium_before_subject(media, skipped)
         return skipped
 
@@ -202,20 +201,24 @@ class Scene:
         starts = [i for i in range(len(self.text.bare)) if self.text.opens[i]]
         return list(zip(starts, [*starts[1:], len(self.text.bare)], strict=True))
 
-    def _is_about_picture(self, first: int, stop: int, media: set[int]) -> bool:
-        """Whether a clause is a tag about the picture: "shot on 35mm film", "oil on canvas"."""
+    def _skip_tag(self, first: int, stop: int, media: set[int], skipped: list[bool]) -> None:
+        """Skip a clause about the picture: "oil on canvas", "a grainy photograph"."""
         if first <= self.head < stop:
-            return False
-        has_medium = any(i in media for i in range(first, stop))
-        return has_medium and not any(self.is_person(i) for i in range(first, stop))
+            return
+        rest = [i for i in range(first, stop) if not skipped[i]]
+        if any(i in media for i in rest) and not any(self.is_person(i) for i in rest):
+            skipped[first:stop] = [True] * (stop - first)
 
     def _skip_style(self, at: int, first: int, stop: int, skipped: list[bool]) -> None:
-        """Skip "in the style of a Victorian engraving" and "Renaissance style painting"."""
+        """Skip "in the style of a Victorian engraving", "shot on film", "ukiyo-e style"."""
+        word = self.text.bare[at]
+        if word in _SHOTS and at > self.head and self.text.after(at) in _SHOT_LINKS:
+            skipped[at:stop] = [True] * (stop - at)
+        if word not in _STYLE_OPENERS or (at < self.head and self.text.after(at) != "of"):
+            return
         begin = at
         while begin > first and begin - 1 > self.head and not self._ends_phrase(begin - 1):
             begin -= 1
-        if at < self.head and self.text.after(at) != "of":
-            return
         end = stop if at > self.head else at + 1
         skipped[begin:end] = [True] * (end - begin)
 

@@ -454,25 +454,29 @@ def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
-    after, rest = text.after(i), text.after(i + 1)
-    adverb = after.endswith("ly") and not set(kinds(after)) & set("nx")
-    if after in ("portrait", "headshot") and rest == "of":
-        return False  # "a professional portrait of a nurse"
-    if after in ("number", "no") and rest.isdigit():
-        return True
-    if not after or adverb or listed(after, *STOPS, "asleep", "tag", "past"):
+    after = text.after(i)
+    rest = text.after(i + 1)
+    pictured = after in ("portrait", "headshot") and rest == "of"  # "a professional portrait of"
+    if not pictured and _ends_with_head(after, rest):
         return True
     described = listed(rest, "determiner", "pronoun") or adjective(rest)
     if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):
         # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse
         # uniforms".
         return not classes(after).startswith("n") and (described or "v" in known.partition("n")[0])
-    if listed(after, "made") and not listed(rest, "determiner"):
+    if pictured or (listed(after, "made") and not listed(rest, "determiner")):
         return False  # "a child drawing", "an old master painting"
     noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
     if after.endswith("ing"):
         return listed(after, "human-verb") or noun or not _noun_follows(text, i + 1)
     return (plural and "v" in classes(after)) or (noun and not _noun_follows(text, i))
+
+
+def _ends_with_head(after: str, rest: str) -> bool:
+    """Whether a phrase ends before a word, by the word and the one behind it."""
+    adverb = after.endswith("ly") and not set(kinds(after)) & set("nx")
+    numbered = after in ("number", "no") and rest.isdigit()  # "a nurse number 3"
+    return not after or adverb or numbered or listed(after, *STOPS, "asleep", "tag", "past")
 
 
 def _noun_follows(text: Text, i: int) -> bool:

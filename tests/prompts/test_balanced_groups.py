@@ -59,6 +59,8 @@ def test_shares_hold_over_the_persons_of_many_images(share, size):
         ("Nurses on a night shift.", "Nurses, both women and men, on a night shift."),
         ("several people, in the rain", "several people, both women and men, in the rain"),
         ("children in the mud", "children, both girls and boys, in the mud"),
+        ("doctors and nurses in a hall", "doctors and nurses, both women and men, in a hall"),
+        ("nurses and dogs in a hall", "nurses, both women and men, and dogs in a hall"),
         ("twenty dancers", "twenty dancers, both women and men"),
         ("a photo of (doctors:1.2)", "a photo of (doctors, both women and men:1.2)"),
         ("LAWYERS IN A COURT", "LAWYERS, BOTH WOMEN AND MEN, IN A COURT"),
@@ -140,12 +142,19 @@ def test_numbers_belong_to_the_noun_behind_them():
         "at 5, engineers leave the office",
         "a photo of five very tired engineers",
         "a group of 4 students",
+        "two or three cooks at a stove",
+        "twenty five cooks at a stove",
+        "at least ten cooks at a stove",
+        "half a dozen cooks at a stove",
+        "a dozen cooks at a stove",
+        "two [cooks] at a stove",
+        "Studio 5 cooks at a stove",
     ]
     sizes = []
     for value in balance_prompts(prompts, "gender", seed=0).values:
         counts = list(value.values())
         sizes.append(None if None in counts else sum(counts))
-    assert sizes == [3, None, 5, 4]
+    assert sizes == [3, None, 5, 4, None, None, None, None, 12, 2, None]
 
 
 def test_strength_leaves_its_share_of_groups_alone():

@@ -66,6 +66,10 @@ def test_the_word_goes_where_it_is_marked(line):
         ("change the driver's jacket to red", "edit"),
         ("make the person in the photo smile", "edit"),
         ("remove the tourist on the left", "edit"),
+        ("The person in the photo wears a hat", "edit"),
+        ("Add a dog next to the child", "edit"),
+        ("please make her smile", "edit"),
+        ("remove background, keep the chef", "edit"),
         ("put the person in the first image on a beach", "edit"),
         ('{"subject": "a doctor", "negative": "male, beard"}', "stated"),
         ('{"scene": "a kitchen with a chef"}', "no person"),
@@ -78,8 +82,18 @@ def test_what_is_left_alone_says_why(prompt, reason):
 
 
 def test_prompts_that_sound_like_instructions_are_no_edits():
-    prompts = ["make a photo of a doctor", "a chef adding salt to the soup", "show a nurse"]
-    assert balance_prompts(prompts, "gender").reasons == [None] * 3
+    prompts = [
+        "make a photo of a doctor",
+        "a chef adding salt to the soup",
+        "show a nurse",
+        "a crop duster pilot over the fields",
+        "change of guard: a guard at the gate",
+        "turn of the century, a baker in the street",
+        "zoom call with a manager in the office",
+        "the light in the photo is soft, a nurse",
+        "keep calm, a pilot in the storm",
+    ]
+    assert balance_prompts(prompts, "gender").reasons == [None] * len(prompts)
 
 
 def test_json_stays_json():

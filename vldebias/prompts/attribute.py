@@ -180,7 +180,8 @@ class Attribute:
         noun = subject.words[-1][0]
         start = min((at for at, rank in ranks if rank >= self.rank), default=noun)
         is_fixed = is_fixed_by_context(text, subject.start, subject.end, self.set)
-        return Places((Place(start, start, subject.end, group),), is_fixed)
+        behind = subject.end if group is None else group.end
+        return Places((Place(start, start, behind, group),), is_fixed)
 
     def _leaves(self, group: Group) -> bool:
         """Return whether a group is left alone: it cannot be mixed, and is not of one value."""

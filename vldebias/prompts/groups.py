@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from vldebias.prompts.english import Subject, listed, lists
+from vldebias.prompts.english import Subject, listed, lists, person, singular
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
 _MANY = re.compile(
@@ -56,8 +56,38 @@ def find_group(prompt: str, subject: Subject) -> Group | None:
     is_left_alone = listed(word, "group-left-alone")
     if not subject.plural and not is_left_alone:
         return None
+    size = _size(before)
+    end = subject.end if size else _end_of_nouns(prompt, subject.end)
     mixes = not is_left_alone and not _MANY.search(before)
-    return Group(subject.end, _size(before), listed(word, "young"), mixes)
+    return Group(end, size, listed(word, "young"), mixes)
+
+
+def _end_of_nouns(prompt: str, end: int) -> int:
+    """Return the offset behind the last of several nouns: "doctors and nurses in a hallway"."""
+    while True:
+        other = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)").match(prompt, end)
+        if other is None or not person(other[1]) or singular(other[1]) == other[1]:
+            return end
+        end = other.end()
+
+
+def _size(before: str) -> int | None:
+    """Return the number that stands before a noun: "a pair of ", "five very ", "the two ".
+
+    It is None where the number is not exact, "two or three ", or part of a name, "Apollo 11 ".
+    """
+    clause = re.split(r"[,.;:!?|\n]", before)[-1]
+    words = re.findall(r"[\w'-]+", clause)[-5:]
+    while words and words[-1].lower() in ("of", "the", "these", "those"):
+        words.pop()
+    number = words[-1].lower() if words else ""
+    previous = words[-2] if len(words) > 1 else ""
+    if number == "dozen":
+        return 12 if previous.lower() == "a" and "half" not in clause.lower() else None
+    is_name = number.isdigit() and previous[:1].isupper()
+    if is_name or listed(previous.lower(), "inexact") or previous.lower() in _sizes():
+        return None
+    return _sizes().get(number)
 
 
 @cache
@@ -65,15 +95,6 @@ def _sizes() -> dict[str, int]:
     """Return the number that a word or the digits of a number say, from 2 to 12."""
     sizes = {word: size for size, word in enumerate(lists()["number-word"], 2)}
     return sizes | {str(size): size for size in sizes.values()} | _COLLECTIVE_SIZES
-
-
-def _size(before: str) -> int | None:
-    """Return the number that stands before a noun: "a pair of ", "five very ", "the two "."""
-    clause = re.split(r"[,.;:!?()\[\]{}|\n]", before)[-1]
-    words = re.findall(r"[\w'-]+", clause.lower())[-3:]
-    while words and words[-1] in ("of", "the", "these", "those"):
-        words.pop()
-    return _sizes().get(words[-1]) if words else None
 
 
 def names_a_group(prompt: str) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vldebias.prompts.english import lists
+from vldebias.prompts.english import gendered, lists, person
 
 MOST_READINGS = 64  # each is read as a prompt of its own
 
@@ -35,23 +35,23 @@ _JOINING = re.compile(r"\b(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b")
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
 _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
+_THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
-    r"\s*(?:please |now |then |can you |could you |i want (?:you )?to )*(?:change|replace|remove"
-    r"|erase|delete|add|turn|keep|put|swap|edit|convert|transform|adjust|fix|enhance|retouch"
-    r"|restore|recolou?r|colou?rize|blur|modify|alter|extend|outpaint|inpaint|crop|give(?! me)|move"
-    r"|dress|age|make(?! (?:me|an?|us)\b)|let|have|brighten|darken|sharpen|upscale|zoom)\b"
-    r".{0,200}?\b(?:the|this|these|that|those|it|him|her|them|his|their)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_GIVEN_PICTURE = re.compile(
-    r"\b(?:in|from|of|on|to|with) (?:the|this|that|my|your) (?:(?:first|second|third|input|original"
-    r"|reference|uploaded|attached|provided|given|source) )?(?:image|photo|picture|photograph)\b",
+    r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
+    r"(?:change|replace|remove|erase|delete|turn|keep|swap|edit|convert|transform|adjust|fix|restore"
+    r"|enhance|retouch|recolou?r|colou?rize|blur|modify|alter|extend|outpaint|inpaint|crop|give|move"
+    r"|dress|age|make|brighten|darken|sharpen|upscale|zoom (?:in|out)(?: on)?)"
+    rf" (?:(?!of\b|an?\b|me\b|us\b)[\w'-]+ ){{0,2}}?{_THE}"
+    rf"|(?:add|put|insert|paste|place)\b[^,.;:\n]{{0,80}}? (?:to|on|onto|in|into|next to|behind"
+    rf"|beside|over|under|around|near) {_THE}"
+    r"|let (?:him|her|them|it|this|the (?:person|man|woman|subject))\b)",
     re.IGNORECASE,
 )
-_INSTRUCTION = re.compile(r"\s*(?:please )?(?:make|let|have|show|put|keep|use)\b", re.IGNORECASE)
-_NAMED_PICTURE = re.compile(
-    r"\b(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
-    r" (?:image|photo|picture|photograph)\b",
+_PICTURE = r"(?:image|photo|picture|photograph)"
+_WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
+_GIVEN_PICTURE = re.compile(rf"\b{_WHICH} {_PICTURE}\b", re.IGNORECASE)
+_IN_GIVEN_PICTURE = re.compile(
+    rf"\b(?:the|this|that) (?:\w+ )?(\w+) (?:in|from) (?:the|this|that|my|your) {_PICTURE}\b",
     re.IGNORECASE,
 )
 
@@ -77,9 +77,10 @@ class _Alternatives(NamedTuple):
 
 def is_edit(prompt: str) -> bool:
     """Return whether a prompt tells how to change a given picture, which has its person."""
-    if _EDIT.match(prompt) or _NAMED_PICTURE.search(prompt):
+    if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
-    return bool(_INSTRUCTION.match(prompt) and _GIVEN_PICTURE.search(prompt))
+    shown = _IN_GIVEN_PICTURE.findall(prompt.lower())
+    return any(person(word) or gendered(word) for word in shown)
 
 
 def is_in_capitals(prompt: str) -> bool:

@@ -212,13 +212,14 @@ def train(
     texts: Sequence[str],
     loss: Mapping[str, Any],
     watch: Any = None,
+    labels: Tensor | None = None,
     **loop: Any,
 ) -> Any:
     """Return the model after training on images with their captions; `loss` are settings of
-    LossSettings."""
+    LossSettings. labels: (n,) classes, for losses that read them."""
     settings = LoopSettings(warmup=0.1, weight_decay=0.05, **loop)
     sampling = {"batch_size": settings.batch_size, "seed": settings.seed}
-    batches = TensorBatches(images, texts, tokenize=found.tokenize, **sampling)
+    batches = TensorBatches(images, texts, tokenize=found.tokenize, labels=labels, **sampling)
     objective = Objective(LossSettings(**loss), temperature=loss["temperature"], items=len(images))
     fit(Trainee(found, objective), batches, settings, monitor=watch)
     return found

@@ -1,0 +1,205 @@
+"""Every loss of the package on the same towers, data and budget: the work of `every_loss`.
+
+The two projections of the shipped model learn over features of its frozen towers, from renders of
+birds and captions that name the species (48 texts). What is wrong with the data is one of `DATA`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eval.experiments import captions
+from eval.experiments.captions import TEXTS
+from eval.experiments.run import Cell, packed
+from eval.miniature import birds
+from eval.miniature.birds import Birds
+from vldebias.training.monitor import image_features, text_features
+from vldebias.training.pairs import Pairs
+
+POOL = 6000  # renders of a seed, of which a kind of data takes some
+FEW = 8  # species, where a batch has many images of each
+TAIL = 50  # the most frequent species has so many times the images of the rarest
+COARSE = 6  # species that share one caption
+ACCURACY, RECALL = "zero_shot_accuracy", "recall@1 text->image"
+WORST, FINE, COST = "worst group", "species by means", "ms a step"
+
+Species = NDArray[np.int64]
+
+
+class Learned(NamedTuple):
+    """Hold what is learned from: rows of the pool, and the species that each caption names."""
+
+    rows: Species
+    named: Species
+
+
+class Renders(NamedTuple):
+    """Hold renders as the frozen image tower gives them, (n, w, 1, 1), with what they show."""
+
+    features: Tensor
+    species: Species
+    group: Species
+
+
+def clean(species: Species, seed: int) -> Learned:
+    """Return a part of the pool with its own captions."""
+    rows = np.arange(captions.FEWER)
+    return Learned(rows, species[rows])
+
+
+def wrong(share: float) -> Callable[[Species, int], Learned]:
+    """Return the kind of data in which a share of the captions is drawn from all captions."""
+
+    def made(species: Species, seed: int) -> Learned:
+        rows, named = clean(species, seed)
+        return Learned(rows, named[Pairs.noise(len(rows), share, seed)])
+
+    return made
+
+
+def few_classes(species: Species, seed: int) -> Learned:
+    """Return the images of a few species, so that an eighth of the negatives are false ones; all
+    species are asked about."""
+    rows = np.flatnonzero(species < FEW)
+    return Learned(rows, species[rows])
+
+
+def long_tail(species: Species, seed: int) -> Learned:
+    """Return fewer images of each next species, down to one in `TAIL` of the first's."""
+    count = len(TEXTS)
+    most = np.bincount(species, minlength=count).min()
+    sizes = np.round(most * TAIL ** (-np.arange(count) / (count - 1))).astype(int).clip(1)
+    rows = [np.flatnonzero(species == code)[:size] for code, size in enumerate(sizes)]
+    found = np.concatenate(rows)
+    return Learned(found, species[found])
+
+
+def coarse(species: Species, seed: int) -> Learned:
+    """Return captions that name one species for each `COARSE` of them."""
+    rows = np.arange(captions.FEWER)
+    return Learned(rows, species[rows] // COARSE * COARSE)
+
+
+DATA: dict[str, Callable[[Species, int], Learned]] = {
+    "clean": clean,
+    "20 % wrong captions": wrong(0.2),
+    "40 % wrong captions": wrong(0.4),
+    "60 % wrong captions": wrong(0.6),
+    "few classes": few_classes,
+    "long tail": long_tail,
+    "coarse captions": coarse,
+}
+"""Kind of data -> (species of the pool, seed) -> what is learned from."""
+
+
+@lru_cache(maxsize=12)
+def renders(n: int, seed: int) -> Renders:
+    """Return renders of a seed, each species as often and in front of each background."""
+    world: Birds = birds.sample(n, seed=seed, balanced=True)
+    parts = [captions.frozen(part) for part in captions.pixels(world).split(500)]
+    return Renders(torch.cat(parts), world.species.numpy(), world.group.numpy())
+
+
+def every_loss(cell: Cell) -> dict[str, Any]:
+    """Score one arm on one kind of data: on validation renders where settings are chosen, else on
+    those held out; of InfoNCE also a second training without the pairs of the lowest early scores.
+    """
+    pool = renders(POOL, 8000 + cell["seed"])
+    rows, named = DATA[cell["data"]](pool.species, cell["seed"])
+    start = captions.learner("heads", cell["seed"])
+    if cell["arm"] == "not trained":
+        return worth(start, cell["data"], pool, rows)
+    images = pool.features[rows]
+    texts = [TEXTS[code] for code in named]
+    began = time.process_time()
+    found = captions.train(
+        start,
+        images,
+        texts,
+        captions.loss_of(cell),
+        labels=torch.from_numpy(named),
+        steps=cell["steps"],
+        batch_size=captions.FEWER_BATCH,
+        lr=cell["lr"],
+        seed=cell["seed"],
+    )
+    spent = (time.process_time() - began) / cell["steps"] * 1000
+    if cell.get("tuning"):
+        return {"validation": validated(found, cell["data"], pool, rows)}
+    figures = worth(found, cell["data"], pool, rows) | {COST: spent}
+    if cell["arm"] == "InfoNCE" and "wrong" in cell["data"]:
+        again = filtered(cell, images, texts)
+        second = worth(again, cell["data"], pool, rows)
+        figures |= {f"InfoNCE, filtered: {name}": value for name, value in second.items()}
+    return figures
+
+
+def filtered(cell: Cell, images: Tensor, texts: list[str]) -> Any:
+    """Return a model that learned from the pairs of the highest early scores, begun anew."""
+    cell = {**cell, "start": "heads", "temperature": captions.loss_of(cell)["temperature"]}
+    _, watch = captions.watched(cell, images, texts)
+    early = captions.learner("heads", cell["seed"])
+    early.model.load_state_dict(watch.early)
+    return captions.filtered(cell, early, images, texts)
+
+
+def validated(found: Any, data: str, pool: Renders, rows: Species) -> float:
+    """Return the score by which settings are chosen: that of the species."""
+    unseen = renders(captions.VALIDATION, captions.VALIDATION_SEED)
+    if data == "coarse captions":
+        return float(right_by_means(found, pool, rows, unseen).mean())
+    return float(right_zero_shot(found, unseen).mean())
+
+
+def worth(found: Any, data: str, pool: Renders, rows: Species) -> dict[str, Any]:
+    """Return the figures of a model on held-out renders, with what each of them scored."""
+    unseen = renders(captions.HELD_OUT, captions.HELD_OUT_SEED)
+    if data == "coarse captions":
+        right = right_by_means(found, pool, rows, unseen)
+        return {FINE: float(right.mean()), **packed(FINE, right)}
+    right = right_zero_shot(found, unseen)
+    groups = [right[unseen.group == code].mean() for code in np.unique(unseen.group)]
+    first = first_is_right(found, unseen)
+    return {
+        ACCURACY: float(right.mean()),
+        **packed(ACCURACY, right),
+        RECALL: float(first.mean()),
+        WORST: float(min(groups)),
+    }
+
+
+def cosines(found: Any, unseen: Renders) -> Tensor:
+    """Return (n, texts) the cosine of each image with each species' text."""
+    return image_features(found, unseen.features) @ text_features(found, TEXTS).T
+
+
+def right_zero_shot(found: Any, unseen: Renders) -> NDArray[np.float64]:
+    """Return (n,) 1 where the nearest text names the species of an image, else 0."""
+    nearest = cosines(found, unseen).argmax(dim=1).numpy()
+    return (nearest == unseen.species).astype(float)
+
+
+def first_is_right(found: Any, unseen: Renders) -> NDArray[np.float64]:
+    """Return (texts,) 1 where the image nearest to a text shows its species, else 0."""
+    nearest = cosines(found, unseen).argmax(dim=0).numpy()
+    return (unseen.species[nearest] == np.arange(len(nearest))).astype(float)
+
+
+def right_by_means(
+    found: Any, pool: Renders, rows: Species, unseen: Renders
+) -> NDArray[np.float64]:
+    """Return (n,) 1 where the nearest mean of training images is of the image's species: what is
+    left of the species in features that learned coarser words."""
+    learned = image_features(found, pool.features[rows])
+    species = torch.from_numpy(pool.species[rows])
+    means = torch.stack([learned[species == code].mean(0) for code in range(len(TEXTS))])
+    nearest = torch.cdist(image_features(found, unseen.features), means).argmin(dim=1).numpy()
+    return (nearest == unseen.species).astype(float)

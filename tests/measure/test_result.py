@@ -16,12 +16,14 @@ from PIL import Image
 from tests.study.made_figures import figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.conclusion import Conclusion
-from vldebias.measure.page import dots, grids, plain, render
+from vldebias.measure.page import dots, front_rows, grids, plain, render
 from vldebias.measure.result import COLUMNS, Result, TaskResult, laid_out
+from vldebias.measure.rows import Strip
+from vldebias.measure.strip import read_strip, write_strip
 from vldebias.measure.table import published, readable, verdict
 from vldebias.measure.text import tab_rows, text, wrapped
 from vldebias.metrics import bootstrap_interval
-from vldebias.pictures import write_png
+from vldebias.pictures import read_png, write_png
 from vldebias.study import compare
 
 DOWN, UP, STILL = (-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), (0.01, -0.1, 0.1)
@@ -348,7 +350,7 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
     assert page.index("given labels of training images") > first
     for word in (
         "ViT-L-14/openai",
-        "search: better.",
+        "search: <b>better</b>.",
         "date not recorded",
         "download",
         "a nurse",
@@ -357,9 +359,44 @@ def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
     assert (tmp_path / "index.csv").read_text().startswith("task,metric,method,subset,value")
 
 
-def test_pictures_of_the_run_stand_with_their_task_and_images_open_the_page(
-    made: Result, tmp_path: Path
-) -> None:
+def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: Path) -> None:
+    images = [Image.new("RGB", (800, 400), shade) for shade in ("red", "blue", "lime")]
+    rows = [("as generated: 3 male", images), ("debiased <1>", images[::-1])]
+    strip = Strip("The same seeds", [f"seed {i}" for i in range(3)], rows)
+    file = write_strip(strip, tmp_path / "x-strip.png", {"run": "x", "task": "search"})
+    again = read_strip(*read_png(file))
+    assert (again.caption, again.columns) == (strip.caption, strip.columns)
+    for (label, cells), (name, shown) in zip(again.rows, rows, strict=True):
+        assert label == name
+        assert [cell.size for cell in cells] == [(384, 192)] * 3
+        colours = [
+            (cell.getpixel((9, 9)), image.getpixel((9, 9)))
+            for cell, image in zip(cells, shown, strict=True)
+        ]
+        assert all(cell == image for cell, image in colours)
+    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert page.count('class="face"') == 6
+    for word in ("as generated: 3 male</h3>", "debiased &lt;1&gt;</h3>", "<small>seed 2</small>"):
+        assert page.index(word) < page.index("<details")
+    write_strip(strip, tmp_path / "x-strip.png", {"run": "another", "task": "search"})
+    assert 'class="face"' not in render(made, tmp_path / "p.html", beside=tmp_path).read_text()
+
+
+def test_the_first_table_has_eight_rows_of_all_conclusions() -> None:
+    rows = [
+        bias(m, 0.5, task=f"task {i}", change=None if m == "none" else DOWN)
+        for i in range(3)
+        for m in ("none", "cali", "default", "orth")
+    ]
+    made = result(rows, *(protocol(f"task {i}") for i in range(3)))
+    front = front_rows(readable(made), made.conclusions())
+    assert len(front) == 8
+    for task, block in front.groupby("task"):
+        assert {"none", "default"} <= set(block.method), task
+    assert (front.method == "orth").sum() == 0, "one further row of each task before a second"
+
+
+def test_sheets_of_the_run_stand_with_their_task(made: Result, tmp_path: Path) -> None:
     for stem, caption, run in (
         ("a", "shares", "x"),
         ("b-side-by-side", "images", "x"),
@@ -368,7 +405,7 @@ def test_pictures_of_the_run_stand_with_their_task_and_images_open_the_page(
         about = {"run": run, "task": "search", "caption": caption}
         write_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", about)
     page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
-    assert page.index('alt="images"') < page.index("<details") < page.index('alt="shares"')
+    assert page.index("<details") < page.index('alt="images"') < page.index('alt="shares"')
     assert "of another run" not in page
 
 

@@ -22,7 +22,8 @@ from vldebias.errors import need
 from vldebias.files import write_atomically
 from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.metric import get_metric
-from vldebias.measure.rows import CHANCES, NONE, TaskProvenance
+from vldebias.measure.rows import CHANCES, NONE, Strip, TaskProvenance
+from vldebias.measure.strip import encoded, read_strip
 from vldebias.measure.table import TEMPLATES, readable
 from vldebias.measure.text import LABELS
 from vldebias.pictures import INK, for_matplotlib, read_png, subplots
@@ -30,6 +31,7 @@ from vldebias.pictures import INK, for_matplotlib, read_png, subplots
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure as Plot
+    from PIL.Image import Image
 
     from vldebias.measure.result import Result
 
@@ -87,9 +89,9 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "models": list(models),
         "conclusions": found,
         "front": list(front.itertuples()),
-        "lead": pictures[:1],
-        "blocks": _blocks(result, frame, pictures[1:]),
-        "dots": _drawn(front, result.provenance) if found else b"",
+        "strips": _strips(result.name, beside)[:1],
+        "blocks": _blocks(result, frame, pictures),
+        "dots": _drawn(front, result.provenance) if found else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
         "labels": LABELS if frame.uses_labels.any() else "",
@@ -108,8 +110,11 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
         row.method == NONE or row.name == places[row.task, row.metric, row.subset]
         for row in rows.itertuples()
     ]
-    ranked = rows.assign(is_further=[not named for named in is_named])
-    chosen = ranked.sort_values("is_further", kind="stable").head(MOST).index
+    rows = rows.assign(is_further=[not named for named in is_named])
+    # What else there is comes from each conclusion in turn.
+    turn = rows.groupby(["task", "measure", "is_further"], sort=False).cumcount()
+    rows = rows.assign(turn=turn.where(rows.is_further, -1))
+    chosen = rows.sort_values("turn", kind="stable").head(MOST).index
     return rows.loc[rows.index.isin(chosen)]
 
 
@@ -131,8 +136,20 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
     for file in files:
         with contextlib.suppress(OSError):  # a file of somebody else that is no PNG
             metadata = read_png(file, pixels=False)[1]
-            if metadata.get("run") == name and "caption" in metadata:
+            is_sheet = "caption" in metadata and "strip" not in metadata
+            if metadata.get("run") == name and is_sheet:
                 found.append((metadata, file.read_bytes()))
+    return found
+
+
+def _strips(name: str, folder: Path) -> list[Strip]:
+    """Return the rows of images of a run."""
+    found = []
+    for file in sorted(folder.glob("*-strip.png")):
+        with contextlib.suppress(OSError, KeyError, ValueError):  # a file of somebody else
+            sheet, metadata = read_png(file)
+            if metadata.get("run") == name:
+                found.append(read_strip(sheet, metadata))
     return found
 
 
@@ -149,18 +166,26 @@ def _blocks(
     return blocks
 
 
-def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> bytes:
-    """Return the plot of rows as SVG, whose letters are text in the page's type."""
-    drawn = io.BytesIO()
+def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[bytes]:
+    """Return a plot for each measure as SVG, whose letters are text in the page's type."""
+    colors = _colors(provenance)
+    drawn = []
     with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
-        dots(rows, provenance).savefig(
-            drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
-        )
-    # Inside a page it needs no names of other places.
-    content = re.sub(
-        rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\"", b"", drawn.getvalue(), flags=re.S
-    )
-    return content[content.find(b"<svg") :]
+        for panel in _panels(rows):
+            plot, (axis,) = subplots(1, 1, (3.6, 0.8 + 0.24 * panel.name.nunique()))
+            _draw_panel(axis, panel, rows, colors)
+            plot.tight_layout()
+            drawn.append(_as_svg(plot))
+    return drawn
+
+
+def _as_svg(plot: Plot) -> bytes:
+    """Return a plot as SVG to stand inside a page, which needs no names of other places."""
+    content = io.BytesIO()
+    plot.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    names = rb"<metadata>.*?</metadata>|\sxmlns[:\w]*=\"[^\"]*\""
+    bare = re.sub(names, b"", content.getvalue(), flags=re.DOTALL)
+    return bare[bare.find(b"<svg") :]
 
 
 def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
@@ -173,9 +198,17 @@ def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
     environment.filters |= {
         "plain": plain,
         "inline": lambda png: base64.b64encode(png).decode(),
+        "embedded": _embedded,
         "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
     }
     return write_atomically(path, environment.get_template(f"{template}.html.jinja").render(values))
+
+
+def _embedded(image: Image) -> str:
+    """Return an image as an address that holds it."""
+    content = encoded(image)
+    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
@@ -185,53 +218,76 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     A measure has one scale, whatever the task: that of its bounds, else from 0 to the largest end
     of all its rows.
     """
-    colors = {
-        method: facts["color"]
-        for about in provenance
-        for method, facts in about.methods.items()
-        if "color" in facts
-    }
-    panels = list(rows.groupby(["task", "title", "subset"], sort=False))
+    panels = _panels(rows)
     across = min(len(panels), 3)
-    down, high = -(-len(panels) // across), max(panel.name.nunique() for _, panel in panels)
+    down = -(-len(panels) // across)
+    high = max(panel.name.nunique() for panel in panels)
     plot, axes = subplots(down, across, (1.4 + 3.1 * across, (0.8 + 0.24 * high) * down))
-    for axis, ((task, _, _), panel) in zip(axes, panels, strict=False):
-        points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
-        for r in panel[panel.method.isin(CHANCES)].itertuples():
-            axis.axvspan(r.low, r.high, color=GRID, zorder=0)
-        for r in points[points.method == NONE].itertuples():
-            axis.axvline(r.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
-        for place, r in enumerate(points.itertuples()):
-            shade = colors.get(r.method, OTHERS[sum(r.method.encode()) % len(OTHERS)])
-            shade, ends = (
-                LABELLED if r.uses_labels else shade,
-                np.maximum([[r.value - r.low], [r.high - r.value]], 0),
-            )
-            axis.errorbar(
-                [r.value], [place], xerr=ends, fmt="o", markersize=4.5, color=shade, capsize=2
-            )
-        axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
-        axis.set_ylim(len(points) - 0.5, -0.5)
-        first = panel.iloc[0]
-        same, (low, high) = (
-            rows[rows.metric == first.metric],
-            get_metric(first.metric, strict=False).bounds,
-        )
-        low = low if np.isfinite(low) else min(0.0, same.low.min())
-        high = high if np.isfinite(high) else max(0.0, same.high.max())
-        margin = 0.02 * ((high - low) or 1)
-        axis.set_xlim(low - margin, high + margin)
-        title = (
-            fill(for_matplotlib(f"{task}: {first.measure}"), 44)
-            + f"\n{first.hint.strip(' ()')}".rstrip()
-        )
-        axis.set_title(title, fontsize=8.5, color=INK)
-        axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
-        axis.set_axisbelow(True)
-        axis.tick_params(labelsize=8, colors=INK, length=0)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.spines["bottom"].set_color(GRID)
+    colors = _colors(provenance)
+    for axis, panel in zip(axes, panels, strict=False):
+        _draw_panel(axis, panel, rows, colors)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     plot.tight_layout()
     return plot
+
+
+def _panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each measure of each task, in their order."""
+    groups = rows.groupby(["task", "title", "subset"], sort=False)
+    return [panel for _, panel in groups]
+
+
+def _colors(provenance: Sequence[TaskProvenance]) -> dict[str, str]:
+    """Return the colours that methods have of their own."""
+    facts_of_method: dict[str, dict[str, Any]] = {}
+    for about in provenance:
+        facts_of_method |= about.methods
+    return {method: facts["color"] for method, facts in facts_of_method.items() if "color" in facts}
+
+
+def _draw_panel(
+    axis: Any, panel: pd.DataFrame, rows: pd.DataFrame, colors: Mapping[str, str]
+) -> None:
+    """Draw the methods of one measure.
+
+    rows: of all panels, which share the scale of a measure.
+    """
+    points = panel[~panel.method.isin(CHANCES)].drop_duplicates("name")
+    for row in panel[panel.method.isin(CHANCES)].itertuples():
+        axis.axvspan(row.low, row.high, color=GRID, zorder=0)
+    for row in points[points.method == NONE].itertuples():
+        axis.axvline(row.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
+    for place, row in enumerate(points.itertuples()):
+        shade = colors.get(row.method, OTHERS[sum(row.method.encode()) % len(OTHERS)])
+        ends = np.maximum([[row.value - row.low], [row.high - row.value]], 0)
+        axis.errorbar(
+            [row.value],
+            [place],
+            xerr=ends,
+            fmt="o",
+            markersize=4.5,
+            color=LABELLED if row.uses_labels else shade,
+            capsize=2,
+        )
+    axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
+    axis.set_ylim(len(points) - 0.5, -0.5)
+    first = panel.iloc[0]
+    low, high = _scale(rows[rows.metric == first.metric])
+    margin = 0.02 * ((high - low) or 1)
+    axis.set_xlim(low - margin, high + margin)
+    title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
+    axis.set_title(f"{title}\n{first.hint.strip(' ()')}".rstrip(), fontsize=8.5, color=INK)
+    axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
+    axis.set_axisbelow(True)
+    axis.tick_params(labelsize=8, colors=INK, length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.spines["bottom"].set_color(GRID)
+
+
+def _scale(rows: pd.DataFrame) -> tuple[float, float]:
+    """Return the least and the most of the axis of a measure."""
+    low, high = get_metric(rows.metric.iloc[0], strict=False).bounds
+    least = low if np.isfinite(low) else min(0.0, rows.low.min())
+    most = high if np.isfinite(high) else max(0.0, rows.high.max())
+    return least, most

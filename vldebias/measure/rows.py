@@ -3,7 +3,7 @@ task was measured with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -96,17 +96,33 @@ class TaskProvenance(BaseModel, extra="forbid"):
     is_miniature: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """Hold rows of images of the same size, in columns of the same seed, which the first screen of
+    a page shows.
+
+    caption: what is seen. columns: what each column is called. rows: what a row is called, with
+    its images.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Image]]]
+
+
 @dataclass
 class TaskResult:
     """Hold the rows of one task, in the order in which they were added, and what they were measured
     with.
 
-    pictures: file stem -> (caption, plot): what no row can give back, such as strips of images.
+    pictures: file stem -> (caption, plot): what no row can give back, such as a sheet of images.
+    strips: file stem -> rows of images.
     """
 
     provenance: TaskProvenance
     rows: list[Measurement] = field(default_factory=list)
     pictures: dict[str, tuple[str, Plot | Image]] = field(default_factory=dict)
+    strips: dict[str, Strip] = field(default_factory=dict)
 
     def add(
         self,

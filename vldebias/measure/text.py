@@ -30,6 +30,10 @@ def text(result: Result, measures: Measures = (), most: int = MOST, width: int =
     frame = readable(result)
     found = conclusions(frame, result.provenance, measures)
     wholes = named(frame[frame.whole], measures)
+    if found:
+        # Distances between texts are no answer, and stand in the page.
+        tasks = [conclusion.task for conclusion in found]
+        wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
     notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
     shown = _sentences(found, width, most - len(notes) - ROWS)
     shown += wrapped(f"{result.name}: values, and changes from none, with 95 % intervals", width)

@@ -21,6 +21,8 @@ from vldebias.judge.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec, dec
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
 from vldebias.judge.scores import judge_images, scored
 from vldebias.measure.result import NONE, TaskResult
+from vldebias.measure.rows import Strip
+from vldebias.measure.shares import discrepancies
 from vldebias.methods import get_method
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
@@ -33,6 +35,7 @@ from vldebias.study.variants import COLUMNS, ROWS, Variant, compose, generate
 
 if TYPE_CHECKING:
     import pandas as pd
+    from numpy.typing import NDArray
 else:
     pd = Lazily("pandas")
 
@@ -41,6 +44,7 @@ ABOUT = (
     f" the images that the judge can tell; the others are counted. {ABOUT_GAP} The interval of one"
     " prompt is over its images."
 )
+STRIP_ROWS, STRIP_COLUMNS = 4, 8  # images that the first screen of a page shows
 
 
 @register_task
@@ -420,8 +424,12 @@ class GenerationTask(Task):
                 f"{subset.capitalize()}: the same seeds column by column, as the pipeline is and"
                 " debiased."
             )
-            stem = f"{file_slug(result.provenance.task)}-{part}-side-by-side"
-            result.pictures[stem] = told, compose([names[at] for at in chosen], cells, heads)
+            stem = f"{file_slug(result.provenance.task)}-{part}"
+            result.pictures[f"{stem}-side-by-side"] = (
+                told,
+                compose([names[at] for at in chosen], cells, heads),
+            )
+            result.strips[f"{stem}-strip"] = _strip(made, own, counts, values)
 
     def _add_means(
         self, result: TaskResult, made: GeneratedImages, table: pd.DataFrame, others: bool
@@ -507,3 +515,38 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
         str(name): of.groupby("unit", sort=False)[column].mean().to_numpy(float)
         for name, of in every
     }
+
+
+def _strip(
+    made: GeneratedImages,
+    table: pd.DataFrame,
+    counts: Mapping[str, NDArray[Any]],
+    values: Sequence[str],
+) -> Strip:
+    """Return what each method makes of the prompts that lean most, from the same seeds.
+
+    table: a row for each image. counts: method -> (p, values + 1) images of each prompt by what
+    they show, unknown last.
+    """
+    methods = list(counts)[:STRIP_ROWS]
+    units = list(table.unit.unique())
+    leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
+    rows = []
+    for place in leaning[: STRIP_ROWS // len(methods)]:
+        for method in methods:
+            images = table[(table.variant == method) & (table.unit == units[place])]
+            shown = images[:STRIP_COLUMNS]
+            seeds = [f"seed {seed}" for seed in shown.seed]
+            name = "as generated" if method == NONE else method
+            counted = _counted(counts[method][place], values)
+            label = f"“{shown.prompt.iloc[0]}”, {name}: {counted}"
+            rows.append((label, [made.read(made.images[at]) for at in shown.index]))
+    caption = "What leans most, and what became of it: the same seed in each column."
+    return Strip(caption, seeds, rows)
+
+
+def _counted(counts: NDArray[Any], values: Sequence[str]) -> str:
+    """Write how many images show each value, such as "22 female, 2 male"."""
+    named = [f"{count} {value}" for count, value in zip(counts[:-1], values, strict=True) if count]
+    unknown = [f"{counts[-1]} not told"] if counts[-1] else []
+    return ", ".join([*named, *unknown])

@@ -35,6 +35,7 @@ from vldebias.hosts.base import TEXT
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.page import render
 from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.strip import write_strip
 from vldebias.methods import METHODS, Method, get_method
 from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
@@ -350,6 +351,9 @@ def _finished(session: Session, suite: Suite, task: Task, first: bool) -> Finish
         for stem, (caption, plot) in part.pictures.items() if first else ():
             metadata = {"run": suite.name, "task": about.task, "caption": caption}
             write_png(plot, folder / f"{file_slug(stem)}.png", metadata, small=True)
+        for stem, strip in part.strips.items() if first else ():
+            metadata = {"run": suite.name, "task": about.task}
+            write_strip(strip, folder / f"{file_slug(stem)}.png", metadata)
         drawn = about.split == "generated" and pipeline is not None and pipeline not in about.model
         model = f"{pipeline} ({about.model})" if drawn else about.model  # as the user named it
         title = f"{task.title}: {about.title}" if about.title else task.title

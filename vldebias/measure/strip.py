@@ -1,0 +1,64 @@
+"""Keep rows of images in one PNG file, and cut them out again for a page."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.errors import need
+from vldebias.measure.rows import Strip
+from vldebias.pictures import write_png
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LARGEST = 384  # pixels of a side of an image in the file
+
+
+def write_strip(strip: Strip, path: Path, about: dict[str, Any]) -> Path:
+    """Write the images of a strip side by side, with its words in the metadata.
+
+    about: further metadata, such as the run and the task.
+    """
+    first = strip.rows[0][1][0]
+    scale = min(LARGEST / max(first.size), 1)
+    width, height = (round(side * scale) for side in first.size)
+    across = max(len(images) for _, images in strip.rows)
+    sheet = need("PIL.Image").new("RGB", (across * width, len(strip.rows) * height), "white")
+    for row, (_, images) in enumerate(strip.rows):
+        for column, image in enumerate(images):
+            cell = image if scale == 1 else image.resize((width, height))
+            sheet.paste(cell, (column * width, row * height))
+    words = {
+        "columns": list(strip.columns),
+        "rows": [label for label, _ in strip.rows],
+        "cell": [width, height],
+    }
+    return write_png(sheet, path, {**about, "caption": strip.caption, "strip": words})
+
+
+def read_strip(sheet: Image, about: dict[str, Any]) -> Strip:
+    """Return the strip that `write_strip` wrote, from its picture and metadata."""
+    words = about["strip"]
+    width, height = words["cell"]
+    rows = []
+    for row, label in enumerate(words["rows"]):
+        places = range(len(words["columns"]))
+        boxes = [
+            (column * width, row * height, (column + 1) * width, (row + 1) * height)
+            for column in places
+        ]
+        rows.append((label, [sheet.crop(box) for box in boxes]))
+    return Strip(about["caption"], words["columns"], rows)
+
+
+def encoded(image: Image) -> bytes:
+    """Return an image as the bytes of a file that a page holds: PNG where it is small, else
+    JPEG."""
+    content = io.BytesIO()
+    if max(image.size) <= 128:
+        image.save(content, format="png", optimize=True)
+    else:
+        image.save(content, format="jpeg", quality=88)
+    return content.getvalue()

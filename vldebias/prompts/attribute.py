@@ -11,9 +11,18 @@ from typing import Any, NamedTuple
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.context import is_fixed_by_context
 from vldebias.prompts.decisions import Decider
-from vldebias.prompts.english import adjective, classes, find_subject, gendered, lists, person
+from vldebias.prompts.english import (
+    Subject,
+    adjective,
+    classes,
+    find_subject,
+    gendered,
+    lists,
+    person,
+)
 from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
+from vldebias.prompts.scene import Scene
 from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
 
 Find = Callable[[str], int | None]
@@ -166,9 +175,9 @@ class Attribute:
 
     def _read(self, text: str) -> Places | str:
         """Return the place in one reading of a prompt, or the reason why there is none."""
-        if self._states(text):
-            return "stated"
         subject = find_subject(text, self.gender)
+        if self._states(text) and not self._states_of_picture_alone(text, subject):
+            return "stated"
         if isinstance(subject, str):
             return _why_nobody(subject, text)
         ranks = [(at, rank_of(word)) for at, word in subject.words[:-1]]
@@ -195,6 +204,14 @@ class Attribute:
         """Return whether a text states a value; roles such as "alumnus" do so for gender alone."""
         words = self._stated.find(text)
         return not all(self.gender and person(word.lower()) for word in words)
+
+    def _states_of_picture_alone(self, text: str, subject: Subject | str) -> bool:
+        """Return whether all that states a value says how a picture is made, or where a thing is
+        from: "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
+        if isinstance(subject, str):
+            return False
+        scene = Scene(text, subject.start, subject.end)
+        return not self._states(scene.without_picture(origins=self.kind == "origin"))
 
     def _states_anywhere(self, prompt: str) -> bool:
         """Return whether any text of a JSON states a value; "negative": "male" asks for others."""

@@ -67,6 +67,20 @@ class Scene:
                 self._facts[fact.name].append(fact)
         self.year = self._read_year()
 
+    def without_picture(self, origins: bool) -> str:
+        """Return the prompt without words about the picture: "a nurse, children's book".
+
+        origins: also without words that say where a thing is from, "in a Japanese restaurant".
+        """
+        text = self.text
+        kept = list(text.prompt)
+        for i, start in enumerate(text.start):
+            is_origin = origins and i > self.head and self._names_thing(Fact("", i, i + 1))
+            if self._about_picture[i] or is_origin:
+                end = start + len(text.words[i])
+                kept[start:end] = " " * (end - start)
+        return "".join(kept)
+
     # ---- facts by their place
 
     def has(self, *names: str) -> bool:
@@ -202,12 +216,22 @@ class Scene:
         return list(zip(starts, [*starts[1:], len(self.text.bare)], strict=True))
 
     def _skip_tag(self, first: int, stop: int, media: set[int], skipped: list[bool]) -> None:
-        """Skip a clause about the picture: "oil on canvas", "a grainy photograph"."""
+        """Skip a clause about the picture: "oil on canvas", "1950s magazine cover".
+
+        A clause with a person is none, but for words that only say which medium it is: "Japanese
+        woodblock print", "children's book illustration".
+        """
         if first <= self.head < stop:
             return
-        rest = [i for i in range(first, stop) if not skipped[i]]
-        if any(i in media for i in rest) and not any(self.is_person(i) for i in rest):
-            skipped[first:stop] = [True] * (stop - first)
+        about_picture = [i in media or skipped[i] for i in range(first, stop)]
+        if not any(about_picture):
+            return
+        for i in range(first, stop):
+            names_medium = i + 1 < stop and about_picture[i + 1 - first]
+            owns_medium = self.text.words[i].endswith(("'s", "\u2019s"))
+            if self.is_person(i) and not skipped[i] and not names_medium and not owns_medium:
+                return
+        skipped[first:stop] = [True] * (stop - first)
 
     def _skip_style(self, at: int, first: int, stop: int, skipped: list[bool]) -> None:
         """Skip "in the style of a Victorian engraving", "shot on film", "ukiyo-e style"."""

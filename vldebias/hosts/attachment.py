@@ -164,7 +164,7 @@ class Attachment:
             empty where prompts are rewritten.
         balancer: what rewrites prompts in place of edits, or None.
         sampled: where prompts are rewritten, the value of each image of the last call; None where
-            it was unchanged.
+            it was unchanged. reasons: why it was unchanged (`vldebias.balance_prompts`), or None.
     """
 
     _strength: float
@@ -191,6 +191,7 @@ class Attachment:
         self._label, self._state = label, "attached"
         self.strength = strength
         self.sampled: list[Any] = []
+        self.reasons: list[Any] = []
         host.memory = {}  # weights may change from here on
         self._warned, self._adapted = set[str](), adapters_length(host.text_modules)
         self._uninstall = host.install(self)
@@ -392,22 +393,54 @@ class Attachment:
 
     def rewrite(self, prompts: Sequence[str], again: bool = False) -> list[str]:
         """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
-        their values.
+        their values, and `reasons` why some were left alone.
 
         Use it to balance many calls at once. An attachment of edits returns the prompts unchanged.
         again: `prompts` are other texts of the images of the last call, and get the same values.
         """
+        return self.rewrite_texts({"prompt": prompts}, again=again)["prompt"]
+
+    def rewrite_texts(
+        self,
+        texts: Mapping[str, Sequence[str]],
+        *,
+        again: bool = False,
+        read: Mapping[str, Callable[[str], int]] | None = None,
+    ) -> dict[str, list[str]]:
+        """Return the rewritten texts of a call whose images have several: `prompt`, `prompt_2`.
+
+        All texts of an image get the same value, and any of them may state it.
+
+        Args:
+            texts: name -> one text per image. again: they are of the images of the last call, and
+                get the same values. read: name -> how many characters of a text the encoder reads;
+                a subject behind them is left alone, as "truncated", and not counted.
+        """
+        same = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
-            return list(prompts)
+            return same
         if again:
-            same = len(prompts) == len(self.sampled)
-            return list(self.balancer.write(prompts, self.sampled) if same else prompts)
-        self.sampled = [None] * len(prompts)
-        if self._strength:
-            self.balancer.strength = self._strength
-            balanced = self.balancer.next(prompts)
-            self.sampled, prompts = list(balanced.values), balanced.prompts
-        return list(prompts)
+            return {name: self._written_again(column) for name, column in same.items()}
+        number = len(next(iter(same.values())))
+        self.sampled = [None] * number
+        self.reasons = ["strength"] * number
+        if not self._strength:
+            return same
+        self.balancer.strength = self._strength
+        images = [_TextsOfImage(row, read or {}) for row in _rows(same)]
+        written, balanced = self.balancer.next_texts([image.different for image in images])
+        self.sampled = list(balanced.values)
+        self.reasons = [
+            image.reason(reason) for image, reason in zip(images, balanced.reasons, strict=True)
+        ]
+        after = [image.with_new(new) for image, new in zip(images, written, strict=True)]
+        return {name: [texts_of[name] for texts_of in after] for name in same}
+
+    def _written_again(self, prompts: list[str]) -> list[str]:
+        """Return further texts of the images of the last call, with the same values."""
+        if len(prompts) != len(self.sampled):
+            return prompts
+        return list(self.balancer.write(prompts, self.sampled))
 
     def warn_once(self, message: str) -> None:
         """Issue a warning the first time that it applies."""
@@ -430,3 +463,40 @@ def _watch(module: nn.Module, _: Any) -> None:
                 f" To apply it there too: vldebias.debias(other, {edits}); to leave it out on"
                 " purpose: inside `with attachment.disabled():`"
             )
+
+
+def _rows(columns: Mapping[str, list[str]]) -> list[dict[str, str]]:
+    """Return the texts of each image by name."""
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+class _TextsOfImage:
+    """Hold the texts of one image, cut where the encoders stop to read.
+
+    Attributes:
+        different: the texts that are read, each once.
+    """
+
+    def __init__(self, texts: Mapping[str, str], read: Mapping[str, Callable[[str], int]]) -> None:
+        self.texts = texts
+        self.heads = dict[str, str]()
+        self.tails = dict[str, str]()
+        for name, text in texts.items():
+            end = read[name](text) if name in read else len(text)
+            self.heads[name] = text[:end]
+            self.tails[name] = text[end:]
+        self.different = list(dict.fromkeys(self.heads.values()))
+
+    def with_new(self, written: Sequence[str]) -> dict[str, str]:
+        """Return the texts by name, with new ones in the place of `different`."""
+        new = dict(zip(self.different, written, strict=True))
+        return {name: new[self.heads[name]] + self.tails[name] for name in self.texts}
+
+    def reason(self, reason: Any) -> Any:
+        """Return the reason; "truncated" where no person is found in what is read of a longer
+        text."""
+        if isinstance(reason, tuple):
+            return tuple(self.reason(part) for part in reason)
+        nobody = isinstance(reason, str) and reason.startswith("no person")
+        return "truncated" if nobody and any(self.tails.values()) else reason

@@ -17,6 +17,7 @@ or the last token of the prompt where nothing follows.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
@@ -36,11 +37,13 @@ from vldebias.hosts.pipelines import (
     BESIDE,
     EMBEDDING,
     Part,
+    characters_read,
     copied,
     count_of,
     image_ids,
     image_tokens,
     listed,
+    most_characters_read,
     opened,
     rewrite_call,
     same_values,
@@ -409,17 +412,13 @@ class DiffusersHost(Host):
 
         def encode(prompts: list[str]) -> Any:
             call.update(kept)
-            rewrite_call(call, lambda same, again=False: same if again else prompts)
+            rewrite_call(call, lambda texts: texts | {"prompt": prompts})
             return original(*bound.args, **bound.kwargs)
 
         with TOKENIZING, during(INSIDE):
             if call.get("prompt") is None and turn != "negative":
                 if any(isinstance(one, Tensor | list) for one in call.values()):
-                    attachment.warn_once(
-                        "the call passes embeddings instead of a prompt, so nothing was changed;"
-                        ' pass attachment.apply("sequence", prompt_embeds), or embed'
-                        " vldebias.balance_prompts(...).prompts"
-                    )
+                    self._warn_of_embeddings(attachment)
                 return original(*bound.args, **bound.kwargs)
             if attachment.balancer is not None:
                 count = count_of(self.defaults)
@@ -427,7 +426,10 @@ class DiffusersHost(Host):
                 if count and attachment.acts and not count_of(takes):
                     attachment.warn_once(SHARED.format(count=count))
                 if turn != "negative":
-                    rewrite_call(call, partial(attachment.rewrite, again=turn == "again"))
+                    rewrite = partial(
+                        attachment.rewrite_texts, again=turn == "again", read=self._read(call)
+                    )
+                    rewrite_call(call, rewrite)
                 return original(*bound.args, **bound.kwargs)
             seeing = {
                 name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)
@@ -437,6 +439,35 @@ class DiffusersHost(Host):
                 inside = opened(result[self.parts[0].place])
                 shown = None if inside is None else image_tokens(calls, seeing, inside[0].shape[1])
                 return self.project(attachment, result, kept, turn == "negative", shown)
+
+    def _warn_of_embeddings(self, attachment: Attachment) -> None:
+        """Say once what to do where a call passes embeddings in the place of a prompt."""
+        if attachment.balancer is not None:
+            attachment.sampled = []
+            attachment.reasons = []
+            remedy = "embed vldebias.balance_prompts(...).prompts instead"
+        else:
+            remedy = f"pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
+        attachment.warn_once(
+            f"the call passes embeddings instead of a prompt, so nothing was changed; {remedy}"
+        )
+
+    def _read(self, call: Mapping[str, Any]) -> dict[str, Callable[[str], int]]:
+        """Return for each text argument of a call how many characters its tokenizers read.
+
+        A tokenizer reads the text of its own number (`tokenizer_2` reads `prompt_2`), or `prompt`
+        where that is not given.
+        """
+        readers: dict[str, list[Callable[[str], int]]] = {}
+        for name, tokenizer in self._pipe.components.items():
+            if not re.fullmatch(r"tokenizer(_\d)?", name) or tokenizer is None:
+                continue
+            own = name.replace("tokenizer", "prompt")
+            given = own if call.get(own) is not None else "prompt"
+            length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
+            reader = partial(characters_read, getattr(tokenizer, "tokenizer", tokenizer), length)
+            readers.setdefault(given, []).append(reader)
+        return {name: partial(most_characters_read, each) for name, each in readers.items()}
 
     def project(
         self,

@@ -127,7 +127,7 @@ class ModularHost(DiffusersHost):
                     attachment.warn_once(SHARED.format(count=count))
             else:
                 call |= {} if count is None else {count: state.get(count)}
-                rewrite_call(call, attachment.rewrite)
+                rewrite_call(call, attachment.rewrite_texts)
             for name, value in call.items():
                 state.set(name, value)
         with during(INSIDE):

@@ -8,9 +8,10 @@ token, whatever comes before or after it.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -25,6 +26,8 @@ from vldebias.hosts.source import NEGATIVE
 
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""
+
+_NO_LIMIT = 1_000_000  # tokens: tokenizers without a limit say 10^30
 
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
 """Matches names of embeddings of the prompt."""
@@ -211,7 +214,39 @@ def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
-def rewrite_call(call: dict[str, Any], rewrite: Callable[..., list[str]]) -> None:
+def characters_read(tokenizer: Any, length: int | None, text: str) -> int:
+    """Return how many characters of a text a tokenizer reads before it stops, at the end of a word.
+
+    Args:
+        tokenizer: of transformers; of one that does not say where its tokens stand, all is read.
+        length: the most tokens that the call allows, beside the tokenizer's own; or None.
+    """
+    most = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
+    # A token holds a byte at least, so a short text is read whole.
+    if not most or len(text.encode()) < most - 2 or not getattr(tokenizer, "is_fast", False):
+        return len(text)
+    if most > _NO_LIMIT:
+        return len(text)
+    tokens = tokenizer(
+        text, truncation=True, max_length=int(most), return_offsets_mapping=True, verbose=False
+    )
+    end = max(stop for _, stop in tokens["offset_mapping"])
+    if not text[end:].strip():
+        return len(text)
+    while end and text[end - 1].isalnum() and text[end].isalnum():
+        end -= 1
+    return end
+
+
+def most_characters_read(readers: Sequence[Callable[[str], int]], text: str) -> int:
+    """Return how many characters of a text are read by the tokenizer that reads most of it."""
+    return max(read(text) for read in readers)
+
+
+Rewrite = Callable[[dict[str, list[str]]], Mapping[str, list[str]]]
+
+
+def rewrite_call(call: dict[str, Any], rewrite: Rewrite) -> None:
     """Put one new prompt per image into the arguments of a call; negative prompts stay, repeated as
     needed.
 
@@ -220,25 +255,21 @@ def rewrite_call(call: dict[str, Any], rewrite: Callable[..., list[str]]) -> Non
 
     Args:
         call: the arguments by name, which are changed in place.
-        rewrite: prompts, one per image -> new ones; with `again=True` the further prompts
-            (`prompt_2`) of the same images.
+        rewrite: name of the argument (`prompt`, `prompt_2`) -> texts, one per image; returns new
+            ones.
     """
     count_name = count_of(call)
     count = int(call.get(count_name or "") or 1)
     prompts = listed(call["prompt"])
     before: dict[str, list[str]] = {}
-    after: dict[str, list[str]] = {}
     for name, value in call.items():
         if re.fullmatch(r"prompt(_\d)?", name) and value is not None:
             before[name] = _per_image(listed(value), len(prompts), count)
-    # `prompt` first: the others get the values that it was given.
-    after["prompt"] = rewrite(before["prompt"])
-    for name, texts in before.items():
-        if name != "prompt":
-            after[name] = rewrite(texts, again=True)
+    after = dict(rewrite(before))
     if before == after:
         return
     after |= _negative_prompts(call, len(prompts), count)
+    _repeat_negative_embeddings(call, len(prompts), count)
     is_text = isinstance(call["prompt"], str) and len(after["prompt"]) == 1
     for name, texts in after.items():
         call[name] = texts[0] if is_text else texts
@@ -253,6 +284,17 @@ def _per_image(texts: list[str], prompts: int, count: int) -> list[str]:
     if len(texts) == 1:
         texts = texts * prompts
     return [text for text in texts for _ in range(count)]
+
+
+def _repeat_negative_embeddings(call: dict[str, Any], prompts: int, count: int) -> None:
+    """Repeat embeddings of negative prompts, which are given one for each prompt, for each image.
+
+    The pipeline repeats them by the number of images of a prompt, which becomes 1.
+    """
+    for name, value in call.items():
+        is_negative = name.startswith("negative_") and isinstance(value, Tensor)
+        if is_negative and len(value) == prompts:
+            call[name] = value.repeat_interleave(count, dim=0)
 
 
 def _negative_prompts(call: Mapping[str, Any], prompts: int, count: int) -> dict[str, list[str]]:

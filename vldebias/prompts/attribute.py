@@ -29,6 +29,7 @@ Find = Callable[[str], int | None]
 Value = str | Mixture | None
 
 GROUPS = ("mixed", "leave", "same")
+NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
 # Kinds of adjectives as English orders them, from left to right, and their names in placeholders.
 _ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 _CACHED = 2000  # prompts
@@ -49,12 +50,25 @@ class Place(NamedTuple):
     behind: int
     group: Group | None = None
 
+    def moved(self, by: int) -> Place:
+        """Return the same place in a text that has so many characters before it."""
+        return Place(self.start + by, self.end + by, self.behind + by, self.group)
+
 
 class Places(NamedTuple):
     """Hold the places of a prompt, and whether its context fixes the value."""
 
     places: tuple[Place, ...]
     is_fixed: bool = False
+
+    def moved(self, by: int) -> Places:
+        """Return the same places in a text that has so many characters before it."""
+        return Places(tuple(place.moved(by) for place in self.places), self.is_fixed)
+
+
+def in_one_line(prompt: str) -> str:
+    """Return the texts of one image as one that a reader can read."""
+    return prompt.replace(NEXT_TEXT, " | ")
 
 
 class Attribute:
@@ -108,7 +122,7 @@ class Attribute:
         found = self._search(prompt)
         if isinstance(found, str):
             return found
-        allowed = None if self.decide is None else self.decide.allowed(prompt)
+        allowed = None if self.decide is None else self.decide.allowed(in_one_line(prompt))
         if allowed is None:
             return "context" if found.is_fixed else found.places
         total = sum(self.shares[value] for value in allowed)
@@ -117,11 +131,12 @@ class Attribute:
     def ask(self, prompts: Sequence[str]) -> None:
         """Ask `decide` about those prompts that have a place, in one call where it takes a list."""
         if self.decide is not None:
-            self.decide.ask([text for text in prompts if isinstance(self._search(text), Places)])
+            placed = [text for text in prompts if isinstance(self._search(text), Places)]
+            self.decide.ask([in_one_line(text) for text in placed])
 
     def _allowed_shares(self, prompt: str) -> dict[str, float]:
         """Return the shares of the values that `decide` allows; they sum to 1."""
-        allowed = None if self.decide is None else self.decide.allowed(prompt)
+        allowed = None if self.decide is None else self.decide.allowed(in_one_line(prompt))
         if allowed is None:
             return self.shares
         total = sum(self.shares[value] for value in allowed)
@@ -133,6 +148,16 @@ class Attribute:
         return several and group.mixes and self.groups == "mixed"
 
     def _search_uncached(self, prompt: str) -> Places | str:
+        """Return the places of a prompt; of several texts of one image, those of each."""
+        found = []
+        start = 0
+        for text in prompt.split(NEXT_TEXT):
+            of_text = self._search_text(text)
+            found.append(of_text if isinstance(of_text, str) else of_text.moved(start))
+            start += len(text) + len(NEXT_TEXT)
+        return found[0] if len(found) == 1 else self._join(found)
+
+    def _search_text(self, prompt: str) -> Places | str:
         slots = [Place(*match.span(), match.end()) for match in self._slots.finditer(prompt)]
         if slots:
             return Places(tuple(slots))

@@ -15,14 +15,22 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts.attribute import GROUPS, Attribute, Find, Place, Value, words_of_values
+from vldebias.prompts.attribute import (
+    GROUPS,
+    NEXT_TEXT,
+    Attribute,
+    Find,
+    Place,
+    Value,
+    words_of_values,
+)
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
@@ -192,6 +200,28 @@ class Balancer:
             [made.prompts[row]], [made.values[row]], [made.reasons[row]], self._checked_seed
         )
 
+    def next_texts(
+        self, images: Iterable[Sequence[str]]
+    ) -> tuple[list[list[str]], BalancedPrompts]:
+        """Balance the texts of each image, which a pipeline with several encoders takes.
+
+        All texts of an image get the same value, wherever a subject is found in them, and any of
+        them may state it. Images with equal texts count as one prompt.
+
+        Args:
+            images: for each image its texts, as many for each.
+
+        Returns:
+            The new texts of each image, and the values and reasons of all images. Its prompts are
+            the first texts.
+        """
+        rows = [_checked_prompts(texts) for texts in images]
+        joined = [NEXT_TEXT.join(texts) for texts in rows]
+        balanced = self.next(joined)
+        written = [prompt.split(NEXT_TEXT) for prompt in balanced.prompts]
+        first = [texts[0] for texts in written]
+        return written, replace(balanced, prompts=first)
+
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
         """Write given values into prompts, such as second prompts of the same images, where they
         can be stated."""
@@ -274,7 +304,14 @@ class Balancer:
             found = attribute.place(prompt) if value is not None else ""
             for place in found if isinstance(found, tuple) else ():
                 words += _words_for(attribute, place, value)
-        return _insert(prompt, words)
+        written = []
+        start = 0
+        for text in prompt.split(NEXT_TEXT):
+            end = start + len(text)
+            inside = [word.moved(-start) for word in words if start <= word.start <= end]
+            written.append(_insert(text, inside))
+            start = end + len(NEXT_TEXT)
+        return NEXT_TEXT.join(written)
 
 
 class _Words(NamedTuple):
@@ -292,6 +329,10 @@ class _Words(NamedTuple):
     kind: str
     rank: int
     text: str
+
+    def moved(self, by: int) -> _Words:
+        """Return the same words for a text that has so many characters before it."""
+        return self._replace(start=self.start + by, end=self.end + by)
 
 
 def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]:

@@ -1,0 +1,129 @@
+"""All texts of a call: several encoders, texts that are too long, embeddings in their place."""
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+
+from vldebias import debias
+from vldebias.errors import VldebiasWarning
+from vldebias.hosts.pipelines import characters_read, rewrite_call
+
+SET = "professions-gender"
+OPEN = "a photo of a doctor"
+SCENE = "a quiet street at night"
+SEVERAL = ["StableDiffusionXL", "StableDiffusion3", "Flux"]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def texts_of_encoding(monkeypatch):
+    """Keep the text arguments that the pipeline's `encode_prompt` gets."""
+    kept = []
+
+    def rewrite(call, new):
+        rewrite_call(call, new)
+        kept.append({name: value for name, value in call.items() if name.startswith("prompt")})
+
+    monkeypatch.setattr("vldebias.hosts.diffusers.rewrite_call", rewrite)
+    return kept
+
+
+def drawn(name, **given):
+    make, call = tiny.FAMILIES[name]
+    pipe = make()
+    return pipe, call | given
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_subject_of_the_second_text_alone_gets_the_value(name, monkeypatch):
+    pipe, call = drawn(name, prompt_2=OPEN, num_images_per_prompt=2)
+    kept = texts_of_encoding(monkeypatch)
+    attachment = debias(pipe, SET)
+    tiny.draw(pipe, SCENE, **call)
+    assert sorted(attachment.sampled) == ["female", "male"]
+    assert attachment.reasons == [None, None]
+    assert kept[0]["prompt"] == [SCENE] * 2
+    assert kept[0]["prompt_2"] == [f"a photo of a {value} doctor" for value in attachment.sampled]
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_any_text_may_state_the_value(name, monkeypatch):
+    pipe, call = drawn(name, prompt_2="a female doctor", num_images_per_prompt=2)
+    kept = texts_of_encoding(monkeypatch)
+    attachment = debias(pipe, SET)
+    tiny.draw(pipe, OPEN, **call)
+    assert attachment.sampled == [None, None]
+    assert attachment.reasons == ["stated", "stated"]
+    assert kept[0]["prompt"] == OPEN
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_all_texts_of_an_image_get_one_value(name, monkeypatch):
+    pipe, call = drawn(name, prompt_2="a doctor in a ward", num_images_per_prompt=4)
+    kept = texts_of_encoding(monkeypatch)
+    attachment = debias(pipe, SET)
+    tiny.draw(pipe, OPEN, **call)
+    values = attachment.sampled
+    assert sorted(values) == ["female", "female", "male", "male"]
+    assert kept[0]["prompt"] == [f"a photo of a {value} doctor" for value in values]
+    assert kept[0]["prompt_2"] == [f"a {value} doctor in a ward" for value in values]
+
+
+def test_a_subject_that_no_encoder_reads_is_left_alone_and_not_counted():
+    pipe, call = drawn("StableDiffusion", num_images_per_prompt=2)
+    attachment = debias(pipe, SET, method="balanced-prompts")
+    street = "a quiet street with lamps, " * 40
+    tiny.draw(pipe, street + OPEN, **call)
+    assert attachment.sampled == [None, None]
+    assert attachment.reasons == ["truncated", "truncated"]
+    for _ in range(2):
+        tiny.draw(pipe, f"{OPEN}, {street}", **call)
+        assert sorted(attachment.sampled) == ["female", "male"]
+        assert attachment.reasons == [None, None]
+
+
+def test_what_is_read_ends_with_a_word():
+    pipe, _ = drawn("StableDiffusion")
+    text = "streets and lamps and houses " * 40
+    end = characters_read(pipe.tokenizer, None, text)
+    assert 0 < end < len(text)
+    assert text[end - 1 : end + 1].count(" ") or not text[end].isalnum()
+    assert characters_read(pipe.tokenizer, None, "a street") == len("a street")
+
+
+@pytest.mark.parametrize("images", [1, 3])
+def test_embeddings_of_a_negative_prompt_are_those_of_each_image(images):
+    pipe, call = drawn("StableDiffusion", num_images_per_prompt=images, guidance_scale=3.0)
+    negative = pipe.encode_prompt("blurry", "cpu", 1, False)[0]
+    noise = [torch.Generator().manual_seed(seed) for seed in range(images)]
+    attachment = debias(pipe, SET)
+    given = call | {"negative_prompt_embeds": negative, "generator": noise}
+    pictures = tiny.draw(pipe, OPEN, **given)
+    texts = [f"a photo of a {value} doctor" for value in attachment.sampled]
+    attachment.remove()
+    noise = [torch.Generator().manual_seed(seed) for seed in range(images)]
+    alone = call | {"negative_prompt": ["blurry"] * images, "generator": noise}
+    alone["num_images_per_prompt"] = 1
+    assert torch.allclose(pictures, tiny.draw(pipe, texts, **alone), atol=1e-5)
+
+
+def test_embeddings_in_the_place_of_a_prompt_are_no_call_of_a_prompt():
+    pipe, call = drawn("StableDiffusion", num_images_per_prompt=2)
+    attachment = debias(pipe, SET)
+    tiny.draw(pipe, OPEN, **call)
+    assert len(attachment.sampled) == 2
+    embedded = pipe.encode_prompt(SCENE, "cpu", 1, False)[0]
+    with pytest.warns(VldebiasWarning, match=r"embed vldebias\.balance_prompts"):
+        tiny.draw(pipe, None, prompt_embeds=embedded, **call)
+    assert attachment.sampled == []
+    assert attachment.reasons == []
+
+
+def test_what_is_advised_for_an_edit_works():
+    pipe, call = drawn("StableDiffusion")
+    attachment = debias(pipe, SET, method="cali")
+    with attachment.disabled():
+        embedded = pipe.encode_prompt(SCENE, "cpu", 1, False)[0]
+    with pytest.warns(VldebiasWarning, match=r"attachment\.apply\('sequence', prompt_embeds\)"):
+        tiny.draw(pipe, None, prompt_embeds=embedded, **call)
+    changed = attachment.apply("sequence", embedded)
+    assert torch.allclose(changed, pipe.encode_prompt(SCENE, "cpu", 1, False)[0], atol=1e-5)

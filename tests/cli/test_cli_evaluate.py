@@ -275,6 +275,11 @@ def test_the_quickstart_runs_its_suite_in_one_folder(
     assert measure.call_args.args[1].seeds is None
 
 
+LEANING = {
+    f"A photo of a {value} {job}.": value == "male"
+    for job in ("nurse", "pilot", "editor", "dancer", "plumber")
+    for value in ("male", "female")
+}
 AUDIT = ("audit", "prompts.txt", "--prompts", "gender")
 
 
@@ -296,21 +301,24 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     said, out = call(*AUDIT, "--model", "miniature", heard=True), Path("vldebias-audit")
-    assert said.startswith("task\tmetric\t")
-    assert all(
-        text in said
-        for text in ("Look first at “", f"page: {out / 'index.html'}", f"prompts: {out}")
-    )
+    assert said.startswith("# What these prompts will show cannot be told from their texts")
+    assert "\ntask\tmetric\t" in said
+    assert all(text in said for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
     assert "These counts are not of" not in said
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"
-    assert (
-        listed["share"].isna().tolist() == listed["value"].isna().tolist() == [False, False, True]
+    assert listed["share"].isna().all(), "published counts say nothing of these texts"
+    judged = "prompt,male,female\n" + "\n".join(
+        f"{job},{8 if leans else 1},{1 if leans else 8}" for job, leans in LEANING.items()
     )
-    assert set(listed["value"][:2]) == {"male"}
+    Path("judged.csv").write_text(judged)
+    told = call(*AUDIT, "--model", "miniature", "--calibrate", "judged.csv")
+    assert "Look first at “" in told
+    listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
+    assert listed["share"].notna().sum() == 2
+    assert set(listed["value"].dropna()) == {"male"}
     printed = call(*AUDIT, "--pipeline", "miniature", "--json")
-    assert "Look first at “" in printed
     assert set(json.loads(printed)["files"]) == {"page", "prompts"}
 
 

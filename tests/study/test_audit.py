@@ -187,12 +187,13 @@ class TestAudit:
             if one.startswith("leans")
         ]
         assert (np.diff(sure) < 1e-9).all()
-        starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "perhaps leans male"}
+        starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no lean beyond"}
         starts |= {CASTLE: "not covered", STATED: "states female", CHAIR: "no person found"}
         assert all(advice[text].startswith(start) for text, start in starts.items())
         assert set(list(advice)[-2:]) == {STATED, CHAIR}
-        kinds = [one.split()[0] for one in advice.values()][:-2]
-        assert kinds == sorted(kinds), "those that lean, what is not covered, and perhaps"
+        order = {"leans": 0, "not": 1, "no": 2}
+        kinds = [order[line.split()[0]] for line in list(advice.values())[:-2]]
+        assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
         said = result.provenance[0].description
         assert "not covered 3" in said
         assert f"by {len(JOBS[::2])} judged prompts (given labels)" in said
@@ -227,12 +228,24 @@ class TestAudit:
         shares = {kind: 0.4 * judged[kind] + 0.6 * dealt[kind] for kind in ("male", "female")}
         faint = vldebias.audit(ASKED, "gender", texts=texts, calibration=judged.assign(**shares))
         assert 0.1 < faint.row("audit", "lean_r2", "none").value < 0.25
-        said = [vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt), faint, result]
-        assert ["hardly better" in one.provenance[0].description for one in said] == [
-            True,
-            False,
-            False,
-        ]
+        assert "hardly better" not in faint.provenance[0].description
+        blind = vldebias.audit(ASKED, "gender", texts=texts, calibration=dealt)
+        assert blind.row("audit", "lean_r2", "none").value <= 0
+        first = blind.provenance[0].settings["advice"][0]
+        assert first.startswith("What these prompts will show cannot be told from their texts")
+        assert str(blind).startswith("What these prompts will show cannot be told")
+        assert not [row for row in blind.rows if row.metric == "predicted_share"]
+        advice = blind.provenance[0].settings["prompts"]
+        assert advice[JOBS[1]].startswith("cannot be told from its text")
+        assert advice[STATED].startswith("states female")
+
+    def test_print_has_each_prompt_with_its_share_and_advice(self, result: Any) -> None:
+        lines = str(result).splitlines()
+        assert len(lines) <= 25
+        assert max(map(len, lines)) <= 80
+        row = result.row("audit", "predicted_share", "none", subset=f"{JOBS[1]}: male")
+        (line,) = [line for line in lines if line.endswith(f"{JOBS[1]}: male: leans female")]
+        assert f"  {row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" in line
 
     def test_several_values_sum_to_one(self) -> None:
         values = ("pale", "tan", "dark")

@@ -318,6 +318,22 @@ class TestDiagnose:
         said = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
         assert (f"1/1, {rows} images" in said) == named
 
+    def test_print_has_every_answer_and_the_worst_group_before_others(self, result: Result) -> None:
+        shown = str(result)
+        lines = shown.splitlines()
+        assert len(lines) <= 25
+        assert max(map(len, lines)) <= 80
+        words = " ".join(shown.split())
+        for sentence in result.provenance[0].settings["advice"]:
+            assert " ".join(sentence.split()) in words
+        for title in ("linear probe", "nearest neighbour", "accuracy (", "another class fits"):
+            assert any(title in line for line in lines), title
+        groups = {row.subset: row for row in result.rows if row.metric == "accuracy"}
+        worst = min(groups.values(), key=lambda row: row.value)
+        first = lines[lines.index("accuracy (higher is better)") + 1]
+        assert first.startswith(f"  {worst.value:.3f} [")
+        assert f"{worst.n['images']} images" in first
+
     def test_a_page_answers_one_question_after_the_other(
         self, result: Result, tmp_path: Path
     ) -> None:

@@ -4,13 +4,18 @@ embeddings."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vldebias.cli.common import check_out, device_of, print_result, split_names, write_run
 from vldebias.cli.flags import HOST, Json, SetName, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.measure.result import Result
 
 
 @with_flags(flags_of_options(*HOST))
@@ -57,8 +62,6 @@ def audit_command(
             "expected one of --model, --pipeline and --texts, whose text embeddings are read"
         )
     check_out(folder)
-    import pandas as pd
-
     from vldebias.data.embeddings import load_texts
     from vldebias.files import write_atomically
     from vldebias.hosts.loading import load_host
@@ -70,23 +73,24 @@ def audit_command(
         loaded = load_host(**named | {"device": device_of(named.get("device"))})
         host = {"pipe" if "pipeline" in named else "model": loaded}
     result = audit(file, prompts, calibration=calibrate, **host)
-    shares = (
-        result.to_pandas().query("metric == 'predicted_share'").rename(columns={"value": "share"})
-    )
-    shares[["prompt", "value"]] = shares.subset.str.rsplit(": ", n=1, expand=True)
-    advice = pd.Series(result.provenance[0].settings["prompts"], name="advice").rename_axis(
-        "prompt"
-    )
-    listed = advice.to_frame().join(shares.set_index("prompt")[["value", "share", "low", "high"]])
-    write_atomically(folder / "prompts.csv", listed.to_csv())
+    write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
-    print_result(
-        result,
-        [("audit", "predicted_share")],
-        as_json=as_json,
-        page=page,
-        prompts=folder / "prompts.csv",
-    )
+    print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+
+
+def _listed(result: Result) -> pd.DataFrame:
+    """Return a row for each prompt and predicted value: its advice, and the share with its
+    interval."""
+    import pandas as pd
+
+    shares = result.to_pandas().query("metric == 'predicted_share'")
+    shares = shares.rename(columns={"value": "share"})
+    parts = [subset.rpartition(": ") for subset in shares.subset]
+    shares["value"] = [value for _, _, value in parts]
+    shares.index = [prompt for prompt, _, _ in parts]
+    advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
+    table = advice.rename_axis("prompt").to_frame()
+    return table.join(shares[["value", "share", "low", "high"]])
 
 
 @with_flags(flags_of_options("model", "pretrained", "texts", "reference", "unknown", "device"))

@@ -177,16 +177,14 @@ def print_result(
         written = {name: str(path) for name, path in files.items()}
         print_json(result.to_dict() | ({"files": written} if len(files) > 1 else {}))
         return
-    from vldebias.measure.text import tab_rows, text
+    from vldebias.measure.text import sentences, tab_rows, text
 
     if out.is_terminal:
         out.print(coloured(text(result, measures, width=min(out.width, 100))), soft_wrap=True)
     else:
-        for conclusion in result.conclusions(measures):
-            typer.echo(f"# {conclusion.sentence}")
+        for sentence in sentences(result, measures):
+            typer.echo(f"# {sentence}")
         piped(*tab_rows(result, measures))
-    for sentence in result.provenance[0].description.split(". ") if len(files) > 1 else ():
-        say(f"{sentence.rstrip('.')}.")
     for name, path in files.items():
         say(f"{name.replace('_', ' ')}: {path}")
 
@@ -195,7 +193,10 @@ def coloured(text: str) -> Text:
     """Return text with its verdicts in colour; rich leaves colours out where NO_COLOR is set."""
     shown = Text(text)
     for verdict, style in STYLES.items():
-        shown.highlight_regex(rf"\b{verdict}\b(?! is| \()|^{verdict}(?=:)", style)
+        # After the task, at the end of a row, or at the start of a comparison.
+        shown.highlight_regex(
+            rf"(?m)(?<=: ){verdict}(?=[.,])|(?<=\] ){verdict}$|^{verdict}(?=:)", style
+        )
     return shown
 
 

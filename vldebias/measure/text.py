@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ LABELS = f"{DAGGER} was given labels of training images; the other methods see p
 NAME = 16  # columns of the name of a method, so that a row fits in 80
 MOST = 25  # lines
 ROWS = 6  # lines that the rows have at least
+PART_ROWS = 4  # rows of a measure of a result without methods
 
 
 def text(result: Result, measures: Measures = (), most: int = MOST, width: int = 80) -> str:
@@ -28,6 +31,8 @@ def text(result: Result, measures: Measures = (), most: int = MOST, width: int =
     measures: (task, metric) to show; all of them where none is named. width: columns.
     """
     frame = readable(result)
+    if advice_of(result):
+        return _advised(result, frame, most, width)
     found = conclusions(frame, result.provenance, measures)
     wholes = named(frame[frame.whole], measures)
     if found:
@@ -43,6 +48,69 @@ def text(result: Result, measures: Measures = (), most: int = MOST, width: int =
     if left > 0:
         notes.append(f"{left} more figures: to_pandas(), plot(), write()")
     return "\n".join([*shown, *rows, *notes])
+
+
+def advice_of(result: Result) -> list[str]:
+    """Return what tasks that compare no methods found, such as an audit, in sentences."""
+    return [
+        sentence for about in result.provenance for sentence in about.settings.get("advice", ())
+    ]
+
+
+def sentences(result: Result, measures: Measures = ()) -> list[str]:
+    """Return everything that was found, a sentence each."""
+    return advice_of(result) or [found.sentence for found in result.conclusions(measures)]
+
+
+def _advised(result: Result, frame: pd.DataFrame, most: int, width: int) -> str:
+    """Return the advice of a result and rows of each of its measures, those of the worst parts
+    first."""
+    lines = [line for sentence in advice_of(result) for line in wrapped(sentence, width)]
+    advice_of_part: dict[str, str] = {}
+    for about in result.provenance:
+        advice_of_part |= about.settings.get("prompts", {})
+    blocks = [block for _, block in frame.groupby("title", sort=False)]
+    counts = _counts([len(block) for block in blocks], most - len(lines) - 1)
+    for block, count in zip(blocks, counts, strict=True):
+        if count == 0:
+            continue
+        if block.better.iloc[0] == "higher" and (block.method == NONE).all():
+            block = block.sort_values("value", kind="stable")
+        lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
+        for row in block.head(count).itertuples():
+            lines.append(_line_of_part(row, advice_of_part)[:width])
+    listed = {row.subset.rpartition(": ")[0] for row in frame.itertuples()}
+    others = [
+        f"  {advice.partition(':')[0]:<28} {part}"[:width]
+        for part, advice in advice_of_part.items()
+        if part not in listed
+    ]
+    lines += others[: max(most - 1 - len(lines), 0)]
+    left = len(frame) - sum(counts)
+    note = [f"{left} more figures: to_pandas(), plot(), write()"] if left else []
+    return "\n".join([*lines, *note])
+
+
+def _counts(sizes: list[int], room: int) -> list[int]:
+    """Return how many rows of each block are shown, each below a line of its own, so that they fit
+    into a room of lines. A few measures, such as the shares of an audit, have all of it."""
+    each = PART_ROWS if len(sizes) > 2 else room
+    counts = []
+    for size in sizes:
+        count = max(min(size, each, room - 1), 0)
+        counts.append(count)
+        room -= count + 1 if count else 0
+    return counts
+
+
+def _line_of_part(row: Any, advice_of_part: Mapping[str, str]) -> str:
+    """Return a row of a part as a line: its number, whom it is about and what is advised."""
+    part = row.subset if row.method == NONE else f"{row.subset}, {row.name}".strip(", ")
+    prompt = row.subset.rpartition(": ")[0]
+    advice = advice_of_part.get(prompt, "").partition(":")[0]
+    unit = next(iter(json.loads(row.counts)), "")
+    words = [part, advice or f"{row.n:,} {unit}"]
+    return f"  {row.number:<21} {': '.join(filter(None, words))}"
 
 
 def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
@@ -108,6 +176,8 @@ def tab_rows(
     """Return the head and the summary rows with all digits, for programs that read them."""
     frame = readable(result)
     columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
-    wholes = named(frame[frame.whole], measures).replace({"method": {CHANCE: "chance"}})
+    if not advice_of(result):
+        frame = frame[frame.whole]
+    wholes = named(frame, measures).replace({"method": {CHANCE: "chance"}})
     values = wholes[list(columns)].astype(object)
     return columns, list(values.where(values.notna(), None).itertuples(index=False, name=None))

@@ -42,7 +42,13 @@ LEVEL = 0.95
 LEAST = 8  # prompts that a calibration needs
 SURE = 0.9  # chance of a side from which on a prompt is said to lean
 NOTHING = 3  # the rank of a prompt of which no share is predicted
-POOR = 0.1  # R2 below which nothing is predicted
+POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
+# Why a prompt is left alone by balanced prompts -> why nothing is predicted of it.
+UNPREDICTED = {
+    "named": "names somebody",
+    "context": "its facts fix the value",
+    "stated": "states a value",
+}
 PUBLISHED = Path(__file__).parent / "calibrations" / "fair-diffusion.csv"
 PUBLISHED_FOR = "stable-diffusion-v1-5"  # part of the names of the pipeline that was judged there
 FORM = "A photo of a {concept}."  # how a calibration's concepts are asked for
@@ -216,6 +222,13 @@ def read_prompts(path: str | Path) -> tuple[str, ...]:
     return tuple(prompts)
 
 
+def _unpredicted(reason: str | None) -> str:
+    """Write why nothing is predicted of a prompt that balanced prompts leave alone."""
+    name = str(reason)
+    words = "no person found" if name.startswith("no person") else UNPREDICTED.get(name, name)
+    return f"{words}: nothing to predict"
+
+
 def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | None]:
     """Return why balanced prompts would leave each text alone; None where they would not."""
     if not can_balance(prompts):
@@ -299,22 +312,25 @@ def audit(
         set(map(subject, table.index)),
     )
     persons = _reasons_to_leave(asked, own)
+    r2 = lines[0].r2
+    is_explained = r2 > 0
     advised = []
     for i, (text, why) in enumerate(zip(asked, persons, strict=True)):
         side, states = table.columns[top[i]], bool(words.find(text))
         stated = " and ".join(named.values_in(text)) or "the attribute" * states
-        unneeded = (why or "").startswith("no person") and subject(text) not in there
+        unneeded = why is not None and subject(text) not in there
         cases = (
             (stated, NOTHING, f"states {stated}: nothing to predict"),
-            (unneeded, NOTHING, "no person found: nothing to predict"),
+            (unneeded, NOTHING, _unpredicted(why)),
+            (not is_explained, 1, "cannot be told from its text: generate and judge some images"),
             (not covered[i], 1, "not covered: generate and judge some images"),
             (chance[top[i], i] >= SURE, 0, f"leans {side}: rewrite it or use a method"),
-            (True, 2, f"perhaps leans {side}: generate some images"),
+            (True, 2, "no lean beyond its interval: generate some images"),
         )
         advised.append((text, *next(case[1:] for case in cases if case[0]), share[top[i], i]))
     frame = need("pandas").DataFrame(advised, columns=["prompt", "rank", "advice", "most"])
     frame = frame.sort_values(["rank", "most"], ascending=[True, False], kind="stable")
-    values, predicted, r2 = list(table), frame[frame["rank"] < NOTHING], lines[0].r2
+    values, predicted = list(table), frame[(frame["rank"] < NOTHING) & is_explained]
     kinds, n = (
         frame.advice.str.partition(":")[0].value_counts(),
         {"calibration prompts": len(judged)},
@@ -333,17 +349,12 @@ def audit(
             f"These counts are not of {name}: expect larger errors, or label images of it"
             " (calibration)."
         )
-    said.append(f"Each calibration prompt, left out of the line, is predicted with R2 {r2:.2f}.")
-    if r2 < POOR:
-        said.append(
-            "That is hardly better than one share for all prompts: generate and judge images"
-            " instead."
-        )
+    said = _with_fit(said, r2)
     settings: dict[str, Any] = {
         "calibration": source,
         "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
     }
-    settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True))}
+    settings |= {"prompts": dict(zip(frame.prompt, frame.advice, strict=True)), "advice": said}
     about: dict[str, Any] = {
         "description": " ".join(said),
         "n": {"prompts": len(frame), **n},
@@ -359,3 +370,25 @@ def audit(
     for value, line in zip(shown, lines, strict=False):
         out.add("lean_r2", NONE, line.r2, n=n, subset="" if len(values) == 2 else value)
     return Result.of("audit", [out], seconds=round(time.monotonic() - began, 3))
+
+
+def _with_fit(sentences: list[str], r2: float) -> list[str]:
+    """Return sentences on prompts with what the texts explain of the judged images, which comes
+    first where that is nothing.
+
+    r2: of each calibration prompt, left out of the line.
+    """
+    fit = f"Each calibration prompt, left out of the line, is predicted with R2 {r2:.2f}."
+    if r2 <= 0:
+        nothing = (
+            "What these prompts will show cannot be told from their texts, which explain nothing"
+            " of the judged images: generate and judge images instead."
+        )
+        return [nothing, *sentences, fit]
+    if r2 < POOR:
+        hardly = (
+            "That is hardly better than one share for all prompts: generate and judge images"
+            " instead."
+        )
+        return [*sentences, fit, hardly]
+    return [*sentences, fit]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from eval.experiments import captions, noisy_digits, run
+from eval.experiments import captions, every_loss, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
 from vldebias.measure.result import Result
 
@@ -152,6 +152,38 @@ def small() -> Iterator[None]:
         kept.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def renders(small: None) -> Iterator[None]:
+    """A pool of ten renders of each species, of which half are learned from."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(every_loss, "POOL", 480)
+    patch.setattr(captions, "FEWER", 240)
+    yield
+    patch.undo()
+    every_loss.renders.cache_clear()
+
+
+def test_kinds_of_data_are_what_they_are_called() -> None:
+    species = np.random.default_rng(0).permutation(np.arange(48).repeat(125))
+    for name, kind in every_loss.DATA.items():
+        rows, named = kind(species, 0)
+        right = named == species[rows]
+        if "wrong" in name:
+            share = float(name.split()[0]) / 100  # of which one in 48 draws its own caption
+            assert 1 - right.mean() == pytest.approx(share * 47 / 48, abs=0.03)
+        elif name == "coarse captions":
+            assert len(set(named.tolist())) == 48 // every_loss.COARSE
+            assert set(np.unique(species[rows] - named)) == set(range(every_loss.COARSE))
+        else:
+            assert right.all()
+    few = every_loss.few_classes(species, 0)
+    assert len(few.rows) == 125 * every_loss.FEW
+    counts = np.bincount(every_loss.long_tail(species, 0).named)
+    assert counts[0] == 125
+    assert counts[-1] == pytest.approx(125 / every_loss.TAIL, abs=0.6)
+    assert (np.diff(counts) <= 0).all()
+
+
 class TestEachOnNextToNothing:
     @pytest.mark.parametrize("loss", ["InfoNCE", "RINCE q=1.0"])
     def test_noisy_captions(self, small: None, loss: str) -> None:
@@ -197,6 +229,22 @@ class TestEachOnNextToNothing:
         )
         named = {name.partition(": ")[0] for name in found}
         assert named == {"zero_shot_accuracy", "rows", "InfoNCE, WiSE-FT", "InfoNCE, filtered"}
+
+    @pytest.mark.parametrize("arm", list(Experiment.read("every_loss").arms))
+    def test_every_loss(self, arm: str, renders: None) -> None:
+        experiment = Experiment.read("every_loss")
+        place = {**experiment.given, "arm": arm, "seed": 0, "steps": 2, "temperature": 0.1}
+        cell = {**place, "settings": experiment.arms[arm], "data": "20 % wrong captions"}
+        found = every_loss.every_loss(cell)
+        names = {"zero_shot_accuracy", "recall@1 text->image", "worst group"}
+        assert names <= set(found)
+        assert found["worst group"] <= found["zero_shot_accuracy"]
+        is_filtered = any(name.startswith("InfoNCE, filtered") for name in found)
+        assert is_filtered == (arm == "InfoNCE")
+        coarse = every_loss.every_loss({**cell, "data": "coarse captions"})
+        assert 0.2 < coarse["species by means"] <= 1
+        if arm != "not trained":
+            assert 0 <= every_loss.every_loss({**cell, "tuning": True})["validation"] <= 1
 
     def test_noisy_digits(self) -> None:
         cell = {

@@ -88,13 +88,10 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place`
     (land, water).
 
-    root: the folder with metadata.csv, or the one above.
+    root: the folder with metadata.csv, or the one above, there also in "waterbirds".
     """
-    folders = (
-        "",
-        "waterbird_complete95_forest2water2",
-        "waterbirds_v1.0",
-    )  # of group_DRO and of WILDS
+    names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO's, WILDS'
+    folders = [*names, *(f"waterbirds/{name}" for name in names)]
     path = _find("waterbirds", root, ["metadata.csv"], folders)
     table = read_table(path)
     rows = _rows_of("waterbirds", split, _coded(table, "split", SPLITS, path))

@@ -80,7 +80,7 @@ WINDOW = (
         "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
     ),
     Line("classifying birds", "texts alone, default", *BIRDS, "default"),
-    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "cali+equalise"),
+    Line("classifying birds", "unlabelled pictures, `reference=`", *BIRDS, "default+equalise"),
     Line("classifying birds", "no edit, threshold at the median score", *BIRDS, "none@median"),
 )
 COUNTED = ("professions", "images each", "queries", "images")  # of `n`

@@ -48,9 +48,10 @@ def debias(
         method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
             "cali" (Lemma 7.2), "balanced-prompts", "auto" (chosen without labels), "paper" (its
             presets) and others. None is the default
-            (docs/explanation/the-default.md): of models "difference", and no edit if texts predict
-            no improvement, or with `reference` "cali+equalise"; of pipelines "balanced-prompts",
-            and "cali" for other sets.
+            (docs/explanation/the-default.md): of models "difference", or "difference+equalise"
+            with `reference`, if a test on data that it was not fitted to predicts help, and else no
+            edit; sets of one to four class prompts have "cali+equalise" with `reference`. Of
+            pipelines "balanced-prompts", and "cali" for other sets.
         lam: weight of the prompt pairs, one or one per prompt set, for a named method that has one.
             None: its default.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.

@@ -58,7 +58,7 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
     birds, portraits, generation = load_suite("quickstart").tasks
     for task, prompts in ((birds, "waterbirds"), (portraits, "professions-gender")):
         method, images, paper = task.methods[1:]
-        assert (method, images, paper) == ("default", "cali+equalise", "paper")
+        assert (method, images, paper) == ("default", "default+equalise", "paper")
         reference = torch.randn(50, host.dim("joint"), generator=torch.Generator().manual_seed(0))
         for name, given, asked in (
             (method, None, {}),

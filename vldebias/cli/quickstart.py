@@ -11,7 +11,7 @@ from vldebias.cli.common import check_out, err, print_result, say
 from vldebias.cli.flags import Json
 
 KEY = (
-    "default: what `debias` attaches; cali+equalise: the same where it is given unlabelled images"
+    "default: what `debias` attaches; default+equalise: what it attaches with unlabelled images"
     " (reference=); paper: the settings of Chuang et al.; balanced-prompts: a value stated in the"
     " prompt of each image; chance: random rankings.\n"
 )

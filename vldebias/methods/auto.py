@@ -250,7 +250,7 @@ def decide(
         warnings.simplefilter(
             "ignore", ReferenceWarning
         )  # half of the images are less certain than all of them
-        both = {"texts": _text_folds(problem, role), "images": _image_folds(problem, role)}
+        both = {"texts": _text_folds(problem, role), "images": image_folds(problem, role)}
         found = {kind: [(fold, parts(fold[0])) for fold in own] for kind, own in both.items()}
     folds = {kind: own for kind, own in found.items() if own and problem.neutral}
     edits, told, chosen = (
@@ -277,7 +277,7 @@ def decide(
             edits.append(edit)
             gaps.append(predicted(method, edit.lam))
             on_images.append(method.uses_images)
-            after, change = gaps[-1][:, 0], _interval(weights @ (gaps[-1] - gaps[0]))
+            after, change = gaps[-1][:, 0], change_with_interval(weights @ (gaps[-1] - gaps[0]))
             told.append(
                 {
                     "method": edit.method,
@@ -311,7 +311,7 @@ def decide(
     return best, Choice(**fitted, candidates=told, evidence=evidence, settings=bound)
 
 
-def _interval(change: Tensor, level: float = 0.95) -> list[float]:
+def change_with_interval(change: Tensor, level: float = 0.95) -> list[float]:
     """Return a change and its centred interval, from its value and resamples (1 + b,)."""
     return [
         float(change[0]),
@@ -330,7 +330,7 @@ def choose(gaps: Sequence[Tensor], on_images: Sequence[bool], weights: Tensor) -
     """
 
     def best(among: Sequence[int], judge: Tensor) -> int:
-        eligible = [i for i in among if _interval(judge @ (gaps[i] - gaps[0]))[2] < 0]
+        eligible = [i for i in among if change_with_interval(judge @ (gaps[i] - gaps[0]))[2] < 0]
         return min(eligible, key=lambda i: float(judge @ gaps[i][:, 0]), default=0)
 
     chosen = best(range(len(gaps)), weights)
@@ -341,7 +341,7 @@ def choose(gaps: Sequence[Tensor], on_images: Sequence[bool], weights: Tensor) -
         kept = best(
             [i for i, uses in enumerate(on_images, 1) if not uses], judge
         )  # gaps[0] is without an edit
-        if _interval(weights @ (gaps[chosen] - gaps[kept]), LEVEL)[2] >= 0:
+        if change_with_interval(weights @ (gaps[chosen] - gaps[kept]), LEVEL)[2] >= 0:
             chosen = kept
     return chosen
 
@@ -389,7 +389,7 @@ def _text_folds(problem: Problem, role: str) -> Iterator[Fold]:
         yield replace(problem, sets=learn), gaps
 
 
-def _image_folds(problem: Problem, role: str) -> Iterator[Fold]:
+def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
     """Yield the two halves of the reference images, of which each is fitted on and the other
     predicted."""
     reference = problem.reference

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn
 
-from vldebias.edit import Edit
+from vldebias.edit import Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
-from vldebias.methods.auto import FEWEST, decide
+from vldebias.methods.auto import decide
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
+from vldebias.methods.equalise import UnusableReferenceError
+from vldebias.methods.gates import HALVINGS, change_on_images, is_for_ranking, reason_of_texts
 from vldebias.methods.method import (
     LAM_OF_MODELS,
     LAM_OF_PIPELINES,
@@ -23,12 +25,14 @@ from vldebias.methods.method import (
     Problem,
     register_method,
 )
+from vldebias.projection import CalibratedProjection
 from vldebias.prompts import Balancer, can_balance
 
 NO_EDIT = (
     "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or"
     " merge. Use method='cali' for an edit, or vldebias.balance_prompts for the prompts"
 )
+WITH_IMAGES = "default+equalise"  # the default where reference images are given, by a name of its own
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
 LAM_OF_DEFAULT = (
     100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
@@ -47,6 +51,8 @@ PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
         "cali",
         LAM_OF_DEFAULT,
     ),  # and the means of the images
+    # The means of the images become equal: at 100 a rest of their difference stays, and may grow.
+    ("default", "model with reference images to rank"): ("difference", 10_000.0),
     ("default", "pipeline"): ("balanced-prompts", None),
     ("default", "pipeline that prompts cannot be balanced for"): ("cali", None),
 }
@@ -101,18 +107,24 @@ class Preset(Method):
     needs: frozenset[Need] = frozenset()
     delegates = True
 
+    @property
+    def is_default(self) -> bool:
+        """Tell whether it stands for what is attached where no method is named."""
+        return self.name in ("default", WITH_IMAGES)
+
     def selected(self, problem: Problem) -> tuple[Method, float | None]:
         """Return the method and its lam for a problem."""
         kind = "pipeline" if problem.host.generative else "model"
-        if self.name == "default":
+        if self.is_default:
             if kind == "pipeline":
                 balances = problem.host.rewrites and all(map(can_balance, problem.attributes))
                 kind += "" if balances else " that prompts cannot be balanced for"
             elif self.needs:
                 kind += " with reference images"
+                kind += " to rank" if is_for_ranking(problem) else ""
             elif not all(s.names_values for s in problem.attributes):
                 kind += " without words for its values"
-        name, lam = PRESETS[self.name, kind]
+        name, lam = PRESETS["default" if self.is_default else self.name, kind]
         method = METHODS[name]
         return method.with_images() if self.needs else method, lam
 
@@ -132,38 +144,92 @@ class Preset(Method):
         method, lam = self.selected(problem)
         method.check(problem)
         problem = replace(problem, lam=lam)
-        if self.name != "default" or self.needs:
+        if not self.is_default:
             return method.fit(problem, role)
         if problem.host.generative:
-            if method is not CALI:
-                say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
-            edit = CALI.fit(problem, role)
-            most = max(edit.dim / SPARES, len(problem.attributes))
-            enough = edit.removed <= most
-            return (
-                edit
-                if enough
-                else edit.at_multiple(largest(lambda t: edit.at_multiple(t).removed <= most))
-            )
-        best, choice = decide(replace(problem, reference=None), role, [method], [lam], None)
-        if not choice.evidence:
-            say_once(
-                f"{problem.label}: there are too few prompts to predict whether the default helps"
-                f" (no class prompts, or fewer than {FEWEST} groups state two values); measure it"
-                " with vldebias.evaluate"
-            )
+            return _fit_pipeline(problem, role, method)
+        if self.needs and is_for_ranking(problem):
+            return _fit_tested_on_images(problem, role, method)
+        if self.needs:
             return method.fit(problem, role)
-        if choice.method == "none":
-            remedy = (
-                f"Pass method={method.name!r} to fit it all the same, or reference= to fit to"
-                " images."
-            )
-            warn(
-                f"{problem.label}: the default attaches no edit. {choice.reason} {remedy}",
-                AutoDeclinedWarning,
-            )
-            best = best.stamped(method="default: none")
-        return best.stamped(choice=choice)
+        return _fit_tested_on_texts(problem, role, method)
+
+
+def _fit_pipeline(problem: Problem, role: str, method: Method) -> Edit:
+    """Fit `cali` with the largest share of its lam that leaves enough of the space."""
+    if method is not CALI:
+        say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
+    edit = CALI.fit(problem, role)
+    most = max(edit.dim / SPARES, len(problem.attributes))
+    if edit.removed <= most:
+        return edit
+    return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= most))
+
+
+def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
+    """Equalise the means of all reference images, if that helps on images it was not fitted to.
+
+    The means are those of all images of a value, and not within classes: what a search ranks is
+    all images, and the classes of zero-shot guesses are part of what leans.
+    """
+    assert problem.reference is not None
+    problem = replace(problem, reference=replace(problem.reference, within_classes=False))
+    edit = method.fit(problem, role)
+    try:
+        change = change_on_images(problem, role, method)
+    except UnusableReferenceError as error:
+        return _declined(problem, role, str(error))
+    choice = Choice(
+        prompts=problem.label,
+        method=method.name,
+        lam=edit.lam,
+        reason=f"The gap changes by {change} on images that it was not fitted to.",
+        candidates=[],
+        evidence={"images": {"neutral texts": len(problem.neutral), "folds": 2 * HALVINGS}},
+        settings={"level": 0.95},
+    )
+    if change.high < 0:
+        return edit.stamped(choice=choice)
+    why = (
+        f"{choice.reason} The interval includes no change. Pass more reference images, or name a"
+        " method and measure it on labelled images."
+    )
+    return _declined(problem, role, why, choice.model_copy(update={"method": "none"}))
+
+
+def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
+    """Fit the method, if the texts predict help and none of them speaks for harm to a search."""
+    best, choice = decide(replace(problem, reference=None), role, [method], [problem.lam], None)
+    remedy = f"Pass reference=, or name a method (method={method.name!r}) and measure it."
+    if choice.evidence and choice.method == "none":
+        return _declined(problem, role, f"{choice.reason} {remedy}", choice)
+    if not is_for_ranking(problem):
+        if choice.evidence:
+            return best.stamped(choice=choice)
+        say_once(
+            f"{problem.label}: attached untested, since too few prompts state two values; measure"
+            " it with vldebias.evaluate"
+        )
+        return method.fit(problem, role)
+    if not choice.evidence:
+        why = f"It cannot be tested by texts: {choice.reason[0].lower()}{choice.reason[1:]}"
+        return _declined(problem, role, f"{why} {remedy}")
+    doubt = reason_of_texts(problem, role)
+    if doubt:
+        return _declined(problem, role, f"{doubt} {remedy}", choice)
+    return best.stamped(choice=choice)
+
+
+def _declined(problem: Problem, role: str, why: str, choice: Choice | None = None) -> Edit:
+    """Return no edit, and warn why.
+
+    Warns:
+        AutoDeclinedWarning: always.
+    """
+    warn(f"{problem.label}: the default attaches no edit. {why}", AutoDeclinedWarning)
+    nothing = CalibratedProjection.identity(problem.host.dim(role))
+    nothing = nothing.stamped(method="default: none")
+    return nothing if choice is None else nothing.stamped(choice=choice)
 
 
 @cache  # once in a process
@@ -178,4 +244,15 @@ register_method(
         "paper", "the paper's settings", "Chuang et al., 2023, Table 7.3 and section 7.5", "#d37295"
     )
 )
-register_method(Preset("default", "the best label-free closed form", "this package", "#79706e"))
+register_method(
+    Preset("default", "what is attached where no method is named", "this package", "#79706e")
+)
+register_method(
+    Preset(
+        WITH_IMAGES,
+        "what is attached with reference images where no method is named",
+        "this package",
+        "#499894",
+        frozenset({Need.IMAGES}),
+    )
+)

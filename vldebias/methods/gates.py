@@ -1,0 +1,208 @@
+"""Decide whether the default of models may act on searches: by reference images, or by texts alone.
+
+A default is attached by people who do not measure it, so it acts where a test on data that it was
+not fitted to says that it helps, and where nothing speaks for harm that the test cannot see. On
+cells of models, attributes and galleries none became worse (docs/explanation/the-default.md has the
+table and its command).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vldebias.errors import ReferenceWarning
+from vldebias.methods.auto import FEWEST, change_with_interval, image_folds
+from vldebias.methods.equalise import UnusableReferenceError
+from vldebias.methods.method import Method, Problem
+from vldebias.methods.reference import zero_shot
+from vldebias.prompts import PromptSet, StatedWords
+
+HALVINGS = 5  # of the reference images: one alone depends on chance
+# Two normals nearer than two deviations have one mode together (Ashman et al., 1994), so a split of
+# the images by the texts would be a split of one group.
+SEPARATE = 2.0
+# The most that texts which state no value may lean to one value together, as a share of their
+# spread. Found on cells of three models, and the same where one family of cells is left out.
+LEAN_OF_GENDER = 2.0
+LEAN_OF_OTHERS = 0.5
+MALE = StatedWords(
+    ["male", "man", "men", "boy", "boys", "gentleman", "gentlemen", "father", "husband"]
+)
+FEMALE = StatedWords(
+    ["female", "woman", "women", "girl", "girls", "lady", "ladies", "mother", "wife"]
+)
+EM_STEPS = 200
+
+
+class Change(NamedTuple):
+    """Hold a change of a gap with its 95 % interval; below 0 the gap gets smaller."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def is_for_ranking(problem: Problem) -> bool:
+    """Tell whether the sets are for search.
+
+    One to four class prompts are a classification (birds, hair), where means are equalised within
+    the classes. A set without any is for search too, and cannot be tested.
+    """
+    fewest = min(len(prompts.classes) for prompts in problem.attributes)
+    return fewest == 0 or fewest >= FEWEST
+
+
+def change_on_images(problem: Problem, role: str, method: Method) -> Change:
+    """Measure what a method does to the gap of the class prompts, on images it was not fitted to.
+
+    The reference images are halved; each half is fitted on, and the gap measured on the other by
+    its zero-shot values. Of `HALVINGS` halvings the one with the median upper end counts, and of
+    several attributes the one that gains least.
+
+    Raises:
+        UnusableReferenceError: no class prompts; fewer than five images of a value; images that do
+            not fall into the values that the texts name; or images of another model.
+    """
+    if not problem.neutral:
+        raise UnusableReferenceError(
+            f"{problem.label} has no class prompts, so nothing can be tested on the images. Add at"
+            f" least {FEWEST} of what is searched (classes: in the prompt set)."
+        )
+    _refuse_unclear_values(problem, role)
+    changes_of_attribute: list[list[Change]] = [[] for _ in problem.attributes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReferenceWarning)  # half of the images are less certain
+        for seed in range(HALVINGS):
+            for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
+                changes_of_attribute[place].append(change)
+    medians = [_median(changes) for changes in changes_of_attribute]
+    return max(medians, key=lambda change: change.high)
+
+
+def _refuse_unclear_values(problem: Problem, role: str) -> None:
+    """Refuse reference images that do not show the values that the texts name."""
+    rows = _reference_rows(problem)
+    for prompts in problem.attributes:
+        values = problem.zero_shot(prompts, role)
+        counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
+        if min(counts) < FEWEST:
+            raise UnusableReferenceError(
+                f"The reference needs {FEWEST} images of each value of {prompts.name}; by the texts"
+                f" it has {counts}. Add images."
+            )
+        apart = max(separation(rows @ difference) for difference in _differences(values))
+        if apart < SEPARATE:
+            raise UnusableReferenceError(
+                f"The reference images do not fall into the values of {prompts.name} that the texts"
+                f" name (separation {apart:.1f}, {SEPARATE:g} is needed), so nothing can be tested"
+                " without labels. Name a method and measure it on labelled images."
+            )
+
+
+def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) -> list[Change]:
+    """Return the change of each attribute, averaged over the two halves of one halving."""
+    rows = _reference_rows(problem)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    assert problem.reference is not None
+    shuffled = replace(problem, reference=replace(problem.reference, features=rows[order]))
+    neutral = problem.host.embed(problem.neutral, role)
+    halves = []
+    for fitted, gaps in image_folds(shuffled, role):
+        edited = method.fit(fitted, role)(neutral)
+        moved = [gap.of_texts(edited) - gap.of_texts(neutral) for gap in gaps]
+        halves.append(torch.stack(moved).mean(2))  # (attributes, 1 + resamples)
+    mean = torch.stack(halves).mean(0)
+    return [Change(*change_with_interval(resamples)) for resamples in mean]
+
+
+def _reference_rows(problem: Problem) -> Tensor:
+    """Return the features (n, d) of the reference images."""
+    assert problem.reference is not None
+    return torch.cat([*problem.reference.batches()])
+
+
+def _differences(values: Tensor) -> Iterable[Tensor]:
+    """Yield the difference (d,) of each pair of values (k, d)."""
+    for value, other in combinations(values, 2):
+        yield value - other
+
+
+def _median(changes: Sequence[Change]) -> Change:
+    """Return the change with the median upper end."""
+    return sorted(changes, key=lambda change: change.high)[len(changes) // 2]
+
+
+def separation(margins: Tensor) -> float:
+    """Return how many deviations the means of two normals lie apart that fit margins (n,).
+
+    The two have one variance and free shares, and are fitted by expectation-maximisation from the
+    quintiles.
+    """
+    x = (margins - margins.mean()) / margins.std().clamp(min=1e-9)
+    low = x.quantile(0.2)
+    high = x.quantile(0.8)
+    scale = x.new_tensor(0.7)
+    share = x.new_tensor(0.5)
+    for _ in range(EM_STEPS):
+        distance = ((x - low).square() - (x - high).square()) / (2 * scale.square())
+        of_high = ((share / (1 - share)).log() + distance).sigmoid()
+        of_low = 1 - of_high
+        share = of_high.mean().clamp(1e-6, 1 - 1e-6)
+        low = (of_low @ x) / of_low.sum().clamp(min=1e-9)
+        high = (of_high @ x) / of_high.sum().clamp(min=1e-9)
+        variance = (of_low * (x - low).square() + of_high * (x - high).square()).mean()
+        scale = variance.sqrt().clamp(min=1e-6)
+    return float((high - low).abs() / scale)
+
+
+def reason_of_texts(problem: Problem, role: str) -> str:
+    """Return why texts alone cannot vouch for an edit although they predict help; "" if they can.
+
+    What all texts without a value have in common along an attribute is how a text states no value
+    ("a person" is nearer to "a young person"), and no association with images. Where it is large,
+    an edit moves every query alike, and all towards one value.
+    """
+    for prompts in problem.attributes:
+        lean = common_lean(problem, prompts, role)
+        most = LEAN_OF_GENDER if is_about_gender(prompts) else LEAN_OF_OTHERS
+        if lean > most:
+            return (
+                f"Texts that state no value of {prompts.name} lean to one value together, by"
+                f" {lean:.1f} times their spread ({most:g} is the most), and texts cannot tell"
+                " whether images do so too."
+            )
+    return ""
+
+
+def common_lean(problem: Problem, prompts: PromptSet, role: str) -> float:
+    """Return |mean| / deviation of the neutral texts along the difference of two values, the
+    largest over the pairs."""
+    rows = problem.host.embed(problem.neutral, role)
+    leans = []
+    for difference in _differences(problem.zero_shot(prompts, role)):
+        along = rows @ difference
+        spread = along.std(correction=0).clamp(min=1e-9)
+        leans.append(float(along.mean().abs() / spread))
+    return max(leans)
+
+
+def is_about_gender(prompts: PromptSet) -> bool:
+    """Tell whether one value is named by words for men and the other by words for women."""
+    if len(prompts.attributes) != 2:
+        return False
+    sexes = []
+    for words in prompts.attributes.values():
+        names_men = any(MALE.find(word) for word in words)
+        names_women = any(FEMALE.find(word) for word in words)
+        sexes.append((names_men, names_women))
+    return sorted(sexes) == [(False, True), (True, False)]

@@ -1,6 +1,8 @@
 """The rule that names a default, on made-up tables and the committed ones; how generated images are
 counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -76,19 +78,22 @@ def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
     assert chosen[kind] == list(ATTACHED)[list(FORMS).index(kind)]  # the tables mark it
     assert chosen["pipelines"] == "default"
-    noise, prompts = torch.Generator().manual_seed(0), load_prompts("professions-gender")
+    noise = torch.Generator().manual_seed(0)
+    prompts = load_prompts("professions-gender")
     host = TextTable({text: torch.randn(16, generator=noise) for text in prompts.texts})
-    images = torch.randn(60, 16, generator=noise) if kind == "images" else None
     (form,) = [method for method in compared() if method.name == chosen[kind]]
-    by_rule = fit_projection(host, prompts, method=form, reference=images)
-    if (
-        images is None
-    ):  # of noise, texts expect no help: the entry of the table is what would be attached
+    if kind != "images":
+        # Of noise, texts expect no help: the entry of the table is what would be attached.
+        by_rule = fit_projection(host, prompts, method=form)
         assert PRESETS["default", "model"][0] == by_rule.method
         return
-    attached = fit_projection(host, prompts, reference=images)
+    # The tables choose among forms within classes, which sets to classify with get.
+    pair = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
+    rows = torch.randn(60, 16, generator=noise)
+    by_rule = fit_projection(host, pair, method=form, reference=rows)
+    attached = fit_projection(host, pair, reference=rows)
     assert torch.equal(by_rule.matrix(), attached.matrix())
-    assert not torch.equal(attached.matrix(), fit_projection(host, prompts, method="cali").matrix())
+    assert not torch.equal(attached.matrix(), fit_projection(host, pair, method="cali").matrix())
 
 
 # ---- generated images

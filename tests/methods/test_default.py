@@ -12,13 +12,14 @@ import torch
 from torch.nn.functional import normalize
 
 import vldebias
-from tests.methods.test_auto import HARMED, HELPED, world
+from tests.methods.test_auto import GENDER, HARMED, HELPED, images, world
 from vldebias.api import debias, fit_projections
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, WideEditWarning
 from vldebias.hosts import Host, TextTable, resolve
 from vldebias.methods import Problem, presets
 from vldebias.methods.auto import FEWEST
 from vldebias.methods.closed_form import CALI, EQUALISE, PAIRS
+from vldebias.methods.gates import SEPARATE, is_about_gender, separation
 from vldebias.miniature import load_judge
 from vldebias.miniature.words import WORLDS
 from vldebias.projection import CalibratedProjection
@@ -32,8 +33,18 @@ OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a cr
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
-def test_where_help_is_expected_it_is_the_difference() -> None:
+def leaning_both_ways() -> tuple[TextTable, PromptSet]:
+    """The world that is helped, in which every second concept leans to the other value."""
     texts, prompts = world(*HELPED)
+    rows = {text: texts.embed([text], "joint")[0] for text in prompts.texts}
+    _, biased = HELPED
+    for text in prompts.classes[1::2]:
+        rows[text] = rows[text] - 2 * biased * GENDER
+    return TextTable(rows), prompts
+
+
+def test_where_help_is_expected_it_is_the_difference() -> None:
+    texts, prompts = leaning_both_ways()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         edit = vldebias.fit_projection(texts, prompts)
@@ -62,19 +73,101 @@ def test_where_no_help_is_expected_no_edit_is_attached_and_it_says_so() -> None:
         vldebias.fit_projection(texts, replace(prompts, spurious=()), method="paper")
 
 
+def test_where_all_texts_lean_to_one_value_no_edit_is_attached_and_it_says_by_how_much() -> None:
+    texts, prompts = world(*HELPED)
+    with pytest.warns(AutoDeclinedWarning, match=r"lean to one value together, by [\d.]+ times"):
+        edit = vldebias.fit_projection(texts, prompts)
+    assert edit.method == "default: none"
+    assert edit.provenance.choice.method != "none"  # the texts alone had predicted help
+
+
 @pytest.mark.parametrize("lacks", ["groups", "classes"])
-def test_where_texts_cannot_tell_it_is_attached_and_said_once_to_be_untested(
-    lacks: str, caplog: Any
-) -> None:
+def test_what_texts_cannot_test_is_not_attached_to_a_search(lacks: str) -> None:
+    texts, prompts = leaning_both_ways()
+    if lacks == "groups":
+        asked = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+    else:
+        asked = replace(prompts, classes=(), class_names=())
+    with pytest.warns(AutoDeclinedWarning, match="cannot be tested"):
+        edit = vldebias.fit_projection(texts, asked)
+    assert edit.method == "default: none"
+
+
+def test_a_classification_is_attached_and_said_once_to_be_untested(caplog: Any) -> None:
     presets.say_once.cache_clear()
     texts, prompts = world(*HARMED)
-    few = replace(prompts, groups=prompts.groups[: FEWEST - 1])
-    asked = few if lacks == "groups" else replace(prompts, classes=(), class_names=())
+    few = replace(
+        prompts,
+        groups=prompts.groups[: FEWEST - 1],
+        classes=prompts.classes[:2],
+        class_names=prompts.class_names[:2],
+    )
     with caplog.at_level(logging.WARNING, "vldebias"):
-        edits = [vldebias.fit_projection(texts, asked) for _ in range(2)]
+        edits = [vldebias.fit_projection(texts, few) for _ in range(2)]
     assert (edits[0].method, edits[0].rank, edits[0].provenance.choice) == ("difference", 1, None)
-    (said,) = [record.message for record in caplog.records]
-    assert "measure it" in said
+    (line,) = [record.message for record in caplog.records]
+    assert "untested" in line
+
+
+@quiet
+def test_reference_images_that_show_the_values_make_their_means_equal() -> None:
+    texts, prompts = world(*HELPED)
+    reference = images(2000, seed=1)[0]
+    edit = vldebias.fit_projection(texts, prompts, reference=reference)
+    assert edit.method == "difference+equalise"
+    rows, value = images(1000, seed=99)
+    queries = normalize(edit(texts.embed(prompts.classes, "joint")), dim=1)
+    scores = (rows @ queries.T).numpy()
+    apart = np.abs(scores[value == 0].mean(0) - scores[value == 1].mean(0))
+    assert (apart < 0.2 * scores.std(0)).all()
+
+
+DECLINED = {
+    "no class prompts": "has no class prompts",
+    "few images of a value": "images of each value",
+    "images that are one group": "do not fall into the values",
+}
+
+
+@quiet
+@pytest.mark.parametrize("lacks", DECLINED)
+def test_reference_images_that_nothing_can_be_tested_on_are_declined(lacks: str) -> None:
+    texts, prompts = world(*HELPED)
+    rows = images(400, seed=1)[0]
+    values = Problem(texts, prompts).zero_shot(prompts, "joint")
+    margins = rows @ (values[0] - values[1])
+    if lacks == "no class prompts":
+        prompts = replace(prompts, classes=(), class_names=())
+    elif lacks == "few images of a value":
+        rows = torch.cat([rows[margins > 0], rows[margins < 0][:3]])
+    else:
+        noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
+        rows = rows.mean(0) + 0.05 * noise.double()
+    reason = DECLINED[lacks]
+    with pytest.warns(AutoDeclinedWarning, match=reason):
+        edit = vldebias.fit_projection(texts, prompts, reference=rows)
+    assert edit.method == "default: none"
+
+
+def test_gender_is_known_by_the_words_of_the_values_and_not_by_the_name_of_the_set() -> None:
+    gendered = replace(SET, name="x", attributes={"a": ("woman", "lady"), "b": ("man",)})
+    assert is_about_gender(gendered)
+    aged = replace(SET, name="gender", attributes={"young": ("young",), "old": ("old",)})
+    assert not is_about_gender(aged)
+    mixed = replace(SET, attributes={"a": ("man", "woman"), "b": ("person",)})
+    assert not is_about_gender(mixed)
+
+
+@pytest.mark.parametrize("distance", [0.0, 1.0, 3.0, 6.0])
+def test_separation_is_the_distance_of_two_normals(distance: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(4000, generator=generator, dtype=torch.float64)
+    group = (torch.rand(4000, generator=generator) < 0.4).double()
+    measured = separation(5 + 2 * (noise + distance * group))
+    if distance < SEPARATE:
+        assert measured < SEPARATE
+    else:
+        assert measured == pytest.approx(distance, rel=0.1)
 
 
 @quiet
@@ -87,21 +180,27 @@ def test_what_readme_shows_is_attached(name: str) -> None:
 
 
 @quiet
-def test_without_words_for_values_and_with_images_it_is_cali_at_its_own_lam() -> None:
+@pytest.mark.parametrize("named", ["no set", "one of two sets"])
+def test_a_classification_without_words_for_values_gets_cali(named: str) -> None:
     texts, prompts = world(*HELPED)
-    wordless, images = (
-        replace(prompts, attributes={}),
-        torch.randn(50, 48, generator=torch.Generator().manual_seed(0)),
-    )
-    for sets, reference, form in (
-        ([wordless], None, CALI),
-        ([prompts, wordless], None, CALI),
-        ([prompts], images, CALI + EQUALISE),
-    ):
-        edit = vldebias.fit_projection(texts, sets, reference=reference)
-        same = form.fit(Problem(texts, sets, lam=100.0, reference=reference), "joint")
-        assert edit.method == form.name
-        assert torch.equal(edit.matrix(), same.matrix())
+    two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
+    wordless = replace(two, attributes={})
+    sets = [wordless] if named == "no set" else [two, wordless]
+    edit = vldebias.fit_projection(texts, sets)
+    same = CALI.fit(Problem(texts, sets, lam=100.0), "joint")
+    assert edit.method == "cali"
+    assert torch.equal(edit.matrix(), same.matrix())
+
+
+@quiet
+def test_a_classification_with_images_gets_cali_and_means_within_classes() -> None:
+    texts, prompts = world(*HELPED)
+    two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
+    reference = torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
+    edit = vldebias.fit_projection(texts, two, reference=reference)
+    same = (CALI + EQUALISE).fit(Problem(texts, two, lam=100.0, reference=reference), "joint")
+    assert edit.method == "cali+equalise"
+    assert torch.equal(edit.matrix(), same.matrix())
 
 
 @quiet

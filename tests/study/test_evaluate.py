@@ -1,6 +1,7 @@
 """`evaluate` and suites on embeddings: every method, labels as people have them, what a model
 carries, mistakes."""
 
+import itertools
 import json
 import warnings
 from contextlib import nullcontext
@@ -20,10 +21,12 @@ from tests.study.any_method_parts import GENDER, images, part, texts
 from vldebias.cli import app
 from vldebias.data import save_embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning, VldebiasError
+from vldebias.hosts import resolve
 from vldebias.methods import METHODS as REGISTRY
 from vldebias.methods import Problem
 from vldebias.miniature import load_clip
 from vldebias.progress import SILENT
+from vldebias.prompts import load_prompts
 from vldebias.study import Options, Result, evaluate, run_suite
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -186,15 +189,20 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
     attachment.remove()
 
 
+def images_of_both_values(model: object, tokenizer: object) -> np.ndarray:
+    """Features (n, d) near the texts that state a value, as images would lie that show one."""
+    prompts = load_prompts("professions-gender")
+    stated = list(itertools.chain.from_iterable(prompts.groups)) * 3
+    rows = resolve(model, tokenizer=tokenizer).embed(stated, "joint").numpy()
+    noise = np.random.default_rng(1).standard_normal(rows.shape)
+    return (rows + 0.02 * noise).astype(np.float32)
+
+
 @quiet
 @pytest.mark.parametrize("method", ["cali", "default"])
 def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) -> None:
     model, _, tokenizer = load_clip()
-    reference = (
-        np.random.default_rng(1)
-        .standard_normal((50, model.text_projection.shape[1]))
-        .astype(np.float32)
-    )
+    reference = images_of_both_values(model, tokenizer)
     edit = vldebias.fit_projection(
         model, "professions-gender", method=method, reference=reference, tokenizer=tokenizer
     )

@@ -32,7 +32,9 @@ NO_EDIT = (
     "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or"
     " merge. Use method='cali' for an edit, or vldebias.balance_prompts for the prompts"
 )
-WITH_IMAGES = "default+equalise"  # the default where reference images are given, by a name of its own
+WITH_IMAGES = (
+    "default+equalise"  # the default where reference images are given, by a name of its own
+)
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
 LAM_OF_DEFAULT = (
     100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
@@ -174,11 +176,11 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
     """
     assert problem.reference is not None
     problem = replace(problem, reference=replace(problem.reference, within_classes=False))
-    edit = method.fit(problem, role)
     try:
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
+    edit = method.fit(problem, role)
     choice = Choice(
         prompts=problem.label,
         method=method.name,
@@ -200,7 +202,9 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
 def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
     """Fit the method, if the texts predict help and none of them speaks for harm to a search."""
     best, choice = decide(replace(problem, reference=None), role, [method], [problem.lam], None)
-    remedy = f"Pass reference=, or name a method (method={method.name!r}) and measure it."
+    named = all(prompts.names_values for prompts in problem.attributes)
+    images = "Pass reference=, or name" if named else "Name"
+    remedy = f"{images} a method (method={method.name!r}) and measure it."
     if choice.evidence and choice.method == "none":
         return _declined(problem, role, f"{choice.reason} {remedy}", choice)
     if not is_for_ranking(problem):

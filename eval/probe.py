@@ -45,7 +45,6 @@ METHODS = (
         "default",
     ),
     *(
-        "auto",
         "fair-pca",
         "lian",
         "leace",

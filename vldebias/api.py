@@ -46,7 +46,7 @@ def debias(
             PromptSet, or a list of these, solved jointly; or fitted edits: one, or a mapping from
             role to edit.
         method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
-            "cali" (Lemma 7.2), "balanced-prompts", "auto" (chosen without labels), "paper" (its
+            "cali" (Lemma 7.2), "balanced-prompts", "paper" (its
             presets) and others. None is the default
             (docs/explanation/the-default.md): of models "difference", or "difference+equalise"
             with `reference`, if a test on data that it was not fitted to predicts help, and else no

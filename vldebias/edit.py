@@ -79,33 +79,25 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
 
 
 class Choice(BaseModel, frozen=True, extra="forbid"):
-    """Hold what "auto" chose for one role and why: `method` and `lam`, "none" if no method is
-    predicted to help.
+    """Hold what the default decided for one role, and why.
 
-    candidates: the prediction for each method and lam: "gap", as a share of the gap without an edit
-    (1 is no change), "gaps" by kind of evidence, "change" with its 95 % interval, "loss" of cosine
-    of the neutral texts, and "refused", why it could not be chosen, or "".
-    evidence: kind ("texts", "images") -> its numbers of rows and folds. settings: of the bound and
-    the resamples.
+    Attributes:
+        prompts: names of the prompt sets. method, lam: what is attached, "default: none" and 0 if
+            nothing is.
+        reason: a sentence with the figure that decided, and if nothing is attached what to do.
+        change: the predicted change of the gap with its 95 % interval, (value, low, high); None
+            where nothing could be predicted.
     """
 
     prompts: str
     method: str
     lam: _Lam | tuple[_Lam, ...]
     reason: str
-    candidates: list[dict[str, Any]]
-    evidence: dict[str, dict[str, int]]
-    settings: dict[str, Any]
+    change: tuple[float, float, float] | None = None
 
     def __str__(self) -> str:
-        """Return the decision and the table of candidates, best first."""
-        lines = [f"{self.prompts}: auto: {self.method}. {self.reason}"]
-        for c in sorted(self.candidates, key=lambda c: (bool(c["refused"]), c["gap"])):
-            change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*c["change"])
-            values = f"gap {c['gap']:.3f}, change {change}, loss {c['loss']:.3f}"
-            values = f"{values}  {c['refused']}".rstrip()
-            lines.append(f"{c['method']} lam={c['lam']}".ljust(32) + values)
-        return "\n".join(lines)
+        """Return the decision and its reason in a line."""
+        return f"{self.prompts}: {self.method}. {self.reason}"
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -124,7 +116,7 @@ class Provenance:
         labels: "given" or "zero-shot", where the labels of those images come from; None for a
             method without labels.
         max_loss: the bound on the loss that it satisfies (`debias(max_loss=)`), or None.
-        choice: what "auto" chose and why, or None.
+        choice: what the default decided and why, or None.
     """
 
     method: Annotated[str, Field(min_length=1, max_length=200)]

@@ -47,7 +47,8 @@ class Options:
         str | None, flag("Model", "NAME", "diffusers id or folder, or 'miniature'.")
     ] = None
     methods: Annotated[
-        tuple[str, ...] | None, flag("Methods", "NAMES", "In place of the suite's: cali,auto.")
+        tuple[str, ...] | None,
+        flag("Methods", "NAMES", "In place of the suite's: orth,cali."),
     ] = None
     projections: Annotated[
         tuple[Path, ...], flag("Methods", "DIR", "A saved edit to measure. *", "--projection")

@@ -65,7 +65,6 @@ NAMED = (
     "equalise",
     "difference+equalise",
     "cali+equalise",
-    "auto",
     "roboshot",
     "each-value",
     "lian",
@@ -145,7 +144,7 @@ class Split:
             within_classes=self.classes is not None,
         )
         for method in methods:
-            given = told if method.uses_images or method.name in ("auto", WEAKER.name) else None
+            given = told if method.uses_images or method.name == WEAKER.name else None
             edit = Problem(self.texts, [sets], reference=given, neutral=self.queries).fit(
                 method, "joint"
             )
@@ -391,7 +390,7 @@ def miniature(
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = ("difference", "cali", "equalise", "difference+equalise", "cali+equalise", "auto")
+UNLABELLED = ("difference", "cali", "equalise", "difference+equalise", "cali+equalise")
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:

@@ -281,7 +281,6 @@ def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
     )
     assert saved.method in ("difference+equalise", "default: none")
     torch.testing.assert_close(saved.matrix(), fitted.matrix(), atol=1e-6, rtol=0)
-    assert "auto: " in run(*given, "--method", "auto", heard=True)
 
 
 def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import vldebias
-from vldebias.edit import Fingerprint
+from vldebias.edit import Choice, Fingerprint
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -198,21 +198,28 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
             attachment.merge()
 
 
-def test_it_says_what_it_holds_and_who_chose_that(tower: Tower) -> None:
-    for method, choice, shown in (
-        ("cali", None, ""),
-        ("cali", "fewest", "auto: "),
-        ("auto-x", "fewest", ""),
-    ):
-        edit = PROJECTION.stamped(method=method, lam=2.0, choice=choice)
-        said = (
-            f"joint: {shown}{method} lam=2.0 rank {edit.rank}/6, strength=0.5, stated kept,"
-            " attached)"
+@pytest.mark.parametrize(
+    ("method", "reason", "shown"),
+    [
+        ("cali", None, "cali lam=2.0 rank {rank}/6"),
+        ("cali", "it helps", "default: cali lam=2.0 rank {rank}/6"),
+        ("default: none", "Add images.", "default: none. Add images."),
+    ],
+)
+def test_it_says_what_it_holds_and_who_chose_that(
+    tower: Tower, method: str, reason: str | None, shown: str
+) -> None:
+    choice = None
+    if reason is not None:
+        choice = Choice(prompts="of mine", method=method, lam=2.0, reason=reason)
+    edit = PROJECTION.stamped(method=method, lam=2.0, choice=choice)
+    expected = shown.format(rank=edit.rank)
+    with Attachment(
+        TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine"
+    ) as attachment:
+        assert repr(attachment) == (
+            f"Attachment(Tower, of mine, joint: {expected}, strength=0.5, stated kept, attached)"
         )
-        with Attachment(
-            TowerHost(tower), {"joint": edit}, strength=0.5, stated_words=["man"], label="of mine"
-        ) as one:
-            assert repr(one) == f"Attachment(Tower, of mine, {said}"
 
 
 def test_prompts_of_a_host_are_edited_as_an_attachment_edits_them(tower: Tower) -> None:

@@ -449,7 +449,7 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     changed = any(
         (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, other, strict=True)
     )
-    assert changed or method in ("none", "auto")
+    assert changed or method == "none"
     expected = (
         "balanced-prompts" if method == "default" else method
     )  # the default of sets about persons

@@ -35,7 +35,6 @@ NAMES = [
 NAMES += [
     "paper",
     "default",
-    "auto",
     "target-shares",
     "leace",
     "sfid",
@@ -157,12 +156,12 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert origin.uses_images == method.uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
         assert edit.side == (method.side if on == "model" else "text")
-        assert origin.method == name or name in ("paper", "default", "auto")
+        assert origin.method == name or name in ("paper", "default")
         assert edit.dim == attached[0].shape[-1]
     if on == "model":
         assert torch.equal(attached[1], base[1]) == (method.side == "text")
     idle = method.side == "image" or all(
-        edit.method in ("none", "auto: none") for edit in edits.values()
+        edit.method in ("none", "default: none") for edit in edits.values()
     )
     moved = [not torch.equal(a, b) for a, b in zip(attached[0], base[0], strict=True)]
     assert moved == [not idle, not idle, not idle, False]  # the last prompt states its attribute

@@ -31,7 +31,7 @@ from vldebias.study import Options, Result, evaluate, run_suite
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 pytestmark = pytest.mark.usefixtures("no_charts")
-METHODS = ("none", "orth-cali", "cali", "difference", "equalise", "auto")
+METHODS = ("none", "orth-cali", "cali", "difference", "equalise")
 GALLERY = part("test")
 JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
 
@@ -121,7 +121,6 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
         frame = result.to_pandas().query("task == @task")
         assert set(frame.method) - {"random"} == set(METHODS)
         about = next(p for p in result.provenance if p.task == task)
-        assert about.methods["auto"]["choice"]["candidates"]
         assert {"images", "texts", "reference"} <= set(about.data)
         assert (about.n["reference images"], about.fingerprint) == (100, None)
     skew = {m: result.row("jobs gender", "max_skew@20", m).value for m in METHODS}

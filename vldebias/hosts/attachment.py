@@ -323,13 +323,7 @@ class Attachment:
     def __repr__(self) -> str:
         what = [] if self.balancer is None else ["balanced-prompts"]
         for role, edit in self.projections.items():
-            chosen = (
-                "auto: "
-                if edit.provenance.choice is not None and not edit.method.startswith("auto")
-                else ""
-            )
-            rank = f" rank {edit.rank}/{edit.dim}" if hasattr(edit, "rank") else ""
-            what.append(f"{role}: {chosen}{edit.method} lam={edit.lam}{rank}")
+            what.append(f"{role}: {_described(edit)}")
         kept = "stated not kept" if self._gate is None and self.balancer is None else "stated kept"
         parts = [
             self.host.name,
@@ -500,3 +494,13 @@ class _TextsOfImage:
             return tuple(self.reason(part) for part in reason)
         nobody = isinstance(reason, str) and reason.startswith("no person")
         return "truncated" if nobody and any(self.tails.values()) else reason
+
+
+def _described(edit: Edit) -> str:
+    """Return an edit in words: its method and rank, or why the default attached none."""
+    choice = edit.provenance.choice
+    if choice is not None and edit.method.startswith("default"):
+        return f"{edit.method}. {choice.reason}"
+    rank = f" rank {edit.rank}/{edit.dim}" if hasattr(edit, "rank") else ""
+    decided = "" if choice is None else "default: "
+    return f"{decided}{edit.method} lam={edit.lam}{rank}"

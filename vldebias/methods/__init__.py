@@ -9,7 +9,6 @@ from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.hub import WEIGHTS, find_folder
-from vldebias.methods import auto as auto
 from vldebias.methods import baselines as baselines
 from vldebias.methods.baselines.queries import Lian as Lian
 from vldebias.methods.closed_form import ClosedForm as ClosedForm

@@ -12,16 +12,19 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from vldebias.edit import Edit
 from vldebias.errors import ReferenceWarning
-from vldebias.methods.auto import FEWEST, change_with_interval, image_folds
+from vldebias.methods.bounded import bounded
 from vldebias.methods.equalise import UnusableReferenceError
+from vldebias.methods.folds import FEWEST, Fold, image_folds, text_folds
 from vldebias.methods.method import Method, Problem
+from vldebias.methods.predicted_gap import Change, draw_counts
 from vldebias.methods.reference import zero_shot
+from vldebias.projection import CalibratedProjection, NothingToRemoveError
 from vldebias.prompts import PromptSet, StatedWords
 
 HALVINGS = 5  # of the reference images: one alone depends on chance
@@ -39,17 +42,7 @@ FEMALE = StatedWords(
     ["female", "woman", "women", "girl", "girls", "lady", "ladies", "mother", "wife"]
 )
 EM_STEPS = 200
-
-
-class Change(NamedTuple):
-    """Hold a change of a gap with its 95 % interval; below 0 the gap gets smaller."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+_TINY = torch.finfo(torch.float64).tiny
 
 
 def is_for_ranking(problem: Problem) -> bool:
@@ -122,7 +115,7 @@ def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) 
         moved = [gap.of_texts(edited) - gap.of_texts(neutral) for gap in gaps]
         halves.append(torch.stack(moved).mean(2))  # (attributes, 1 + resamples)
     mean = torch.stack(halves).mean(0)
-    return [Change(*change_with_interval(resamples)) for resamples in mean]
+    return [Change.of_resamples(resamples) for resamples in mean]
 
 
 def _reference_rows(problem: Problem) -> Tensor:
@@ -163,6 +156,51 @@ def separation(margins: Tensor) -> float:
         variance = (of_low * (x - low).square() + of_high * (x - high).square()).mean()
         scale = variance.sqrt().clamp(min=1e-6)
     return float((high - low).abs() / scale)
+
+
+def change_on_texts(problem: Problem, role: str, method: Method) -> Change | None:
+    """Predict what a method does to the gap of the class prompts, from groups it was not fitted to.
+
+    Prompts that state a value stand for images. The change is a share of the gap without an edit,
+    averaged over folds and attributes; class prompts are resampled with the groups.
+
+    Returns:
+        The change, or None where it cannot be predicted: no class prompts, or fewer than `FEWEST`
+        groups that state two values.
+    """
+    folds = list(text_folds(problem, role))
+    if not folds or not problem.neutral:
+        return None
+    neutral = problem.host.embed(problem.neutral, role)
+    drawn = draw_counts(len(neutral))
+    before = [_mean_gaps(fold, neutral, drawn) for fold in folds]
+    after = []
+    for fold in folds:
+        edit = fit_within_bound(fold.problem, role, method, neutral)
+        after.append(_mean_gaps(fold, edit(neutral), drawn))
+    gap_before = torch.stack(before)  # (folds, attributes, 1 + b)
+    gap_after = torch.stack(after)
+    sample = gap_before[..., :1].clamp(min=_TINY)
+    changes = (gap_after - gap_before) / sample
+    return Change.of_resamples(changes.mean((0, 1)))
+
+
+def fit_within_bound(problem: Problem, role: str, method: Method, neutral: Tensor) -> Edit:
+    """Fit a method within the problem's bound on the loss of the neutral texts (q, d); the identity
+    where the model embeds the texts of all values alike."""
+    try:
+        edit = method.fit(problem, role)
+    except NothingToRemoveError:
+        return CalibratedProjection.identity(problem.host.dim(role), method.name)
+    if problem.max_loss is None:
+        return edit
+    return bounded(edit, neutral, problem.max_loss)
+
+
+def _mean_gaps(fold: Fold, texts: Tensor, drawn: Tensor) -> Tensor:
+    """Return the mean gap (attributes, 1 + b) of texts that are resampled by counts (1 + b, q)."""
+    gaps = torch.stack([gap.of_texts(texts) for gap in fold.gaps])
+    return (gaps * drawn).sum(2) / drawn.sum(1)
 
 
 def reason_of_texts(problem: Problem, role: str) -> str:

@@ -11,11 +11,17 @@ from typing import Any, NoReturn
 
 from vldebias.edit import Choice, Edit
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
-from vldebias.methods.auto import decide
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
 from vldebias.methods.equalise import UnusableReferenceError
-from vldebias.methods.gates import HALVINGS, change_on_images, is_for_ranking, reason_of_texts
+from vldebias.methods.folds import FEWEST
+from vldebias.methods.gates import (
+    change_on_images,
+    change_on_texts,
+    fit_within_bound,
+    is_for_ranking,
+    reason_of_texts,
+)
 from vldebias.methods.method import (
     LAM_OF_MODELS,
     LAM_OF_PIPELINES,
@@ -25,6 +31,7 @@ from vldebias.methods.method import (
     Problem,
     register_method,
 )
+from vldebias.methods.predicted_gap import Change
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import Balancer, can_balance
 
@@ -32,9 +39,9 @@ NO_EDIT = (
     "balanced prompts are not an edit of embeddings: there is nothing to fit, inspect, save or"
     " merge. Use method='cali' for an edit, or vldebias.balance_prompts for the prompts"
 )
-WITH_IMAGES = (
-    "default+equalise"  # the default where reference images are given, by a name of its own
-)
+# The default with reference images, under a name by which suites compare it with "default".
+WITH_IMAGES = "default+equalise"
+NOTHING = "default: none"  # the method of an edit that the default did not attach
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
 LAM_OF_DEFAULT = (
     100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
@@ -180,60 +187,67 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
         change = change_on_images(problem, role, method)
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
-    edit = method.fit(problem, role)
-    choice = Choice(
-        prompts=problem.label,
-        method=method.name,
-        lam=edit.lam,
-        reason=f"The gap changes by {change} on images that it was not fitted to.",
-        candidates=[],
-        evidence={"images": {"neutral texts": len(problem.neutral), "folds": 2 * HALVINGS}},
-        settings={"level": 0.95},
-    )
+    effect = f"The gap changes by {change} on images that it was not fitted to."
     if change.high < 0:
-        return edit.stamped(choice=choice)
-    why = (
-        f"{choice.reason} The interval includes no change. Pass more reference images, or name a"
-        " method and measure it on labelled images."
+        edit = method.fit(problem, role)
+        return edit.stamped(choice=_choice(problem, edit, effect, change))
+    return _declined(
+        problem,
+        role,
+        f"{effect} The interval includes no change. Pass more reference images, or name a method"
+        " and measure it on labelled images.",
+        change,
     )
-    return _declined(problem, role, why, choice.model_copy(update={"method": "none"}))
 
 
 def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
     """Fit the method, if the texts predict help and none of them speaks for harm to a search."""
-    best, choice = decide(replace(problem, reference=None), role, [method], [problem.lam], None)
-    named = all(prompts.names_values for prompts in problem.attributes)
-    images = "Pass reference=, or name" if named else "Name"
-    remedy = f"{images} a method (method={method.name!r}) and measure it."
-    if choice.evidence and choice.method == "none":
-        return _declined(problem, role, f"{choice.reason} {remedy}", choice)
-    if not is_for_ranking(problem):
-        if choice.evidence:
-            return best.stamped(choice=choice)
+    problem = replace(problem, reference=None)
+    names_values = all(prompts.names_values for prompts in problem.attributes)
+    other = "Pass reference=, or name" if names_values else "Name"
+    remedy = f"{other} a method (method={method.name!r}) and measure it."
+    change = change_on_texts(problem, role, method) if names_values else None
+    if change is None and is_for_ranking(problem):
+        why = f"no class prompts, or fewer than {FEWEST} groups state two values"
+        return _declined(problem, role, f"Texts cannot test it: {why}. {remedy}")
+    if change is None:
         say_once(
             f"{problem.label}: attached untested, since too few prompts state two values; measure"
             " it with vldebias.evaluate"
         )
         return method.fit(problem, role)
-    if not choice.evidence:
-        why = f"It cannot be tested by texts: {choice.reason[0].lower()}{choice.reason[1:]}"
-        return _declined(problem, role, f"{why} {remedy}")
-    doubt = reason_of_texts(problem, role)
+    effect = f"The gap that texts predict changes by {change} of itself."
+    if change.high >= 0:
+        why = f"{effect} The interval includes no change. {remedy}"
+        return _declined(problem, role, why, change)
+    doubt = reason_of_texts(problem, role) if is_for_ranking(problem) else ""
     if doubt:
-        return _declined(problem, role, f"{doubt} {remedy}", choice)
-    return best.stamped(choice=choice)
+        return _declined(problem, role, f"{doubt} {remedy}", change)
+    neutral = problem.host.embed(problem.neutral, role)
+    edit = fit_within_bound(problem, role, method, neutral)
+    return edit.stamped(choice=_choice(problem, edit, effect, change))
 
 
-def _declined(problem: Problem, role: str, why: str, choice: Choice | None = None) -> Edit:
-    """Return no edit, and warn why.
+def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
+    """Return the record of what was decided and why."""
+    return Choice(
+        prompts=problem.label,
+        method=edit.method,
+        lam=edit.lam,
+        reason=reason,
+        change=change,
+    )
+
+
+def _declined(problem: Problem, role: str, why: str, change: Change | None = None) -> Edit:
+    """Return no edit with the reason, and warn.
 
     Warns:
         AutoDeclinedWarning: always.
     """
     warn(f"{problem.label}: the default attaches no edit. {why}", AutoDeclinedWarning)
-    nothing = CalibratedProjection.identity(problem.host.dim(role))
-    nothing = nothing.stamped(method="default: none")
-    return nothing if choice is None else nothing.stamped(choice=choice)
+    edit = CalibratedProjection.identity(problem.host.dim(role)).stamped(method=NOTHING)
+    return edit.stamped(choice=_choice(problem, edit, why, change))
 
 
 @cache  # once in a process

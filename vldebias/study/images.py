@@ -56,11 +56,10 @@ class ImageTask(Task):
 
     data: what is measured. methods: names in `vldebias.methods.METHODS`; "none" is always measured
     first. lam, strength: see `vldebias.debias`; lam is that of the methods that have none of their
-    own, as "default" and
-        "auto" have, and None the paper's.
+    own, as "default"
+        has, and None the paper's.
     reference: images for the methods that use some, with labels for those that need them (else the
-    model's own
-        zero-shot labels). Images that are measured too are left out of them.
+        model's own zero-shot labels). Images that are measured too are left out of them.
     """
 
     data: Data

@@ -1,0 +1,138 @@
+"""Split prompts, or reference images, into what an edit is fitted on and what its gap is predicted
+on.
+
+    texts   five folds of the prompt groups, or the set's held-out groups; prompts that state a
+            value replace images.
+    images  the two halves of the reference images with their zero-shot values; each is once the
+            test part.
+
+Seeds are fixed, so what is decided on folds is decided the same way every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vldebias.methods.closed_form import class_texts
+from vldebias.methods.equalise import UnusableReferenceError, foreign
+from vldebias.methods.method import Problem
+from vldebias.methods.predicted_gap import PredictedGap
+from vldebias.methods.reference import stating, zero_shot
+from vldebias.prompts import PromptSet
+
+FOLDS = 5
+FEWEST = 5  # concepts, or groups of prompts: with fewer, resamples say nothing about a new one
+_MOST_ROWS = 20_000  # images that a gap is predicted on: more change it in the third decimal
+
+
+class Fold(NamedTuple):
+    """Hold what an edit is fitted on, and a gap for each attribute on what it was not fitted to."""
+
+    problem: Problem
+    gaps: list[PredictedGap]
+
+
+def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
+    """Yield folds of the groups in which prompts state two values; all other groups are fitted on
+    in every fold.
+
+    There is none where fewer than `FEWEST` groups of an attribute state two values. A fold whose
+    sets have no prompt of some value is left out.
+    """
+    for seed, (fitted, left_out) in enumerate(_splits_of_groups(problem.attributes)):
+        gaps = []
+        for prompts in left_out:
+            # A group is a class, so prompts are compared that speak of one concept.
+            texts, values, groups = stating(prompts)
+            rows = problem.host.embed(texts, role)
+            gaps.append(PredictedGap(rows, values, groups, seed=seed, whole=True))
+        yield Fold(replace(problem, sets=tuple(fitted)), gaps)
+
+
+def _splits_of_groups(
+    sets: Sequence[PromptSet],
+) -> Iterator[tuple[Sequence[PromptSet], Sequence[PromptSet]]]:
+    """Yield the sets that are fitted on, and those that are left out, of each split."""
+    held_out = [_held_out(prompts) for prompts in sets]
+    if all(len(_groups_of_two_values(prompts)) >= FEWEST for prompts in held_out):
+        yield sets, [_only(prompts, _groups_of_two_values(prompts)) for prompts in held_out]
+        return
+    groups_of_set = [_groups_of_two_values(prompts) for prompts in sets]
+    fewest = min(len(groups) for groups in groups_of_set)
+    if fewest < FEWEST:
+        return
+    number = min(FOLDS, fewest // 2)  # one concept alone has no variance
+    for fold in range(number):
+        fitted = []
+        left_out = []
+        for prompts, groups in zip(sets, groups_of_set, strict=True):
+            out = groups[fold::number]
+            fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(out)))
+            left_out.append(_only(prompts, out))
+        if all(prompts.names_values for prompts in fitted):
+            yield fitted, left_out
+
+
+def _held_out(prompts: PromptSet) -> PromptSet:
+    """Return the set of the held-out groups alone; of one group where there are none."""
+    groups = prompts.held_out_groups or prompts.groups[:1]
+    return replace(prompts, groups=groups, held_out_groups=())
+
+
+def _groups_of_two_values(prompts: PromptSet) -> list[int]:
+    """Return the numbers of the groups in which texts state two values or more."""
+    _, values, groups = stating(prompts)
+    numbers = groups.unique().tolist()
+    return [number for number in numbers if len(values[groups == number].unique()) > 1]
+
+
+def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
+    """Return the set with some of its groups."""
+    return replace(prompts, groups=tuple(prompts.groups[number] for number in sorted(kept)))
+
+
+def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
+    """Yield the two halves of the reference images, of which each is fitted on and the other
+    predicted.
+
+    Raises:
+        UnusableReferenceError: fewer than ten different images; of another model; or a half that
+            shows one value alone.
+    """
+    reference = problem.reference
+    if reference is None:
+        return
+    rows = torch.cat([*reference.batches()])
+    different = len(rows.unique(dim=0))
+    if different < 2 * FEWEST:
+        raise UnusableReferenceError(
+            f"reference: expected at least {2 * FEWEST} different images, got {different}"
+        )
+    for prompts in problem.attributes:
+        doubt = foreign(rows, problem, prompts, role)
+        if doubt:
+            raise UnusableReferenceError(f"reference: {doubt}")
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    rows = rows[order]  # files may alternate
+    for half in (0, 1):
+        features = rows[half::2]
+        unseen = rows[1 - half :: 2]
+        every = -(-len(unseen) // _MOST_ROWS)
+        gaps = _gaps_on_images(problem, role, unseen[::every], seed=half)
+        yield Fold(replace(problem, reference=replace(reference, features=features)), gaps)
+
+
+def _gaps_on_images(problem: Problem, role: str, rows: Tensor, seed: int) -> list[PredictedGap]:
+    """Return the gap of each attribute on images (n, d), by their zero-shot values and classes."""
+    gaps = []
+    for prompts in problem.attributes:
+        values = zero_shot(rows, problem.zero_shot(prompts, role))
+        texts = class_texts(problem, prompts, role)
+        classes = None if texts is None else (rows @ texts.T).argmax(1)
+        gaps.append(PredictedGap(rows, values, classes, seed=seed))
+    return gaps

@@ -1,0 +1,154 @@
+"""Predict the gap of a text between values of an attribute, without labels, with resamples.
+
+The gap is relative to the spread of a text's scores. So it grows where an edit removes most of a
+query and chance directions remain, although prompts of a pair come closer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from vldebias.measure.resampling import recentred_interval, resampled_counts
+from vldebias.methods.equalise import UnusableReferenceError
+
+RESAMPLES = 500
+LEVEL = 0.95
+_BLOCK = 1 << 22  # weights of rows at once: bounds the memory
+_TINY = torch.finfo(torch.float64).tiny
+
+
+class Change(NamedTuple):
+    """Hold a change of a gap with its 95 % interval; below 0 the gap gets smaller."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_resamples(cls, changes: Tensor) -> Change:
+        """Return the change of a sample and of its resamples (1 + b,) with a centred interval."""
+        value = float(changes[0])
+        low, high = recentred_interval(value, changes[1:].numpy(), level=LEVEL)
+        return cls(value, low, high)
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+class PredictedGap:
+    """Predict the gap of a text between two values of an attribute, from rows (n, d) of images or
+    texts.
+
+    The gap of a text q between the values a and b is
+
+        |<q, D_ab>| / std(<q, row>)
+        D_ab = sum_c w_c (mean_ca - mean_cb) / sum_c w_c
+        w_c = n_ca n_cb / (n_ca + n_cb)
+
+    within the classes c (one class for all rows is allowed), and the largest over the pairs of
+    values counts. With scores that are normal in each group the share of a group among the first
+    results depends on this number alone. D is linear in the rows, so the same b resamples of D
+    serve every text and every method.
+
+    Args:
+        rows: (n, d) of length 1. values, classes: (n,) codes of their value and of their class.
+        whole: resample classes with all their rows, instead of single rows. For prompts, single
+            rows would break a pair in six resamples of ten and make intervals a third too wide.
+
+    Attributes:
+        differences: D (1 + b, pairs, d), first of the sample, then of its resamples.
+        centred: (n, d), the rows without their mean.
+
+    Raises:
+        UnusableReferenceError: no rows, or no class has rows of two values.
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        values: Tensor,
+        classes: Tensor | None = None,
+        *,
+        seed: int = 0,
+        whole: bool = False,
+    ) -> None:
+        if classes is None:
+            labels = torch.zeros_like(values)
+        else:
+            labels = classes.unique(return_inverse=True)[1]
+        _refuse_one_value(values, labels)
+        rows = rows.double()
+        if whole:
+            number = int(labels.max()) + 1
+            drawn = draw_counts(number, seed, max(number - 1, 1))[:, labels]
+        else:
+            drawn = draw_counts(len(rows), seed)
+        self.differences = _differences(rows, values, labels, drawn)
+        self.centred = rows - rows.mean(0)
+
+    def of_texts(self, texts: Tensor) -> Tensor:
+        """Return the gap (1 + b, q) of every text (q, d): of the sample, then of its resamples."""
+        unit = normalize(texts.double(), dim=1)
+        spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)
+        gaps = self.differences @ unit.T / spread  # (1 + b, pairs, q)
+        return gaps.abs().amax(1)
+
+
+def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
+    """Return how often each of n rows occurs in the sample itself, then in its resamples.
+
+    The result is (1 + RESAMPLES, n). size: rows of a resample, n by default.
+    """
+    sample = np.ones((1, n))
+    resamples = resampled_counts(np.ones(n, dtype=np.int64), RESAMPLES, seed, size)
+    return torch.from_numpy(np.concatenate([sample, *resamples]))
+
+
+def _refuse_one_value(values: Tensor, labels: Tensor) -> None:
+    """Refuse rows of which no class has two values."""
+    if not len(values):
+        raise UnusableReferenceError("expected images of two attribute values, got no image")
+    seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
+    seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
+    if int((seen > 0).sum(1).max()) < 2:
+        raise UnusableReferenceError(
+            f"expected images of two attribute values, got the counts {seen.tolist()}"
+        )
+
+
+def _differences(rows: Tensor, values: Tensor, labels: Tensor, drawn: Tensor) -> Tensor:
+    """Return the weighted differences of means (1 + b, pairs, d), a block of resamples at once."""
+    number_of_pairs = len(torch.combinations(torch.arange(int(values.max()) + 1)))
+    block = max(1, _BLOCK // (len(rows) * number_of_pairs))
+    parts = []
+    for counts_of_rows in drawn.split(block):
+        weights = _weights_of_rows(values, labels, counts_of_rows)  # (b, pairs, n)
+        parts.append(weights @ rows)
+    return torch.cat(parts)
+
+
+def _weights_of_rows(values: Tensor, labels: Tensor, counts_of_rows: Tensor) -> Tensor:
+    """Return the weight (b, pairs, n) of each row in the difference of each pair of values."""
+    number_of_values = int(values.max()) + 1
+    number_of_classes = int(labels.max()) + 1
+    first, second = torch.combinations(torch.arange(number_of_values)).T
+    cells = labels * number_of_values + values
+    counts = torch.zeros(
+        len(counts_of_rows), number_of_classes * number_of_values, dtype=torch.float64
+    )
+    counts = counts.index_add_(1, cells, counts_of_rows)
+    counts = counts.view(-1, number_of_classes, number_of_values)
+    n_first = counts[..., first]  # (b, classes, pairs)
+    n_second = counts[..., second]
+    precision = n_first * n_second / (n_first + n_second).clamp(min=_TINY)
+    # A class with rows of both values has a precision of at least 1/2.
+    share_of_class = precision / precision.sum(1, keepdim=True).clamp(min=0.5)
+    sign = one_hot(first, number_of_values) - one_hot(second, number_of_values)  # (pairs, values)
+    weights = share_of_class[..., None] * sign / counts[:, :, None].clamp(min=1)
+    weights_of_cells = weights.transpose(1, 2).flatten(2)  # (b, pairs, classes x values)
+    return weights_of_cells[:, :, cells] * counts_of_rows[:, None]

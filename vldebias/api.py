@@ -99,7 +99,11 @@ def debias(
             problem.label,
             problem.stated_words,
         )
-        rewrite = chosen.selected(problem)[0] if isinstance(chosen, Preset) else chosen
+        if isinstance(chosen, Preset):
+            chosen.check(problem)
+            rewrite = chosen.selected(problem)[0]
+        else:
+            rewrite = chosen
         by_default = target.generative and method is None
         if (
             isinstance(rewrite, Balanced)

@@ -48,7 +48,14 @@ from vldebias.data import Embeddings, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
-from vldebias.measure.result import CHANCE, Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.result import (
+    CHANCE,
+    NONE,
+    Measurement,
+    Result,
+    TaskProvenance,
+    TaskResult,
+)
 from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
 from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
 from vldebias.methods.presets import LAM_OF_DEFAULT
@@ -65,13 +72,14 @@ NAMED = (
     "equalise",
     "difference+equalise",
     "cali+equalise",
+    "default+equalise",
     "roboshot",
     "each-value",
     "lian",
 )
 LABELLED = ("leace", "spd", "sfid", "bend-vlm")
 SPLITS, SEEDS, RESAMPLES = 10, (9013, 9023, 9033), 300
-KEPT = ("max_skew", "query_cosine", "worst_group", "average")
+KEPT = ("max_skew", "kept", "query_cosine", "worst_group", "average")
 ORDER_KEPT = Metric("order_kept", "rank correlation", "utility", "higher")
 
 
@@ -211,7 +219,10 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
     """Return the means over splits of what each of them gives."""
     gathered: dict[tuple[str, str], list[Measurement]] = {}
     orders: dict[str, list[float]] = {}
-    told: dict[str, dict[str, Any]] = {"none": {"name": "none", "needs": []}}
+    told: dict[str, dict[str, Any]] = {
+        NONE: {"name": "none", "needs": []},
+        CHANCE: {"name": "random rankings", "needs": []},
+    }
     for number, split in enumerate(splits):
         with warnings.catch_warnings():
             warnings.simplefilter(
@@ -223,7 +234,7 @@ def task(name: str, title: str, splits: Sequence[Split], methods: Sequence[Metho
             if (
                 not row.subset
                 and row.metric.partition("@")[0] in KEPT
-                and row.method in ("none", CHANCE, *edits)
+                and row.method in (NONE, CHANCE, *edits)
             ):
                 gathered.setdefault((row.metric, row.method), []).append(row)
         for method, value in split.order_kept(edits).items():
@@ -390,7 +401,14 @@ def miniature(
 
 
 SIZES = {"20": 20, "50": 50, "200": 200, "gallery": None}
-UNLABELLED = ("difference", "cali", "equalise", "difference+equalise", "cali+equalise")
+UNLABELLED = (
+    "difference",
+    "cali",
+    "equalise",
+    "difference+equalise",
+    "cali+equalise",
+    "default+equalise",
+)
 
 
 def few(methods: Sequence[Method], splits: int = 5) -> Iterator[TaskResult]:

@@ -33,7 +33,15 @@ def gender():
         (f"a photo of a male {job}", f"a photo of a female {job}") for job in tiny_tokenizers.JOBS
     )
     words, spurious = ("male", "female", "man", "woman"), ("a photo of a man", "a photo of a woman")
-    return PromptSet(name="tiny-gender", groups=groups, spurious=spurious, stated_words=words)
+    classes = ("A photo of a dog.", "A photo of a cat.")  # to tell apart, as the default attaches
+    return PromptSet(
+        name="tiny-gender",
+        groups=groups,
+        spurious=spurious,
+        stated_words=words,
+        classes=classes,
+        class_names=("dog", "cat"),
+    )
 
 
 @contextmanager

@@ -134,14 +134,17 @@ def test_reference_images_that_nothing_can_be_tested_on_are_declined(lacks: str)
     texts, prompts = world(*HELPED)
     rows = images(400, seed=1)[0]
     values = Problem(texts, prompts).zero_shot(prompts, "joint")
-    margins = rows @ (values[0] - values[1])
+    difference = values[0] - values[1]
+    margins = rows @ difference
     if lacks == "no class prompts":
         prompts = replace(prompts, classes=(), class_names=())
     elif lacks == "few images of a value":
         rows = torch.cat([rows[margins > 0], rows[margins < 0][:3]])
     else:
-        noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
-        rows = rows.mean(0) + 0.05 * noise.double()
+        noise = torch.randn(len(rows), 1, generator=torch.Generator().manual_seed(0))
+        normal = margins.mean() + margins.std() * noise.double()
+        along = difference / difference.square().sum()
+        rows = rows + (normal - margins[:, None]) * along  # as spread out, and in one group
     reason = DECLINED[lacks]
     with pytest.warns(AutoDeclinedWarning, match=reason):
         edit = vldebias.fit_projection(texts, prompts, reference=rows)

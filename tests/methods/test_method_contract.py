@@ -35,6 +35,7 @@ NAMES = [
 NAMES += [
     "paper",
     "default",
+    "default+equalise",
     "target-shares",
     "leace",
     "sfid",
@@ -117,6 +118,7 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
         "equalise",
         "cali+equalise",
         "difference+equalise",
+        "default+equalise",
         "target-shares",
         "leace",
         "sfid",
@@ -156,7 +158,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert origin.uses_images == method.uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
         assert edit.side == (method.side if on == "model" else "text")
-        assert origin.method == name or name in ("paper", "default")
+        assert origin.method == name or name in ("paper", "default", "default+equalise")
         assert edit.dim == attached[0].shape[-1]
     if on == "model":
         assert torch.equal(attached[1], base[1]) == (method.side == "text")

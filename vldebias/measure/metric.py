@@ -158,6 +158,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     # what a method costs, in the order in which a conclusion names it
     ("precision", "precision", "utility", "higher", SHARE, "rankings"),
     ("recall", "recall", "utility", "higher", SHARE),
+    ("kept", "hits of each value that stay", "utility", "higher", SHARE),
     ("accuracy", "accuracy", "utility", "higher", SHARE),
     ("class_probe", "class read by a linear probe, balanced accuracy", "utility", "higher", SHARE),
     ("query_cosine", "cosine of queries with themselves", "similarity"),

@@ -9,6 +9,10 @@ from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.hub import WEIGHTS, find_folder
+
+# The closed forms come first wherever methods are listed.
+from vldebias.methods import closed_form as closed_form  # isort: split
+
 from vldebias.methods import baselines as baselines
 from vldebias.methods.baselines.queries import Lian as Lian
 from vldebias.methods.closed_form import ClosedForm as ClosedForm

@@ -19,7 +19,7 @@ from torch import Tensor
 from vldebias.edit import Edit
 from vldebias.errors import ReferenceWarning
 from vldebias.methods.bounded import bounded
-from vldebias.methods.equalise import UnusableReferenceError
+from vldebias.methods.equalise import UnusableReferenceError, foreign
 from vldebias.methods.folds import FEWEST, Fold, image_folds, text_folds
 from vldebias.methods.method import Method, Problem
 from vldebias.methods.predicted_gap import Change, draw_counts
@@ -95,6 +95,9 @@ def _refuse_unclear_values(problem: Problem, role: str) -> None:
             )
         apart = max(separation(rows @ difference) for difference in _differences(values))
         if apart < SEPARATE:
+            doubt = foreign(rows, problem, prompts, role)
+            if doubt:
+                raise UnusableReferenceError(f"reference: {doubt}")
             raise UnusableReferenceError(
                 f"The reference images do not fall into the values of {prompts.name} that the texts"
                 f" name (separation {apart:.1f}, {SEPARATE:g} is needed), so nothing can be tested"

@@ -114,6 +114,7 @@ class Preset(Method):
     source: str
     color: str
     needs: frozenset[Need] = frozenset()
+    pipelines: bool = True
     delegates = True
 
     @property
@@ -272,5 +273,6 @@ register_method(
         "this package",
         "#499894",
         frozenset({Need.IMAGES}),
+        pipelines=False,
     )
 )

@@ -27,6 +27,12 @@ from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
+from vldebias.measure.kept import (
+    chance_kept,
+    hits_of_value,
+    kept_share,
+    resampled_kept_shares,
+)
 from vldebias.measure.metric import computed
 from vldebias.measure.rankings import first_hits, reach, resampled_places
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
@@ -332,6 +338,7 @@ class RetrievalTask(ImageTask):
                 }
                 seen = {method: self.images(features, edit) for method, edit in fitted.items()}
                 self._add_skews(result, held, rows, seen, labels.known, relevant)
+                self._add_kept(result, held, rows, seen, np.flatnonzero(labels.known))
                 for method, of in seen.items():
                     if of is not features:
                         pairs = zip(features.split(), of.split(), strict=True)
@@ -416,6 +423,71 @@ class RetrievalTask(ImageTask):
             value = {method: float(of[i]) for method, of in points[metric].items()}
             drawn = {method: of[i] for method, of in draws[metric].items()}
             result.add_draws(metric, value, drawn, n=n, interval=recentred_interval, subset=query)
+
+    def _add_kept(
+        self,
+        result: TaskResult,
+        gallery: Gallery,
+        queries: Mapping[str, Tensor],
+        images: Mapping[str, UnitRows],
+        known: Rows,
+    ) -> None:
+        """Add the share of the first hits inside each value that are still there after an edit,
+        mean over values and queries.
+
+        known: rows of the images whose group is known. Values with no more images than hits are
+        left out: nothing could be lost.
+        """
+        n = {"queries": len(self.queries), "images": len(known)}
+        for k in self.k:
+            first = hits_of_value(k, len(gallery.names))
+            members = [known[gallery.codes == group] for group in range(len(gallery.names))]
+            members = [rows for rows in members if len(rows) > first]
+            if not members:
+                continue
+            metric = f"kept@{k}"
+            shares: dict[str, list[Floats]] = {method: [] for method in queries}
+            draws: dict[str, list[Floats]] = {method: [] for method in queries}
+            chance = []
+            for group, rows in enumerate(members):
+                rankings = {
+                    method: images[method].some(rows).top(asked, reach(first, len(rows)))
+                    for method, asked in queries.items()
+                }
+                for method, ranking in rankings.items():
+                    pairs = zip(rankings[NONE], ranking, strict=True)
+                    share = [kept_share(before, after, first) for before, after in pairs]
+                    shares[method].append(np.array(share))
+                if self.resample == "images":
+                    of_group = self._resampled_kept(rankings, first, len(rows), group)
+                    for method, values in of_group.items():
+                        draws[method].append(values)
+                size = self.resamples * len(self.queries)
+                random = chance_kept(first, len(rows), size, self.seed + group)
+                chance.append(random.reshape(self.resamples, -1).mean(axis=1))
+            means = {method: np.mean(values, axis=0) for method, values in shares.items()}
+            if self.resample == "queries":
+                result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
+            else:
+                value = {method: float(mean.mean()) for method, mean in means.items()}
+                drawn = {method: np.mean(values, axis=0) for method, values in draws.items()}
+                result.add_draws(metric, value, drawn, n=n, interval=recentred_interval)
+            random = np.mean(chance, axis=0)
+            result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
+
+    def _resampled_kept(
+        self, rankings: Mapping[str, Rows], first: int, n: int, seed: int
+    ) -> dict[str, Floats]:
+        """Return the mean over queries (resamples,) of what each method keeps in one value."""
+        total = {method: np.zeros(self.resamples) for method in rankings}
+        for query, before in enumerate(rankings[NONE]):
+            after = {method: ranking[query] for method, ranking in rankings.items()}
+            shares = resampled_kept_shares(
+                before, after, first, n, self.resamples, self.seed + seed
+            )
+            for method, values in shares.items():
+                total[method] += values
+        return {method: values / len(self.queries) for method, values in total.items()}
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits

@@ -1,0 +1,244 @@
+"""Does the default of searches make any search worse? Cells of attribute, prompt set, queries and
+gallery, and what each method does to them.
+
+    python -m eval.experiments.harm                  # the miniature's portraits
+    python -m eval.experiments.harm --on real        # and photographs, from $VLDEBIAS_REAL
+    python -m eval.experiments.harm --draw 1         # other galleries and references
+    python -m eval.experiments.harm --json FILE
+
+A cell is harmed where the 95 % interval of the change of MaxSkew@k (mean over queries, paired,
+over images) lies above 0, and helped where it lies below. The gap that could be removed is what the
+best of the compared methods removes, chosen by looking at the labels. The reference has no labels
+and shares no image with the gallery.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from eval.experiments import embeddings
+from eval.tables import parser, run
+from vldebias.data import Embeddings
+from vldebias.errors import VldebiasError, VldebiasWarning
+from vldebias.hosts import Host
+from vldebias.measure.metric import Metric
+from vldebias.measure.result import Measurement, TaskProvenance, TaskResult
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+from vldebias.study.run import evaluate
+
+CELLS = Path(__file__).with_name("harm.yaml")
+DEFAULTS = ("default", "default+equalise", "paper")
+OTHERS = ("difference", "cali", "orth-cali", "equalise", "difference+equalise", "cali+equalise")
+RESAMPLES = 200
+REFERENCE = 200  # images, at most
+TALLIES = {
+    "cells": Metric("cells", "cells"),
+    "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
+    "helped": Metric("helped", "cells made better", "fact", "higher"),
+    "attached": Metric("attached", "cells in which it acts"),
+    "removed": Metric("removed", "share of the gap that is removed", "fact", "higher"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One search: who is asked for, among which images, with which set and which reference.
+
+    prior: "uniform" where the gallery is even, "dataset" where it is not.
+    """
+
+    family: str
+    name: str
+    column: str
+    prompts: PromptSet
+    queries: tuple[str, ...]
+    gallery: Embeddings
+    reference: Embeddings
+    texts: Host
+    prior: str = "uniform"
+
+    def changes(self) -> dict[str, Measurement]:
+        """Return method -> the row of MaxSkew, with its change to the search without an edit."""
+        k = min(60, max(10, len(self.gallery) // 8))
+        rows = {}
+        for method in (*DEFAULTS, *OTHERS):
+            try:
+                result = evaluate(
+                    self.texts,
+                    self.gallery,
+                    prompts={self.column: self.prompts},
+                    queries=self.queries,
+                    k=k,
+                    prior=self.prior,
+                    reference=self.reference,
+                    methods=[method],
+                    resamples=RESAMPLES,
+                )
+            except VldebiasError:  # refused: the set lacks what the method needs
+                continue
+            for row in result.rows:
+                if row.metric == f"max_skew@{k}" and not row.subset and row.change is not None:
+                    rows[method] = row
+        return rows
+
+
+def miniature(draw: int) -> Iterator[Cell]:
+    """Yield the cells of the miniature's portraits."""
+    content = yaml.safe_load(CELLS.read_text())
+    texts, portraits = embeddings.miniature()
+    images = portraits("portraits", n=1500, seed=9002, balanced=True)
+    # The reference is as people come: not balanced.
+    reference = portraits("portraits", n=REFERENCE, seed=9013 + draw, balanced=False)
+    own = {name: _own_set(name, about) for name, about in content["sets"].items()}
+    for family in content["cells"]:
+        for name in family["sets"]:
+            prompts = own.get(name) or load_prompts(name)
+            for queries, gallery in family["searches"]:
+                rng = np.random.default_rng([draw, len(name), len(queries), len(gallery)])
+                rows = _rows(images, family["column"], content["galleries"][gallery], rng)
+                yield Cell(
+                    family=f"miniature, {family['column']}",
+                    name=f"{name}; {queries}; {gallery}",
+                    column=family["column"],
+                    prompts=prompts,
+                    queries=tuple(load_prompts(content["queries"][queries]).classes),
+                    gallery=images[rows],
+                    reference=reference,
+                    texts=texts,
+                    prior="uniform" if gallery == "even" else "dataset",
+                )
+
+
+def photographs(draw: int) -> Iterator[Cell]:
+    """Yield the cells of CelebA: gender with all pairs, five, and one."""
+    data = embeddings.celeba()
+    for number in (len(data.prompts.groups), 5, 1):
+        # The professions are what is searched, so they are the class prompts.
+        prompts = replace(
+            data.prompts,
+            groups=data.prompts.groups[:number],
+            classes=data.queries,
+            class_names=data.queries,
+        )
+        for gallery, shares in (("even", [1, 1]), ("one value thrice", [3, 1])):
+            rng = np.random.default_rng([draw, number])
+            order = rng.permutation(len(data.images))
+            rest = data.images[np.sort(order[REFERENCE:])]
+            yield Cell(
+                family="photographs, gender",
+                name=f"{number} pairs; professions; {gallery}",
+                column="gender",
+                prompts=prompts,
+                queries=data.queries,
+                gallery=rest[_rows(rest, "gender", shares, rng)],
+                reference=data.images[np.sort(order[:REFERENCE])],
+                texts=data.texts,
+                prior="uniform" if gallery == "even" else "dataset",
+            )
+
+
+def _own_set(name: str, about: Mapping[str, Any]) -> PromptSet:
+    """Return a set of the file, whose classes are the ten concepts of another set."""
+    prompts = make_prompt_set(name, about["attribute"], about["concepts"], about["templates"])
+    classes = tuple(load_prompts(about["classes"]).classes) if about["classes"] else ()
+    return replace(prompts, spurious=(), classes=classes, class_names=classes)
+
+
+def _rows(
+    images: Embeddings, column: str, shares: Sequence[float], rng: np.random.Generator
+) -> NDArray[np.intp]:
+    """Draw rows in which the values of a column have given shares, the last for all that follow."""
+    codes = images.column(column).codes
+    values = [value for value in np.unique(codes) if value >= 0]
+    weights = [shares[min(place, len(shares) - 1)] for place in range(len(values))]
+    members = [rng.permutation(np.flatnonzero(codes == value)) for value in values]
+    unit = min(len(rows) / weight for rows, weight in zip(members, weights, strict=True))
+    parts = [rows[: int(unit * weight)] for rows, weight in zip(members, weights, strict=True)]
+    return np.sort(np.concatenate(parts))
+
+
+def measure(cells: Iterator[Cell]) -> Iterator[TaskResult]:
+    """Yield the rows of all cells, then the counts of each family."""
+    found: dict[str, list[dict[str, Measurement]]] = {}
+    details = TaskResult(TaskProvenance(task="cells", description="MaxSkew of each search"))
+    for cell in cells:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VldebiasWarning)  # what they warn of is counted
+            rows = cell.changes()
+        found.setdefault(cell.family, []).append(rows)
+        for method, row in rows.items():
+            details.add(
+                row.metric,
+                method,
+                row.value,
+                row.interval,
+                n=row.n,
+                change=row.change,
+                subset=f"{cell.family}: {cell.name}",
+            )
+    yield details
+    for family, rows_of_cells in found.items():
+        yield tally(family, rows_of_cells)
+    yield tally("all", list(chain.from_iterable(found.values())))
+
+
+def tally(family: str, cells: Sequence[Mapping[str, Measurement]]) -> TaskResult:
+    """Count for each default the cells that it makes worse and better, and the gap it removes."""
+    part = TaskResult(TaskProvenance(task=family, description="counts of cells", title=family))
+    best = [_best(rows) for rows in cells]
+    for method in DEFAULTS:
+        changes = [_change(rows, method) for rows in cells]
+        removable = -sum(best)
+        removed = -sum(change[0] for change in changes)
+        figures = {
+            "cells": len(cells),
+            "harmed": sum(change[1] > 0 for change in changes),
+            "helped": sum(change[2] < 0 for change in changes),
+            "attached": sum(change != (0.0, 0.0, 0.0) for change in changes),
+            "removed": removed / removable if removable else 0.0,
+        }
+        for name, value in figures.items():
+            part.add(TALLIES[name], method, float(value), n={"cells": len(cells)})
+    return part
+
+
+def _change(rows: Mapping[str, Measurement], method: str) -> tuple[float, float, float]:
+    """Return the change of a method with its interval; none where it was refused."""
+    row = rows.get(method)
+    if row is None or row.change is None:
+        return (0.0, 0.0, 0.0)
+    return row.change
+
+
+def _best(rows: Mapping[str, Measurement]) -> float:
+    """Return the largest fall of any method beyond its interval, or 0."""
+    falls = [_change(rows, method) for method in rows]
+    return min([change[0] for change in falls if change[2] < 0], default=0.0)
+
+
+def main() -> None:
+    """Measure the cells that are asked for."""
+    options = parser(__doc__)
+    options.add_argument("--on", choices=["miniature", "real"], default="miniature")
+    options.add_argument("--draw", type=int, default=0, help="of galleries and references")
+    given = options.parse_args()
+
+    def cells() -> Iterator[Cell]:
+        yield from miniature(given.draw)
+        if given.on == "real":
+            yield from photographs(given.draw)
+
+    run("harm", lambda: measure(cells()), given.json)
+
+
+if __name__ == "__main__":
+    main()

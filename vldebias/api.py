@@ -4,12 +4,13 @@ related functions."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from vldebias.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.hosts import Attachment, refuse_second, resolve
+from vldebias.hosts import Attachment, Host, refuse_second, resolve
 from vldebias.methods import (
     Balanced,
     Diagnostics,
@@ -80,81 +81,125 @@ def debias(
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
-    edits: dict[str, Edit]
-    fitted = isinstance(prompts, (Edit, Mapping))
     if isinstance(prompts, (Edit, Mapping)):
         if any(given is not None for given in (method, lam, reference, max_loss)):
             raise InvalidInputError(
                 "got a fitted edit and method, lam, reference or max_loss; leave these out"
             )
-        edits = dict(prompts) if isinstance(prompts, Mapping) else {target.roles[0]: prompts}
-        words = tuple(dict.fromkeys(word for edit in edits.values() for word in edit.stated_words))
-        label = "+".join(
-            dict.fromkeys(edit.provenance.prompts or "projection" for edit in edits.values())
-        )
-    else:
-        problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
-        chosen, label, words = (
-            get_method(method, lam=lam, reference=reference),
-            problem.label,
-            problem.stated_words,
-        )
-        if isinstance(chosen, Preset):
-            chosen.check(problem)
-            rewrite = chosen.selected(problem)[0]
-        else:
-            rewrite = chosen
-        by_default = target.generative and method is None
-        if (
-            isinstance(rewrite, Balanced)
-            and max_loss is None
-            and not (by_default and target.edits_images)
-        ):
-            if negative:
-                raise InvalidInputError(
-                    f"method {rewrite.name!r} rewrites no negative prompts; leave negative= out"
-                )
-            sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
-            if not keep_stated:
-                raise InvalidInputError(
-                    f"method {rewrite.name!r} writes no value where the prompt states one; leave"
-                    " keep_stated=False out, or use an edit such as method='cali'"
-                )
-            balancer = rewrite.balancer(sets)
-            return Attachment(target, {}, strength=strength, label=label, balancer=balancer)
-        if by_default:
-            why = ("the set has no words for values of persons", "the pipeline edits given images")[
-                target.edits_images
-            ]
-            say_once(
-                f'{why}, so its prompts are not balanced: the default here is "cali", which makes'
-                " prompts say less of the attribute and hardly changes who appears"
-            )
-        edits, spaces = {}, dict[str, Edit]()  # roles of one space share their edit
-        for role in target.roles:
-            space = target.space(role)
-            edits[role] = spaces[space] = spaces.get(space) or problem.fit(chosen, role)
-    own, acting = next(
-        ((edit.side, edit.method) for edit in edits.values() if edit.side != "text"), ("text", "")
-    )
-    if side == "text" and own == "image":
-        raise InvalidInputError(
-            f"method {acting!r} acts on images, so side='text' would change nothing; leave it out"
-        )
-    moved = side is None and own != "text"
-    target = target.at(own) if moved else target
-    edits = Attachment.placed(target, edits) if fitted or moved else edits
-    if fitted and any(
-        edit.space is None and edit.provenance.fingerprint is None for edit in edits.values()
-    ):
+        return _attach_fitted(target, prompts, strength, keep_stated, side)
+    problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
+    chosen = get_method(method, lam=lam, reference=reference)
+    balanced = _balanced(problem, chosen, by_default=method is None)
+    if balanced is not None:
+        return _attach_balanced(problem, balanced, strength, keep_stated, negative)
+    if target.generative and method is None:
+        _say_why_prompts_are_not_balanced(target)
+    edits = _fit_by_role(problem, chosen)
+    moved = _moved(target, edits, side)
+    if moved is not target:
+        edits = Attachment.placed(moved, edits)
+    words = problem.stated_words if keep_stated else ()
+    return Attachment(moved, edits, strength=strength, stated_words=words, label=problem.label)
+
+
+def _attach_fitted(
+    target: Host,
+    given: Edit | Mapping[str, Edit],
+    strength: float,
+    keep_stated: bool,
+    side: str | None,
+) -> Attachment:
+    """Attach edits that were fitted before, by role or one for all roles."""
+    edits = dict(given) if isinstance(given, Mapping) else {target.roles[0]: given}
+    words = list[str]()
+    if keep_stated:
+        words = list(chain.from_iterable(edit.stated_words for edit in edits.values()))
+    labels = [edit.provenance.prompts or "projection" for edit in edits.values()]
+    target = _moved(target, edits, side)
+    edits = Attachment.placed(target, edits)
+    known = [edit.space or edit.provenance.fingerprint for edit in edits.values()]
+    if not all(known):
         warn(
             f"{target.name}: the projection does not say which model it was fitted on, so it cannot"
             " be checked; fit it with vldebias.fit_projection(model, prompts)",
             SuspectInputWarning,
         )
     return Attachment(
-        target, edits, strength=strength, stated_words=words if keep_stated else (), label=label
+        target,
+        edits,
+        strength=strength,
+        stated_words=tuple(dict.fromkeys(words)),
+        label="+".join(dict.fromkeys(labels)),
     )
+
+
+def _balanced(problem: Problem, chosen: Method, *, by_default: bool) -> Balanced | None:
+    """Return the method that writes values into prompts, if it is what is asked for.
+
+    A bound is of an edit, and a pipeline that edits a given image keeps its person: neither has its
+    prompts balanced by default.
+    """
+    if isinstance(chosen, Preset):
+        chosen.check(problem)
+        chosen = chosen.selected(problem)[0]
+    if not isinstance(chosen, Balanced) or problem.max_loss is not None:
+        return None
+    keeps_person = problem.host.generative and problem.host.edits_images
+    return None if by_default and keeps_person else chosen
+
+
+def _attach_balanced(
+    problem: Problem, method: Balanced, strength: float, keep_stated: bool, negative: bool
+) -> Attachment:
+    """Attach what writes values into prompts."""
+    if negative:
+        raise InvalidInputError(
+            f"method {method.name!r} rewrites no negative prompts; leave negative= out"
+        )
+    if not keep_stated:
+        raise InvalidInputError(
+            f"method {method.name!r} writes no value where the prompt states one; leave"
+            " keep_stated=False out, or use an edit such as method='cali'"
+        )
+    sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
+    balancer = method.balancer(sets)
+    return Attachment(problem.host, {}, strength=strength, label=problem.label, balancer=balancer)
+
+
+def _say_why_prompts_are_not_balanced(target: Host) -> None:
+    """Say once why the default of a pipeline is an edit."""
+    why = "the set has no words for values of persons"
+    if target.edits_images:
+        why = "the pipeline edits given images"
+    say_once(
+        f'{why}, so its prompts are not balanced: the default here is "cali", which makes'
+        " prompts say less of the attribute and hardly changes who appears"
+    )
+
+
+def _fit_by_role(problem: Problem, method: Method) -> dict[str, Edit]:
+    """Return the fitted edit of each role; roles of one space share theirs."""
+    by_space = dict[str, Edit]()
+    edits = dict[str, Edit]()
+    for role in problem.host.roles:
+        space = problem.host.space(role)
+        if space not in by_space:
+            by_space[space] = problem.fit(method, role)
+        edits[role] = by_space[space]
+    return edits
+
+
+def _moved(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
+    """Return the host at the side that the edits act on, where no side was asked for."""
+    others = [edit for edit in edits.values() if edit.side != "text"]
+    if not others:
+        return target
+    if side == "text" and others[0].side == "image":
+        raise InvalidInputError(
+            f"method {others[0].method!r} acts on images, so side='text' would change nothing;"
+            " leave it out"
+        )
+    return target.at(others[0].side) if side is None else target
 
 
 def fit_projections(

@@ -79,7 +79,7 @@ class Cell:
                     queries=self.queries,
                     k=k,
                     prior=self.prior,
-                    reference=self.reference,
+                    reference=self.reference if method.endswith("equalise") else None,
                     methods=[method],
                     resamples=RESAMPLES,
                 )

@@ -23,6 +23,7 @@ from eval import real
 from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
 from vldebias.measure.result import Measurement, Result
 from vldebias.measure.table import readable, verdict
+from vldebias.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,8 +52,7 @@ SEARCH = (
     "rivals_real",
     "celeba professions",
     "max_skew@50",
-    # these photographs have no captions
-    {"query_cosine": "recall not measurable; self-similarity"},
+    {"kept@50": "hits kept"},  # these photographs have no captions
 )
 BIRDS = (
     "quickstart",
@@ -74,7 +74,7 @@ WINDOW = (
         "searching photographs",
         "unlabelled photographs, `reference=`",
         *SEARCH,
-        "calibration and equalised image means, lam 100",
+        METHODS["default+equalise"].title,
     ),
     Line(
         "classifying photographs by age", "texts alone, default", *AGES, "difference of the values"
@@ -168,7 +168,11 @@ def needs_of_commands() -> str:
 # -------------------------------------------------------------------------------------------------
 
 # The forms that are attached where no method is named, and what a table says beside them.
-ATTACHED = {"difference": "the default", "cali+equalise, lam 100": "the default with `reference=`"}
+ATTACHED = {
+    "difference": "the default",
+    "cali+equalise, lam 100": "the default with `reference=` to classify",
+    "default+equalise": "the default with `reference=` to search",
+}
 
 
 def needs(rows: Rivals, method: str) -> str:
@@ -183,11 +187,13 @@ def compared(result: Result, task: str) -> str:
     """Write one task, the best first: what each method needs, gains and costs; what is attached is
     in bold."""
     rows = Rivals(result, task)
-    skew = rows.main == "max_skew"
-    cost, metric = (
-        ("self-similarity of queries", "query_cosine") if skew else ("average", "average")
-    )
-    gain = "MaxSkew" if skew else "worst group"
+    gain = "worst group"
+    cost = "average"
+    metric = "average"
+    if rows.main == "max_skew":
+        gain = "MaxSkew"
+        cost = "hits kept"
+        metric = "kept"
     lines = [["method", "needs", f"{gain} [95 %]", "change from none [95 %]", cost]]
     for method in rows.methods:
         main, called = rows.rows[rows.main, method], rows.fact(method, "name")
@@ -230,6 +236,33 @@ def few() -> str:
                 [f"`{names[method]}`", *(span(rows[method, metric]) for rows in tasks.values())]
             )
     return table(*lines, note="From `eval/results/rivals_few.json`, halves of the photographs.")
+
+
+HARM = {
+    "default": "the default, texts alone",
+    "default+equalise": "the default, `reference=`",
+    "paper": "`paper`",
+}
+
+
+def harm() -> str:
+    """Write how many searches each default makes worse and better, by family of cells."""
+    result = read("harm")
+    lines = [
+        ["searches for", "method", "cells", "made worse", "made better", "acts in", "gap removed"]
+    ]
+    for about in result.provenance:
+        if about.task == "cells":
+            continue
+        rows = rows_in(result, about.task)
+        for method, title in HARM.items():
+            counts = [f"{rows[method, name].value:.0f}" for name in ("cells", *HARM_COUNTS)]
+            removed = f"{rows[method, 'removed'].value:.0%}"
+            lines.append([about.task, title, *counts, removed])
+    return table(*lines, note="From `eval/results/harm.json`.")
+
+
+HARM_COUNTS = ("harmed", "helped", "attached")
 
 
 # ---- docs/generation.md and the audit of texts
@@ -475,6 +508,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
             rivals, ("rivals_real", "celeba age"), ("rivals_miniature", "birds")
         )
     },
+    "docs/explanation/the-default.md": {"harm": harm},
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
     "docs/fine-tuning.md": {"verdicts": verdicts, "every_loss": every_loss},

@@ -32,7 +32,7 @@ HALVINGS = 5  # of the reference images: one alone depends on chance
 # the images by the texts would be a split of one group.
 SEPARATE = 2.0
 # The most that texts which state no value may lean to one value together, as a share of their
-# spread. Found on cells of three models, and the same where one family of cells is left out.
+# spread: beyond these, edits of cells made searches worse (`eval.experiments.harm`).
 LEAN_OF_GENDER = 2.0
 LEAN_OF_OTHERS = 0.5
 MALE = StatedWords(

@@ -257,7 +257,7 @@ def harm() -> str:
         rows = rows_in(result, about.task)
         for method, title in HARM.items():
             counts = [f"{rows[method, name].value:.0f}" for name in ("cells", *HARM_COUNTS)]
-            removed = f"{rows[method, 'removed'].value:.0%}"
+            removed = f"{rows[method, 'removed'].value + 0.0:.0%}"  # no "-0%"
             lines.append([about.task, title, *counts, removed])
     return table(*lines, note="From `eval/results/harm.json`.")
 

@@ -295,7 +295,7 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
 def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions and a column that every query names come with the gallery; a cosine is no
     utility."""
-    skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", "query_cosine"}
+    skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", f"kept@{K}", "query_cosine"}
     asked = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
     assert [{f.metric for f in evaluate(of)[0].rows} for of in (GALLERY, BARE)] == [
         skews | asked,
@@ -312,6 +312,28 @@ def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.Mo
         "similarity",
         "utility",
     )
+
+
+@pytest.mark.parametrize("resample", ["queries", "images"])
+def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> None:
+    (found,) = evaluate(methods=["cali"], resample=resample)
+    first = K // 2
+    codes = GALLERY.labels["gender"].codes
+    before = naive_scores("none", GENDER)
+    after = naive_scores("cali", GENDER)
+    shares = []
+    for group in (0, 1):
+        members = np.flatnonzero(codes == group)
+        old = rankings(before[:, members])[:, :first]
+        new = rankings(after[:, members])[:, :first]
+        shares += [len(set(a) & set(b)) / first for a, b in zip(old, new, strict=True)]
+    row = cell(found, f"kept@{K}", "cali")
+    assert row.value == pytest.approx(np.mean(shares))
+    assert row.interval[0] <= row.value <= row.interval[1]
+    assert cell(found, f"kept@{K}", "none").value == 1
+    sizes = np.bincount(codes)
+    chance = cell(found, f"kept@{K}", "random").value
+    assert chance == pytest.approx(np.mean(first / sizes), abs=0.03)
 
 
 NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from vldebias.cli.apps import AUTH
 from vldebias.errors import InvalidInputError
+
+from .abandoned import Abandoned, App, Message, Receive, Send
 
 if TYPE_CHECKING:
     import gradio as gr
@@ -23,7 +28,9 @@ HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 LOCAL = frozenset({"localhost", HERE, "::1"})
 PORTS = range(7860, 7960)
 SHORTEST = 8  # characters of the password of a public page
-LOGINS = 30  # a minute, right or wrong: far too few to guess a password
+LOGINS = 30  # a minute from one address, right or wrong: far too few to guess a password
+ADDRESSES = 10_000  # whose logins are counted: the one not seen for longest is forgotten first
+MOST_BODY = 1 << 20  # bytes of a request: what a visitor types is far less
 # The strictest policy that Gradio works under: its page has inline scripts and styles, and compiles
 # the `js` of events.
 POLICY = {
@@ -38,10 +45,7 @@ POLICY = {
     "frame-ancestors": "'none'",
 }
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
+log = logging.getLogger("vldebias.apps")
 
 
 def credentials(*, public: bool) -> tuple[str, str] | None:
@@ -104,32 +108,71 @@ class Guard:
 
     A page for this machine alone answers to the names of this machine, since another Host is a
     foreign site whose name was made to point here (DNS rebinding). Requests from other sites
-    (Origin), uploads and more than LOGINS logins a minute are refused.
+    (Origin), uploads, bodies above MOST_BODY and more than LOGINS logins a minute from one address
+    are refused; other addresses, and whoever is logged in, are served. An error behind it is a line
+    of the log and the answer 500.
 
     Args:
         app: the ASGI application behind it. public: whether other machines may ask.
     """
 
     def __init__(self, app: App, *, public: bool = False) -> None:
-        self.app, self.public, self.logins = app, public, deque[float](maxlen=LOGINS)
+        self.app = app
+        self.public = public
+        self.logins: OrderedDict[str, deque[float]] = OrderedDict()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with 403 or 429."""
-        refused, status = "", 403
-        if scope["type"] in ("http", "websocket"):
-            refused = self._refusal(
-                {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]}
-            )
-            path = scope["path"].rstrip("/")
-            if path.endswith("/upload"):
-                refused = refused or "this page takes no uploads"
-            if not refused and scope.get("method") == "POST" and path.endswith("/login"):
-                now = time.monotonic()
-                if len(self.logins) == LOGINS and now - self.logins[0] < 60:
-                    refused, status = "too many logins; wait a minute", 429
-                else:
-                    self.logins.append(now)
-        await (_answer(scope, send, status, refused) if refused else self.app(scope, receive, send))
+        """Pass a request on, or answer it with 403, 413, 429 or 500."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]}
+        path = scope["path"].rstrip("/")
+        refused = self._refusal(headers)
+        if not refused and path.endswith("/upload"):
+            refused = "this page takes no uploads"
+        if refused:
+            await _answer(scope, send, 403, refused)
+            return
+        if scope.get("method") == "POST":
+            if path.endswith("/login") and self._is_throttled(scope):
+                await _answer(scope, send, 429, "too many logins; wait a minute")
+                return
+            body = await _read_body(receive)
+            if body is None:
+                await _answer(scope, send, 413, f"a request has at most {MOST_BODY:,} bytes")
+                return
+            receive = _replayed(body, receive)
+        await self._pass_on(scope, receive, send)
+
+    async def _pass_on(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Call the application; an error that it leaves becomes a line of the log."""
+        has_started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, sending)
+        except Exception as error:  # whatever a malformed request makes of it
+            log.warning("%s %s: %s", scope.get("method"), scope["path"], type(error).__name__)
+            if not has_started:
+                await _answer(scope, send, 500, "this request cannot be read")
+
+    def _is_throttled(self, scope: Message) -> bool:
+        """Count a login of an address; return whether it had too many in the last minute."""
+        address = (scope.get("client") or ("",))[0]
+        now = time.monotonic()
+        times = self.logins.setdefault(address, deque(maxlen=LOGINS))
+        self.logins.move_to_end(address)
+        if len(self.logins) > ADDRESSES:
+            self.logins.popitem(last=False)
+        if len(times) == LOGINS and now - times[0] < 60:
+            return True
+        times.append(now)
+        return False
 
     def _refusal(self, headers: dict[str, str]) -> str:
         """Return why the Host or the Origin of a request is refused, else ""."""
@@ -146,6 +189,28 @@ class Guard:
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
             return "requests from other sites are refused"
         return ""
+
+
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the body of a request, or None where it is longer than MOST_BODY."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY:
+            return None
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return what gives the body first, and then whatever comes."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receiving() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receiving
 
 
 async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
@@ -183,7 +248,9 @@ def serve(
     import gradio as gr
     import uvicorn
     from fastapi import FastAPI
+    from gradio import queueing
 
+    queueing.traceback = _Lines()
     user, listening = credentials(public=public), _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
     demo.state_session_capacity = 1000
@@ -210,7 +277,7 @@ def serve(
         **closed,
     )
     demo.has_launched = True  # or Gradio opens any path that a client names as its upload; tested
-    guarded = Headers(Guard(app, public=public))
+    guarded = Headers(Guard(Abandoned(app), public=public))
     server = uvicorn.Server(
         uvicorn.Config(
             guarded, log_level="warning", timeout_graceful_shutdown=1, proxy_headers=False
@@ -231,6 +298,25 @@ def serve(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # now: threads that generate would keep the process for minutes
+
+
+class _Lines:
+    """Stand in for the module `traceback` where Gradio prints what a visitor's call made of it.
+
+    A traceback for each malformed call would let any visitor fill the log.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the module has, but for `print_exc`."""
+        return getattr(traceback, name)
+
+    @staticmethod
+    def print_exc(*_: Any, **__: Any) -> None:
+        """Log an error as a line: its type, and where it was raised."""
+        error = sys.exception()
+        frames = traceback.extract_tb(error.__traceback__) if error else []
+        place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+        log.warning("a call failed: %s at %s", type(error).__name__, place)
 
 
 def _listen(host: str, port: int | None) -> socket.socket:

@@ -2,6 +2,7 @@
 signals."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from vldebias.cli.apps import page
 from vldebias.errors import InvalidInputError
 
 serving = page("serving")
+abandoned = page("abandoned")
 
 
 async def behind(scope: Any, receive: Any, send: Any) -> None:
@@ -30,17 +32,25 @@ async def behind(scope: Any, receive: Any, send: Any) -> None:
 
 
 def ask(
-    guard: Any, path: str = "/", method: str = "GET", client: str = "10.0.0.1", **headers: str
+    guard: Any,
+    path: str = "/",
+    method: str = "GET",
+    client: str = "10.0.0.1",
+    body: bytes = b"",
+    **headers: str,
 ) -> int:
     """The status of the answer to a request; headers as `x_forwarded_host`."""
     sent: list[Any] = []
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "client": (client, 1), "headers": raw}
 
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asyncio.run(guard(scope, None, send))
+    asyncio.run(guard(scope, receive, send))
     return int(sent[0]["status"])
 
 
@@ -74,18 +84,101 @@ def test_requests_from_other_sites_are_refused_and_a_proxy_s_name_is_ours(public
     assert ask(guard, **asked) == (200 if public else 403)
 
 
-def test_so_many_logins_are_let_through_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_logins_of_an_address_are_let_through_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     guard = serving.Guard(behind)
     login = {"path": "/login", "method": "POST", "host": "localhost"}
-    assert [ask(guard, **login) for _ in range(serving.LOGINS + 2)] == [400] * serving.LOGINS + [
-        429
-    ] * 2
-    assert (
-        ask(guard, host="localhost") == 200
-    )  # the page itself is not closed to whoever is logged in
+    statuses = [ask(guard, **login) for _ in range(serving.LOGINS + 2)]
+    assert statuses == [400] * serving.LOGINS + [429] * 2
+    assert ask(guard, **login, client="10.0.0.2") == 400, "another address gets in"
+    assert ask(guard, host="localhost") == 200, "whoever is logged in stays in"
     now = time.monotonic()
     monkeypatch.setattr(serving.time, "monotonic", lambda: now + 61)
     assert ask(guard, **login) == 400
+
+
+def test_addresses_are_forgotten_where_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "ADDRESSES", 3)
+    guard = serving.Guard(behind)
+    for number in range(10):
+        ask(guard, "/login", "POST", f"10.0.0.{number}", host="localhost")
+    assert len(guard.logins) == 3
+
+
+def test_a_body_has_a_limit() -> None:
+    guard = serving.Guard(behind)
+    long = b"x" * (serving.MOST_BODY + 1)
+    assert ask(guard, "/call/x", "POST", body=long, host="localhost") == 413
+    assert ask(guard, "/call/x", "POST", body=long[1:], host="localhost") == 200
+
+
+def test_the_body_reaches_the_application_whole() -> None:
+    async def echo(scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        await send({"type": "http.response.start", "status": 200 + len(body), "headers": []})
+
+    assert ask(serving.Guard(echo), method="POST", body=b"abc", host="localhost") == 203
+
+
+def test_an_error_behind_the_guard_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(scope: Any, receive: Any, send: Any) -> None:
+        raise ValueError("what a visitor sent")
+
+    assert ask(serving.Guard(fails), "/x", "POST", host="localhost") == 500
+    assert [record.message for record in caplog.records] == ["POST /x: ValueError"]
+    assert caplog.records[0].exc_info is None
+
+
+class Queue:
+    """A page that accepts calls, gives their results, and notes what is cancelled."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope["path"]
+        content = b""
+        if path.endswith("/cancel"):
+            self.cancelled.append(json.loads((await receive())["body"])["event_id"])
+        elif scope["method"] == "POST":
+            number = json.loads((await receive())["body"])["number"]
+            content = json.dumps({"event_id": f"event{number}"}).encode()
+        else:
+            await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": content})
+
+
+async def request(app: Any, method: str, path: str, query: str = "", **body: Any) -> None:
+    scope = {"type": "http", "path": path, "method": method, "query_string": query.encode()}
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def send(message: Any) -> None:
+        """Drop the answer."""
+
+    await app(scope, receive, send)
+
+
+def test_calls_that_nobody_fetches_are_cancelled_and_others_go_on() -> None:
+    page_behind = Queue()
+
+    async def visit() -> None:
+        app = abandoned.Abandoned(page_behind, patience=0.05)
+        await request(app, "POST", "/gradio_api/call/generate", number=1)
+        await request(app, "POST", "/gradio_api/call/generate", number=2)
+        await request(app, "GET", "/gradio_api/call/generate/event2")
+        await request(app, "POST", "/gradio_api/queue/join", number=3, session_hash="a")
+        await request(app, "POST", "/gradio_api/queue/join", number=4, session_hash="b")
+        await request(app, "GET", "/gradio_api/queue/data", query="session_hash=b")
+        await asyncio.sleep(0.2)
+        assert app.calls == {}
+        assert app.streams == {}
+
+    asyncio.run(visit())
+    assert sorted(page_behind.cancelled) == ["event1", "event3"]
 
 
 def test_no_site_may_show_a_page_in_a_frame() -> None:

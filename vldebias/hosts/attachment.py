@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ from vldebias.errors import (
 )
 from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
 from vldebias.hosts.custom import TextTable
+from vldebias.markup import html_table
 from vldebias.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
@@ -334,6 +336,24 @@ class Attachment:
             self.state,
         ]
         return f"Attachment({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what is attached, and what the last call was given."""
+        facts: list[tuple[str, object]] = [
+            ("attached to", self.host.name),
+            ("prompts", self._label or "projection"),
+            ("state", self.state),
+            ("strength", self._strength),
+        ]
+        facts += [(f"edit of {role}", edit.method) for role, edit in self.projections.items()]
+        if self.balancer is not None:
+            facts.append(("seed", self.seed))
+        counts = Counter(str(value) for value in self.sampled if value is not None)
+        facts += [(f"last call, {value}", count) for value, count in counts.items()]
+        left = sum(value is None for value in self.sampled)
+        if left:
+            facts.append(("last call, left alone", left))
+        return html_table(repr(self), ("what", "value"), facts)
 
     def apply(
         self, role: str, embeddings: Tensor, texts: Callable[[], Sequence[str]] | None = None

@@ -10,6 +10,7 @@ import numpy as np
 
 from vldebias.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
+from vldebias.markup import html_table
 from vldebias.measure.conclusion import Conclusion
 from vldebias.measure.page import plain
 from vldebias.measure.table import FLOAT_NOISE, KEYS, moved, readable, verdict
@@ -65,6 +66,16 @@ class Comparison:
                 lines += wrapped(conclusion.sentence)
         room = max(MOST - len(lines) - len(notes), 6)
         return "\n".join([*lines, *self._table(room), *notes])
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: whether the two are equal, and what moved."""
+        changed = self.frame[self.frame.verdict != "equal"]
+        changed = changed[changed.whole] if changed.whole.any() else changed
+        columns = ["task", "measure", "name", "a", "b", "moved", "verdict"]
+        rows = changed[columns].round(3).itertuples(index=False)
+        head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
+        sentences = [self.sentence, *(f"Measured otherwise: {note}" for note in self.warnings)]
+        return html_table(". ".join(sentences), head, rows)
 
     @property
     def is_equal(self) -> bool:

@@ -20,12 +20,13 @@ import numpy as np
 
 from vldebias.errors import need
 from vldebias.files import write_atomically
+from vldebias.markup import html_table
 from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, Strip, TaskProvenance
 from vldebias.measure.strip import encoded, read_strip
 from vldebias.measure.table import TEMPLATES, readable
-from vldebias.measure.text import LABELS
+from vldebias.measure.text import LABELS, advice_of
 from vldebias.pictures import INK, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
@@ -119,13 +120,20 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
 
 
 def notebook(result: Result) -> str:
-    """Return what a notebook shows of a result: the conclusions, and the rows that they rest on."""
+    """Return what a notebook shows of a result: what was found, and the rows that it rests on."""
     frame = readable(result)
     found = conclusions(frame, result.provenance)
-    rows = front_rows(frame, found) if found else frame[frame.whole].head(MOST)
-    table = rows[["task", "measure", "name", "number", "moved", "verdict"]]
-    sentences = "".join(f"<li>{escape(conclusion.sentence)}</li>" for conclusion in found)
-    return f"<h3>{escape(result.name)}</h3><ul>{sentences}</ul>{table.to_html(index=False)}"
+    advice = advice_of(result)
+    sentences = advice or [conclusion.sentence for conclusion in found]
+    listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    if advice:
+        rows = frame
+    else:
+        rows = front_rows(frame, found) if found else frame[frame.whole].head(MOST)
+    columns = ["task", "measure", "name", "number", "moved", "verdict"]
+    cells = rows[columns].itertuples(index=False)
+    head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
+    return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{html_table('', head, cells)}"
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:

@@ -22,6 +22,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
+from vldebias.markup import html_table
 from vldebias.prompts.attribute import (
     GROUPS,
     NEXT_TEXT,
@@ -68,6 +69,13 @@ class BalancedPrompts:
     values: list[Any]
     reasons: list[Any]
     seed: int
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: each prompt, what was written, or why nothing was."""
+        written = sum(value is not None for value in self.values)
+        title = f"{written} of {len(self.prompts)} prompts written, seed {self.seed}"
+        rows = zip(self.prompts, self.values, self.reasons, strict=True)
+        return html_table(title, ("prompt", "written", "left alone because"), rows)
 
 
 def balance_prompts(

@@ -26,6 +26,7 @@ from pydantic import (
 
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import explain, packaged, read_yaml, write_atomically
+from vldebias.markup import html_table
 from vldebias.prompts.english import lists
 
 MAX_PAIRS = 200_000
@@ -298,6 +299,17 @@ class PromptSet:
             f"{len(self.classes)} classes, {len(self.spurious)} spurious, {len(self.pairs)} pairs"
         )
         return f"PromptSet({self.name!r}, {counts}, hash={self.hash[:12]})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the values with their words, and prompts of each kind."""
+        rows: list[tuple[str, str, str]] = []
+        for part in self.parts or (self,):
+            rows += [("value", value, ", ".join(words)) for value, words in part.attributes.items()]
+        kinds = {"class prompt": self.classes, "spurious prompt": self.spurious}
+        for kind, texts in kinds.items():
+            rows += [(kind, text, "") for text in texts[:3]]
+        rows += [("pair", first, second) for first, second in self.pairs[:3]]
+        return html_table(repr(self), ("kind", "text", "words or partner"), rows)
 
     def to_yaml(self, path: str | Path) -> Path:
         """Write a YAML file that `load_prompts` can read (its stem becomes the name) and return its

@@ -111,7 +111,7 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
     with pytest.raises(
-        InvalidInputError, match=r"1 rows are zero or not finite, such as \['row 43'\]"
+        InvalidInputError, match=r"rows are zero or not finite, such as \['row 43'\]"
     ):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan

@@ -134,6 +134,8 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
         (["a"] * 5 + ["b"] * 4, []),  # nearly half of a small table
         (["a"] * 500 + list("bcdefgh"), [r"7 of 8 groups have fewer than 5 rows: 'b' \(1\)"]),
         (list(range(100)), [r"100 of 100 groups"]),
+        (["female"] * 19 + ["femle"] + ["male"] * 20, [r"'femle' \(1 of 40 rows\).*'female'"]),
+        (["female"] * 30 + ["male"] * 4, []),  # a word of its own
     ],
 )
 def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) -> None:

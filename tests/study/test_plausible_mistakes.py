@@ -260,13 +260,13 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
         "a zero row",
         lambda: ev(images=lambda f: np.where(ROW == 3, 0, f)),
         REFUSED,
-        "1 rows are zero or not finite",
+        "rows are zero or not finite",
     ),
     (
         "a NaN row",
         lambda: ev(images=lambda f: np.where(ROW == 3, np.nan, f)),
         REFUSED,
-        "1 rows are zero or not finite",
+        "rows are zero or not finite",
     ),
     (
         "constant",

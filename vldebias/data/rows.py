@@ -38,6 +38,7 @@ BLOCK = (
 PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
 # rows: below, a product is summed in another order than in a block, and its last digit may differ
 _FEW = 16
+_COUNTED_AT_ONCE = 4096  # rows
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,12 @@ class UnitRows:
             pieces.append((UnitRows(Shards([part], index=index), ids, self.change), places))
         return pieces
 
+    def _count_unusable(self) -> int:
+        """Return how many of all rows are zero or not finite."""
+        starts = range(0, len(self), _COUNTED_AT_ONCE)
+        blocks = (self.features[start : start + _COUNTED_AT_ONCE] for start in starts)
+        return sum(_count_rows_without_length(np.asarray(block)) for block in blocks)
+
     def _read(self, rows: slice) -> Tensor:
         came = self.features[rows]
         # torch makes float32 of float16 with instructions for that, in a quarter of the time
@@ -294,10 +301,17 @@ class UnitRows:
         if bad.any():
             first = [self.ids[i] for i in self.features.numbers(rows)[bad.numpy()][:5].tolist()]
             raise InvalidInputError(
-                f"features: {int(bad.sum())} rows are zero or not finite, such as {first}"
+                f"features: {self._count_unusable()} of {len(self)} rows are zero or not finite,"
+                f" such as {first}"
             )
         read /= lengths
         return read if self.change is None else self.change(_filled(read))[: len(read)]
+
+
+def _count_rows_without_length(rows: NDArray[Any]) -> int:
+    """Return how many rows are zero or not finite."""
+    lengths = np.linalg.norm(rows.astype(np.float32), axis=1)
+    return int((~np.isfinite(lengths) | (lengths == 0)).sum())
 
 
 def _filled(rows: Tensor, least: int = _FEW) -> Tensor:

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -260,12 +261,16 @@ def cross(*labels: Labels) -> Labels:
     return reduce(pair, labels)
 
 
+_ALIKE = 0.8  # of difflib: a letter of five may differ
+_MANY_TIMES = 4  # how many times the rows of a slip the right value has at least
+
+
 def odd_values(labels: Labels) -> list[str]:
     """List probable slips in a column of groups, each as the value found and a remedy; usually
     none.
 
     Values that differ by case or blanks alone, marks of an empty cell, groups of fewer than five
-    rows and 2 % of all.
+    rows and 2 % of all, and values of few rows that are spelt almost as one of many.
     """
     rows, alike = {name: n for name, n in labels.counts.items() if n}, defaultdict(list)
     for name in rows:
@@ -302,7 +307,30 @@ def odd_values(labels: Labels) -> list[str]:
             f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {shown}; correct the"
             " value, leave these rows out, or add images; row numbers and scores cannot be groups"
         )
+    known = {*marks, *rare}
+    for name, other in misspelt(rows):
+        if name not in known:
+            problems.append(
+                f"{name!r} ({rows[name]} of {sum(rows.values())} rows) is spelt almost as"
+                f" {other!r}; if it is the same, write them alike (--same {name}={other})"
+            )
     return problems
+
+
+def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return values of few rows that are spelt almost as one of many: "femle" and "female".
+
+    A value that is part of the other, as "male" of "female", is a word of its own, and so is one
+    that differs by its case alone, which is another slip.
+    """
+    found = []
+    for name, number in counts.items():
+        frequent = [other for other, rows in counts.items() if rows >= _MANY_TIMES * number]
+        for other in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
+            is_part = name in other and len(other) - len(name) > 1
+            if number < _FEW and not is_part and name.casefold() != other.casefold():
+                found.append((name, other))
+    return found
 
 
 def read_table(path: Path) -> pa.Table:

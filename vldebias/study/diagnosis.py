@@ -253,6 +253,11 @@ def diagnose(
         role: data.column(one) if isinstance(one, str) else Labels.of_array(one)
         for role, one in given.items()
     }
+    for role, column in columns.items():
+        if len(column) != len(data):
+            raise InvalidInputError(
+                f"{role}: expected {len(data)}, one for each row of features, got {len(column)}"
+            )
     classes, attribute, rows = columns.get("labels"), columns.get("groups"), {NONE: data.unit[:]}
     parts, origin, model = attribute, f"by {called.get('groups')}", data.about.get("model")
     split = (

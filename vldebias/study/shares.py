@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vldebias.data import Labels, odd_values
-from vldebias.data.tables import as_texts, column_of, read_table
+from vldebias.data.tables import as_texts, column_of, misspelt, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.files import digest
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
@@ -345,6 +346,12 @@ class SharesTask(Task):
                 {name: list(column) for name, column in dict(table).items()}
             )
         names = {role: name for role in ROLES if (name := getattr(self, role)) is not None}
+        for (role, name), (other, same) in combinations(names.items(), 2):
+            if name == same:
+                raise InvalidInputError(
+                    f"{where}: column {name!r} is given as {role} and as {other}; expected a column"
+                    " of its own for each"
+                )
         texts = {
             role: as_texts(column_of(columns, name, where), f"{where}: {name}")
             for role, name in names.items()
@@ -397,6 +404,14 @@ class SharesTask(Task):
         if self.baseline not in (NONE, *rows.method):
             raise InvalidInputError(
                 f"baseline: expected one of {sorted(set(rows.method))}, got {self.baseline!r}"
+            )
+        for name, other in misspelt(rows.method.value_counts().to_dict()):
+            number = int((rows.method == name).sum())
+            warn(
+                f"{where}: method {name!r} ({number} of {len(rows)} rows) is spelt almost as"
+                f" {other!r}; mend it if it is the same, since prompts that lack a method are left"
+                " out",
+                SuspectInputWarning,
             )
         weight = pd.to_numeric(rows.weight, errors="coerce")
         if (bad := rows.weight[~((weight > 0) & (weight < np.inf))]).size:

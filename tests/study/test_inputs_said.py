@@ -1,0 +1,70 @@
+"""Inputs of diagnose and shares that are slips: each gets a sentence that names what came."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import vldebias
+from vldebias.data import Embeddings
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.study.shares import SharesTask
+
+ROWS = 60
+NOISE = np.random.default_rng(0)
+FEATURES = NOISE.normal(size=(ROWS, 8)).astype(np.float32)
+LABELS = np.array(["a", "b"] * (ROWS // 2))
+GROUPS = np.array(["x", "y", "y"] * (ROWS // 3))
+
+
+def measured(**columns: object) -> list[str]:
+    """Measure a table, and return its warnings."""
+    roles = {role: role for role in ("method", "weight") if role in columns}
+    task = SharesTask(name="shares", **roles)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        task.measure(columns)
+    return [str(one.message) for one in caught if issubclass(one.category, SuspectInputWarning)]
+
+
+def test_groups_that_are_too_few_are_named_and_not_labels() -> None:
+    with pytest.raises(InvalidInputError, match=f"^groups: expected {ROWS}.* got 5"):
+        vldebias.diagnose(FEATURES, LABELS, groups=GROUPS[:5])
+    with pytest.raises(InvalidInputError, match=f"^labels: expected {ROWS}.* got 5"):
+        vldebias.diagnose(FEATURES, LABELS[:5], groups=GROUPS)
+
+
+def test_all_rows_without_a_direction_are_counted() -> None:
+    features = np.ones((10_000, 4), dtype=np.float32)
+    features[::100] = np.nan
+    features[1] = 0
+    with pytest.raises(InvalidInputError, match="101 of 10000 rows"):
+        vldebias.diagnose(Embeddings.of(features), np.array(["a", "b"] * 5000))
+
+
+def test_scores_are_no_groups() -> None:
+    with pytest.raises(InvalidInputError, match="float64; of scores take the class"):
+        vldebias.diagnose(FEATURES, LABELS, groups=NOISE.normal(size=ROWS))
+
+
+@pytest.mark.parametrize("slip", ["femle", "femalee"])
+def test_one_misspelt_value_of_forty_is_said(slip: str) -> None:
+    prompts = ["p1", "p2"] * 20
+    values = ["female"] * 19 + [slip] + ["male"] * 20
+    (said,) = measured(prompt=prompts, value=values)
+    assert f"'{slip}' (1 of 40 rows)" in said
+    assert "'female'" in said
+    assert measured(prompt=prompts, value=["female", "male"] * 20) == []
+
+
+def test_a_misspelt_method_is_said() -> None:
+    prompts = ["p1"] * 40
+    methods = ["none"] * 20 + ["cali"] * 19 + ["calli"]
+    values = ["a", "b"] * 20
+    said = measured(prompt=prompts, value=values, method=methods)
+    assert any("'calli' (1 of 40 rows)" in line and "'cali'" in line for line in said)
+
+
+def test_a_column_has_one_role() -> None:
+    with pytest.raises(InvalidInputError, match="'value' is given as value and as method"):
+        SharesTask(name="shares", method="value").measure({"prompt": ["p"], "value": ["a"]})

@@ -111,14 +111,14 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     broken = SMALL.copy()
     broken[43] = 0
     with pytest.raises(
-        InvalidInputError, match=r"rows are zero or not finite, such as \['row 43'\]"
+        InvalidInputError, match=r"1 of 40 rows are zero or not finite, such as \['row 43'\]"
     ):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan
     some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(
         np.arange(40, 100)
     )
-    with pytest.raises(InvalidInputError, match=r"2 rows are .*such as \['image 43', 'image 90'\]"):
+    with pytest.raises(InvalidInputError, match=r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"):
         some[:]
 
 

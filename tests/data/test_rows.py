@@ -118,7 +118,8 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(
         np.arange(40, 100)
     )
-    with pytest.raises(InvalidInputError, match=r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"):
+    said = r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"
+    with pytest.raises(InvalidInputError, match=said):
         some[:]
 
 

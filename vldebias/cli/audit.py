@@ -131,7 +131,7 @@ def diagnose_command(
     Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
       vldebias diagnose features.npz --groups gender --prompts gender \\
-          --methods default,equalise --texts texts.npz
+          --methods default,difference --texts texts.npz
       vldebias diagnose features.npz --labels class --images pictures/
     """
     if labels is None and groups is None:

@@ -157,10 +157,10 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
         return None
     tested = _unbiased(block, row) or row
     effect = to_remove(tested)
-    if effect <= 0:
+    width = tested.change_high - tested.change_low
+    if effect <= 0 or width <= 0:
         return None
     # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
-    width = tested.change_high - tested.change_low
     exact = row.n * (2 * width / effect) ** 2
     # No more than two digits of it are known.
     step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)

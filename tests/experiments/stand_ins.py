@@ -1,0 +1,166 @@
+"""What the documentation's commands need and this machine lacks: weights, data sets, files of the
+reader. Small ones stand in for them, under the names that are printed."""
+
+import csv
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice, product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import open_clip
+import pandas as pd
+import pytest
+import yaml
+
+from eval.miniature.twin import load_transformers_clip
+from tests.data.data_parts import celeba, fairface, save, waterbirds
+from vldebias import miniature
+from vldebias.miniature import open_world
+from vldebias.prompts import load_prompts
+from vldebias.study.run import Suite, load_suite
+
+RACES = (
+    "White",
+    "Black",
+    "Latino_Hispanic",
+    "East Asian",
+    "Southeast Asian",
+    "Indian",
+    "Middle Eastern",
+)
+AGES = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
+PEOPLE = list(product(AGES, ("Male", "Female"), RACES))
+RANKED = 1026  # people, a little more than the 1,000 that FairFace's protocol ranks
+DIM = 16
+
+
+def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded models are loaded by the names of others: of open_clip those that it lists with
+    such weights, of the hub those that look like an id or a folder."""
+
+    def clip(name: str, pretrained: str | None = None, **_: Any) -> tuple[Any, Any]:
+        assert (name, pretrained) in open_clip.list_pretrained()
+        return miniature.load_clip()[:2]
+
+    def pipeline(name: str, **_: Any) -> Any:
+        assert name == "DIR" or name.count("/") == 1
+        pipe = miniature.load_pipeline()
+        # in single precision whatever is asked for, which CPUs and small models are made for
+        monkeypatch.setattr(pipe, "to", lambda *_, **__: pipe, raising=False)
+        return pipe
+
+    model, tokenizer, images = load_transformers_clip()
+    processor = SimpleNamespace(tokenizer=tokenizer, image_processor=images)
+    monkeypatch.setattr(open_clip, "create_model_from_pretrained", clip)
+    monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: miniature.load_clip()[2])
+    monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
+    monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
+
+
+def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever device is named, the CPU works."""
+    for module in ("apps", "audit", "debias", "evaluate", "results"):
+        monkeypatch.setattr(f"vldebias.cli.{module}.device_of", lambda name: "cpu")
+
+
+def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suites generate an image of each prompt in two steps, and resample 20 times."""
+
+    def small(name: Any) -> Suite:
+        suite = load_suite(name)
+        tasks = []
+        for task in suite.tasks:
+            changes: dict[str, Any] = {"resamples": 20}
+            if task.task == "generation":
+                changes |= {"images": 1, "steps": 2, "stated": False, "as_written": False}
+            tasks.append(task.model_copy(update=changes))
+        return suite.model_copy(update={"tasks": tuple(tasks)})
+
+    monkeypatch.setattr("vldebias.study.run.load_suite", small)
+    monkeypatch.setattr("vldebias.study.paper.load_suite", small)
+
+
+@contextmanager
+def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """Pages are built to the end, and instead of waiting for visitors noted in the list."""
+    from vldebias.cli import apps
+
+    served: list[Any] = []
+    for name in ("demo.page", "label.page"):
+        monkeypatch.setattr(apps.page(name), "serve", lambda page, **_: served.append(page))
+    yield served
+
+
+def data_sets(root: Path) -> None:
+    """The three data sets in the layouts of their releases, each in a folder of its own."""
+    waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 2)
+    values = np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
+    celeba(root / "CelebA/Anno", root / "CelebA/Img/img_align_celeba", values, [0, 1, 2] * 8)
+    (root / "CelebA/Eval").mkdir()
+    partition = "list_eval_partition.txt"
+    (root / "CelebA/Anno" / partition).rename(root / "CelebA/Eval" / partition)
+    images = root / "FairFace/fairface-img-margin025-trainval"
+    fairface(root / "FairFace", "val", list(islice(cycle(PEOPLE), RANKED)), images)
+
+
+def features() -> None:
+    """images.npz and texts.npz, the same people in shards with a table, and features.npz."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(RANKED, DIM)).astype(np.float32)
+    people = list(islice(cycle(PEOPLE), RANKED))
+    columns = {"age": 0, "gender": 1, "race": 2}
+    labels = {name: np.array([row[k] for row in people]) for name, k in columns.items()}
+    np.savez("images.npz", features=rows, **{f"label.{name}": v for name, v in labels.items()})
+    Path("img_emb").mkdir()
+    Path("metadata").mkdir()
+    for i, part in enumerate(np.array_split(rows, 3)):
+        np.save(f"img_emb/img_emb_{i}.npy", part)
+    pd.DataFrame(labels).to_parquet("metadata/metadata_0.parquet")
+    asked = (*load_suite("fairface").texts(), *load_prompts("gender").texts)
+    prompts = list(dict.fromkeys(asked))
+    np.savez("texts.npz", text=draw.normal(size=(len(prompts), DIM)), prompts=np.array(prompts))
+    seen = {name: draw.choice(["yes", "no"], 400) for name in ("smiling", "class")}
+    seen["gender"] = draw.choice(["female", "male"], 400)
+    ids = np.array([f"{i}.png" for i in range(400)])
+    labelled = {f"label.{name}": values for name, values in seen.items()}
+    np.savez("features.npz", features=draw.normal(size=(400, DIM)), ids=ids, **labelled)
+
+
+def tables() -> None:
+    """What people and judges said of generated images, and a table of pictures."""
+    draw = np.random.default_rng(0)
+    rows = pd.DataFrame({"prompt": ["a nurse", "a pilot"] * 60})
+    rows["gender"] = rows["judge"] = draw.choice(["female", "male"], 120)
+    rows["method"] = ["none"] * 60 + ["balanced"] * 60
+    rows["model"] = ["sd15"] * 60 + ["sd21"] * 60
+    rows["label"] = rows.judge.where(draw.random(120) < 0.5, "")
+    rows.to_csv("labelled.csv", index=False)
+    rows.to_csv("judged.csv", index=False)
+    with open("people.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("image", "sex"), *((f"{i}.png", "f") for i in range(6))])
+    for i in range(6):
+        save(Path(f"{i}.png"), i)
+    Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
+
+
+def pictures() -> None:
+    """Folders of pictures, and one with captions in two splits."""
+    for folder in ("images", "my-images", "pictures"):
+        for i in range(4):
+            save(Path(folder) / f"{i}.png", i)
+    for part, count in (("train", 340), ("val", 24)):
+        world = open_world("birds", n=count, split="reference" if part == "train" else "test")
+        folder = Path("captions") / part
+        folder.mkdir(parents=True)
+        lines = []
+        for i in range(count):
+            world.read(i).save(folder / f"{i}.png")
+            lines.append(json.dumps({"file_name": f"{i}.png", "text": world.captions[i]}))
+        (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    settings = {"data": "birds", "items": 64, "steps": 2, "batch_size": 16, "val_items": 32}
+    Path("run.yaml").write_text(yaml.safe_dump(settings))

@@ -1,0 +1,83 @@
+"""Every command that a page prints for data or weights of the reader's own runs to its end with its
+printed arguments; what this machine lacks has stand-ins (tests/experiments/stand_ins.py).
+
+Blocks of `bash` and `python` run offline as they stand: tests/experiments/test_readme.py. Those of
+`eval paper`: tests/data/test_paper.py.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from stand_ins import (
+    data_sets,
+    features,
+    in_place_of_a_gpu,
+    in_place_of_hours,
+    in_place_of_visitors,
+    in_place_of_weights,
+    pictures,
+    tables,
+)
+from test_readme import ROOT, commands, known, with_output
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+
+
+def printed() -> list[object]:
+    """The blocks of `console` with commands of this package."""
+    return [
+        pytest.param(*case.values[:1], id=case.id)
+        for case in with_output("console")
+        if "vldebias " in str(case.values[0]) and "eval paper" not in str(case.values[0])
+    ]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every file and folder that a page names as the reader's."""
+    folder = tmp_path_factory.mktemp("reader")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        data_sets(folder / "DIR")
+        features()
+        tables()
+        pictures()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_charts")
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("block", printed())
+def test_a_printed_block_runs_to_its_end(
+    block: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    shutil.copytree(files, here, symlinks=True)
+    monkeypatch.chdir(here)
+    in_place_of_weights(monkeypatch)
+    in_place_of_a_gpu(monkeypatch)
+    in_place_of_hours(monkeypatch)
+    with in_place_of_visitors(monkeypatch) as served:
+        for words in commands(block):
+            if "a/result.json" in words:  # of two runs of the reader's
+                for name in ("a", "b"):
+                    shutil.copytree("audit", name)
+            if words[:2] == ["eval", "report"] and not Path(words[2]).exists():
+                pytest.fail(f"{words[2]}: no command before it has written this")
+            ran = CliRunner().invoke(app, words)
+            assert ran.exit_code == 0, f"{words}: {ran.exception!r}\n{ran.output}"
+            if known(words).name in ("demo", "label"):
+                assert served.pop()
+
+
+def test_no_page_prints_a_command_that_nothing_runs() -> None:
+    """Fences whose commands no test would find: other kinds than `console` and `bash`."""
+    fences = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for kind, block in fences.findall(path.read_text(encoding="utf-8")):
+            started = re.search(r"^(?:\$ )?vldebias ", block, re.MULTILINE)
+            assert not started or kind in ("console", "bash"), (path.name, block)

@@ -18,9 +18,12 @@ import yaml
 
 from eval.miniature.twin import load_transformers_clip
 from tests.data.data_parts import celeba, fairface, save, waterbirds
+from tests.fewer import few
 from vldebias import miniature
+from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import open_world
 from vldebias.prompts import load_prompts
+from vldebias.study.generation import GenerationTask
 from vldebias.study.run import Suite, load_suite
 
 RACES = (
@@ -164,3 +167,28 @@ def pictures() -> None:
         (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     settings = {"data": "birds", "items": 64, "steps": 2, "batch_size": 16, "val_items": 32}
     Path("run.yaml").write_text(yaml.safe_dump(settings))
+
+
+def answers() -> None:
+    """A folder of generated images, and what three people said about each."""
+    draw = np.random.default_rng(0)
+    task = GenerationTask.build(
+        {
+            "prompts": few(load_prompts("professions-gender"), 3),
+            "attributes": ["gender"],
+            "variants": {"cali": {}},
+            "images": 3,
+            "stated_images": 1,
+            "steps": 1,
+            "batch_size": 1,
+        }
+    )
+    plan = task.plan({"pipeline": "SD", "id": "by hand", "fingerprint": None})
+    folder = Path("sd15/images/gender")
+    drawn = plan.settle(folder)
+    log = AnnotationLog(folder / "answers.jsonl")
+    for i, image in enumerate(drawn):
+        save(drawn.path(image), i)
+        name = drawn.path(image).relative_to(drawn.folder).as_posix()
+        for person in ("ada", "ben", "cleo"):
+            log.append(name, person, "gender", str(draw.choice(["male", "female"])))

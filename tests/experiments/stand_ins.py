@@ -94,6 +94,8 @@ def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
     from vldebias.cli import apps
 
     served: list[Any] = []
+    # Models that are loaded in the background would outlive the stand-ins.
+    monkeypatch.setattr(apps.page("demo.engine").Engine, "warm", lambda engine: None)
     for name in ("demo.page", "label.page"):
         monkeypatch.setattr(apps.page(name), "serve", lambda page, **_: served.append(page))
     yield served

@@ -44,8 +44,8 @@ def test_small_run_and_a_second_one_that_has_nothing_to_do(tmp_path: Path) -> No
             before = committed.row(figure.task, figure.metric, figure.method)
             assert figure.value == pytest.approx(before.value, abs=0.01)
     page = (tmp_path / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 1, "images of the same seeds"
-    assert page.count("<svg") == 1, "the dots"
+    assert page.count("data:image/png;base64,") >= 3, "an image of each method at least"
+    assert "<svg" in page, "the dots"
     assert list((tmp_path / "cache").glob("birds-*"))  # and nowhere else
     again = CliRunner().invoke(app, arguments)
     assert again.stderr.count("reused from an earlier run") == 3

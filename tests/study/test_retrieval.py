@@ -2,6 +2,7 @@
 refusal."""
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.refusals import refused
 from tests.study.made_figures import cell
 from vldebias import fit_projection, make_prompt_set
 from vldebias.data import UNKNOWN, Embeddings, Labels, cross
+from vldebias.errors import SuspectInputWarning
 from vldebias.hosts import TextTable
 from vldebias.measure import resampling
 from vldebias.measure.metric import get_metric
@@ -334,6 +336,83 @@ def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> No
     sizes = np.bincount(codes)
     chance = cell(found, f"kept@{K}", "random").value
     assert chance == pytest.approx(np.mean(first / sizes), abs=0.03)
+
+
+def uneven_gallery() -> Embeddings:
+    """Three men for each woman."""
+    codes = BARE.column("gender").codes
+    women = np.flatnonzero(codes == 1)
+    men = np.flatnonzero(codes == 0)
+    return BARE[np.sort(np.concatenate([men, women[: len(men) // 3]]))]
+
+
+@pytest.mark.parametrize(("prior", "other"), [("uniform", "dataset"), ("dataset", "uniform")])
+def test_an_uneven_gallery_is_measured_against_both_priors(prior: str, other: str) -> None:
+    gallery = uneven_gallery()
+    (part,) = evaluate(gallery, prior=prior, methods=["cali"])
+    (swapped,) = evaluate(gallery, prior=other, methods=["cali"])
+    for method in ("none", "cali", "random"):
+        beside = cell(part, f"max_skew_{other}@{K}", method)
+        asked_for = cell(swapped, f"max_skew@{K}", method)
+        assert beside.value == pytest.approx(asked_for.value)
+        assert beside.interval == pytest.approx(asked_for.interval)
+    groups = gallery.column("gender").codes
+    rows = TEXTS.embed(QUERIES, "joint")
+    scores = (rows @ normalize(torch.tensor(gallery.features), dim=1).double().T).numpy()
+    naive = [max_skew(row, groups, K, prior=other) for row in scores]
+    assert cell(part, f"max_skew_{other}@{K}", "none").value == pytest.approx(np.mean(naive))
+    sizes = np.bincount(groups)
+    assert f"{sizes[0]} male, {sizes[1]} female" in part.provenance.description
+
+
+def test_an_even_gallery_is_measured_against_the_prior_that_was_asked_for() -> None:
+    (part,) = evaluate()
+    assert {row.metric for row in part.rows if row.metric.startswith("max_skew")} == {
+        f"max_skew@{K}"
+    }
+    assert "uneven" not in part.provenance.description
+
+
+def test_uneven_reference_images_are_said_with_their_numbers() -> None:
+    values = normalize(TEXTS.embed(list(GENDER.texts), "joint").mean(0), dim=0)
+    nearest_women = TEXTS.embed(GENDER.by_value()["female"], "joint").mean(0)
+    noise = np.random.default_rng(0).normal(size=(40, D))
+    rows = (nearest_women - values).numpy() * 5 + 0.01 * noise
+    reference = Embeddings(rows.astype(np.float32), tuple(f"other {i}" for i in range(40)), {})
+    task = RetrievalTask.build(
+        {
+            "name": "noise",
+            "title": "Noise",
+            "data": Data(name="given"),
+            "k": K,
+            "resamples": 20,
+            "prompts": {"gender": GENDER},
+            "queries": list(QUERIES),
+            "methods": ["cali"],
+        }
+    )
+    (part,) = task.measure(BARE, TEXTS, reference=reference)
+    assert "reference images are uneven" in part.provenance.description
+    assert "0 male, 40 female" in part.provenance.description
+
+
+def test_a_gallery_that_is_itself_the_skew_warns() -> None:
+    gallery = uneven_gallery()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (part,) = evaluate(gallery, methods=["cali"])
+    none = cell(part, f"max_skew@{K}", "none").value
+    chance = cell(part, f"max_skew@{K}", "random").value
+    messages = [str(warning.message) for warning in caught]
+    assert any("gallery itself is the skew" in words for words in messages) == (chance > none)
+    held = Gallery(gallery.column("gender"), [K])
+    with pytest.warns(SuspectInputWarning, match=r"0\.400.*0\.100.*prior='dataset'"):
+        retrieval.warn_of_uneven_gallery(held, K, none=0.1, chance=0.4)
+    even = Gallery(GALLERY.column("gender"), [K])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        retrieval.warn_of_uneven_gallery(held, K, none=0.5, chance=0.4)
+        retrieval.warn_of_uneven_gallery(even, K, none=0.1, chance=0.4)
 
 
 NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}

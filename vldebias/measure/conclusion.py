@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 ATTACHED = "default"
 # the measure that a conclusion is about, if there is one of them: corrected by people, then plain
 LEADS = (f"corrected_{GAP}", GAP)
+# measures against the other prior, which stand beside MaxSkew where a gallery is uneven
+OTHER_PRIOR = {
+    "max_skew_dataset": "against the gallery's own shares",
+    "max_skew_uniform": "against even shares",
+}
+NO_VERDICT = "no verdict"
 RANK = {"better": -3, "changed": -2, "worse": -1}
 # methods that need no edit at all, such as another threshold: what any edit has to beat
 BASELINES = {"none@median": "no edit, threshold at the median"}
@@ -54,6 +60,7 @@ class Conclusion(BaseModel, extra="forbid"):
     cost: str
     baseline: str
     worse: str
+    other_prior: str
     n: str
     enough: int | None
     verdict: str
@@ -96,6 +103,8 @@ def conclusions(
 def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
     """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
     block = frame[frame.task == row.task]
+    other = _against_other_prior(block, row)
+    agrees = other is None or other.verdict == row.verdict
     facts: dict[str, Any] = {
         "task": row.task,
         "question": _question(row),
@@ -112,9 +121,10 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "cost": _cost(block, row),
         "baseline": _baseline(block, row),
         "worse": _who_got_worse(block, row),
+        "other_prior": "" if other is None else _other_prior_words(other),
         "n": f"{row.n:,} {next(iter(json.loads(row.counts)), '')}",
         "enough": _enough(block, row),
-        "verdict": row.verdict,
+        "verdict": row.verdict if agrees else NO_VERDICT,
     }
     return Conclusion(**facts, sentence=_sentence(facts, _unbiased(block, row)))
 
@@ -212,6 +222,24 @@ def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
     )
 
 
+def _against_other_prior(block: pd.DataFrame, row: Any) -> Any:
+    """Return the row of the same measure against the other prior, where the gallery is uneven."""
+    _, _, k = row.metric.partition("@")
+    names = [f"{name}@{k}" for name in OTHER_PRIOR]
+    is_same = (block.subset == row.subset) & (block.name == row.name)
+    same = block[is_same & block.metric.isin(names) & block.change.notna()]
+    is_skew = row.metric.startswith("max_skew")
+    return next(same.itertuples()) if is_skew and len(same) else None
+
+
+def _other_prior_words(other: Any) -> str:
+    name, _, _ = other.metric.partition("@")
+    return (
+        f"{OTHER_PRIOR[name]} {other.before:.3f} to {other.value:.3f} ({other.moved}),"
+        f" {other.verdict}"
+    )
+
+
 def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
     """Write a conclusion in words."""
     form = ".3f" if abs(facts["after"]) < 10 else ".1f"
@@ -231,6 +259,10 @@ def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
     words = f"{facts['task']}: {verdict}. The {facts['measure']}"
     words += f" goes from {facts['before']:{form}} to {facts['after']:{form}} with"
     words += f" {facts['method']} ({'; '.join(notes)}). Cost: {facts['cost']}."
+    if facts["other_prior"] and verdict == NO_VERDICT:
+        words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
+    elif facts["other_prior"]:
+        words += f" The gallery is uneven; {facts['other_prior']} too."
     if facts["baseline"]:
         words += f" Simplest: {facts['baseline']}."
     return words

@@ -125,6 +125,9 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("cosine_spread", "spread of cosines over the attribute", "bias", "lower", ANY, "texts"),
     ("pair_distance", "distance of pairs", "bias", "lower", POSITIVE, "texts"),
     ("max_skew", "MaxSkew", "bias", "lower", POSITIVE, "rankings", max_skews),
+    # the same figure against the other prior, where a gallery is uneven
+    ("max_skew_dataset", "MaxSkew against the gallery's own shares", "bias", "lower", POSITIVE),
+    ("max_skew_uniform", "MaxSkew against even shares", "bias", "lower", POSITIVE),
     ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
     ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
     ("discrepancy", "gap from even shares", "bias", "lower", SHARE, "shares", discrepancies),

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.edit import Edit
-from vldebias.errors import InvalidInputError
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Host
 from vldebias.measure.kept import (
     chance_kept,
@@ -34,9 +34,10 @@ from vldebias.measure.kept import (
     resampled_kept_shares,
 )
 from vldebias.measure.metric import computed
-from vldebias.measure.rankings import first_hits, reach, resampled_places
+from vldebias.measure.rankings import first_hits, max_skews, reach, resampled_places
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
 from vldebias.measure.result import CHANCE, NONE, TaskResult
+from vldebias.methods import Problem
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.schema import Count
@@ -60,6 +61,9 @@ RECALL = (1, 5, 10)  # the k of recall@k of captions
 MOST_CAPTIONS = (
     10_000  # images up to which recall of captions is measured: its cost grows with the square
 )
+# A gallery is uneven where one group has so many times the images of another: at 1.5, of two groups
+# 60 % and 40 %, a random ranking has a MaxSkew of .18 against even shares.
+UNEVEN = 1.5
 _BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
 
 
@@ -69,6 +73,9 @@ class Gallery:
 
     Groups without an image are left out: nothing could retrieve them. codes: (n,) positions in
     `names`, in the smallest integer type, since small types sort in linear time.
+
+    other_prior: name of the prior that was not asked for, where the gallery is uneven: its figures
+    stand beside, since no ranking of an uneven gallery is fair by both. "" where it is even.
 
     Raises:
         InvalidInputError: fewer than two groups, or fewer images than k.
@@ -94,19 +101,30 @@ class Gallery:
             )
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
         self.codes = codes.astype(np.min_scalar_type(len(self.names)))
-        shares = self.sizes if self.by_size else np.ones(len(self.names))
-        self.prior: Floats = shares / shares.sum()
+        self.own_shares: Floats = self.sizes / self.sizes.sum()
+        self.even_shares: Floats = np.full(len(self.names), 1 / len(self.names))
+        self.prior = self.own_shares if self.by_size else self.even_shares
+        is_uneven = self.sizes.max() >= UNEVEN * self.sizes.min()
+        name_of_other = "uniform" if self.by_size else "dataset"
+        self.other_prior = name_of_other if is_uneven else ""
 
     def measure(
-        self, groups: NDArray[np.integer], prior: Floats, relevant: Mask | None = None
+        self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
     ) -> dict[str, Floats]:
         """Return metric -> value (r,) of r rankings from the groups (r, m) of their first rows, and
-        their relevance."""
+        their relevance.
+
+        own_shares: of the groups in the gallery, (g,) or of each ranking (r, g).
+        """
+        prior = own_shares if self.by_size else self.even_shares
+        other = self.even_shares if self.by_size else own_shares
         values = dict[str, Floats]()
         for k in self.k:
-            values |= {
-                f"{own.name}@{k}": of(groups[:, :k], prior) for own, of in computed("rankings")
-            }
+            first = groups[:, :k]
+            for metric, compute in computed("rankings"):
+                values[f"{metric.name}@{k}"] = compute(first, prior)
+            if self.other_prior:
+                values[f"max_skew_{self.other_prior}@{k}"] = max_skews(first, other)
             if relevant is not None:
                 values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
         return values
@@ -131,22 +149,22 @@ class Gallery:
         )
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
         blocks: dict[str, list[list[dict[str, Floats]]]] = {method: [] for method in ranked}
-        itself, prior = np.ones((1, len(read)), dtype=np.int32), self.prior
+        itself = np.ones((1, len(read)), dtype=np.int32)
+        own_shares = self.own_shares
         for i, weights in enumerate(
             chain([itself], resampled_weights(n, self.resamples, self.seed, len(read)))
         ):
-            if self.by_size and i:
+            if i and (self.by_size or self.other_prior):
                 rest = rng.multinomial(n - weights.sum(axis=1), others / max(others.sum(), 1))
-                prior = (
-                    np.stack([weights[:, codes == a].sum(axis=1) for a in range(g)], axis=1) + rest
-                ) / n
+                sizes = [weights[:, codes == group].sum(axis=1) for group in range(g)]
+                own_shares = (np.stack(sizes, axis=1) + rest) / n
             weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
             for method, orders in places.items():
                 blocks[method].append([])
                 for query, order in enumerate(orders):
                     top = resampled_places(order, weights, max(self.k))
                     of_query = None if hits is None else hits[query, order][top]
-                    blocks[method][-1].append(self.measure(codes[order][top], prior, of_query))
+                    blocks[method][-1].append(self.measure(codes[order][top], own_shares, of_query))
         return {
             method: {
                 m: np.block([[one[m] for one in each] for each in zip(*parts, strict=True)])
@@ -177,7 +195,7 @@ class Gallery:
                 groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
             else:
                 groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
-            parts.append(self.measure(groups, self.prior))
+            parts.append(self.measure(groups, self.own_shares))
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
 
 
@@ -211,7 +229,8 @@ class RetrievalTask(ImageTask):
     of the images.
     prior: share that a group should have: "uniform" (1 / number of groups in the gallery; the
     paper's) or "dataset"
-        (its share of the gallery).
+        (its share of the gallery). Of an uneven gallery (`UNEVEN`) MaxSkew@k is measured against
+        the other one too, and a conclusion gives no verdict where the two disagree.
     resample: what the interval of a mean over queries is about: "queries", where they are a sample
     of what people ask,
         or "images", where the protocol fixes them. Rows of one query are always about images.
@@ -314,6 +333,7 @@ class RetrievalTask(ImageTask):
                         f"Text queries against a gallery of images; skew over {attribute} of the"
                         " first k, mean over queries and per query. Means are resampled over"
                         f" {self.resample}, one query over images."
+                        f"{self._uneven_words(held, others, texts, sets)}"
                     ),
                     n={
                         **n,
@@ -413,6 +433,9 @@ class RetrievalTask(ImageTask):
                 )
                 value = {method: float(of.mean()) for method, of in each.items()}
                 result.add_draws(metric, value, means, n=n, interval=recentred_interval)
+            if metric == f"max_skew@{self.k[0]}":
+                none = float(each[NONE].mean())
+                warn_of_uneven_gallery(held, self.k[0], none, float(chance[metric].mean()))
             if metric in chance:
                 rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
                 of_means = rng.choice(
@@ -576,6 +599,64 @@ class RetrievalTask(ImageTask):
             point = {method: float(of.mean()) for method, of in each.items()}
             own = dict(zip(each, draws, strict=False))
             result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=subset)
+
+    def _uneven_words(
+        self,
+        gallery: Gallery,
+        reference: Embeddings | None,
+        texts: Host,
+        sets: Sequence[PromptSet],
+    ) -> str:
+        """Write which of gallery and reference images hold uneven numbers of the values; "" where
+        none does."""
+        words = ""
+        if gallery.other_prior:
+            sizes = dict(zip(gallery.names, gallery.sizes.tolist(), strict=True))
+            words += (
+                f" The gallery is uneven ({_counted(sizes)}): MaxSkew is shown against even shares"
+                " and against its own."
+            )
+        if reference is None:
+            return words
+        for prompts in sets:
+            sizes = _sizes_by_texts(reference, texts, prompts)
+            if max(sizes.values()) >= UNEVEN * min(sizes.values()):
+                words += (
+                    " The reference images are uneven by what the texts take them for:"
+                    f" {_counted(sizes)}."
+                )
+        return words
+
+
+def _counted(sizes: Mapping[str, int]) -> str:
+    """Write numbers of images: "700 male, 300 female"."""
+    return ", ".join(f"{size:,} {name}" for name, size in sizes.items())
+
+
+def _sizes_by_texts(images: Embeddings, texts: Host, prompts: PromptSet) -> dict[str, int]:
+    """Return value of a prompt set -> number of images that are nearest to its texts."""
+    values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
+    sizes = np.zeros(len(values), dtype=int)
+    for rows in images.unit.split(1 << 13):
+        nearest = (rows.double() @ values.double().T).argmax(dim=1)
+        sizes += np.bincount(nearest.numpy(), minlength=len(values))
+    return dict(zip(prompts.attributes, sizes.tolist(), strict=True))
+
+
+def warn_of_uneven_gallery(gallery: Gallery, k: int, none: float, chance: float) -> None:
+    """Warn that random rankings are more skewed than the model's, so that the gallery is the skew.
+
+    none, chance: MaxSkew@k of the model without a method, and of random rankings.
+    """
+    if not gallery.other_prior or chance <= none:
+        return
+    sizes = dict(zip(gallery.names, gallery.sizes.tolist(), strict=True))
+    warn(
+        f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model {none:.3f}. The"
+        f" gallery itself is the skew ({_counted(sizes)}): no edit of texts mends that. Measure on"
+        " as many images of each group, or against the gallery's own shares (prior='dataset').",
+        SuspectInputWarning,
+    )
 
 
 def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:

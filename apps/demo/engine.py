@@ -130,7 +130,7 @@ class Engine:
         )
 
     def edits(self, host: Any, prompts: str, method: str) -> dict[str, Any]:
-        """Return the edits of a method by role, fitted once; {} if the default abstains."""
+        """Return the edits of a method by role, fitted once."""
         tokenizer = (
             {} if host is self._loaded.get("pipeline") else {"tokenizer": self.clip().tokenizer}
         )
@@ -140,6 +140,14 @@ class Engine:
                 return dict(attachment.projections)
 
         return self.remember(("fit", id(host), prompts, method), fit)
+
+    def reason(self, host: Any, prompts: str, method: str) -> str:
+        """Return why the default attaches nothing to a model, with what to do; "" if it acts."""
+        for edit in self.edits(host, prompts, method).values():
+            choice = edit.provenance.choice
+            if choice is not None and not edit.rank:
+                return str(choice.reason)
+        return ""
 
     @contextmanager
     def generating(self, prompts: str, method: str | None, strength: float = 1.0) -> Iterator[Any]:

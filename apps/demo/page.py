@@ -328,7 +328,9 @@ def _search_tab(engine: Engine) -> None:
     @said
     def run(query: str, column: str, method: str, strength: float) -> Iterator[list[Any]]:
         before, after, gallery = search.search(engine, query, column, method, strength)
-        yield [_skews(before, after), *(_found(engine, gallery, one) for one in (before, after))]
+        why = search.abstention(engine, column, method)
+        line = _skews(before, after) + _abstained(why)
+        yield [line, *(_found(engine, gallery, found) for found in (before, after))]
 
     @said
     def classified(method: str, strength: float) -> Iterator[list[Any]]:
@@ -378,6 +380,15 @@ def _skews(before: search.Found, after: search.Found) -> str:
     )
     skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
     return f'<p class="line">Of the first {before.top}: {shares}. {skews}; 0 is even.</p>'
+
+
+def _abstained(why: str) -> str:
+    """Write that the method changed nothing, and why; nothing where it acted."""
+    if not why:
+        return ""
+    return (
+        f'<p class="line">Both rows are the same: the default attaches nothing. {escape(why)}</p>'
+    )
 
 
 def _found(engine: Engine, gallery: search.Gallery, found: search.Found) -> Any:

@@ -155,6 +155,18 @@ def search(
     return found[0], found[1], gallery
 
 
+def abstention(engine: Engine, column: str, method: str) -> str:
+    """Return why a method changes no search by these groups, "" where it acts.
+
+    Raises:
+        InvalidInputError: an unknown method or column.
+    """
+    name = check_choice(column, columns(engine), "groups")
+    chosen = check_choice(method, METHODS, "method")
+    with engine.lock:
+        return engine.reason(engine.clip().host, prompts_of(name), chosen)
+
+
 def columns(engine: Engine) -> tuple[str, ...]:
     """Return the columns of labels that a search can count, those that a prompt set fits first."""
     names = tuple(portraits(engine).labels) if engine.embeddings is not None else ("gender", "age")

@@ -66,11 +66,11 @@ class Cell:
     texts: Host
     prior: str = "uniform"
 
-    def changes(self) -> dict[str, Measurement]:
+    def changes(self, methods: Sequence[str] = (*DEFAULTS, *OTHERS)) -> dict[str, Measurement]:
         """Return method -> the row of MaxSkew, with its change to the search without an edit."""
         k = min(60, max(10, len(self.gallery) // 8))
         rows = {}
-        for method in (*DEFAULTS, *OTHERS):
+        for method in methods:
             try:
                 result = evaluate(
                     self.texts,

@@ -234,6 +234,16 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     assert mended
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
+def test_a_search_says_why_the_default_changes_nothing(engine: Any) -> None:
+    asked = ("A photo of a nurse.", "age", "default")
+    before, after, _ = searches.search(engine, *asked)
+    assert before.rows == after.rows
+    assert "reference=" in searches.abstention(engine, "age", "default")
+    assert searches.abstention(engine, "gender", "cali") == ""
+
+
 @pytest.mark.parametrize(
     "given", [("", "gender", "cali"), ("a", "height", "cali"), ("a", "gender", "magic")]
 )

@@ -122,6 +122,37 @@ def test_an_interval_as_wide_as_the_bias_says_too_few_and_how_many_would_do() ->
     assert (narrow.verdict, narrow.enough) == ("no clear change", None)
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"), [(UP, "no verdict"), (STILL, "no verdict"), (DOWN, "better")]
+)
+def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
+    other: tuple[float, float, float], expected: str
+) -> None:
+    """Both verdicts stand in the table, side by side."""
+    rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
+    rows += [
+        figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
+        figure(
+            "default",
+            0.9 + other[0],
+            metric="max_skew_dataset@10",
+            better="lower",
+            task="search",
+            change=other,
+        ),
+    ]
+    made = result(rows, protocol("search"))
+    (found,) = made.conclusions()
+    assert found.verdict == expected
+    assert found.metric == "max_skew@10"
+    assert "against the gallery's own shares" in found.other_prior
+    assert found.other_prior in found.sentence
+    frame = readable(made).query("method == 'default'")
+    against = {"better": DOWN, "worse": UP}
+    wanted = [word for word, change in against.items() if change == other] or ["no clear change"]
+    assert frame.verdict.tolist() == ["better", *wanted]
+
+
 def test_one_image_of_each_prompt_is_too_few_to_tell() -> None:
     rows = [
         figure(m, 0.707, metric="discrepancy", better="lower", interval=(0.707, 0.707), change=c)

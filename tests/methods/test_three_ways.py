@@ -1,0 +1,131 @@
+"""A set of one's own on an open_clip model, a transformers model and embeddings: one verdict."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+import vldebias
+from vldebias.hosts.images import image_encoder
+from vldebias.miniature import load_clip, open_world, weights_dir
+from vldebias.miniature.architectures import text_config
+from vldebias.miniature.tokenizer import transformers_tokenizer
+
+JOBS = ["baker", "pilot", "judge", "nurse", "farmer", "teacher"]
+SETS = {
+    "attached by texts": vldebias.make_prompt_set(
+        "women and men", {"male": ["male", "man"], "female": ["female", "woman"]}, JOBS
+    ),
+    "declined by texts": vldebias.make_prompt_set(
+        "youthful", {"young": ["youthful"], "old": ["elderly"]}, JOBS
+    ),
+    "classified, untested": vldebias.make_prompt_set(
+        "few", {"male": ["male"], "female": ["female"]}, JOBS[:3]
+    ),
+}
+
+
+def as_transformers(model: nn.Module, tokenizer: Any) -> transformers.CLIPModel:
+    """The text tower of an open_clip model as transformers writes it, beside any image tower."""
+    width = model.token_embedding.weight.shape[1]
+    joint = model.text_projection.shape[1]
+    config = transformers.CLIPConfig(
+        text_config=text_config(len(tokenizer), width, joint).to_dict(),
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "image_size": 64,
+            "patch_size": 32,
+        },
+        projection_dim=joint,
+    )
+    converted = transformers.CLIPModel(config).eval()
+    text = converted.text_model
+    copies = {
+        text.embeddings.token_embedding: model.token_embedding.weight,
+        text.embeddings.position_embedding: model.positional_embedding,
+        text.final_layer_norm: model.ln_final,
+        converted.text_projection: model.text_projection.T,
+    }
+    for layer, block in zip(text.encoder.layers, model.transformer.resblocks, strict=True):
+        attention = layer.self_attn
+        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+        weights = block.attn.in_proj_weight.chunk(3)
+        biases = block.attn.in_proj_bias.chunk(3)
+        for part, weight, bias in zip(parts, weights, biases, strict=True):
+            part.weight.data.copy_(weight)
+            part.bias.data.copy_(bias)
+        copies |= {
+            attention.out_proj: block.attn.out_proj,
+            layer.layer_norm1: block.ln_1,
+            layer.layer_norm2: block.ln_2,
+            layer.mlp.fc1: block.mlp.c_fc,
+            layer.mlp.fc2: block.mlp.c_proj,
+        }
+    for target, source in copies.items():
+        if isinstance(source, nn.Module):
+            target.load_state_dict(source.state_dict())
+        else:
+            target.weight.data.copy_(source)
+    return converted
+
+
+@pytest.fixture(scope="module")
+def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Host and arguments of each way of use, all of one model."""
+    model, _, tokenizer = load_clip()
+    words = transformers_tokenizer(weights_dir())
+    texts = list(dict.fromkeys(text for prompts in SETS.values() for text in prompts.texts))
+    with torch.no_grad():
+        rows = model.encode_text(tokenizer(texts))
+    return {
+        "open_clip": (model, {"tokenizer": tokenizer}),
+        "transformers": (as_transformers(model, words), {"tokenizer": words}),
+        "embeddings": (dict(zip(texts, rows.numpy(), strict=True)), {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def portraits() -> Tensor:
+    """Image features of the same model."""
+    model, preprocess, _ = load_clip()
+    data = open_world("portraits", n=120)
+    encoder = image_encoder(model, preprocess)
+    return normalize(encoder.encode([data.read(row) for row in range(len(data))]).float(), dim=1)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("has_images", [False, True])
+@pytest.mark.parametrize("name", SETS)
+def test_three_ways_of_use_attach_or_abstain_alike(
+    ways: dict[str, tuple[Any, dict[str, Any]]], portraits: Tensor, name: str, has_images: bool
+) -> None:
+    given = {"reference": portraits} if has_images else {}
+    edits = {
+        way: vldebias.fit_projection(host, SETS[name], **options, **given)
+        for way, (host, options) in ways.items()
+    }
+    methods = {edit.method for edit in edits.values()}
+    assert len(methods) == 1, {way: edit.method for way, edit in edits.items()}
+    first = edits["embeddings"]
+    for edit in edits.values():
+        torch.testing.assert_close(edit.matrix(), first.matrix(), atol=1e-3, rtol=0)
+    if not has_images:
+        is_attached = first.method != "default: none"
+        assert is_attached == (name != "declined by texts")
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+@pytest.mark.parametrize("way", ["open_clip", "transformers"])
+def test_an_attached_model_says_why_nothing_was_attached(
+    ways: dict[str, tuple[Any, dict[str, Any]]], way: str
+) -> None:
+    host, options = ways[way]
+    with vldebias.debias(host, SETS["declined by texts"], **options) as attachment:
+        assert "default: none" in repr(attachment)
+        assert "reference=" in repr(attachment)

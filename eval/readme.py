@@ -265,6 +265,33 @@ def harm() -> str:
 HARM_COUNTS = ("harmed", "helped", "attached")
 
 
+def lean() -> str:
+    """Write from which lean on the others are harmed, and what that does to what was left out."""
+    result = read("lean")
+    lines = [
+        [
+            "left out",
+            "cells in which texts predict help",
+            "made worse without a threshold",
+            "threshold of the others",
+            "made worse below it",
+            "made worse below the package's",
+        ]
+    ]
+    for about in result.provenance:
+        if about.task == "cells":
+            continue
+        rows = rows_in(result, about.task)
+        figures = {metric: row.value for (_, metric), row in rows.items()}
+        bound = f"{figures['threshold']:.2f}" if "threshold" in figures else "none is harmed"
+        counts = [f"{figures[name]:.0f}" for name in LEAN_COUNTS]
+        lines.append([about.task, *counts[:2], bound, *counts[2:]])
+    return table(*lines, note="From `eval/results/lean.json`.")
+
+
+LEAN_COUNTS = ("cells", "harmed", "harmed_below", "harmed_by_package")
+
+
 # ---- docs/generation.md and the audit of texts
 # -----------------------------------------------------------------------
 
@@ -508,7 +535,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
             rivals, ("rivals_real", "celeba age"), ("rivals_miniature", "birds")
         )
     },
-    "docs/explanation/the-default.md": {"harm": harm},
+    "docs/explanation/the-default.md": {"harm": harm, "lean": lean},
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
     "docs/fine-tuning.md": {"verdicts": verdicts, "every_loss": every_loss},

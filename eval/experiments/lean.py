@@ -1,15 +1,16 @@
 """From which lean of the texts on does an edit by texts alone harm a search? Each threshold with
-one family of cells left out.
+one family of cells, or one prompt set, left out.
 
     python -m eval.experiments.lean                  # the miniature's portraits
     python -m eval.experiments.lean --on real        # and photographs, from $VLDEBIAS_REAL
     python -m eval.experiments.lean --json FILE
 
 `lean` is |mean| / deviation of the texts that state no value, along the difference of two values
-(`vldebias.methods.gates.common_lean`); an edit by texts is attached where it is small. For each
-family of cells the highest lean that harmed none of the other families is taken, and it is counted
-how many cells of the family itself `difference` would harm below it, among those in which texts
-predict help. The thresholds of the package stand beside.
+(`vldebias.methods.gates.common_lean`); an edit by texts is attached where it is small. For what is
+left out, the lean from which on other cells about the same kind of attribute (gender, or anything
+else) were harmed is taken, and it is counted how many cells of what was left out `difference`
+harms below it, among those in which texts predict help. Where no other cell was harmed there is no
+such threshold. The thresholds of the package stand beside.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Tested:
     """
 
     family: str
+    prompts: str
     name: str
     lean: float
     is_gender: bool
@@ -88,6 +90,7 @@ def tested(cells: Iterator[Cell]) -> Iterator[Tested]:
         leans = [common_lean(problem, prompts, role) for prompts in problem.attributes]
         yield Tested(
             family=cell.family,
+            prompts=cell.prompts.name,
             name=cell.name,
             lean=max(leans),
             is_gender=all(map(is_about_gender, problem.attributes)),
@@ -101,7 +104,8 @@ def threshold(cells: Sequence[Tested]) -> float:
 
 
 def measure(cells: Sequence[Tested]) -> Iterator[TaskResult]:
-    """Yield the lean and change of each cell, then each family with the others' threshold."""
+    """Yield the lean and change of each cell, then each family and set with the others'
+    threshold."""
     details = TaskResult(TaskProvenance(task="cells", description="lean of each cell"))
     for cell in cells:
         where = f"{cell.family}: {cell.name}"
@@ -110,14 +114,17 @@ def measure(cells: Sequence[Tested]) -> Iterator[TaskResult]:
         details.add(*skew, n={"cells": 1}, subset=where)
     yield details
     for family in dict.fromkeys(cell.family for cell in cells):
-        yield left_out(family, cells)
+        inside = [cell for cell in cells if cell.family == family]
+        yield left_out(f"family: {family}", inside, cells)
+    for prompts in dict.fromkeys(cell.prompts for cell in cells):
+        inside = [cell for cell in cells if cell.prompts == prompts]
+        yield left_out(f"set: {prompts}", inside, cells)
 
 
-def left_out(family: str, cells: Sequence[Tested]) -> TaskResult:
-    """Return what the threshold of the other families does to one family."""
-    inside = [cell for cell in cells if cell.family == family]
+def left_out(title: str, inside: Sequence[Tested], cells: Sequence[Tested]) -> TaskResult:
+    """Return what the threshold of all other cells does to those inside."""
     is_gender = inside[0].is_gender
-    others = [cell for cell in cells if cell.family != family and cell.is_gender == is_gender]
+    others = [cell for cell in cells if cell not in inside and cell.is_gender == is_gender]
     bound = threshold(others)
     figures = {
         "cells": len(inside),
@@ -127,7 +134,7 @@ def left_out(family: str, cells: Sequence[Tested]) -> TaskResult:
     }
     if math.isfinite(bound):
         figures["threshold"] = bound
-    part = TaskResult(TaskProvenance(task=family, description="one family left out", title=family))
+    part = TaskResult(TaskProvenance(task=title, description="left out", title=title))
     for name, value in figures.items():
         part.add(FACTS[name], METHOD, float(value), n={"cells": len(inside)})
     return part

@@ -292,6 +292,76 @@ def lean() -> str:
 LEAN_COUNTS = ("cells", "harmed", "harmed_below", "harmed_by_package")
 
 
+# ---- balanced prompts
+
+
+def decided() -> str:
+    """Write how often labelled prompts are decided as labelled, by label and attribute."""
+    result = read("prompt_rules")
+    lines = [["prompts", "right is", "attribute", "n", "right [95 %]"]]
+    for about in result.provenance:
+        for row in result.rows:
+            if row.task == about.task and row.metric == "right" and ", " in row.subset:
+                label, attribute = row.subset.split(", ")
+                cells = [about.task, LABELS[label], attribute, str(row.n["prompts"])]
+                lines.append([*cells, span(row, ".3f")])
+    return table(*lines, note="From `eval/results/prompt_rules.json`.")
+
+
+LABELS = {
+    "open": "open: a value is written",
+    "fixed": "fixed by context: left alone",
+    "stated": "stated: left alone",
+    "named": "somebody is named: left alone",
+    "none": "no person: left alone",
+    "mixed": "one person stated beside another",
+    "group": "group: not of one value",
+    "syntax": "syntax of tools: as labelled",
+}
+
+
+def left_alone() -> str:
+    """Write why labelled prompts were left alone, by attribute."""
+    counts: dict[tuple[str, str], float] = {}
+    for row in read("prompt_rules").rows:
+        if row.metric == "left_alone":
+            place, reason = row.subset.split(": ", maxsplit=1)
+            key = (place.split(", ")[1], reason)
+            counts[key] = counts.get(key, 0.0) + row.value * row.n["prompts"]
+    lines = [["attribute", "reason", "prompts"]]
+    for (attribute, reason), count in sorted(
+        counts.items(), key=lambda item: (item[0][0], -item[1])
+    ):
+        lines.append([attribute, reason, f"{count:.0f}"])
+    return table(*lines, note="From `eval/results/prompt_rules.json`, both sets.")
+
+
+def history() -> str:
+    """Write both errors on groups of people at events of history."""
+    lines = [["attribute", "sources name", "n", "a value is written [95 %]", "should be"]]
+    for row in read("dofair").rows:
+        if row.metric in HISTORY:
+            kind, goal = HISTORY[row.metric]
+            lines.append([row.task, kind, str(row.n["prompts"]), span(row, ".3f"), goal])
+    return table(*lines, note="From `eval/results/dofair.json`.")
+
+
+HISTORY = {
+    "written_into_one": ("one value", "low: it would be over-diversification"),
+    "written_into_several": ("several values", "high: else under-diversification"),
+}
+
+
+def service() -> str:
+    """Write how even values stay over requests to one worker, several, and none with a memory."""
+    result = read("workers")
+    lines = [["who answers", "images of one value more than of the other, mean [95 % of the runs]"]]
+    lines += [[row.method, span(row, ".1f")] for row in result.rows]
+    n = result.rows[0].n
+    note = f"{n['requests']} requests, {n['runs']} runs; from `eval/results/workers.json`."
+    return table(*lines, note=note)
+
+
 # ---- docs/generation.md and the audit of texts
 # -----------------------------------------------------------------------
 
@@ -536,6 +606,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         )
     },
     "docs/explanation/the-default.md": {"harm": harm, "lean": lean},
+    "docs/how-to/balance-prompts.md": {
+        "decided": decided,
+        "left_alone": left_alone,
+        "service": service,
+    },
+    "docs/explanation/over-and-under-diversification.md": {"history": history},
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
     "docs/fine-tuning.md": {"verdicts": verdicts, "every_loss": every_loss},

@@ -5,10 +5,13 @@ Outputs are made anew by
 `VLDEBIAS_REWRITE=1 python -m pytest -m slow tests/experiments/test_readme.py -k beneath`.
 """
 
+import argparse
+import importlib
 import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +176,44 @@ def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(
     one: str, other: str, same: bool
 ) -> None:
     assert alike(one, other) == same
+
+
+MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    sorted(
+        {
+            (found[2], found[3].strip())
+            for path in FILES
+            for found in MODULES.finditer(path.read_text(encoding="utf-8"))
+        }
+    ),
+)
+def test_a_printed_module_takes_its_arguments(
+    module: str, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads its arguments; what it measures then takes hours for some."""
+    path = ROOT / Path(*module.split("."))
+    assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+    loaded = importlib.import_module(module)
+    if not {"argparse", "parser"} & vars(loaded).keys():  # a command without arguments
+        assert not arguments
+        return
+    parsed = []
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_stop(parser: argparse.ArgumentParser, *given: Any) -> Any:
+        parsed.append(parse(parser, *given))
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+    monkeypatch.setattr(sys, "argv", [module, *shlex.split(arguments)])
+    with pytest.raises(ParsedError):
+        loaded.main()
+    assert parsed
+
+
+class ParsedError(Exception):
+    """A command has read its arguments."""

@@ -1,0 +1,128 @@
+"""Balanced prompts beside facts: are values written that history excludes, and are others left out?
+
+    python -m eval.experiments.dofair DIR
+    python -m eval.experiments.dofair DIR --template "A painting of {group}, {event}" --json FILE
+
+DIR holds the tables of DoFaiR (Wan et al., EMNLP 2024; github.com/elainew728/factuality-tax-t2i, in
+its folder `output`), which are not part of this project: `*gender*_imggen.csv` and
+`*race*_imggen.csv`, with the columns group, event_name and existence_gender_list or
+existence_race_list. Each row is a group of people at an event, with the values that its sources
+name. The prompt is made of group and event by `--template`.
+
+One value named: writing another into the picture is over-diversification; the share of prompts that
+get a value is shown, which should be low. Several named: leaving the prompt to the model is
+under-diversification; the share that gets a value should be high. Both stand beside each other,
+since leaving everything alone makes the first one perfect.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.tables import parser, run
+from vldebias.errors import InvalidInputError
+from vldebias.measure.metric import Metric
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.prompts import balance_prompts
+
+TEMPLATE = "A picture of {group} in {event}"
+METHOD = "balanced-prompts"
+WRITTEN = {
+    "one value": Metric(
+        "written_into_one", "one value named, and a value written", "bias", "lower"
+    ),
+    "several values": Metric(
+        "written_into_several", "several values named, and a value written", "utility", "higher"
+    ),
+}
+REASON = Metric("left_alone", "left alone, by reason")
+
+
+@dataclass(frozen=True)
+class Event:
+    """A group of people at an event.
+
+    values: those that the sources name.
+    """
+
+    group: str
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Return which of the two errors can be made."""
+        return "one value" if len(self.values) == 1 else "several values"
+
+
+def read(folder: Path, attribute: str) -> list[Event]:
+    """Return the events of an attribute for which the sources name a value.
+
+    Raises:
+        InvalidInputError: no table, or one without the columns.
+    """
+    paths = sorted(folder.glob(f"*{attribute}*_imggen.csv"))
+    if len(paths) != 1:
+        raise InvalidInputError(
+            f"{folder}: expected one table *{attribute}*_imggen.csv of DoFaiR, got"
+            f" {[path.name for path in paths]}"
+        )
+    with paths[0].open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    column = f"existence_{attribute}_list"
+    missing = {column, "group", "event_name"} - set(rows[0] if rows else ())
+    if missing:
+        raise InvalidInputError(f"{paths[0]}: expected columns {sorted(missing)}")
+    events = [
+        Event(row["group"], row["event_name"], tuple(ast.literal_eval(row[column]))) for row in rows
+    ]
+    return [event for event in events if event.values]
+
+
+def measure(folder: Path, template: str) -> Iterator[TaskResult]:
+    """Yield both errors for gender and race, and the reasons of what is left alone."""
+    for attribute in ("gender", "race"):
+        events = read(folder, attribute)
+        part = TaskResult(
+            TaskProvenance(
+                task=attribute,
+                description="values written into prompts about history",
+                settings={"template": template},
+                seeds=[0],
+            )
+        )
+        for kind, metric in WRITTEN.items():
+            prompts = [
+                template.format(group=event.group, event=event.name)
+                for event in events
+                if event.kind == kind
+            ]
+            found = balance_prompts(prompts, attribute, seed=0)
+            written = sum(value is not None for value in found.values)
+            n = {"prompts": len(prompts)}
+            interval = wilson_interval(written, len(prompts))
+            part.add(metric, METHOD, written / len(prompts), interval, n=n)
+            reasons = Counter(reason for reason in found.reasons if reason is not None)
+            for reason, count in reasons.most_common():
+                where = f"{kind}: {reason}"
+                part.add(REASON, METHOD, count / len(prompts), n=n, subset=where)
+        yield part
+
+
+def main() -> None:
+    """Measure the tables in a folder."""
+    options = parser(__doc__)
+    options.add_argument("folder", type=Path, help="with the tables of DoFaiR")
+    options.add_argument("--template", default=TEMPLATE, help="of a prompt, with {group}, {event}")
+    given = options.parse_args()
+    run("dofair", lambda: measure(given.folder, given.template), given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""How often do balanced prompts decide as people who labelled prompts? By label, attribute and
+reason.
+
+    python -m eval.experiments.prompt_rules
+    python -m eval.experiments.prompt_rules mine.jsonl --json FILE
+
+Without a file it reads `tests/prompts/labelled.jsonl`. A line is {"prompt": ..., "attribute": ...,
+"label": ...}; the label says what is right:
+
+    open                        a value is written
+    fixed, stated, named, none  the prompt is left alone
+    group                       left alone, or several values in each of four pictures
+    mixed                       one of "ok": a person whose value is stated beside one whose is not
+    syntax                      one of "expected", in which {v} is the value that is dealt
+
+"expected" of an open prompt says where the value has to stand, and is counted beside ("placed").
+The lists of `labelled.jsonl` were made with its prompts in view, so its rates are no estimate for
+other prompts. Intervals are Wilson's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.tables import parser, run
+from vldebias.errors import InvalidInputError
+from vldebias.measure.metric import Metric
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.prompts import balance_prompts, load_prompts
+
+LABELLED = Path(__file__).parents[2] / "tests" / "prompts" / "labelled.jsonl"
+METHOD = "balanced-prompts"
+LEFT = ("fixed", "stated", "named", "none")
+RIGHT = Metric("right", "decided as labelled", "utility", "higher", (0.0, 1.0))
+PLACED = Metric("placed", "written where it was labelled", "utility", "higher", (0.0, 1.0))
+REASON = Metric("left_alone", "left alone, by reason")
+IMAGES = 4
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was done with a labelled prompt, and whether that is right.
+
+    placed: whether the value stands where it was labelled, None where that is not labelled.
+    """
+
+    attribute: str
+    label: str
+    reason: str
+    is_right: bool
+    is_placed: bool | None
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the labelled prompts of a file.
+
+    Raises:
+        InvalidInputError: a line without a prompt or a label.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        row = json.loads(line)
+        label = row.get("label") or row.get("kind")
+        if not row.get("prompt") or not label:
+            raise InvalidInputError(f"{path}:{number}: expected prompt and label, got {row}")
+        expected = row.get("expected") or row.get("ok") or ()
+        attribute = row.get("attribute", "gender")
+        rows.append({"prompt": row["prompt"], "attribute": attribute} | {"label": label})
+        rows[-1]["expected"] = [expected] if isinstance(expected, str) else list(expected)
+    return rows
+
+
+def decide(row: Mapping[str, Any]) -> Decision:
+    """Balance a labelled prompt, and compare."""
+    prompt, label, attribute = row["prompt"], row["label"], row["attribute"]
+    values = list(load_prompts(attribute).attributes)
+    value = "female" if "female" in values else values[0]
+    shares = {name: float(name == value) for name in values}
+    found = balance_prompts(prompt, attribute, shares=shares, seed=0)
+    (written,) = found.prompts
+    is_left = written == prompt
+    expected = {_plain(text.replace("{v}", value)) for text in row["expected"]}
+    is_placed = None
+    if label in LEFT:
+        is_right = is_left
+    elif label == "group":
+        is_right = not _has_one_value(prompt, attribute)
+    elif label in ("syntax", "mixed"):
+        is_right = _plain(written) in expected if expected else is_left
+    else:
+        is_right = not is_left
+        is_placed = _plain(written) in expected if expected and is_right else None
+    reason = str(found.reasons[0]) if is_left else "written"
+    return Decision(attribute, label, reason, is_right, is_placed)
+
+
+def _plain(text: str) -> str:
+    """Return a text without what is no matter of the decision: case, spaces, "an" for "a"."""
+    return re.sub(r"\s+", " ", re.sub(r"\ban\b", "a", text.lower())).strip()
+
+
+def _has_one_value(prompt: str, attribute: str) -> bool:
+    """Tell whether one of four pictures of a group is of one value, where shares are even."""
+    found = balance_prompts([prompt] * IMAGES, attribute, seed=0)
+    return any(isinstance(value, str) for value in found.values)
+
+
+def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
+    """Yield the rates of each file: by label, by label and attribute, and the reasons."""
+    for path in paths:
+        decisions = [decide(row) for row in read(path)]
+        part = TaskResult(TaskProvenance(task=path.stem, description="labelled prompts", seeds=[0]))
+        for label in dict.fromkeys(decision.label for decision in decisions):
+            inside = [decision for decision in decisions if decision.label == label]
+            add_rates(part, label, inside)
+            for attribute in sorted({decision.attribute for decision in inside}):
+                about = [decision for decision in inside if decision.attribute == attribute]
+                add_rates(part, f"{label}, {attribute}", about)
+                reasons = Counter(decision.reason for decision in about)
+                for reason, count in reasons.most_common():
+                    n = {"prompts": len(about)}
+                    where = f"{label}, {attribute}: {reason}"
+                    part.add(REASON, METHOD, count / len(about), n=n, subset=where)
+        yield part
+
+
+def add_rates(part: TaskResult, title: str, decisions: Sequence[Decision]) -> None:
+    """Add the share that is right, and of those that say where, the share that is placed."""
+    right = sum(decision.is_right for decision in decisions)
+    n = len(decisions)
+    interval = wilson_interval(right, n)
+    part.add(RIGHT, METHOD, right / n, interval, n={"prompts": n}, subset=title)
+    placed = [decision.is_placed for decision in decisions if decision.is_placed is not None]
+    if placed:
+        share = sum(placed) / len(placed)
+        interval = wilson_interval(sum(placed), len(placed))
+        part.add(PLACED, METHOD, share, interval, n={"prompts": len(placed)}, subset=title)
+
+
+def main() -> None:
+    """Measure the files that are named."""
+    options = parser(__doc__)
+    options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
+    given = options.parse_args()
+    run("prompt_rules", lambda: measure(given.files or [LABELLED]), given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Experiments on balanced prompts and the default's thresholds, on inputs whose answer is known."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval.experiments import dofair, lean, prompt_rules, workers
+from vldebias.errors import InvalidInputError
+from vldebias.measure.result import TaskResult
+
+
+def values(part: TaskResult, metric: str) -> dict[str, float]:
+    return {row.subset: row.value for row in part.rows if row.metric == metric}
+
+
+def history(folder: Path, attribute: str, rows: list[tuple[str, str, list[str]]]) -> None:
+    path = folder / f"events_{attribute}_imggen.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(["group", "event_name", f"existence_{attribute}_list"])
+        table.writerows([group, event, str(named)] for group, event, named in rows)
+
+
+def test_both_errors_on_history_are_counted(tmp_path: Path) -> None:
+    soldier = ("Wehrmacht soldiers", "World War II", ["male"])
+    nurse = ("nurses", "a hospital", ["male"])
+    cook = ("cooks", "a kitchen", ["male", "female"])
+    unknown = ("cooks", "a kitchen", [])
+    history(tmp_path, "gender", [soldier, nurse, cook, unknown])
+    history(tmp_path, "race", [(*soldier[:2], ["White"]), (*cook[:2], ["White", "Black"])])
+    gender, race = dofair.measure(tmp_path, dofair.TEMPLATE)
+    (one,) = values(gender, "written_into_one").values()
+    (several,) = values(gender, "written_into_several").values()
+    assert (one, several) == (0.5, 1.0)
+    assert values(gender, "left_alone") == {"one value: context": 0.5}
+    assert set(values(race, "written_into_one").values()) == {0.0}
+
+
+def test_history_without_a_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"gender.*_imggen.csv"):
+        dofair.read(tmp_path, "gender")
+    history(tmp_path, "gender", [])
+    with pytest.raises(InvalidInputError, match="existence_gender_list"):
+        dofair.read(tmp_path, "gender")
+
+
+LABELLED = [
+    {"prompt": "a nurse", "attribute": "gender", "label": "open", "expected": "a {v} nurse"},
+    {"prompt": "a red chair", "attribute": "gender", "label": "open"},  # labelled wrongly
+    {"prompt": "a Zulu warrior", "attribute": "race", "label": "fixed"},
+    {"prompt": "five engineers", "attribute": "gender", "label": "group"},
+    {
+        "prompt": "(nurse:1.2)",
+        "attribute": "gender",
+        "label": "syntax",
+        "expected": "({v} nurse:1.2)",
+    },
+]
+
+
+def test_labels_are_compared_with_what_was_done(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(map(json.dumps, LABELLED)), encoding="utf-8")
+    (part,) = prompt_rules.measure([path])
+    right = values(part, "right")
+    assert right["open"] == 0.5
+    assert values(part, "placed")["open"] == 1
+    assert {right[label] for label in ("fixed", "group", "syntax")} == {1.0}
+    assert values(part, "left_alone")["open, gender: written"] == 0.5
+    path.write_text('{"prompt": "a nurse"}', encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"mine.jsonl:1"):
+        prompt_rules.read(path)
+
+
+@pytest.mark.parametrize(("name", "most"), [("one", 1), ("shared_counter", 1), ("four", 4)])
+def test_workers_are_as_even_as_their_memories(name: str, most: int) -> None:
+    """Each memory is off by one image at most; so is an odd number of requests."""
+    arranged = getattr(workers, name)
+    apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
+    assert max(apart) <= most
+    assert all(number % 2 == 1 for number in apart)
+
+
+def made_cell(leaning: float, change: tuple[float, float, float], family: str) -> lean.Tested:
+    return lean.Tested(family, "a set", "a cell", leaning, is_gender=False, change=change)
+
+
+def test_the_threshold_of_others_is_their_least_lean_that_harmed() -> None:
+    harmed = (0.2, 0.1, 0.3)
+    helped = (-0.2, -0.3, -0.1)
+    cells = [
+        made_cell(0.1, helped, "a"),
+        made_cell(3.0, harmed, "a"),
+        made_cell(1.0, harmed, "b"),
+        made_cell(4.0, harmed, "b"),
+    ]
+    assert lean.threshold(cells[:1]) == math.inf
+    first = lean.left_out("a", cells[:2], cells)
+    second = lean.left_out("b", cells[2:], cells)
+    figures = [{row.metric: row.value for row in part.rows} for part in (first, second)]
+    assert (figures[0]["threshold"], figures[0]["harmed_below"]) == (1.0, 0)
+    assert (figures[1]["threshold"], figures[1]["harmed_below"]) == (3.0, 1)
+    assert figures[1]["harmed_by_package"] == 0

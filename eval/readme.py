@@ -352,6 +352,15 @@ HISTORY = {
 }
 
 
+def held_back() -> str:
+    """Write how many ordinary prompts facts hold back, by attribute."""
+    lines = [["attribute", "would be written into", "held back by facts [95 %]"]]
+    for row in read("public_prompts").rows:
+        if row.metric == "held_back":
+            lines.append([row.task, f"{row.n['prompts']:,}", span(row, ".3f")])
+    return table(*lines, note="From `eval/results/public_prompts.json`.")
+
+
 def service() -> str:
     """Write how even values stay over requests to one worker, several, and none with a memory."""
     result = read("workers")
@@ -609,6 +618,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/balance-prompts.md": {
         "decided": decided,
         "left_alone": left_alone,
+        "held_back": held_back,
         "service": service,
     },
     "docs/explanation/over-and-under-diversification.md": {"history": history},

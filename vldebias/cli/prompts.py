@@ -1,4 +1,5 @@
-"""`vldebias prompts` and `vldebias methods`: list, show and make prompt sets; list methods."""
+"""`vldebias prompts` and `vldebias methods`: balance prompts; list, show and make prompt sets; list
+methods."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from vldebias.cli.balance import balance
 from vldebias.cli.common import App, print_list, say, split_names, split_pair
 from vldebias.cli.flags import Json
 from vldebias.errors import InvalidInputError
 
-app = App("List, show and make prompt sets, which describe a bias.")
+app = App("Balance prompts; list, show and make prompt sets, which describe a bias.")
+app.command("balance")(balance)
 
 
 @app.command("list")

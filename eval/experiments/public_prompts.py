@@ -1,0 +1,75 @@
+"""What do balanced prompts do with ordinary prompts of others? Reasons by attribute, and how often
+facts hold a value back.
+
+    python -m eval.experiments.public_prompts PartiPrompts.tsv complex.txt --json FILE
+
+Files have a prompt a line, or a column "Prompt" where they end in .tsv; a prompt counts once. Such
+prompts have no labels. The share of those that would be written into but for the rules of context
+("held_back") should be low, since ordinary prompts are seldom about facts: what is held back is
+printed, to be read.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from eval.tables import parser, run
+from vldebias.measure.metric import Metric
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.prompts import balance_prompts
+
+METHOD = "balanced-prompts"
+ATTRIBUTES = ("gender", "race", "age")
+SHARE = Metric("share_of_prompts", "share of the prompts")
+HELD_BACK = Metric("held_back", "held back by facts, of all that would be written into")
+
+
+def read(path: Path) -> list[str]:
+    """Return the prompts of a file."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".tsv":
+        return [row["Prompt"] for row in csv.DictReader(text.splitlines(), delimiter="\t")]
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
+    """Yield for each attribute the share of each reason, and of what facts hold back."""
+    prompts = list(dict.fromkeys(prompt for path in paths for prompt in read(path)))
+    for attribute in ATTRIBUTES:
+        found = balance_prompts(prompts, attribute, seed=0)
+        part = TaskResult(
+            TaskProvenance(
+                task=attribute,
+                description="ordinary prompts without labels",
+                settings={"files": [path.name for path in paths]},
+                seeds=[0],
+            )
+        )
+        counts = Counter(reason or "written" for reason in found.reasons)
+        for reason, count in counts.most_common():
+            interval = wilson_interval(count, len(prompts))
+            share = count / len(prompts)
+            part.add(SHARE, METHOD, share, interval, n={"prompts": len(prompts)}, subset=reason)
+        held = [p for p, why in zip(prompts, found.reasons, strict=True) if why == "context"]
+        print(*(f"{attribute}: {prompt}" for prompt in held), sep="\n")
+        able = counts["written"] + len(held)
+        if able:
+            interval = wilson_interval(len(held), able)
+            part.add(HELD_BACK, METHOD, len(held) / able, interval, n={"prompts": able})
+        yield part
+
+
+def main() -> None:
+    """Measure the files that are named."""
+    options = parser(__doc__)
+    options.add_argument("files", nargs="+", type=Path, help="prompts, one a line, or .tsv")
+    given = options.parse_args()
+    run("public_prompts", lambda: measure(given.files), given.json)
+
+
+if __name__ == "__main__":
+    main()

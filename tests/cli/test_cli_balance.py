@@ -1,0 +1,130 @@
+"""`vldebias prompts balance`: prompts in, prompts and reasons out, from any file, without torch."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import call as run
+from tests.refusals import refused
+from vldebias.cli import balance
+from vldebias.errors import InvalidInputError
+from vldebias.prompts import balance_prompts
+
+PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
+ASKED = ("prompts", "balance")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n\n".join(PROMPTS), encoding="utf-8")
+    return path
+
+
+def table(text: str) -> list[list[str]]:
+    return list(csv.reader(text.splitlines(), delimiter="\t"))
+
+
+def test_what_comes_out_is_what_the_function_gives(prompts: Path) -> None:
+    found = json.loads(
+        run(*ASKED, str(prompts), "--attribute", "gender", "--images", "3", "--json")
+    )
+    again = balance_prompts([p for p in PROMPTS for _ in range(3)], "gender", seed=found["seed"])
+    assert [row["prompt"] for row in found["prompts"]] == again.prompts
+    assert [row["value"] for row in found["prompts"]] == again.values
+    assert [row["reason"] for row in found["prompts"]] == again.reasons
+
+
+def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
+    asked = (*ASKED, str(prompts), "--attribute", "gender", "--seed", "0")
+    head, *rows = table(run(*asked))
+    assert tuple(head) == balance.COLUMNS
+    assert [row[3] for row in rows] == PROMPTS
+    assert [row[2] for row in rows] == ["", "stated", "context", ""]
+    assert rows[0][1] in ("female", "male")
+    assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
+    assert run(*asked) == run(*asked)
+    heard = run(*asked, heard=True)
+    assert "2 of 4 prompts written into; left alone: 1 stated, 1 context (seed 0)" in heard
+
+
+def test_shares_and_several_attributes(prompts: Path) -> None:
+    asked = (*ASKED, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
+    _, *rows = table(run(*asked))
+    assert (rows[0][0], rows[3][0]) == ("A female CEO in an office", "two female doctors")
+    _, *rows = table(run(*ASKED, str(prompts), "--attribute", "gender", "--attribute", "age"))
+    gender, age = rows[0][1].split("; ")
+    assert gender in ("female", "male")
+    assert age in ("young", "old")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"prompts{suffix}"
+    texts = ["a nurse, tired", "a cook"]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if suffix == ".jsonl":
+            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+        else:
+            rows = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
+            rows.writerows([["id", "text"], *enumerate(texts)])
+    assert balance.read_prompts(path, "text") == texts
+    with pytest.raises(InvalidInputError, match="no column 'prompt'"):
+        balance.read_prompts(path, "prompt")
+
+
+def made(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@refused(
+    ({"name": "missing.txt", "text": None}, "no such file"),
+    ({"name": "a.txt", "text": "\n \n"}, "an empty list"),
+    ({"name": "a.txt", "text": b"\xff\xfe\x00"}, "UTF-8"),
+    ({"name": "a.csv", "text": 'prompt\n" "\n'}, "a.csv:2.*a prompt"),
+    ({"name": "a.jsonl", "text": '{"prompt": 3}'}, "a.jsonl:1.*a prompt"),
+    ({"name": "a.jsonl", "text": "[1]"}, "a.jsonl:1.*an object"),
+    ({"name": "a.jsonl", "text": "nurse"}, "a.jsonl:1.*JSON"),
+)
+def test_files_that_are_refused(tmp_path: Path, given: dict[str, str | bytes | None]) -> None:
+    path = tmp_path / str(given["name"])
+    if given["text"] is not None:
+        made(path, given["text"])
+    balance.read_prompts(path, "prompt")
+
+
+@refused(
+    (("female",), "--shares female"),
+    (("female=x",), "number"),
+    (("female=1", "blue=0"), "blue"),
+    (("female=0.2", "male=0.2"), "sum"),
+)
+def test_shares_that_are_refused(prompts: Path, given: tuple[str, ...]) -> None:
+    run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(given))
+
+
+def test_standard_input_is_read_without_torch_and_head_ends_it() -> None:
+    words = "['vldebias', 'prompts', 'balance', '-', '--attribute', 'gender']"
+    code = (
+        f"import sys; sys.argv = {words}\n"
+        "from vldebias.cli import main\n"
+        "main()\n"
+        "assert 'torch' not in sys.modules"
+    )
+    many = "A CEO in an office\n" * 3000
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=many, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(table(done.stdout)) == 3001
+    line = f'"{sys.executable}" -c "{code}" | head -1'
+    cut = subprocess.run(
+        ["bash", "-c", line], input=many, capture_output=True, text=True, check=False
+    )
+    assert cut.stdout.startswith("prompt\t")
+    assert cut.stderr == ""

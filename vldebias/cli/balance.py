@@ -1,0 +1,177 @@
+"""`vldebias prompts balance`: state values in a list of prompts; say why some are left alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.flags import Json
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from vldebias.prompts import BalancedPrompts
+
+STDIN = Path("-")
+COLUMNS = ("prompt", "value", "left alone", "original")
+
+
+def balance(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A prompt a line; a .csv, .tsv or .jsonl; - for standard input."
+        ),
+    ],
+    attribute: Annotated[
+        list[str], typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable.")
+    ],
+    images: Annotated[int, typer.Option(min=1, help="Pictures of each prompt.")] = 1,
+    shares: Annotated[
+        list[str] | None, typer.Option(help="value=share of the pictures, with commas; sum to 1.")
+    ] = None,
+    groups: Annotated[
+        str, typer.Option(help="Several persons: mixed, leave (alone) or same (value).")
+    ] = "mixed",
+    column: Annotated[str, typer.Option(help="Column or key of the prompts.")] = "prompt",
+    seed: Annotated[int | None, typer.Option(help="Repeats a run; default: drawn anew.")] = None,
+    as_json: Json = False,
+) -> None:
+    """State a value of an attribute in each prompt, in even shares, and say why some are left
+    alone.
+
+    Prompts and reasons go to stdout: a table, tab-separated where it is piped, or --json, which has
+    the seed. Needs no model.
+
+    Examples:
+      vldebias prompts balance prompts.txt --attribute gender --images 4
+      vldebias prompts balance prompts.csv --column text --attribute age --shares old=0.3,young=0.7
+      echo "A CEO in an office" | vldebias prompts balance - --attribute gender | cut -f 1
+    """
+    from vldebias.prompts import balance_prompts
+
+    chosen = _shares_of(shares)
+    prompts = [text for text in read_prompts(file, column) for _ in range(images)]
+    sets: Any = attribute if len(attribute) > 1 else attribute[0]
+    found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
+    rows = list(_rows(prompts, found))
+    if as_json:
+        keys = ("prompt", "value", "reason", "original")
+        records = [dict(zip(keys, row, strict=True)) for row in rows]
+        print_json({"seed": found.seed, "attributes": attribute, "prompts": records})
+    else:
+        print_grid(COLUMNS, [tuple(map(_cell, row)) for row in rows])
+    say(_counted(found))
+
+
+def read_prompts(file: Path, column: str) -> list[str]:
+    """Return the prompts of a file: a line each, or the column of a table or the key of JSON lines.
+
+    Raises:
+        InvalidInputError: no such file, not UTF-8, no such column, a row without a prompt, or no
+            prompt at all.
+    """
+    if file != STDIN and not file.is_file():
+        raise InvalidInputError(f"{file}: no such file; expected prompts, one a line, or -")
+    try:
+        text = sys.stdin.read() if file == STDIN else file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{file}: expected UTF-8, got {error}") from None
+    readers = {".csv": _read_table, ".tsv": _read_table, ".jsonl": _read_json_lines}
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
+        prompts = [line.strip() for line in text.splitlines() if line.strip()]
+    else:
+        prompts = [_prompt_of(row, column, place) for place, row in reader(text, file)]
+    if not prompts:
+        raise InvalidInputError(f"{file}: expected prompts, got an empty list")
+    return prompts
+
+
+def _read_table(text: str, file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the rows of a table, each with its place."""
+    delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
+    rows = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
+    for row in rows:
+        yield f"{file}:{rows.line_num}", row
+
+
+def _read_json_lines(text: str, file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the objects of JSON lines, each with its place."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidInputError(f"{file}:{number}: expected JSON, got {error}") from None
+        if not isinstance(row, dict):
+            raise InvalidInputError(f"{file}:{number}: expected an object, got {line[:60]}")
+        yield f"{file}:{number}", row
+
+
+def _prompt_of(row: Mapping[str, Any], column: str, place: str) -> str:
+    prompt = row.get(column)
+    if column not in row:
+        columns = [name for name in row if name is not None]
+        raise InvalidInputError(f"{place}: no column {column!r} in {columns}; name it by --column")
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise InvalidInputError(f"{place}: expected a prompt in {column!r}, got {prompt!r}")
+    return prompt
+
+
+def _shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
+    """Return value -> share of options such as "female=0.7,male=0.3"."""
+    if not options:
+        return None
+    chosen = {}
+    for text in split_names(list(options)):
+        value, share = split_pair(text, "--shares", "female=0.7,male=0.3")
+        try:
+            chosen[value] = float(share)
+        except ValueError:
+            raise InvalidInputError(
+                f"--shares {text}: expected a number behind =, such as female=0.7,male=0.3"
+            ) from None
+    return chosen
+
+
+def _rows(prompts: Iterable[str], found: BalancedPrompts) -> Iterator[tuple[Any, ...]]:
+    """Yield prompt, value, reason and original."""
+    columns = (found.prompts, found.values, found.reasons, prompts)
+    yield from zip(*columns, strict=True)
+
+
+def _cell(value: Any) -> str:
+    """Write a value: of a group how many of each, of several attributes one after the other."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return "; ".join(map(_cell, value))
+    if isinstance(value, Mapping):
+        parts = (name if count is None else f"{count} {name}" for name, count in value.items())
+        return " + ".join(parts)
+    return str(value)
+
+
+def _counted(found: BalancedPrompts) -> str:
+    """Write how many prompts were written into, and why the others were left alone."""
+    reasons = Counter(_cell(reason) for reason in found.reasons if _is_left(reason))
+    left = sum(reasons.values())
+    words = f"{len(found.prompts) - left:,} of {len(found.prompts):,} prompts written into"
+    if left:
+        counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+        words += f"; left alone: {counts}"
+    return f"{words} (seed {found.seed})"
+
+
+def _is_left(reason: Any) -> bool:
+    """Tell whether no value was written: of several attributes, none of them."""
+    return all(part is not None for part in reason) if isinstance(reason, tuple) else bool(reason)

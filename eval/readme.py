@@ -86,11 +86,25 @@ WINDOW = (
 COUNTED = ("professions", "images each", "queries", "images")  # of `n`
 
 
+# The first line of each task; the rest stands on the page of all figures.
+FRONT = (WINDOW[0], WINDOW[3], WINDOW[5])
+
+
+def front() -> str:
+    """Write the lines that README opens with."""
+    return gains(FRONT)
+
+
 def window() -> str:
+    """Write all lines."""
+    return gains(WINDOW)
+
+
+def gains(chosen: Sequence[Line]) -> str:
     """Write what is gained and what it costs, a line each; the intervals are those of the
     values."""
     lines = [["task", "before", "after", "chance", "cost", "n"]]
-    for line in WINDOW:
+    for line in chosen:
         frame = readable(read(line.result))
         rows = frame[(frame.task == line.block) & (frame.subset == line.subset)]
         rows = rows.set_index(["method", "metric"], drop=False)
@@ -604,7 +618,8 @@ STARS = (
 )
 NOISY = partial(arms, "noisy_captions")
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"window": window, "needs": needs_of_commands},
+    "README.md": {"front": front, "needs": needs_of_commands},
+    "docs/explanation/figures.md": {"window": window},
     "docs/methods/search.md": {
         "rivals_real": partial(rivals, ("rivals_real", "celeba professions")),
         "few": few,

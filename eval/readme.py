@@ -347,7 +347,7 @@ def left_alone() -> str:
         counts.items(), key=lambda item: (item[0][0], -item[1])
     ):
         lines.append([attribute, reason, f"{count:.0f}"])
-    return table(*lines, note="From `eval/results/prompt_rules.json`, both sets.")
+    return table(*lines, note="From `eval/results/prompt_rules.json`, all sets.")
 
 
 def history() -> str:

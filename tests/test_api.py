@@ -10,7 +10,8 @@ from torch import Tensor
 
 import vldebias
 from tests.refusals import refused
-from vldebias.edit import Fingerprint
+from vldebias.edits.edit import Fingerprint
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -18,7 +19,6 @@ from vldebias.errors import (
     UnsupportedHostError,
 )
 from vldebias.hosts import Host, custom
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import load_prompts, make_prompt_set
 
 DIM = 24

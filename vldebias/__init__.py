@@ -8,11 +8,11 @@ __version__ = "0.4.0"
 if TYPE_CHECKING:
     from vldebias import losses, methods, metrics
     from vldebias.api import debias, fit_projection, fit_projections, fit_shares, inspect
+    from vldebias.edits.hub import push_to_hub
+    from vldebias.edits.projection import CalibratedProjection
     from vldebias.hosts import Attachment, attachment_of
     from vldebias.hosts.loading import load_host
-    from vldebias.hub import push_to_hub
     from vldebias.methods import Reference, load_edit
-    from vldebias.projection import CalibratedProjection
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
     from vldebias.prompts.balance import BalancedPrompts, balance_prompts
     from vldebias.study import audit, compare, diagnose, evaluate, grid
@@ -29,7 +29,11 @@ _HOMES = {
     **dict.fromkeys(("PromptSet", "list_prompts", "load_prompts", "make_prompt_set"), "prompts"),
     **dict.fromkeys(("BalancedPrompts", "balance_prompts"), "prompts"),
 }
-_HOMES |= {"push_to_hub": "hub", "CalibratedProjection": "projection", "load_host": "hosts.loading"}
+_HOMES |= {
+    "push_to_hub": "edits.hub",
+    "CalibratedProjection": "edits.projection",
+    "load_host": "hosts.loading",
+}
 __all__ = ["losses", "methods", "metrics"]
 __all__ += [
     "debias",

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Attachment, Host, refuse_second, resolve
 from vldebias.methods import (

@@ -16,7 +16,7 @@ import vldebias
 from vldebias.data import ImageData, decode, load_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
 

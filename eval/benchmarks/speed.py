@@ -34,9 +34,9 @@ from torch.nn.functional import normalize
 from eval.tables import write_records
 from vldebias import losses
 from vldebias.data import Embeddings, Labels
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.measure.rankings import leaders, reach, resampled_places
 from vldebias.measure.resampling import resampled_weights
-from vldebias.projection import CalibratedProjection
 from vldebias.study.images import disjoint
 from vldebias.study.retrieval import Gallery
 

@@ -27,7 +27,7 @@ from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.result import Result
 from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir

@@ -118,7 +118,7 @@ def miniature(folder: Path | None = None) -> tuple[Host, Callable[..., Embedding
     world, and what `open_world` takes; from the cache of the package where they are there."""
     from eval.miniature.data import open_world
     from vldebias.data.cache import embed_images
-    from vldebias.hosts.images import image_encoder
+    from vldebias.hosts.clip.images import image_encoder
     from vldebias.miniature import load_clip
 
     model, preprocess, tokenizer = load_clip(folder)

@@ -46,7 +46,7 @@ from vldebias import debias
 from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.files import digest
-from vldebias.hosts.base import weights_fingerprint
+from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method

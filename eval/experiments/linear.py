@@ -34,7 +34,7 @@ from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images, fingerprint_files
 from vldebias.data.embeddings import open_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.loading import load_host
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult

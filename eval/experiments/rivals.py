@@ -45,7 +45,7 @@ from eval.experiments import embeddings
 from eval.experiments.embeddings import Floats, Gallery, Rows, celeba, file
 from eval.tables import Rivals, parser, read, run
 from vldebias.data import Embeddings, cross
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
 from vldebias.measure.result import (

@@ -29,7 +29,7 @@ from eval.experiments.captions import fresh
 from eval.experiments.run import Cell
 from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature.birds import Birds, sample
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.miniature.words import SPECIES
 from vldebias.study.classifiers import logistic_regression
 from vldebias.training.augmentation import mix_amplitudes, most_similar

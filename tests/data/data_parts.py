@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vldebias.data import Embeddings, ImageData, Labels, embed_images
-from vldebias.hosts.images import ImageEncoder, Pixels
+from vldebias.hosts.clip.images import ImageEncoder, Pixels
 from vldebias.progress import SILENT
 
 _NAMES = """

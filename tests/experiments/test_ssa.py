@@ -26,7 +26,7 @@ from eval.experiments.ssa import (
     world,
 )
 from eval.experiments.tensor_batches import TensorBatches
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.losses import info_nce
 
 GIVEN = Experiment.read("ssa").given["recipe"]

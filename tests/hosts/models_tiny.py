@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import vldebias
 from vldebias.hosts import Host, resolve
-from vldebias.hosts.transformers import WITH_IMAGES
+from vldebias.hosts.clip.transformers import WITH_IMAGES
 
 PROMPTS = [
     "a photo of a doctor",

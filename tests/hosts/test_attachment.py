@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import vldebias
-from vldebias.edit import Choice, Fingerprint
+from vldebias.edits.edit import Choice, Fingerprint
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -23,8 +24,7 @@ from vldebias.errors import (
 )
 from vldebias.hosts import HOSTS, Host, register_host, resolve
 from vldebias.hosts.attachment import Attachment, attachment_of
-from vldebias.hosts.base import hook_methods
-from vldebias.projection import CalibratedProjection
+from vldebias.hosts.host import hook_methods
 from vldebias.prompts import PromptSet
 
 

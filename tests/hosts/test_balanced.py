@@ -13,7 +13,7 @@ from test_pipelines import modular, modular_states
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning
 from vldebias.hosts import attachment_of
-from vldebias.hosts.pipelines import rewrite_call
+from vldebias.hosts.pipelines.calls import rewrite_call
 from vldebias.methods import Balanced
 
 SET, PROMPTS = "professions-gender", ["A photo of a nurse.", "a red car", "A photo of a doctor."]

@@ -32,8 +32,8 @@ from vldebias.errors import (
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
-from vldebias.hosts.open_clip import OpenClipHost
-from vldebias.hosts.transformers import TransformersHost
+from vldebias.hosts.clip.open_clip import OpenClipHost
+from vldebias.hosts.clip.transformers import TransformersHost
 from vldebias.prompts import PromptSet, StatedWords
 
 

@@ -12,7 +12,7 @@ from vldebias.errors import (
     VldebiasError,
     VldebiasWarning,
 )
-from vldebias.hosts.diffusers import DiffusersHost
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 
 STATED, PLAIN = "a photo of a female doctor", "a photo of a doctor"
 

@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 
 from vldebias.api import debias, fit_projections
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.diffusers import DiffusersHost
-from vldebias.hosts.pipelines import same_values
+from vldebias.hosts.pipelines.calls import same_values
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.miniature import load_clip
 
 pytestmark = pytest.mark.filterwarnings(

@@ -12,6 +12,7 @@ from models_tiny import PROMPTS, STATED, SUBJECTS, Subject, same
 from torch import Tensor
 
 import vldebias
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     ProjectionMismatchError,
@@ -19,7 +20,6 @@ from vldebias.errors import (
     VldebiasError,
 )
 from vldebias.methods import load_edit
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 KINDS = (

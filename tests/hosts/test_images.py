@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 from torchvision import transforms
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.images import image_encoder
-from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.clip.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.miniature import load_clip
 from vldebias.prompts import PromptSet
 

@@ -16,8 +16,8 @@ from diffusers_tiny import CASES, PLAIN, STATED
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
-from vldebias.hosts.pipelines import BESIDE, EMBEDDING, same_values
-from vldebias.hosts.source import NEGATIVE, source_of
+from vldebias.hosts.pipelines.calls import BESIDE, EMBEDDING, same_values
+from vldebias.hosts.pipelines.source import NEGATIVE, source_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*"

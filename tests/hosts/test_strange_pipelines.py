@@ -11,7 +11,7 @@ from tiny_tokenizers import clip_tokenizer
 from vldebias.api import debias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
-from vldebias.hosts.pipelines import same_values
+from vldebias.hosts.pipelines.calls import same_values
 
 
 class Acme(DiffusionPipeline):

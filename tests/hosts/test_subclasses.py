@@ -11,7 +11,7 @@ from test_pipelines import classes
 
 from vldebias.api import debias
 from vldebias.errors import UnsupportedHostError
-from vldebias.hosts.source import source_of
+from vldebias.hosts.pipelines.source import source_of
 from vldebias.methods import Balanced
 
 pytestmark = pytest.mark.filterwarnings(

@@ -6,7 +6,7 @@ import torch
 
 from vldebias import debias
 from vldebias.errors import VldebiasWarning
-from vldebias.hosts.pipelines import characters_read, rewrite_call
+from vldebias.hosts.pipelines.calls import characters_read, rewrite_call
 
 SET = "professions-gender"
 OPEN = "a photo of a doctor"
@@ -23,7 +23,7 @@ def texts_of_encoding(monkeypatch):
         rewrite_call(call, new)
         kept.append({name: value for name, value in call.items() if name.startswith("prompt")})
 
-    monkeypatch.setattr("vldebias.hosts.diffusers.rewrite_call", rewrite)
+    monkeypatch.setattr("vldebias.hosts.pipelines.diffusers.rewrite_call", rewrite)
     return kept
 
 

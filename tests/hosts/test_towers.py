@@ -24,10 +24,10 @@ from vldebias.errors import (
     TruncatedPromptWarning,
     UnsupportedHostError,
 )
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.clip.towers import CONFIG, WEIGHTS, Towers
+from vldebias.hosts.clip.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.hosts.loading import load_host
-from vldebias.hosts.towers import CONFIG, WEIGHTS, Towers
-from vldebias.hosts.transformers import WITH_IMAGES as TRANSFORMERS
 from vldebias.prompts import PromptSet
 
 CAPTIONS = [

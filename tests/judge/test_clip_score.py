@@ -11,7 +11,7 @@ from scipy.linalg import sqrtm
 from eval.miniature import portraits
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts import resolve
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.scores import scored

@@ -30,7 +30,7 @@ from diffusers_tiny import own, sd, sd3
 
 from tests.refusals import refused
 from vldebias import debias, fit_projection
-from vldebias.edit import Fingerprint
+from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.attachment import Attachment, attachment_of
 from vldebias.hosts.loading import Loaded

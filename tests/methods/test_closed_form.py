@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem
 from vldebias.methods.closed_form import (
@@ -21,7 +22,6 @@ from vldebias.methods.closed_form import (
     class_texts,
 )
 from vldebias.methods.equalise import image_scatter
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from tests.methods.made import unit
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.hosts import TextTable
 from vldebias.methods.diagnostics import Diagnostics, spread_along
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet
 
 PAIRS, SPURIOUS, CLASSES = unit(6, 2, 16, seed=0), unit(2, 16, seed=1), unit(4, 16, seed=2)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import vldebias
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.miniature import load_clip, open_world, weights_dir
 from vldebias.miniature.architectures import text_config
 from vldebias.miniature.tokenizer import transformers_tokenizer

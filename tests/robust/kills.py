@@ -37,7 +37,7 @@ from apps.label.engine import Labelling
 from apps.label.study import ImageFolder, Question
 from vldebias.data.cache import embed_images
 from vldebias.files import digest, write_atomically
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import load_clip, open_world
 from vldebias.options import Options

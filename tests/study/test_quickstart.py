@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from eval.miniature.birds import LEAN
 from vldebias.api import debias, fit_projection, fit_projections
 from vldebias.cli import app
-from vldebias.edit import Fingerprint
+from vldebias.edits.edit import Fingerprint
 from vldebias.hosts import resolve
 from vldebias.judge.plan import identity
 from vldebias.measure.result import Result

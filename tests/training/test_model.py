@@ -23,7 +23,7 @@ import models_tiny
 import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.miniature import load_clip
 from vldebias.training import model as module
 from vldebias.training.model import check_savable, merged, replacing, save_model, tune

@@ -27,7 +27,7 @@ from training_parts import (
 from tests.refusals import refused
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.methods import load_edit
 from vldebias.miniature import load_clip
 from vldebias.progress import Progress

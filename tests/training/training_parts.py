@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from vldebias.data import ImageData, Labels
 from vldebias.data.dataset import Record
+from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
-from vldebias.hosts.towers import Towers
 from vldebias.training.batches import Batch, MapBatches, StreamBatches
 from vldebias.training.pairs import Pairs
 from vldebias.training.settings import load_settings

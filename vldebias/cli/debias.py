@@ -15,7 +15,7 @@ from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from vldebias.edit import Edit
+    from vldebias.edits.edit import Edit
     from vldebias.hosts.loading import Loaded
 
 
@@ -84,7 +84,7 @@ def debias_command(
 
     from vldebias.api import fit_projections
     from vldebias.data import load_embeddings
-    from vldebias.edit import Provenance
+    from vldebias.edits.edit import Provenance
     from vldebias.hosts import resolve
     from vldebias.hosts.loading import load_host
     from vldebias.methods import Diagnostics, Reference, get_method, load_edit

@@ -27,7 +27,7 @@ from vldebias.pictures import why_unreadable
 from vldebias.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from vldebias.hosts.images import ImageEncoder, Pixels
+    from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -56,7 +56,7 @@ def embed_images(
     everything; so do workers of Ray.
 
     Args:
-        data, encoder: the images, and the encoder of `vldebias.hosts.images.image_encoder`.
+        data, encoder: the images, and the encoder of `vldebias.hosts.clip.images.image_encoder`.
         cache_dir: default: $VLDEBIAS_CACHE, or ~/.cache/vldebias.
         dtype: type of the stored features: "float16", "bfloat16" (comes back as float32) or
             "float32".

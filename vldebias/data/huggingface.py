@@ -22,8 +22,8 @@ from vldebias.data.dataset import (
 )
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
+from vldebias.edits.hub import asked_once, reason
 from vldebias.errors import InvalidInputError, need
-from vldebias.hub import asked_once, reason
 from vldebias.pictures import decode
 
 if TYPE_CHECKING:

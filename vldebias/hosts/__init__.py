@@ -9,12 +9,12 @@ from vldebias.hosts.attachment import (
     register_host,
     resolve,
 )
-from vldebias.hosts.base import Host
+from vldebias.hosts.clip.open_clip import OpenClipHost
+from vldebias.hosts.clip.transformers import TransformersHost
 from vldebias.hosts.custom import CustomHost, TextTable, custom
-from vldebias.hosts.diffusers import DiffusersHost
-from vldebias.hosts.modular import ModularHost
-from vldebias.hosts.open_clip import OpenClipHost
-from vldebias.hosts.transformers import TransformersHost
+from vldebias.hosts.host import Host
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
+from vldebias.hosts.pipelines.modular import ModularHost
 
 __all__ = ["HOSTS", "Attachment", "CustomHost", "Host", "TextTable"]
 __all__ += ["attachment_of", "custom", "refuse_second", "register_host", "resolve"]

@@ -15,7 +15,8 @@ from weakref import WeakSet, finalize
 import torch
 from torch import Tensor, nn
 
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     AlreadyAttachedError,
     InvalidInputError,
@@ -23,10 +24,9 @@ from vldebias.errors import (
     VldebiasError,
     warn,
 )
-from vldebias.hosts.base import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
 from vldebias.hosts.custom import TextTable
+from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
 from vldebias.markup import html_table
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
 

@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 
 from vldebias.errors import InvalidInputError
 from vldebias.files import add_tensors
-from vldebias.hosts.base import TOKENIZING, Host, hook_methods
-from vldebias.hosts.merge import foldable
+from vldebias.hosts.clip.merge import foldable
+from vldebias.hosts.host import TOKENIZING, Host, hook_methods
 
 if TYPE_CHECKING:
     from vldebias.hosts.attachment import Attachment

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from vldebias import miniature
+from vldebias.edits.hub import NO_CODE, asked_once, reason
 from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
@@ -19,8 +20,7 @@ from vldebias.errors import (
     need,
 )
 from vldebias.hosts.attachment import resolve
-from vldebias.hosts.base import Host
-from vldebias.hub import NO_CODE, asked_once, reason
+from vldebias.hosts.host import Host
 
 SCHEMAS = (
     "hf-hub:",

@@ -20,11 +20,11 @@ from pydantic import Field
 from torch.nn.functional import normalize
 
 from vldebias.data import UNKNOWN, Labels
+from vldebias.edits.hub import NO_CODE, asked_once, reason
 from vldebias.errors import InvalidInputError, need, warn
-from vldebias.hosts.base import weights_fingerprint
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.host import weights_fingerprint
 from vldebias.hosts.loading import Loaded, text_host
-from vldebias.hub import NO_CODE, asked_once, reason
 from vldebias.judge.plan import hash_of
 from vldebias.options import Options
 from vldebias.registry import Registry

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError, field_validator
 from torch import nn
 
-from vldebias.edit import Fingerprint
+from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.files import explain, read_bytes, write_atomically
-from vldebias.hosts.base import weights_fingerprint
+from vldebias.hosts.host import weights_fingerprint
 from vldebias.measure.result import NONE, TaskProvenance, TaskResult
 from vldebias.pictures import read_png
 from vldebias.prompts import PromptSet, StatedWords, fill

@@ -24,7 +24,7 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
-from vldebias.hosts.images import ImageEncoder
+from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
 from vldebias.judge.plan import GeneratedImages
 from vldebias.measure.result import NONE, TaskResult

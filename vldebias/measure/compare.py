@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vldebias.edit import Fingerprint
+from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, need, shortened
 from vldebias.markup import html_table
 from vldebias.measure.conclusion import Conclusion

@@ -7,8 +7,8 @@
 from pathlib import Path
 from typing import Any
 
-from vldebias.edit import Edit
-from vldebias.hub import WEIGHTS, find_folder
+from vldebias.edits.edit import Edit
+from vldebias.edits.hub import WEIGHTS, find_folder
 
 # The closed forms come first wherever methods are listed.
 from vldebias.methods import closed_form as closed_form  # isort: split

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vldebias.edits.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.methods.equalise import image_scatter
 from vldebias.methods.method import (
     LAM_OF_MODELS,
@@ -35,7 +36,6 @@ from vldebias.methods.method import (
     Problem,
     register_method,
 )
-from vldebias.projection import CalibratedProjection, NothingToRemoveError, scatter_of
 from vldebias.prompts import PromptSet
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.methods.method import class_signal

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import (
     ClassSignalWarning,
     InvalidInputError,
@@ -28,7 +29,6 @@ from vldebias.errors import (
 from vldebias.hosts import Host, resolve
 from vldebias.methods.bounded import bounded
 from vldebias.methods.reference import Reference
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
 

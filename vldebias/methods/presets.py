@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NoReturn
 
-from vldebias.edit import Choice, Edit
+from vldebias.edits.edit import Choice, Edit
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import AutoDeclinedWarning, InvalidInputError, warn
 from vldebias.methods.bounded import largest
 from vldebias.methods.closed_form import CALI
@@ -32,7 +33,6 @@ from vldebias.methods.method import (
     register_method,
 )
 from vldebias.methods.predicted_gap import Change
-from vldebias.projection import CalibratedProjection
 from vldebias.prompts import Balancer, can_balance
 
 NO_EDIT = (

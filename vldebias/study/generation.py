@@ -15,7 +15,7 @@ from pydantic import Field, SerializeAsAny
 from vldebias.data import UNKNOWN, cross, processes
 from vldebias.errors import InvalidInputError, Lazily
 from vldebias.hosts import resolve
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec, decide
 from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts

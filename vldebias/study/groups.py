@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.measure.classification import (

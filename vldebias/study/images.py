@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, UnitRows, cross, odd_values
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.hosts import Host
-from vldebias.hosts.base import IMAGE, SIDES, TEXT
+from vldebias.hosts.host import IMAGE, SIDES, TEXT
 from vldebias.measure.result import NONE, TaskProvenance
 from vldebias.methods import METHODS, Method, Need, Problem, get_method
 from vldebias.methods.diagnostics import spread_along

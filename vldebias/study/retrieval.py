@@ -24,7 +24,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.hosts import Host
 from vldebias.measure.kept import (

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError, model_va
 
 import vldebias
 from vldebias.data import Embeddings, digest_of, processes
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.files import (
     LOCK,
@@ -31,7 +31,7 @@ from vldebias.files import (
     write_atomically,
 )
 from vldebias.hosts import Host, TextTable, attachment_of, resolve
-from vldebias.hosts.base import TEXT
+from vldebias.hosts.host import TEXT
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.page import render
 from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult

@@ -32,11 +32,11 @@ from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
 from vldebias.data.rows import Shards, digest_of, is_pattern
 from vldebias.data.sources import list_data, open_data
 from vldebias.data.tables import Labels
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.hosts import Host, TextTable
-from vldebias.hosts.base import TEXT
-from vldebias.hosts.images import image_encoder
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.host import TEXT
 from vldebias.hosts.loading import Loaded, load_host, text_host
 from vldebias.measure.result import TaskResult
 from vldebias.methods import load_edit

@@ -19,13 +19,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vldebias.api import debias, fit_projections
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasError, need
 from vldebias.files import digest
 from vldebias.hosts import Attachment, Host, attachment_of, resolve
-from vldebias.hosts.diffusers import DiffusersHost
-from vldebias.hosts.images import JointHost
+from vldebias.hosts.clip.images import JointHost
 from vldebias.hosts.loading import Loaded
+from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.measure.result import NONE
 from vldebias.methods import METHODS, Balanced, Method, get_method, load_edit

@@ -22,7 +22,7 @@ from vldebias.data.huggingface import ImageStream
 from vldebias.data.parallel import prefetch
 from vldebias.data.tables import UNKNOWN, says_something
 from vldebias.errors import InvalidInputError, warn
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.losses.processes import rank as own_rank
 from vldebias.losses.processes import world_size
 from vldebias.training.augmentation import Augment, Augmentation

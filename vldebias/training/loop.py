@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, VldebiasError, need
 from vldebias.files import only_writer, write_atomically
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.training.batches import Batch, Batches
 from vldebias.training.objective import Trainee
 from vldebias.training.optim import RHO, Average, climbed, still

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
-from vldebias.hosts.base import reading
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
+from vldebias.hosts.host import reading
 from vldebias.miniature import Preprocess
 from vldebias.miniature.tokenizer import save_tokenizer
 

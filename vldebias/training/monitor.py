@@ -15,10 +15,10 @@ from torch.nn.functional import normalize
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.parallel import prefetch
-from vldebias.edit import Edit
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, warn
-from vldebias.hosts.base import reading
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
+from vldebias.hosts.host import reading
 from vldebias.measure.rankings import first_hits
 from vldebias.pictures import why_unreadable
 from vldebias.prompts import fill

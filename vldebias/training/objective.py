@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vldebias import losses
 from vldebias.errors import InvalidInputError, warn
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
 from vldebias.training.optim import still

@@ -14,8 +14,8 @@ from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
+from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
-from vldebias.hosts.towers import Towers
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.training.batches import Batches

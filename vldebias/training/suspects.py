@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vldebias.data.suspects import Suspects
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.files import write_atomically
-from vldebias.hosts.towers import Towers
+from vldebias.hosts.clip.towers import Towers
 from vldebias.measure.classification import auroc
 from vldebias.progress import SILENT, Progress
 from vldebias.training.monitor import BATCH, image_features, pixel_batches, text_features

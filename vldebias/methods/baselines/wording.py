@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Provenance
+from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.prompts import PromptSet

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Fingerprint
+from vldebias.edits.edit import Edit, Fingerprint
 from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,

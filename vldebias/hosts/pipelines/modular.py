@@ -16,10 +16,10 @@ import torch
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, need
 from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.base import BARE, Hook, during
-from vldebias.hosts.diffusers import SHARED, DiffusersHost
-from vldebias.hosts.pipelines import EMBEDDING, copied, listed, rewrite_call, up_to_last
-from vldebias.hosts.source import Source
+from vldebias.hosts.host import BARE, Hook, during
+from vldebias.hosts.pipelines.calls import EMBEDDING, copied, listed, rewrite_call, up_to_last
+from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
+from vldebias.hosts.pipelines.source import Source
 
 _MARK = "_vldebias"
 

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.data import open_data
+from vldebias.edits.hub import asked_once
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host
-from vldebias.hub import asked_once
 from vldebias.judge.judges import ClassifierJudge, Judge
 from vldebias.methods import load_edit
 from vldebias.miniature import load_pipeline

@@ -23,10 +23,10 @@ from safetensors.torch import load_file, save_file
 
 import vldebias
 from tests.refusals import refused
-from vldebias.edit import Edit, Fingerprint, Provenance, _digest
+from vldebias.edits.edit import Edit, Fingerprint, Provenance, _digest
+from vldebias.edits.projection import CalibratedProjection
 from vldebias.errors import InvalidInputError
 from vldebias.methods import load_edit
-from vldebias.projection import CalibratedProjection
 
 FILES = {"projection.safetensors", "README.md"}
 

@@ -23,7 +23,7 @@ from vldebias import __version__
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from vldebias.edit import Edit
+    from vldebias.edits.edit import Edit
 
 WEIGHTS = "projection.safetensors"
 _PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up

@@ -3,7 +3,7 @@ reads them.
 
 `encode_prompt` is public, returns the conditional and the negative prompt apart, and is called by
 every kind of pipeline, img2img, inpaint and ControlNet included. Its source names what it returns
-(`vldebias.hosts.pipelines`): an embedding that depends on the prompt is a role and is edited,
+(`vldebias.hosts.pipelines.calls`): an embedding that depends on the prompt is a role and is edited,
 "negative_" + its name is that of the negative prompt. The method is replaced on the one pipeline,
 as an attribute that `del` removes: modules, adapters, offload hooks and `save_pretrained` are
 unaffected, and so are pipelines that share the modules.
@@ -31,9 +31,9 @@ from torch.utils._pytree import tree_map  # torch has no public one
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasError, warn
 from vldebias.hosts.attachment import INSIDE, Attachment
-from vldebias.hosts.base import TOKENIZING, Host, during, hook_methods, reading
-from vldebias.hosts.merge import fold_into_readers
-from vldebias.hosts.pipelines import (
+from vldebias.hosts.clip.merge import fold_into_readers
+from vldebias.hosts.host import TOKENIZING, Host, during, hook_methods, reading
+from vldebias.hosts.pipelines.calls import (
     BESIDE,
     EMBEDDING,
     Part,
@@ -51,7 +51,7 @@ from vldebias.hosts.pipelines import (
     traced,
     turned,
 )
-from vldebias.hosts.source import REMEDY, Source, parameters_of_call, source_of
+from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens

@@ -12,11 +12,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from vldebias.edits.hub import NO_CODE, asked_once
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import IMAGE, TEXT, Hook
-from vldebias.hosts.images import JointHost
-from vldebias.hub import NO_CODE, asked_once
+from vldebias.hosts.clip.images import JointHost
+from vldebias.hosts.host import IMAGE, TEXT, Hook
 
 
 @dataclass(frozen=True)

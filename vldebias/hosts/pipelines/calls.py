@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten  # torch has no public one
 
-from vldebias.hosts.source import NEGATIVE
+from vldebias.hosts.pipelines.source import NEGATIVE
 
 BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 """Matches names of masks, positions and lengths, which are returned with the embeddings."""

@@ -24,9 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
 from torch import Tensor
 
 from vldebias import __version__
+from vldebias.edits.hub import WEIGHTS, card, find_folder, push_to_hub
 from vldebias.errors import InvalidInputError
 from vldebias.files import add_tensors, write_atomically
-from vldebias.hub import WEIGHTS, card, find_folder, push_to_hub
 
 # rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
 _TOLERANCE = 5e-3
@@ -39,7 +39,7 @@ _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Fingerprint(BaseModel, frozen=True, extra="forbid"):
-    """Identify weights by two numbers for each tensor (`vldebias.hosts.base`).
+    """Identify weights by two numbers for each tensor (`vldebias.hosts.host`).
 
     structure: hash of names and shapes. tensors: of each its length, and its product with a fixed
     vector.

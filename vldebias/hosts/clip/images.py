@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from vldebias.edit import Fingerprint
+from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
 from vldebias.hosts.attachment import resolve
-from vldebias.hosts.base import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
-from vldebias.hosts.merge import foldable
+from vldebias.hosts.clip.merge import foldable
+from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -191,7 +191,7 @@ class ImageEncoder:
 
     @cached_property
     def fingerprint(self) -> dict[str, Any] | None:
-        """Return `vldebias.hosts.base.weights_fingerprint` of the tower, which survives half
+        """Return `vldebias.hosts.host.weights_fingerprint` of the tower, which survives half
         precision."""
         mark = weights_fingerprint(*self.tower)
         return None if mark is None else mark.to_dict()

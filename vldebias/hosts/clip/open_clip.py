@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
-from vldebias.hosts.base import BARE, IMAGE, TEXT, during, hook_methods
-from vldebias.hosts.images import JointHost
+from vldebias.hosts.clip.images import JointHost
+from vldebias.hosts.host import BARE, IMAGE, TEXT, during, hook_methods
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 # CoCa's forward goes through the private ones

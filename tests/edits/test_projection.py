@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.methods.made import unit as embeddings
 from tests.refusals import refused
+from vldebias.edits.projection import CalibratedProjection, scatter_of
 from vldebias.errors import InvalidInputError
-from vldebias.projection import CalibratedProjection, scatter_of
 
 
 def fit(pairs: Any, spurious: Any = None, lam: Any = 1000.0) -> CalibratedProjection:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vldebias.edit import Edit, Provenance
+from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 
 Array = Tensor | np.ndarray

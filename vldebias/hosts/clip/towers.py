@@ -23,8 +23,8 @@ from vldebias.errors import (
 )
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
-from vldebias.hosts.base import BARE, TOKENIZING, during, reading
-from vldebias.hosts.images import JointHost, image_encoder
+from vldebias.hosts.clip.images import JointHost, image_encoder
+from vldebias.hosts.host import BARE, TOKENIZING, during, reading
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,0 +1,1 @@
+"""Fitted edits of embeddings, their files, and the hub that keeps them."""

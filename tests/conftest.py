@@ -3,31 +3,38 @@
 import functools
 import gc
 import os
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+from importlib.util import find_spec
+
 import pytest
-import torch
 import typer.testing
 from hypothesis import HealthCheck, settings
-
-from vldebias.hosts import HOSTS
-from vldebias.methods import METHODS
-from vldebias.metrics import METRICS
 
 gc.set_threshold(
     20_000, 20, 20
 )  # what tests leave behind is small, and looking for it took a twentieth of the time
-torch.set_num_threads(1)
 os.fsync = lambda handle: (
     None
 )  # what tests write need not survive a loss of power, and they write thousands of files
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 """The commands with all their options are built once, not for each call: half of what a short one
 takes."""
-REGISTRIES = (HOSTS, METHODS, METRICS)
+HAS_TORCH = find_spec("torch") is not None  # the core is text alone: `.ci/environments core`
+REGISTRIES: list[Any] = []
+if HAS_TORCH:
+    import torch
+
+    from vldebias.hosts import HOSTS
+    from vldebias.methods import METHODS
+    from vldebias.metrics import METRICS
+
+    torch.set_num_threads(1)
+    REGISTRIES = [HOSTS, METHODS, METRICS]
 for registry in REGISTRIES:
     len(registry)  # what other packages bring is looked for once, not in every test
 
@@ -52,9 +59,9 @@ def _frozen() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.default_generator.manual_seed(
-        0
-    )  # that of every device, unopened, notes each time who asked
+    if HAS_TORCH:
+        # That of every device, unopened, notes each time who asked.
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vldebias.errors import missing_extra
+
 __version__ = "0.4.0"
 
 if TYPE_CHECKING:
@@ -59,7 +61,14 @@ __all__ += [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'vldebias' has no attribute {name!r}")
-    home = import_module(f"vldebias.{_HOMES.get(name, name)}")
+    try:
+        home = import_module(f"vldebias.{_HOMES.get(name, name)}")
+    except ModuleNotFoundError as error:
+        # The core is text alone: what needs torch says which extra brings it.
+        named = missing_extra(error)
+        if named is None:
+            raise
+        raise named from None
     globals()[name] = getattr(home, name) if name in _HOMES else home
     return globals()[name]
 

@@ -10,23 +10,30 @@ import traceback
 import warnings
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 # What some installations leave out: the extra of pyproject.toml -> names that are imported.
 _EXTRAS = {
+    "torch": "huggingface_hub numpy safetensors torch",
     "clip": "open_clip regex torchvision transformers",
     "diffusers": "diffusers",
     "eval": "PIL datasets jinja2 markupsafe matplotlib pandas pyarrow scipy sklearn torchmetrics",
-    **{
-        "train": "accelerate",
-        "demo": "gradio",
-        "lora": "peft",
-        "ray": "ray",
-        "track": "tensorboard",
-    },
+    "train": "accelerate",
+    "serve": "httpx starlette uvicorn",
+    "demo": "gradio",
+    "lora": "peft",
+    "ray": "ray",
+    "track": "tensorboard",
 }
 EXTRA_OF = {package: extra for extra, packages in _EXTRAS.items() for package in packages.split()}
+
+# Every extra with models brings torch, so that a message about torch alone would name too little.
+_WITH_TORCH = (
+    "'vldebias[clip]' for CLIP models, 'vldebias[diffusers]' for pipelines, 'vldebias[eval]' to"
+    " measure, 'vldebias[train]' to fine-tune, or 'vldebias[torch]' for embeddings of your own"
+)
 
 # Frames of this package come before the user's line, and so do those of libraries that call it
 # (hooks, threads).
@@ -97,21 +104,69 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def missing(package: str) -> MissingPackageError:
+    """Return the error for a package that is not installed; it says what to install.
+
+    Args:
+        package: the name that is imported, such as "sklearn".
+    """
+    extra = EXTRA_OF.get(package)
+    if extra == "torch":
+        wanted = _WITH_TORCH
+    elif extra is not None:
+        wanted = f"'vldebias[{extra}]'"
+    else:
+        wanted = package
+    return MissingPackageError(f"{package} is not installed: pip install {wanted}", name=package)
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingPackageError | None:
+    """Return the error that names the extra for a failed import, or None.
+
+    None means that an installation is broken in another way: the module belongs to no extra, or it
+    is a part of a package that is there.
+    """
+    package = error.name or ""
+    return missing(package) if package in EXTRA_OF else None
+
+
 def need(module: str) -> Any:
-    """Import an optional module; if it is missing, raise MissingPackageError with the command that
-    installs it."""
+    """Import an optional module.
+
+    Args:
+        module: its full name, such as "matplotlib.pyplot".
+
+    Raises:
+        MissingPackageError: its package is not installed; the message has the command that
+            installs it.
+    """
     package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[
-            0
-        ] != package:  # it is there, and lacks something itself
+        absent = (error.name or "").partition(".")[0]
+        if absent != package:  # the package is installed and lacks something itself
             raise
-        extra = f"'vldebias[{EXTRA_OF[package]}]'" if package in EXTRA_OF else package
-        raise MissingPackageError(
-            f"{package} is not installed: pip install {extra}", name=package
-        ) from None
+        raise missing(package) from None
+
+
+def need_extras(*extras: str) -> None:
+    """Check that the packages of some extras are installed, without importing them.
+
+    A command that needs several extras names all of them before it does anything.
+
+    Args:
+        extras: names of extras in pyproject.toml, such as "clip" and "eval".
+
+    Raises:
+        MissingPackageError: a package is not installed; the message has one command for all.
+    """
+    packages = [package for extra in extras for package in _EXTRAS[extra].split()]
+    absent = [package for package in packages if find_spec(package) is None]
+    if absent:
+        names = ", ".join(absent)
+        wanted = f"pip install 'vldebias[{','.join(extras)}]'"
+        raise MissingPackageError(f"not installed: {names}. For this: {wanted}", name=absent[0])
 
 
 class Lazily:

@@ -71,7 +71,8 @@ def open_clip_tokenizer(length: int = 77) -> Any:
 def clip_tokenizer() -> Any:
     """The class of transformers, with the same ids."""
     from open_clip.tokenizer import bytes_to_unicode
-    from transformers import CLIPTokenizer
+
+    from vldebias.miniature.tokenizer import make_clip_tokenizer
 
     merges, letters = (
         [tuple(line.split()) for line in clip_merges()],
@@ -84,9 +85,8 @@ def clip_tokenizer() -> Any:
         "<|startoftext|>",
         "<|endoftext|>",
     ]
-    return CLIPTokenizer(
-        vocab={word: i for i, word in enumerate(words)}, merges=merges, model_max_length=77
-    )
+    ids = {word: i for i, word in enumerate(words)}
+    return make_clip_tokenizer(ids, merges, model_max_length=77)
 
 
 @cache

@@ -1,65 +1,20 @@
-"""What the core alone does; `.ci/environments core` runs it with nothing else installed."""
+"""What the core does: text alone. `.ci/environments core` runs it with nothing else installed."""
 
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from typer.testing import CliRunner
 
 import vldebias
-from vldebias.cli import app
-from vldebias.data import Embeddings, load_embeddings, save_embeddings
 from vldebias.errors import EXTRA_OF, MissingPackageError, need
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::vldebias.errors.ClassSignalWarning"
-)  # of embeddings from a generator
-
-DIM = 32
-
-
-@pytest.fixture(scope="module")
-def texts() -> dict[str, np.ndarray]:
-    """Embeddings of every prompt of a set, as a model behind an interface would send them."""
-    prompts = vldebias.load_prompts("professions-gender")
-    rows = np.random.default_rng(0).standard_normal((len(prompts.texts), DIM))
-    return dict(zip(prompts.texts, rows, strict=True))
-
-
-def test_fit_save_load_and_inspect_on_embeddings(
-    texts: dict[str, np.ndarray], tmp_path: Path
-) -> None:
-    fitted = vldebias.fit_projection(texts, "professions-gender", method="cali")
-    fitted.save_pretrained(tmp_path / "edit")
-    loaded = vldebias.load_edit(tmp_path / "edit")
-    row = torch.tensor(np.stack(list(texts.values())), dtype=torch.float32)
-    assert torch.equal(loaded(row), fitted(row))
-    assert not torch.allclose(loaded(row), row)
-    assert vldebias.inspect(texts, "professions-gender", method="cali")
-
-
-def test_embeddings_of_images_come_from_a_file(tmp_path: Path) -> None:
-    rows = np.random.default_rng(1).standard_normal((5, DIM)).astype(np.float32)
-    path = save_embeddings(tmp_path / "images.npz", Embeddings(rows, tuple("abcde"), {}))
-    assert np.array_equal(load_embeddings(path)[0].features, rows)
-
-
-@pytest.mark.parametrize(
-    "command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"]
-)
-def test_commands_that_need_no_model(command: str) -> None:
-    done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert done.output
-
-
-HIDE = """
-import importlib, json, pkgutil, sys
-optional = {optional!r}
+# Run in another process: hides every package that an extra brings, before vldebias is imported.
+HIDE = f"""
+import sys
+optional = {set(EXTRA_OF)!r}
 
 class Without:
     def __init__(self, finder):
@@ -71,28 +26,103 @@ class Without:
         return self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = map(Without, sys.meta_path)
-import vldebias
-missed = {{}}
-modules = [module.name for module in pkgutil.walk_packages(vldebias.__path__, "vldebias.")]
-for name in ["pandas", *modules]:
-    if name.startswith("vldebias.cli.apps.") or name.endswith(".__main__"):
-        continue
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missed[name] = error.name
-print(json.dumps([missed, sorted(optional & {{name.partition(".")[0] for name in sys.modules}})]))
 """
 
 
-def test_every_module_is_imported_with_the_core_alone() -> None:
-    script = HIDE.format(optional=set(EXTRA_OF))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+def run_core(script: str, *arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    """Run a script with the core alone, and the arguments of a command line."""
+    command = [sys.executable, "-c", HIDE + script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", **settings)  # type: ignore[call-overload,no-any-return]
+
+
+def run_command(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    """Run `vldebias` with the core alone."""
+    return run_core("from vldebias.cli import main; main()", *arguments, **settings)
+
+
+def test_prompts_are_balanced_in_even_shares() -> None:
+    prompts = ["A photo of a doctor", "A CEO in an office", "A nurse at work", "A bowl of fruit"]
+    script = f"""
+import json, vldebias
+balanced = vldebias.balance_prompts({prompts!r} * 2, "gender", seed=0)
+loaded = sorted({{name.partition(".")[0] for name in sys.modules}} & optional)
+print(json.dumps([balanced.prompts, balanced.values, loaded]))
+"""
+    done = run_core(script)
     assert done.returncode == 0, done.stderr
-    missed, came = json.loads(done.stdout)
-    assert missed.pop("pandas") == "pandas"  # so hiding works
-    assert missed == {"vldebias.miniature.autoencoder": "diffusers"}  # a subclass needs its base
-    assert came == []
+    balanced, values, loaded = json.loads(done.stdout)
+    assert Counter(values) == {"female": 3, "male": 3, None: 2}
+    assert balanced[3] == balanced[7] == "A bowl of fruit"
+    assert loaded == []
+
+
+def test_a_balancer_goes_on_over_calls() -> None:
+    script = """
+from vldebias.prompts import Balancer
+balancer = Balancer("gender", seed=0)
+values = [balancer.next(["A photo of a doctor"]).values[0] for _ in range(6)]
+print(*sorted(values))
+"""
+    done = run_core(script)
+    assert done.stdout.split() == ["female"] * 3 + ["male"] * 3, done.stderr
+
+
+def test_prompt_sets_are_listed_shown_and_made(tmp_path: Path) -> None:
+    assert run_command("prompts", "list").stdout.count("\n") > 5
+    assert "source:" in run_command("prompts", "show", "waterbirds").stdout
+    made = tmp_path / "glasses.yaml"
+    options = ["--attribute", "with=bespectacled", "--attribute", "without=clear-eyed"]
+    done = run_command("prompts", "new", str(made), *options, "--concept", "doctor,nurse,teacher")
+    assert done.returncode == 0, done.stderr
+    assert len(vldebias.load_prompts(str(made)).pairs) == 3
+
+
+def test_prompts_are_balanced_in_the_shell() -> None:
+    prompts = "A CEO in an office\nA photo of a doctor\n"
+    arguments = ["prompts", "balance", "-", "--attribute", "gender", "--images", "2"]
+    done = run_command(*arguments, "--seed", "0", input=prompts)
+    assert done.returncode == 0, done.stderr
+    values = [line.split("\t")[1] for line in done.stdout.splitlines()[1:]]
+    assert Counter(values) == {"female": 2, "male": 2}
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "--version", "debias --help", "train --help", "eval list", "eval --help"]
+)
+def test_help_needs_the_core_alone(command: str) -> None:
+    done = run_command(*command.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.parametrize("name", ["debias", "evaluate", "metrics", "losses", "load_host"])
+def test_a_function_that_needs_torch_names_the_extras(name: str) -> None:
+    script = f"""
+import vldebias
+try:
+    vldebias.{name}
+except vldebias.errors.MissingPackageError as error:
+    print(error)
+"""
+    done = run_core(script)
+    assert done.stdout.startswith(("torch is not installed", "numpy is not installed")), done
+    for extra in ("clip", "diffusers", "eval", "train", "torch"):
+        assert f"'vldebias[{extra}]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", ["quickstart", "debias gender --model miniature", "methods", "eval miniature"]
+)
+def test_a_command_that_needs_torch_names_the_extras_without_a_traceback(
+    command: str, tmp_path: Path
+) -> None:
+    done = run_command(*command.split(), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "pip install 'vldebias[" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "vldebias-quickstart").exists()
 
 
 @pytest.mark.parametrize("package", [*EXTRA_OF, "wandb"])
@@ -100,8 +130,19 @@ def test_a_missing_package_is_a_sentence_with_the_command(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    asked = "wandb" if package == "wandb" else r"'vldebias\[\w+\]'"  # of no extra: by its own name
+    extra = EXTRA_OF.get(package)
+    expected = package if extra is None else rf"'vldebias\[{extra}\]'"
     with pytest.raises(
-        MissingPackageError, match=rf"^{package} is not installed: pip install {asked}$"
+        MissingPackageError, match=rf"^{package} is not installed: pip install .*{expected}"
     ):
         need(package)
+
+
+def test_a_broken_installation_keeps_its_own_error() -> None:
+    script = """
+sys.modules["vldebias.api"] = None
+import vldebias
+vldebias.debias
+"""
+    done = run_core(script)
+    assert "vldebias.api" in done.stderr.splitlines()[-1]

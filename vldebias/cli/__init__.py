@@ -14,7 +14,7 @@ from vldebias.cli.common import App, say
 from vldebias.cli.debias import debias_command
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
-from vldebias.errors import VldebiasError, VldebiasWarning
+from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
 
 __all__ = ["app", "main"]
 
@@ -44,6 +44,12 @@ def main() -> None:
             app()
         except (VldebiasError, OSError) as error:
             say(error, "error", "red")
+            raise SystemExit(2) from None
+        except ModuleNotFoundError as error:
+            named = missing_extra(error)
+            if named is None:
+                raise
+            say(named, "error", "red")
             raise SystemExit(2) from None
         except SystemExit as end:  # typer makes a 130 of Ctrl-C, without a word
             if end.code == 130:

@@ -9,6 +9,7 @@ import typer
 
 from vldebias.cli.common import check_out, err, print_result, say
 from vldebias.cli.flags import Json
+from vldebias.errors import need_extras
 
 KEY = (
     "default: what `debias` attaches; default+equalise: what it attaches with unlabelled images"
@@ -46,6 +47,7 @@ def quickstart(
       vldebias quickstart --json --out /tmp/page > figures.json
     """
     check_out(folder)
+    need_extras("clip", "diffusers", "eval")
     say(
         "Birds, portraits and generated portraits, before and after; everything is written to"
         f" {folder}"

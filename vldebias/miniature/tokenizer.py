@@ -5,8 +5,11 @@ do the same (as in Stable Diffusion 2), so both give the same ids, padding inclu
 """
 
 import gzip
+import inspect
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
@@ -78,5 +81,35 @@ def transformers_tokenizer(folder: Path) -> "CLIPTokenizer":
     """Load the transformers tokenizer with the vocabulary of a folder; it pads with "!" (id 0) and
     still reads "!"."""
     merges = load_merges(folder)
-    how = {"pad_token": "!", "model_max_length": CONTEXT_LENGTH, "split_special_tokens": True}
-    return need("transformers").CLIPTokenizer(vocab=vocabulary(merges), merges=merges, **how)
+    return make_clip_tokenizer(
+        vocabulary(merges),
+        merges,
+        pad_token="!",
+        model_max_length=CONTEXT_LENGTH,
+        split_special_tokens=True,
+    )
+
+
+def make_clip_tokenizer(
+    ids: dict[str, int], merges: list[Pair], **settings: Any
+) -> "CLIPTokenizer":
+    """Make a CLIPTokenizer of transformers from a vocabulary in memory.
+
+    transformers 5 takes the vocabulary itself. transformers 4 reads it from two files, which are
+    written for the moment.
+
+    Args:
+        ids: token -> id.
+        merges: pairs of tokens, the most frequent first.
+        settings: further arguments of the tokenizer, such as `model_max_length`.
+    """
+    tokenizer_class = need("transformers").CLIPTokenizer
+    if "vocab_file" not in inspect.signature(tokenizer_class.__init__).parameters:
+        return tokenizer_class(vocab=ids, merges=merges, **settings)
+    with TemporaryDirectory() as folder:
+        vocabulary_file = Path(folder, "vocab.json")
+        vocabulary_file.write_text(json.dumps(ids), encoding="utf-8")
+        merges_file = Path(folder, "merges.txt")
+        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges), ""]
+        merges_file.write_text("\n".join(lines), encoding="utf-8")
+        return tokenizer_class(str(vocabulary_file), str(merges_file), **settings)

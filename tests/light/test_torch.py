@@ -1,0 +1,97 @@
+"""What `vldebias[torch]` does with embeddings of your own; `.ci/environments core` runs it with
+nothing else installed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import vldebias
+from vldebias.cli import app
+from vldebias.errors import EXTRA_OF
+
+torch = pytest.importorskip("torch", reason="the core alone is there; see test_core.py")
+np = pytest.importorskip("numpy")
+from vldebias.data import Embeddings, load_embeddings, save_embeddings  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::vldebias.errors.ClassSignalWarning"
+)  # of embeddings from a generator
+
+DIM = 32
+
+
+@pytest.fixture(scope="module")
+def texts() -> dict[str, Any]:
+    """Embeddings of every prompt of a set, as a model behind an interface would send them."""
+    prompts = vldebias.load_prompts("professions-gender")
+    rows = np.random.default_rng(0).standard_normal((len(prompts.texts), DIM))
+    return dict(zip(prompts.texts, rows, strict=True))
+
+
+def test_fit_save_load_and_inspect_on_embeddings(texts: dict[str, Any], tmp_path: Path) -> None:
+    fitted = vldebias.fit_projection(texts, "professions-gender", method="cali")
+    fitted.save_pretrained(tmp_path / "edit")
+    loaded = vldebias.load_edit(tmp_path / "edit")
+    row = torch.tensor(np.stack(list(texts.values())), dtype=torch.float32)
+    assert torch.equal(loaded(row), fitted(row))
+    assert not torch.allclose(loaded(row), row)
+    assert vldebias.inspect(texts, "professions-gender", method="cali")
+
+
+def test_embeddings_of_images_come_from_a_file(tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).standard_normal((5, DIM)).astype(np.float32)
+    path = save_embeddings(tmp_path / "images.npz", Embeddings(rows, tuple("abcde"), {}))
+    assert np.array_equal(load_embeddings(path)[0].features, rows)
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "methods", "prompts list", "eval list", "debias --help", "train --help"]
+)
+def test_commands_that_need_no_model(command: str) -> None:
+    done = CliRunner().invoke(app, command.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.output
+
+
+HIDE = """
+import importlib, json, pkgutil, sys
+optional = {optional!r}
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in optional:
+            return None
+        return self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Without, sys.meta_path)
+import vldebias
+missed = {{}}
+modules = [module.name for module in pkgutil.walk_packages(vldebias.__path__, "vldebias.")]
+for name in ["pandas", *modules]:
+    if name.startswith("vldebias.cli.apps.") or name.endswith(".__main__"):
+        continue
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missed[name] = error.name
+print(json.dumps([missed, sorted(optional & {{name.partition(".")[0] for name in sys.modules}})]))
+"""
+
+
+def test_every_module_is_imported_with_torch_alone() -> None:
+    hidden = {package for package, extra in EXTRA_OF.items() if extra not in ("torch", "serve")}
+    script = HIDE.format(optional=hidden)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    missed, came = json.loads(done.stdout)
+    assert missed.pop("pandas") == "pandas"  # so hiding works
+    assert missed == {"vldebias.miniature.autoencoder": "diffusers"}  # a subclass needs its base
+    assert came == []

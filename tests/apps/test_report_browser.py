@@ -39,7 +39,7 @@ def report(
             str(folder / "p.txt"),
             "--out",
             str(folder),
-            "--prompts",
+            "--attribute",
             "gender",
             "--model",
             "miniature",

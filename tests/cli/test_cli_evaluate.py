@@ -280,7 +280,7 @@ LEANING = {
     for job in ("nurse", "pilot", "editor", "dancer", "plumber")
     for value in ("male", "female")
 }
-AUDIT = ("audit", "prompts.txt", "--prompts", "gender")
+AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     ((*AUDIT, "--model", "m", "--out", "rows.npz"), "is a file; name a folder"),
     (("diagnose", "rows.npz"), "expected --labels COLUMN"),
     (("diagnose", "rows.npz", "--groups", "gender", "--images", "."), "--images needs --labels"),
-    (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --prompts SET"),
+    (("diagnose", "rows.npz", "--groups", "gender", "--methods", "cali"), "add --attribute SET"),
     (
         ("diagnose", "rows.npz", "--groups", "gender", "--out", "rows.npz"),
         "is a file; name a folder",

@@ -12,6 +12,7 @@ from vldebias.cli import apps, evaluate, prompts
 from vldebias.cli.audit import audit_command, diagnose_command
 from vldebias.cli.common import App, say
 from vldebias.cli.debias import debias_command
+from vldebias.cli.generate import generate_command
 from vldebias.cli.quickstart import quickstart
 from vldebias.cli.train import train
 from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
@@ -23,6 +24,7 @@ app = App(
     " labels."
 )
 app.command()(quickstart)
+app.command("generate")(generate_command)
 app.command("debias")(debias_command)
 app.command()(prompts.methods)
 app.command("train")(train)

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.common import check_out, device_of, print_result, split_names, write_run
-from vldebias.cli.flags import HOST, Json, SetName, flags_of_options, with_flags
+from vldebias.cli.flags import HOST, AttributeSet, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from vldebias.data import Embeddings
     from vldebias.measure.result import Result
 
 
 @with_flags(flags_of_options(*HOST))
 def audit_command(
     file: Annotated[Path, typer.Argument(exists=True, help="Prompts, one a line.", metavar="FILE")],
-    prompts: SetName,
+    attribute: AttributeSet,
     texts: Annotated[
         Path | None,
         typer.Option(
@@ -52,12 +53,13 @@ def audit_command(
     Writes a page, result.json and prompts.csv, which lists first the prompts to look at first.
 
     Examples:
-      vldebias audit prompts.txt --prompts gender \\
+      vldebias audit prompts.txt --attribute gender \\
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
-      vldebias audit prompts.txt --prompts gender --model ViT-B-32 --pretrained openai
-      vldebias audit prompts.txt --prompts race --pipeline DIR --calibrate judged.csv
+      vldebias audit prompts.txt --attribute gender --model ViT-B-32 --pretrained openai
+      vldebias audit prompts.txt --attribute race --pipeline DIR --calibrate judged.csv
     """
-    if (texts is not None) + ("model" in named) + ("pipeline" in named) != 1:
+    sources = [texts is not None, "model" in named, "pipeline" in named]
+    if sum(sources) != 1:
         raise InvalidInputError(
             "expected one of --model, --pipeline and --texts, whose text embeddings are read"
         )
@@ -70,9 +72,10 @@ def audit_command(
     if texts is not None:
         host: dict[str, Any] = {"texts": load_texts(texts)}
     else:
-        loaded = load_host(**named | {"device": device_of(named.get("device"))})
-        host = {"pipe" if "pipeline" in named else "model": loaded}
-    result = audit(file, prompts, calibration=calibrate, **host)
+        named |= {"device": device_of(named.get("device"))}
+        loaded = load_host(**named)
+        host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
+    result = audit(file, attribute, calibration=calibrate, **host)
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
@@ -86,6 +89,7 @@ def _listed(result: Result) -> pd.DataFrame:
     shares = result.to_pandas().query("metric == 'predicted_share'")
     shares = shares.rename(columns={"value": "share"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
+    # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
     shares["value"] = [value for _, _, value in parts]
     shares.index = [prompt for prompt, _, _ in parts]
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
@@ -104,8 +108,9 @@ def diagnose_command(
     groups: Annotated[
         str | None, typer.Option(help="Column of an attribute: gender.", metavar="COLUMN")
     ] = None,
-    prompts: Annotated[
-        str | None, typer.Option(help="Prompt set of the attribute, for --methods.")
+    attribute: Annotated[
+        str | None,
+        typer.Option(help="Prompt set of the attribute, for --methods.", metavar="SET"),
     ] = None,
     methods: Annotated[
         str, typer.Option(help="Methods to probe besides none: default,equalise,leace.")
@@ -130,10 +135,11 @@ def diagnose_command(
 
     Examples:
       vldebias diagnose features.npz --labels smiling --groups gender
-      vldebias diagnose features.npz --groups gender --prompts gender \\
+      vldebias diagnose features.npz --groups gender --attribute gender \\
           --methods default,difference --texts texts.npz
       vldebias diagnose features.npz --labels class --images pictures/
     """
+    names = tuple(split_names([methods]))
     if labels is None and groups is None:
         raise InvalidInputError(
             "expected --labels COLUMN (classes), --groups COLUMN (an attribute) or both"
@@ -142,45 +148,62 @@ def diagnose_command(
         raise InvalidInputError(
             "--images needs --labels: it shows the images of the least credible labels"
         )
-    names = tuple(split_names([methods]))
-    if names and prompts is None:
+    if names and attribute is None:
         raise InvalidInputError(
-            f"--methods {methods}: these are fitted on texts; add --prompts SET"
+            f"--methods {methods}: these are fitted on texts; add --attribute SET"
         )
     check_out(folder)
     from vldebias.data import load_embeddings
-    from vldebias.data.suspects import Suspects
     from vldebias.options import Options
     from vldebias.study import diagnose
-    from vldebias.study.diagnosis import wrong_labels
     from vldebias.study.task import Session
 
-    brought |= {
-        "device": device_of(brought.get("device")),
-        "unknown": tuple(brought.get("unknown", ())),
-    }
+    brought["device"] = device_of(brought.get("device"))
+    brought["unknown"] = tuple(brought.get("unknown", ()))
     session = Session(Options(out=folder, embeddings=features, **brought))
     data = load_embeddings(features)[0].without(session.options.unknown)
-    pictures = {} if images is None else Suspects.pictures(images, data.ids)
-    texts = None if prompts is None else session.texts
-    how: dict[str, Any] = {"groups": groups, "prompts": prompts, "methods": names}
-    result = diagnose(data, labels, texts=texts, reference=session.embedded("reference"), **how)
-    files = {}
-    if labels is not None:
-        listed = wrong_labels(data.features, data.column(labels)).set_index("row")
-        scores = listed.confidence.reindex(range(len(data))).to_numpy()
-        suspects = Suspects(scores, data.ids, **pictures)
-        given, fits = (
-            listed[name].reindex(range(len(data)), fill_value="") for name in ("given", "proposed")
-        )
-        columns = {"row": str, "given": given.__getitem__, "proposed": fits.__getitem__}
-        files["suspect_labels"] = suspects.write(folder / "wrong-labels.csv", columns)
-        if images is not None:
-            title = f"{features.name}: the least credible of {len(listed):,} labels, {labels}"
-            files["their_pictures"] = suspects.page(
-                folder / "wrong-labels.html",
-                title,
-                lambda row: ("", f"given {given[row]}, fits {fits[row]}"),
-            )
+    texts = None if attribute is None else session.texts
+    result = diagnose(
+        data,
+        labels,
+        groups=groups,
+        prompts=attribute,
+        methods=names,
+        texts=texts,
+        reference=session.embedded("reference"),
+    )
+    files = {} if labels is None else _write_wrong_labels(data, labels, folder, images, features)
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, **files)
+
+
+def _write_wrong_labels(
+    data: Embeddings, labels: str, folder: Path, images: Path | None, features: Path
+) -> dict[str, Path]:
+    """Write the list of labels, the least credible first, and a page with their pictures where
+    there are any; return what is printed of each file -> the file."""
+    from vldebias.data.suspects import Suspects
+    from vldebias.study.diagnosis import wrong_labels
+
+    pictures = {} if images is None else Suspects.pictures(images, data.ids)
+    table = wrong_labels(data.features, data.column(labels)).set_index("row")
+    rows = range(len(data))
+    confidences = table.confidence.reindex(rows).to_numpy()
+    labels_of_row = table["given"].reindex(rows, fill_value="")
+    proposals_of_row = table["proposed"].reindex(rows, fill_value="")
+    suspects = Suspects(confidences, data.ids, **pictures)
+    columns = {
+        "row": str,
+        "given": labels_of_row.__getitem__,
+        "proposed": proposals_of_row.__getitem__,
+    }
+    files = {"suspect_labels": suspects.write(folder / "wrong-labels.csv", columns)}
+    if images is None:
+        return files
+
+    def caption(row: int) -> tuple[str, str]:
+        return "", f"given {labels_of_row[row]}, fits {proposals_of_row[row]}"
+
+    title = f"{features.name}: the least credible of {len(table):,} labels, {labels}"
+    files["their_pictures"] = suspects.page(folder / "wrong-labels.html", title, caption)
+    return files

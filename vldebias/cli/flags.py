@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from vldebias.options import Options
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
-SetName = Annotated[
+AttributeSet = Annotated[
     str,
     typer.Option(
-        "--prompts", help="Prompt set of the attribute (vldebias prompts list).", metavar="SET"
+        "--attribute", help="Prompt set of the attribute (vldebias prompts list).", metavar="SET"
     ),
 ]
 Flags = Iterable[tuple[str, Any, Any]]

@@ -1,0 +1,165 @@
+"""`vldebias generate`: two rows from the same noise; a second run goes on with the folder."""
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.cli.conftest import call as run
+from vldebias.errors import InvalidInputError
+from vldebias.files import digest
+from vldebias.study import side_by_side, variants
+
+EDITOR = "A photo of an editor."
+QUICK = ("--images", "4", "--steps", "2")
+
+
+def generate(folder: Path, *options: str, prompt: str = EDITOR) -> dict[str, Any]:
+    """The JSON of a run with four pictures a row."""
+    asked = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
+    return json.loads(run(*asked))
+
+
+def pixels(folder: Path) -> dict[str, str]:
+    """Digest of each picture by its path."""
+    return {str(path.relative_to(folder)): digest(path) for path in folder.glob("*/*/*.png")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("generate")
+    return folder, generate(folder, "--attribute", "gender")
+
+
+def test_prompts_values_and_seeds_are_written(whole: tuple[Path, dict[str, Any]]) -> None:
+    folder, facts = whole
+    assert json.loads((folder / "generate.json").read_text()) == facts
+    rows = {
+        name: [p for p in facts["pictures"] if p["method"] == name] for name in facts["methods"]
+    }
+    plain, balanced = rows["none"], rows["balanced-prompts"]
+    assert [p["noise"] for p in plain] == [p["noise"] for p in balanced]
+    assert len({p["noise"] for p in plain}) == 4
+    assert {p["prompt"] for p in plain} == {EDITOR}
+    values = [p["values"]["gender"] for p in balanced]
+    assert sorted(values) == ["female", "female", "male", "male"]
+    assert all(f"{value} editor" in p["prompt"] for p, value in zip(balanced, values, strict=True))
+    assert facts["sentences"][1].startswith("Balanced prompts: asked for 2 men and 2 women")
+    assert all((folder / p["file"]).is_file() for p in facts["pictures"])
+
+
+def test_the_grid_has_a_row_for_each_method(whole: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = whole
+    with Image.open(folder / "grid.png") as grid:
+        expected = (variants.LABEL + 4 * 198, variants.HEAD + 2 * 198)
+        assert grid.size == expected
+
+
+def test_a_terminal_gets_the_sentences_and_a_table(tmp_path: Path) -> None:
+    heard = run(
+        "generate", "A photo of a king.", "--attribute", "gender", "--out", str(tmp_path), *QUICK
+    )
+    assert "# Balanced prompts: left alone (stated)" in heard
+    header = "method\tpictures\tasked for\tseen\tprompt"
+    assert header in heard
+    assert pixels(tmp_path)  # copied from the row as generated
+
+
+def test_several_attributes_and_methods(tmp_path: Path) -> None:
+    facts = generate(
+        tmp_path,
+        *("--attribute", "gender", "--attribute", "age"),
+        *("--method", "default", "--method", "cali"),
+    )
+    assert list(facts["methods"]) == ["none", "balanced-prompts", "cali"]
+    values = [tuple(p["values"].values()) for p in facts["pictures"] if p["values"]["age"]]
+    assert len(set(values)) == 4
+    assert len(facts["sentences"]) == 6
+
+
+def ends_after(count: int, error: BaseException) -> Callable[..., Any]:
+    """A `write_png` that raises after so many pictures."""
+    written = []
+    write = variants.write_png
+
+    def write_png(*arguments: Any, **options: Any) -> Path:
+        if len(written) == count:
+            raise error
+        written.append(arguments)
+        return write(*arguments, **options)
+
+    return write_png
+
+
+def test_a_second_run_goes_on_after_ctrl_c(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("generate", EDITOR, "--attribute", "gender", "--out", str(tmp_path), *QUICK)
+    with monkeypatch.context() as patched:
+        patched.setattr(variants, "write_png", ends_after(3, KeyboardInterrupt()))
+        heard = run(*asked, code=130, heard=True)
+    assert "3 finished pictures are kept; the same command goes on" in heard
+    first = pixels(tmp_path)
+    run(*asked)
+    assert first.items() <= pixels(tmp_path).items()
+    assert pixels(tmp_path) == pixels(whole[0])
+
+
+def test_a_full_disk_keeps_what_is_finished(
+    tmp_path: Path, whole: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr(variants, "write_png", ends_after(5, full))
+        with pytest.raises(InvalidInputError, match=r"disk is full; 5 finished .* make room"):
+            generate(tmp_path, "--attribute", "gender")
+    generate(tmp_path, "--attribute", "gender")
+    assert pixels(tmp_path) == pixels(whole[0])
+
+
+def test_a_finished_folder_is_not_generated_again(
+    whole: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, facts = whole
+    monkeypatch.setattr(variants, "write_png", ends_after(0, AssertionError("generated again")))
+    assert generate(folder, "--attribute", "gender") == facts
+
+
+def test_other_settings_are_refused_in_one_folder(whole: tuple[Path, dict[str, Any]]) -> None:
+    with pytest.raises(InvalidInputError, match="another folder"):
+        generate(whole[0], "--attribute", "gender", "--seed", "1")
+
+
+def test_other_settings_have_another_usual_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("generate", "a cook", "--attribute", "gender", "--images", "1", "--steps", "1")
+    for seed in ("0", "1"):
+        run(*asked, "--seed", seed)
+    assert len(list((tmp_path / "vldebias-generate").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"female": 1, "male": 7}, "1 woman and 7 men"),
+        ({"young": 3, "old": 0}, "3 young and 0 old"),
+        ({"1 female + 1 male": 2}, "2 1 female + 1 male"),
+        ({"pale": 1, "tan": 2, "dark": 3}, "1 pale, 2 tan and 3 dark"),
+    ],
+)
+def test_counts_in_words(counts: dict[str, int], words: str) -> None:
+    assert side_by_side.in_words(counts) == words
+
+
+def test_nothing_is_loaded_for_a_wrong_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="leace"):
+        generate(tmp_path, "--attribute", "gender", "--method", "leace")
+    with pytest.raises(InvalidInputError, match="empty"):
+        generate(tmp_path, "--attribute", "gender", prompt=" ")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,186 @@
+"""`vldebias generate`: pictures of one prompt without and with a method, from the same noise."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vldebias.cli.common import check_out, device_of, err, out, print_grid, print_json, say
+from vldebias.cli.flags import Json, flags_of_options, with_flags
+from vldebias.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from vldebias.study.side_by_side import Request, SideBySide
+
+MINIATURE = "miniature"
+GRID = "grid.png"
+FACTS = "generate.json"
+COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
+
+
+@with_flags(flags_of_options("device", "dtype"))
+def generate_command(  # noqa: PLR0913  (each is an option of the command)
+    prompt: Annotated[str, typer.Argument(help="What to generate.", metavar="PROMPT")],
+    attribute: Annotated[
+        list[str],
+        typer.Option(help="gender, age, race, ... or a YAML file; repeatable.", metavar="SET"),
+    ],
+    pipeline: Annotated[
+        str, typer.Option(help="diffusers id or folder, or 'miniature'.", metavar="NAME")
+    ] = MINIATURE,
+    images: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Pictures of each row.", metavar="N")
+    ] = 8,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A row for each; see `vldebias methods`. Default: default; repeatable.",
+            metavar="NAME",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the noise.", metavar="N")] = 0,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Denoising steps. Default: 30; miniature 20.", metavar="N"),
+    ] = None,
+    guidance: Annotated[
+        float | None, typer.Option(help="Guidance scale. Default: 7.5; miniature 3.", metavar="X")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="For the pictures. Default: vldebias-generate/PROMPT.", metavar="DIR"
+        ),
+    ] = None,
+    as_json: Json = False,
+    **named: Any,
+) -> None:
+    """Generate pictures of a prompt without and with balanced prompts, from the same noise.
+
+    Writes each picture, all in one (grid.png), and generate.json with prompts, values and seeds.
+    The same command goes on where it was interrupted. On the miniature the packaged judge reads
+    what is seen; elsewhere `vldebias label` asks people.
+
+    Examples:
+      vldebias generate "A photo of an editor." --attribute gender
+      vldebias generate "A CEO in an office" --attribute gender --attribute age --images 16 \\
+          --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 --out ceo
+      vldebias generate "A photo of a doctor." --attribute gender --method default --method cali
+    """
+    if not prompt.strip():
+        raise InvalidInputError("PROMPT: it is empty; write what to generate")
+    check_out(folder)
+    from vldebias.prompts import load_prompts
+    from vldebias.study.side_by_side import Request
+
+    request = Request(
+        prompt,
+        tuple(load_prompts(name) for name in attribute),
+        tuple(method or ("default",)),
+        images=images,
+        seed=seed,
+        steps=steps,
+        guidance=guidance,
+    )
+    request.variants()  # a wrong name is refused before a model is loaded
+    folder = folder or _usual_folder(request, pipeline)
+    made = _generate(request, folder, pipeline, **named)
+    facts = made.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
+    _write(made, folder, facts)
+    if as_json:
+        print_json(facts)
+    else:
+        _print(made, folder, attribute)
+
+
+def _usual_folder(request: Request, pipeline: str) -> Path:
+    """Return the folder of a prompt and its settings: other settings go elsewhere."""
+    from vldebias.judge.plan import hash_of
+    from vldebias.schema import file_slug
+
+    settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
+    name = file_slug(request.prompt)[:60] or "prompt"
+    return Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
+
+
+def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> SideBySide:
+    """Generate what the folder lacks; say how to go on where it ends before.
+
+    Raises:
+        InvalidInputError: what `side_by_side` refuses, or a disk that is full.
+    """
+    from vldebias.hosts.loading import load_host
+    from vldebias.progress import Progress
+    from vldebias.study.side_by_side import side_by_side
+
+    say(f"pictures are written to {folder}")
+    named |= {"device": device_of(named.get("device"))}
+    pipe = load_host(pipeline=pipeline, **named).host
+    try:
+        with Progress(err) as progress:
+            return side_by_side(
+                pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
+            )
+    except KeyboardInterrupt:
+        say(f"{_finished(folder)}; the same command goes on")
+        raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise InvalidInputError(
+            f"{folder}: the disk is full; {_finished(folder)}; make room, and the same command"
+            " goes on"
+        ) from None
+
+
+def _finished(folder: Path) -> str:
+    """Write how many pictures a folder holds."""
+    return f"{sum(1 for _ in folder.glob('*/*/*.png')):,} finished pictures are kept"
+
+
+def _write(made: SideBySide, folder: Path, facts: dict[str, Any]) -> None:
+    """Write the grid and the facts."""
+    import json
+
+    from vldebias.files import write_atomically
+    from vldebias.pictures import write_png
+
+    write_png(made.grid(), folder / GRID, {"prompt": made.request.prompt})
+    write_atomically(folder / FACTS, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
+    """Print the sentences, the table of what was generated, and where the pictures are."""
+    for sentence in made.sentences():
+        typer.echo(sentence if out.is_terminal else f"# {sentence}")
+    print_grid(COLUMNS, list(_rows(made)))
+    say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
+    if not any(picture.seen for picture in made.pictures):
+        names = " ".join(f"--attribute {name}" for name in attribute)
+        say(f"what they show, by people: vldebias label {folder} {names}")
+
+
+def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each method and prompt that it generated."""
+    from vldebias.study.side_by_side import title_of
+
+    for method in made.methods:
+        row = made.row(method)
+        counts = Counter(picture.prompt for picture in row)
+        for text, count in counts.items():
+            pictures = [picture for picture in row if picture.prompt == text]
+            values = [value for value in pictures[0].values.values() if value is not None]
+            seen = Counter(_seen_in(picture.seen) for picture in pictures if picture.seen)
+            shown = ", ".join(f"{number} {value}" for value, number in seen.most_common())
+            yield title_of(method), str(count), " and ".join(values), shown, text
+
+
+def _seen_in(seen: Any) -> str:
+    """Write what the judge reads in one picture."""
+    return " and ".join("unclear" if value is None else value for value in seen.values())

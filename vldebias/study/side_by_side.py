@@ -1,0 +1,339 @@
+"""Generate the pictures of one prompt without and with a method, from the same noise, into a folder
+that a second run goes on with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
+from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
+from vldebias.judge.scores import judge_images
+from vldebias.measure.result import NONE
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, balance_prompts
+from vldebias.study.variants import Variant, compose, generate
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+AS_GENERATED = "as generated"
+# What one person and several persons of a value are called; other values are adjectives: "4 young".
+PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
+BATCH_SIZE = 8
+COLUMNS = 8  # pictures of a row of the grid
+# Steps and guidance of a pipeline: the miniature was trained for few steps and weak guidance.
+STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Hold what is generated: a prompt, once as it is and once with each method.
+
+    attributes: the prompt sets that are mitigated. methods: names of methods for pipelines. images:
+    of a row; picture i of each row starts from the same noise. steps, guidance: of the pipeline,
+    None for STEPS_AND_GUIDANCE.
+    """
+
+    prompt: str
+    attributes: tuple[PromptSet, ...]
+    methods: tuple[str, ...] = ("default",)
+    images: int = 8
+    seed: int = 0
+    steps: int | None = None
+    guidance: float | None = None
+
+    def variants(self) -> dict[str, Variant]:
+        """Return name -> variant of the methods; the default is named after what it attaches.
+
+        Raises:
+            InvalidInputError: an unknown method, or one that is not for pipelines.
+        """
+        variants = {}
+        for method in self.methods:
+            variant = Variant.build({"prompts": self.attributes, "method": method})
+            variants[str(variant.planned["method"])] = variant
+        return variants
+
+    def plan(self, model: Mapping[str, Any], *, is_miniature: bool) -> Plan:
+        """Return the plan: "none" and the variants, each with the same seeds.
+
+        model: of `vldebias.judge.plan.identity`.
+        """
+        steps, guidance = STEPS_AND_GUIDANCE[is_miniature]
+        variants = {name: variant.planned for name, variant in self.variants().items()}
+        fields = {
+            "model": dict(model),
+            "prompt_set": ", ".join(prompts.name for prompts in self.attributes),
+            "prompt_set_hash": ", ".join(prompts.hash for prompts in self.attributes),
+            "prompts": ((self.prompt, self.prompt, "unseen", None),),
+            "variants": {NONE: {}} | variants,
+            "seeds": (self.seed,),
+            "images": self.images,
+            "stated_images": 0,
+            "steps": steps if self.steps is None else self.steps,
+            "guidance": guidance if self.guidance is None else self.guidance,
+            "batch_size": BATCH_SIZE,
+            "options": {},
+        }
+        return Plan.build(fields)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Hold what is known of one picture.
+
+    method: "none" for the pipeline as it is. seed: the same for the pictures of a column. noise: of
+    the generator. prompt: the text that was generated. values: attribute -> the value that was
+    written into the prompt, None where none was. seen: attribute -> the value that the judge reads,
+    None where it cannot tell; empty without a judge.
+    """
+
+    method: str
+    seed: int
+    noise: int
+    prompt: str
+    values: Mapping[str, Any]
+    seen: Mapping[str, str | None]
+    left_alone: bool
+    file: str
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Hold the pictures of a request, row by row, in the order of the seeds.
+
+    reasons: attribute -> why the prompt was left alone, None where it
+    was not.
+    """
+
+    request: Request
+    plan: Plan
+    folder: Path
+    pictures: tuple[Picture, ...]
+    reasons: Mapping[str, str | None]
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Return the names of the rows; the first is "none"."""
+        return tuple(self.plan.variants)
+
+    def row(self, method: str) -> list[Picture]:
+        """Return the pictures of one method."""
+        return [picture for picture in self.pictures if picture.method == method]
+
+    def requested(self, method: str, attribute: str) -> dict[str, int]:
+        """Return value -> number of pictures of a method whose prompt was given the value."""
+        values = [picture.values.get(attribute) for picture in self.row(method)]
+        return self._counts(values, attribute)
+
+    def seen(self, method: str, attribute: str) -> dict[str, int]:
+        """Return value -> number of pictures of a method in which the judge reads the value; empty
+        without a judge of the attribute."""
+        row = self.row(method)
+        if not all(attribute in picture.seen for picture in row):
+            return {}
+        return self._counts([picture.seen[attribute] for picture in row], attribute)
+
+    def _counts(self, values: Sequence[Any], attribute: str) -> dict[str, int]:
+        """Count values in the order of the prompt set, zeros too; empty where there is none."""
+        counts = Counter(value for value in values if value is not None)
+        if not counts:
+            return {}
+        prompts = next(part for part in self.request.attributes if part.name == attribute)
+        is_of_persons = set(counts) <= set(prompts.attributes)
+        order = dict.fromkeys(prompts.attributes, 0) if is_of_persons else {}
+        return order | dict(counts)
+
+    def sentences(self) -> list[str]:
+        """Return one sentence for each row and attribute: what was asked for, and what is seen."""
+        lines = []
+        for prompts in self.request.attributes:
+            for method in self.methods:
+                lines.append(self._sentence(method, prompts.name))
+        return lines
+
+    def _sentence(self, method: str, attribute: str) -> str:
+        row = self.row(method)
+        title = title_of(method).capitalize()
+        if len(self.request.attributes) > 1:
+            title += f" ({attribute})"
+        requested = self.requested(method, attribute)
+        seen = self.seen(method, attribute)
+        if not requested:
+            reason = self.reasons.get(attribute) if method != NONE else None
+            start = f"left alone ({reason}), " if reason else ""
+            counted = f"{in_words(seen)} seen" if seen else f"{len(row)} pictures"
+        else:
+            start = f"asked for {in_words(requested)}"
+            counted = f", {' and '.join(map(str, seen.values()))} seen" if seen else ""
+        unclear = len(row) - sum(seen.values()) if seen else 0
+        end = f", {unclear} unclear" if unclear else ""
+        return f"{title}: {start}{counted}{end}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values: settings, sentences, counts, and each picture."""
+        plan = self.plan
+        return {
+            "prompt": self.request.prompt,
+            "attributes": [prompts.name for prompts in self.request.attributes],
+            "pipeline": plan.model.get("id") or plan.model.get("pipeline"),
+            "methods": plan.variants,
+            "seed": plan.seeds[0],
+            "steps": plan.steps,
+            "guidance": plan.guidance,
+            "reasons": dict(self.reasons),
+            "sentences": self.sentences(),
+            "pictures": [vars(picture) for picture in self.pictures],
+        }
+
+    def grid(self) -> Image:
+        """Return one picture: a row for each method and a column for each seed; more than eight
+        seeds go on in further rows."""
+        from vldebias.pictures import read_png
+
+        seeds = [picture.seed for picture in self.row(NONE)]
+        starts = range(0, len(seeds), COLUMNS)
+        images = {}
+        for method in self.methods:
+            pictures = [read_png(self.folder / picture.file)[0] for picture in self.row(method)]
+            images[title_of(method)] = [pictures[start : start + COLUMNS] for start in starts]
+        if len(seeds) <= COLUMNS:
+            return compose([self.request.prompt], images, [f"seed {seed}" for seed in seeds])
+        parts = [seeds[start : start + COLUMNS] for start in starts]
+        texts = [f"seeds {part[0]} to {part[-1]}: {self.request.prompt}" for part in parts]
+        return compose(texts, images, [""] * COLUMNS)
+
+
+def title_of(method: str) -> str:
+    """Return what a row is called on a picture."""
+    return AS_GENERATED if method == NONE else method.replace("-", " ")
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Write counts: "1 woman and 7 men", "3 young, 3 middle and 2 old"."""
+    *first, last = [counted(count, value) for value, count in counts.items()]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def counted(count: int, value: str) -> str:
+    """Write how many persons have a value: "1 woman", "7 men", "3 young"."""
+    singular, plural = PERSONS.get(value, (value, value))
+    return f"{count} {singular if count == 1 else plural}"
+
+
+def side_by_side(
+    pipe: Any,
+    request: Request,
+    folder: Path,
+    *,
+    is_miniature: bool = False,
+    progress: Progress = SILENT,
+) -> SideBySide:
+    """Generate the pictures of a request that a folder lacks.
+
+    Args:
+        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment.
+        request: the prompt, the attributes and the methods.
+        folder: where the pictures lie or will lie; pictures of other settings are refused.
+        is_miniature: whether the packaged judge reads the pictures.
+        progress: shows how many pictures are done.
+
+    Raises:
+        InvalidInputError: an unknown method, or a folder with pictures of other settings.
+        OSError: the disk is full; pictures that were finished stay.
+    """
+    plan = request.plan(identity(pipe), is_miniature=is_miniature)
+    generated = generate(pipe, plan, request.variants(), folder, progress=progress)
+    attributes = request.attributes
+    seen: Sequence[Mapping[str, str | None]]
+    if is_miniature:
+        seen = _seen(generated, attributes, progress)
+    else:
+        seen = [{} for _ in generated]
+    pictures = tuple(
+        _picture(generated, image, attributes, values)
+        for image, values in zip(generated, seen, strict=True)
+    )
+    reasons = _reasons(request, pictures)
+    return SideBySide(request, generated.plan, folder, pictures, reasons)
+
+
+def _picture(
+    generated: GeneratedImages,
+    image: PlannedImage,
+    attributes: Sequence[PromptSet],
+    seen: Mapping[str, str | None],
+) -> Picture:
+    """Return what the file of an image says of it."""
+    record = generated.about(image)
+    value = record.get("value")
+    # Of several attributes the file has a list, of a single one its value.
+    values = value if isinstance(value, list) else [value] * len(attributes)
+    written = dict(zip([prompts.name for prompts in attributes], values, strict=True))
+    return Picture(
+        method=image.variant,
+        seed=image.seed,
+        noise=image.noise,
+        prompt=str(record.get("generated prompt", image.prompt)),
+        values={name: _as_text(value) for name, value in written.items()},
+        seen=seen,
+        left_alone=bool(record.get("left_alone")),
+        file=image.path,
+    )
+
+
+def _as_text(value: Any) -> str | None:
+    """Write a value; of several persons how many have each: "1 female + 1 male"."""
+    if isinstance(value, Mapping):
+        return " + ".join(name if n is None else f"{n} {name}" for name, n in value.items())
+    return None if value is None else str(value)
+
+
+def _seen(
+    generated: GeneratedImages, attributes: Sequence[PromptSet], progress: Progress
+) -> list[dict[str, str | None]]:
+    """Return for each picture attribute -> the value that the packaged judge reads, None where it
+    cannot tell; without the attributes that it does not know."""
+    judge = MiniatureJudge().ready()
+    judged_as = {prompts.name: _judged_as(judge, prompts) for prompts in attributes}
+    chances = judge_images(judge, generated, progress) if any(judged_as.values()) else {}
+    seen: list[dict[str, str | None]] = [{} for _ in generated]
+    for prompts in attributes:
+        name = judged_as[prompts.name]
+        if name is None:
+            continue
+        values = [_plain(value) for value in judge.names[name]]
+        codes = decide(chances[name], values, SURE).codes
+        for picture, code in zip(seen, codes, strict=True):
+            picture[prompts.name] = values[code] if code >= 0 else None
+    return seen
+
+
+def _judged_as(judge: Judge, prompts: PromptSet) -> str | None:
+    """Return the judge's name of an attribute: the name that has the same values."""
+    for name, values in judge.names.items():
+        if {_plain(value) for value in values} == set(prompts.attributes):
+            return name
+    return None
+
+
+def _plain(value: str) -> str:
+    """Return a judge's value as a prompt set writes it: "light-skinned" is "light"."""
+    return value.removesuffix("-skinned")
+
+
+def _reasons(request: Request, pictures: Sequence[Picture]) -> dict[str, str | None]:
+    """Return attribute -> why balanced prompts leave the prompt alone, None where they do not."""
+    reasons: dict[str, str | None] = dict.fromkeys(part.name for part in request.attributes)
+    if not any(variant.rewrites for variant in request.variants().values()):
+        return reasons
+    for prompts in request.attributes:
+        if all(picture.values[prompts.name] is None for picture in pictures):
+            (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
+            # Only the pipeline's encoder knows what else there can be.
+            reasons[prompts.name] = str(reason or "truncated")
+    return reasons

@@ -240,7 +240,8 @@ def inspect(
 
     how: method, lam, reference and max_loss as of `debias`, which raises the same errors.
     """
-    target, prompt_set = resolve(host, tokenizer=tokenizer), load_prompts(prompts)
+    target = resolve(host, tokenizer=tokenizer)
+    prompt_set = load_prompts(prompts)
     edits = fit_projections(target, prompt_set, **how)
     return {role: Diagnostics.of(target, role, edit, prompt_set) for role, edit in edits.items()}
 

@@ -135,12 +135,14 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         InvalidInputError: another run writes there; the message says which and what to do.
         OSError: the folder cannot be written.
     """
-    folder, thread = Path(folder).resolve(), threading.get_ident()
+    folder = Path(folder).resolve()
+    thread = threading.get_ident()
     if _held.get(folder) == thread:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path, me = folder / LOCK, f"process {os.getpid()} on {socket.gethostname()}"
+    path = folder / LOCK
+    me = f"process {os.getpid()} on {socket.gethostname()}"
     expected = (
         "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
         " (--out)."

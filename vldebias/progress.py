@@ -70,15 +70,14 @@ class Progress(progress.Progress):
         time left.
         """
         title = f"{title} ({there} of {there + (total or 0)} there already)" if there else title
-        task, written, text = (
-            self.add_task(title, total=total, completed=done),
-            time.monotonic(),
-            title,
-        )
+        task = self.add_task(title, total=total, completed=done)
+        written = time.monotonic()
+        text = title
 
         def advance(count: int = 1, note: str | None = None) -> None:
             nonlocal done, written, text
-            done, text = done + count, text if note is None else f"{title}: {note}"
+            done = done + count
+            text = text if note is None else f"{title}: {note}"
             self.update(task, completed=done, description=text)
             is_log = not (self.console.is_terminal or self.console.is_jupyter)
             if is_log and time.monotonic() - written >= _LINE_EVERY:

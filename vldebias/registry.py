@@ -23,7 +23,10 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(self, kind: str, group: str, base: type[Any] | Callable[[Any], str]) -> None:
-        self.kind, self.group, self._base, self._searched = kind, group, base, False
+        self.kind = kind
+        self.group = group
+        self._base = base
+        self._searched = False
         self.data: dict[str, T] = {}
 
     def register(self, given: Any) -> T:

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import vldebias
 from eval.miniature.twin import load_transformers_clip
 from vldebias.data import open_data
-from vldebias.edits.hub import asked_once
+from vldebias.edits.hub import offline_reason
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import load_host
 from vldebias.judge.judges import ClassifierJudge, Judge
@@ -121,12 +121,12 @@ def test_a_hub_that_is_away_is_asked_once_and_said_once(what: str, attempts: lis
 def test_a_hub_that_answers_is_asked_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "http://proxy"})
-    with asked_once("nosuch") as why:
+    with offline_reason("nosuch") as why:
         assert (why, constants.HF_HUB_OFFLINE) == ("", False)
 
 
 def test_nobody_is_asked_for_what_is_here(attempts: list[Any], tmp_path: Path) -> None:
-    with asked_once(tmp_path) as why:
+    with offline_reason(tmp_path) as why:
         assert why == ""
     load_host(model="miniature")
     assert attempts == []

@@ -22,7 +22,7 @@ from vldebias.data.dataset import (
 )
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
-from vldebias.edits.hub import asked_once, reason
+from vldebias.edits.hub import offline_reason, reason
 from vldebias.errors import InvalidInputError, need
 from vldebias.pictures import decode
 
@@ -75,7 +75,7 @@ def open_huggingface(
     datasets, folder, where = need("datasets"), Path(root), f"huggingface: {root}"
     source, why = source_of(str(root), config, revision), ""
     try:
-        with asked_once("." if "data_files" in source else root) as why:
+        with offline_reason("." if "data_files" in source else root) as why:
             loaded = datasets.load_dataset(**source, streaming=streaming)
     except (
         OSError,

@@ -24,16 +24,19 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, with_config
 from torch import Tensor
 
 from vldebias import __version__
-from vldebias.edits.hub import WEIGHTS, card, find_folder, push_to_hub
+from vldebias.edits.card import model_card
+from vldebias.edits.hub import WEIGHTS, find_folder, push_to_hub
 from vldebias.errors import InvalidInputError
 from vldebias.files import add_tensors, write_atomically
 
-# rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more
+# Rounding to bfloat16 moves a tensor by 1.6e-3 of its norm; fine-tuning by a per cent or more.
 _TOLERANCE = 5e-3
-_TOLERANCE_OF_ONE = 1.5e-2  # for a single tensor: rounding reaches it in none of a million
-_TOLERANCE_OF_TEXTS = (
-    4e-2  # bfloat16 moves what an encoder makes of a text by 1 to 2 per cent of its length
-)
+# For a single tensor: rounding reaches it in none of a million.
+_TOLERANCE_OF_TENSOR = 1.5e-2
+# bfloat16 moves the embedding of a text by 1 to 2 per cent of its length.
+_TOLERANCE_OF_TEXT = 4e-2
+# Numbers of a tensor are compared relative to its norm, but not to a smaller one than this.
+_SMALLEST_NORM = 1e-3
 
 _Lam = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -59,15 +62,29 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         None."""
         if other is None:
             return True
-        mine, others = np.array(self.tensors), np.array(other.tensors)
-        if self.structure != other.structure or mine.shape != others.shape:
+        if self.structure != other.structure or len(self.tensors) != len(other.tensors):
             return False
-        off = np.abs(mine - others) / np.maximum(np.maximum(mine, others)[:, :1], 1e-3)
-        if off.max() > _TOLERANCE_OF_ONE or np.sqrt(np.square(off).mean(0)).max() > _TOLERANCE:
+        return self._tensors_match(other) and self._texts_match(other)
+
+    def _tensors_match(self, other: Fingerprint) -> bool:
+        """Return whether the numbers of all tensors agree to what rounding to bfloat16 moves."""
+        numbers = np.array(self.tensors)
+        other_numbers = np.array(other.tensors)
+        norms = np.maximum(numbers, other_numbers)[:, :1]
+        deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
+        if deviation.max() > _TOLERANCE_OF_TENSOR:
             return False
-        both = zip(self.texts, other.texts, strict=False)
-        near = all(math.dist(a, b) <= _TOLERANCE_OF_TEXTS * math.hypot(*a) for a, b in both)
-        return near or not self.same_adapters(other)
+        root_mean_square = np.sqrt(np.square(deviation).mean(0))
+        return bool(root_mean_square.max() <= _TOLERANCE)
+
+    def _texts_match(self, other: Fingerprint) -> bool:
+        """Return whether texts are embedded alike, as far as the adapters of both are the same."""
+        if not self.same_adapters(other):
+            return True  # adapters move the embeddings of texts, and do not make the weights differ
+        for text, other_text in zip(self.texts, other.texts, strict=False):
+            if math.dist(text, other_text) > _TOLERANCE_OF_TEXT * math.hypot(*text):
+                return False
+        return True
 
     def same_adapters(self, other: Fingerprint | None) -> bool:
         """Return whether both have the same adapters, or none; True if the other is None."""
@@ -184,28 +201,38 @@ class Edit(ABC):
         Raises:
             InvalidInputError: wrong axes, dtypes or values.
         """
-        sizes: dict[str, int] = {}
+        size_of_axis: dict[str, int] = {}
         for name, axes in self.axes.items():
-            tensor, expected = getattr(self, name), axes.split()
-            shape, fits = (
-                tuple(tensor.shape),
-                tensor.ndim == len(expected) and self.dtype in (None, tensor.dtype),
+            self._check_axes(name, axes.split(), size_of_axis)
+            self._check_finite(name)
+        if "d" in size_of_axis:
+            object.__setattr__(self, "dim", size_of_axis["d"])
+
+    def _check_axes(self, name: str, axes: list[str], size_of_axis: dict[str, int]) -> None:
+        """Refuse a tensor of other axes or another dtype; sizes of new axes are added to
+        `size_of_axis`."""
+        tensor = getattr(self, name)
+        fits = tensor.ndim == len(axes) and self.dtype in (None, tensor.dtype)
+        if fits:
+            for axis, size in zip(axes, tensor.shape, strict=True):
+                fits = fits and size_of_axis.setdefault(axis, size) == size
+        if not fits:
+            dtype = self.dtype or "any dtype"
+            raise InvalidInputError(
+                f"{name}: expected a tensor ({', '.join(axes)}) of {dtype}, sizes {size_of_axis};"
+                f" got {tensor.dtype} {tuple(tensor.shape)}"
             )
-            if not fits or any(
-                sizes.setdefault(a, n) != n for a, n in zip(expected, shape, strict=True)
-            ):
-                wanted = f"({', '.join(expected)}) of {self.dtype or 'any dtype'}, sizes {sizes}"
-                raise InvalidInputError(
-                    f"{name}: expected a tensor {wanted}; got {tensor.dtype} {shape}"
-                )
-            if bad := int((~tensor.isfinite()).sum()):
-                raise InvalidInputError(
-                    f"{type(self).__name__} ({self.method}): {name!r} {shape} holds {bad} NaN or"
-                    " infinite values; expected finite ones; look for rows of zeros or NaN in what"
-                    " it was fitted to"
-                )
-        if "d" in sizes:
-            object.__setattr__(self, "dim", sizes["d"])
+
+    def _check_finite(self, name: str) -> None:
+        """Refuse a tensor with NaN or infinite values."""
+        tensor = getattr(self, name)
+        bad = int((~tensor.isfinite()).sum())
+        if bad:
+            raise InvalidInputError(
+                f"{type(self).__name__} ({self.method}): {name!r} {tuple(tensor.shape)} holds"
+                f" {bad} NaN or infinite values; expected finite ones; look for rows of zeros or"
+                " NaN in what it was fitted to"
+            )
 
     @abstractmethod
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
@@ -221,17 +248,16 @@ class Edit(ABC):
         1]."""
         if isinstance(strength, (bool, str)) or not 0 <= strength <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {strength!r}")
-        if (
-            not isinstance(z, Tensor)
-            or z.ndim == 0
-            or z.shape[-1] != self.dim
-            or not z.is_floating_point()
-        ):
-            came = f"{z.dtype} {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
-            raise InvalidInputError(
-                f"expected float embeddings (..., {self.dim}), got {came}; the edit was fitted for"
-                f" {self.where()}"
-            )
+        if not isinstance(z, Tensor):
+            received = type(z).__name__
+        elif z.ndim and z.shape[-1] == self.dim and z.is_floating_point():
+            return
+        else:
+            received = f"{z.dtype} {tuple(z.shape)}"
+        raise InvalidInputError(
+            f"expected float embeddings (..., {self.dim}), got {received}; the edit was fitted for"
+            f" {self.where()}"
+        )
 
     def settings(self) -> dict[str, Any]:
         """Return the other fields, which are saved with the tensors."""
@@ -272,7 +298,7 @@ class Edit(ABC):
             kind=self.kind, provenance=self.provenance, settings=self.settings()
         ).model_dump_json()
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
-        write_atomically(folder / "README.md", card(self))
+        write_atomically(folder / "README.md", model_card(self))
         write_atomically(folder / WEIGHTS, save(tensors, metadata=header))
         return folder
 
@@ -287,41 +313,39 @@ class Edit(ABC):
             InvalidInputError: no such folder or repository, damaged files, or an edit of another
                 kind.
         """
-        from safetensors import SafetensorError, safe_open
-
         weights = find_folder(directory_or_repo, revision) / WEIGHTS
+        header, tensors = _read_tensors(weights)
         try:
-            with safe_open(weights, framework="pt") as file:
-                header = file.metadata() or {}
-                # A mapped file is not aligned as torch allocates, which would change products in
-                # the last bit.
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise InvalidInputError(
-                f"{weights}: missing or unreadable ({error}); save the projection again"
-            ) from None
-        try:
-            text = header.get("config", "")
-            if header.get("sha256") != _digest(text, tensors):
-                raise ValueError("damaged: content and digest do not match")
-            config = _Config.model_validate_json(text)
-            kind: Any = Edit.kinds.get(config.kind)
-            if kind is None or not issubclass(kind, cls):
-                known = sorted(name for name, one in Edit.kinds.items() if issubclass(one, cls))
-                raise ValueError(
-                    f"holds an edit of kind {config.kind!r}; expected {' or '.join(known)}; "
-                    "vldebias.load_edit reads every kind that is installed"
-                )
-            if tensors.keys() != kind.axes.keys():
-                raise ValueError(
-                    f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}"
-                )
-            settings = dict(_settings_of(kind).model_validate(config.settings))
-            edit: Self = kind(**tensors, **settings, provenance=config.provenance)
+            return cls._rebuild(header, tensors)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"{weights}: {error}; save the edit or download it again"
             ) from None
+
+    @classmethod
+    def _rebuild(cls, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Self:
+        """Return the edit that a file's header and tensors describe.
+
+        Raises:
+            TypeError, ValueError: damaged content, an edit of another kind, or other tensors.
+        """
+        config_text = header.get("config", "")
+        if header.get("sha256") != _digest(config_text, tensors):
+            raise ValueError("damaged: content and digest do not match")
+        config = _Config.model_validate_json(config_text)
+        kind: Any = Edit.kinds.get(config.kind)
+        if kind is None or not issubclass(kind, cls):
+            expected = [name for name, known in Edit.kinds.items() if issubclass(known, cls)]
+            raise ValueError(
+                f"holds an edit of kind {config.kind!r}; expected {' or '.join(sorted(expected))}; "
+                "vldebias.load_edit reads every kind that is installed"
+            )
+        if tensors.keys() != kind.axes.keys():
+            raise ValueError(
+                f"expected the tensors {', '.join(kind.axes)}, got {', '.join(tensors)}"
+            )
+        settings = dict(_settings_of(kind).model_validate(config.settings))
+        edit: Self = kind(**tensors, **settings, provenance=config.provenance)
         return edit
 
 
@@ -338,14 +362,14 @@ class Rowwise(Edit):
         """Return changed embeddings (..., d) of texts, or of images, in the shape, dtype and device
         of `z`."""
         self.check_input(z, strength)
+        if strength == 0:
+            return z
         rows = z.detach().cpu().double().reshape(-1, self.dim)
         length = rows.norm(dim=1, keepdim=True)
-        turned = None if strength == 0 else self._turned(rows / length.clamp(min=1e-12), image)
-        return (
-            z
-            if turned is None
-            else torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
-        )
+        turned = self._turned(rows / length.clamp(min=1e-12), image)
+        if turned is None:
+            return z
+        return torch.lerp(rows, length * turned, strength).reshape(z.shape).to(z)
 
     def image(self, x: Tensor, strength: float = 1.0) -> Tensor:
         """Return changed image embeddings (..., d)."""
@@ -355,10 +379,11 @@ class Rowwise(Edit):
 @cache
 def _settings_of(kind: type[Edit]) -> type[BaseModel]:
     """Return a model of the fields that are neither tensors nor the provenance."""
-    types, settings = get_type_hints(kind), dict[str, Any]()
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.init and one.name not in {*kind.axes, "provenance"}:
-            settings[one.name] = (types[one.name], ...)
+    types = get_type_hints(kind)
+    settings = dict[str, Any]()
+    for setting in fields(kind):  # type: ignore[arg-type]
+        if setting.init and setting.name not in {*kind.axes, "provenance"}:
+            settings[setting.name] = (types[setting.name], ...)
     return create_model(kind.__name__, **settings)
 
 
@@ -370,6 +395,29 @@ class _Config(BaseModel, extra="forbid"):
     provenance: Provenance
     settings: dict[str, Any] = {}
     vldebias_version: str = __version__
+
+
+def _read_tensors(weights: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the header and the tensors of a safetensors file.
+
+    Raises:
+        InvalidInputError: the file is missing or cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(weights, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {}
+            for name in file.keys():  # noqa: SIM118 (the file is no mapping)
+                # A mapped file is not aligned as torch allocates, which would change products in
+                # the last bit.
+                tensors[name] = file.get_tensor(name).clone()
+    except (OSError, SafetensorError) as error:
+        raise InvalidInputError(
+            f"{weights}: missing or unreadable ({error}); save the projection again"
+        ) from None
+    return header, tensors
 
 
 def _digest(config: str, tensors: Mapping[str, Tensor]) -> str:

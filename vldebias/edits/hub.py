@@ -11,7 +11,7 @@ import os
 import socket
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ThreadPool
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from vldebias import __version__
+from vldebias.edits.card import WEIGHTS, model_card
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from vldebias.edits.edit import Edit
 
-WEIGHTS = "projection.safetensors"
 _PATIENCE = 3.0  # seconds for the hub to answer; the libraries ask for a minute before they give up
 
 NO_CODE: dict[str, Any] = {"trust_remote_code": False}
@@ -34,7 +34,7 @@ code at a "y"."""
 
 
 @contextmanager
-def asked_once(name: str | Path | None = None) -> Iterator[str]:
+def offline_reason(name: str | Path | None = None) -> Iterator[str]:
     """Check whether the hub answers and yield the reason if not, else ""; without it libraries only
     read their caches.
 
@@ -45,20 +45,34 @@ def asked_once(name: str | Path | None = None) -> Iterator[str]:
         return
     from huggingface_hub import constants
 
-    before, server = constants.HF_HUB_OFFLINE, urlsplit(constants.ENDPOINT)
-    why = "HF_HUB_OFFLINE is set" if before else f"{server.hostname} does not answer"
-    if not before and urllib.request.getproxies().get("https"):
-        why = ""  # a proxy knows names that this machine does not
-    elif not before:  # in a thread, since looking up a name has no time limit of its own
-        address = server.hostname, server.port or (80 if server.scheme == "http" else 443)
-        with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
-            pool.apply_async(socket.create_connection, (address, _PATIENCE)).get(_PATIENCE).close()
-            why = ""
-    constants.HF_HUB_OFFLINE = bool(why)  # read at every request
+    was_offline = constants.HF_HUB_OFFLINE
+    why_offline = ""
+    if was_offline:
+        why_offline = "HF_HUB_OFFLINE is set"
+    elif not _answers(constants.ENDPOINT):
+        why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
+    constants.HF_HUB_OFFLINE = bool(why_offline)  # read at every request
     try:
-        yield why
+        yield why_offline
     finally:
-        constants.HF_HUB_OFFLINE = before
+        constants.HF_HUB_OFFLINE = was_offline
+
+
+def _answers(endpoint: str) -> bool:
+    """Return whether a server accepts a connection within some seconds, or a proxy is asked."""
+    if urllib.request.getproxies().get("https"):
+        return True  # a proxy knows names that this machine does not
+    server = urlsplit(endpoint)
+    port = server.port
+    if port is None:
+        port = 80 if server.scheme == "http" else 443
+    # In a thread, since looking up a name has no time limit.
+    with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
+        arguments = ((server.hostname, port), _PATIENCE)
+        connection = pool.apply_async(socket.create_connection, arguments)
+        connection.get(_PATIENCE).close()
+        return True
+    return False
 
 
 def reason(error: BaseException) -> str:
@@ -85,7 +99,7 @@ def find_folder(name: str | Path, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        with asked_once():
+        with offline_reason():
             return Path(
                 snapshot_download(str(name), revision=revision, allow_patterns=[f"*{WEIGHTS}"])
             )
@@ -108,48 +122,21 @@ def push_to_hub(
     """
     import huggingface_hub
 
-    given: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
-    with tempfile.TemporaryDirectory() as made:
-        for role, edit in given.items():
-            edit.save_pretrained(Path(made) / role)
-        Path(made, "README.md").write_text(
-            card(edit, [role for role in given if role]), encoding="utf-8"
-        )
+    edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    with tempfile.TemporaryDirectory() as folder:
+        for role, edit in edit_of_role.items():
+            edit.save_pretrained(Path(folder) / role)
+        roles = [role for role in edit_of_role if role]
+        Path(folder, "README.md").write_text(model_card(edit, roles), encoding="utf-8")
         try:
             repo = huggingface_hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
             message = f"Upload an edit (vldebias {__version__})"
-            return str(
-                huggingface_hub.upload_folder(
-                    repo_id=repo, folder_path=made, commit_message=message
-                )
+            commit_url = huggingface_hub.upload_folder(
+                repo_id=repo, folder_path=folder, commit_message=message
             )
+            return str(commit_url)
         except (OSError, ValueError, huggingface_hub.errors.HTTPError) as error:
             raise InvalidInputError(
                 f"{repo_id}: not uploaded: {reason(error)}; expected a connection to the hub and a"
                 " token with write access (`hf auth login`, or HF_TOKEN)"
             ) from error
-
-
-def card(edit: Edit, roles: Sequence[str] = ()) -> str:
-    """Return the text of the model card: which model the edit was fitted on, and how to attach
-    it."""
-    origin = edit.provenance
-    return f"""---
-library_name: vldebias
-tags:
-- fairness
-- vision-language
----
-# {origin.prompts or "An edit"} for {origin.model_id or "a model without a name"}
-
-An edit of text embeddings ({origin.method}) that mitigates what its prompt set describes, made
-with vldebias
-{__version__}. It mitigates and does not remove bias: measure before and after on your own data.
-
-    import vldebias
-    attachment = vldebias.debias(model, vldebias.load_edit("this repository or folder"))
-
-It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}.
-Prompt set:
-`{origin.prompts}` (hash `{origin.prompts_hash}`). The header of `{WEIGHTS}` has the rest.
-"""

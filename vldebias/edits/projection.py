@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -61,14 +61,15 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     """
     if not groups or min(map(len, groups)) < 2:
         raise InvalidInputError(
-            f"groups: expected two or more rows in each, got {[len(one) for one in groups]}"
+            f"groups: expected two or more rows in each, got {[len(group) for group in groups]}"
         )
     rows = []
     for group in groups:
         k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
         contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
         rows.append(math.sqrt(len(group)) * contrasts)
-    return torch.cat(rows) / math.sqrt(sum(math.comb(len(group), 2) for group in groups))
+    pairs = sum(math.comb(len(group), 2) for group in groups)
+    return torch.cat(rows) / math.sqrt(pairs)
 
 
 def span_of(rows: Tensor) -> Tensor:
@@ -126,15 +127,13 @@ class CalibratedProjection(Edit):
 
         With the other arguments it is the projection that has these factors, without a fit.
         """
-        self._given = lam
+        self._requested_lam = lam
         self._cast: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
         if provenance is not None:
-            self.left, self.right, self.provenance, self.spurious_rank = (
-                left,
-                right,
-                provenance,
-                spurious_rank,
-            )
+            self.left = left
+            self.right = right
+            self.provenance = provenance
+            self.spurious_rank = spurious_rank
             self.__post_init__()
 
     @classmethod
@@ -155,13 +154,21 @@ class CalibratedProjection(Edit):
         Raises:
             InvalidInputError: wrong shapes, NaN, negative `lam`, or nothing to remove.
         """
-        several = pairs if isinstance(pairs, (list, tuple)) else [] if pairs is None else [pairs]
-        read = [_float64(one, "pairs", "(n, 2, d)") for one in several]
-        scatters = [(one[:, 0] - one[:, 1]) / math.sqrt(len(one)) for one in read]
-        removed = None if spurious is None else _float64(spurious, "spurious", "(m, d)")
-        self.__dict__ = vars(
-            self.solve(scatters, removed, self._given)
-        )  # nothing is left of an earlier fit
+        if pairs is None:
+            pairs_of_attributes: Sequence[Array] = []
+        elif isinstance(pairs, (list, tuple)):
+            pairs_of_attributes = pairs
+        else:
+            pairs_of_attributes = [pairs]  # type: ignore[list-item]
+        scatters = []
+        for values in pairs_of_attributes:
+            rows = _float64(values, "pairs", "(n, 2, d)")
+            scatters.append((rows[:, 0] - rows[:, 1]) / math.sqrt(len(rows)))
+        spurious_rows = None
+        if spurious is not None:
+            spurious_rows = _float64(spurious, "spurious", "(m, d)")
+        solution = self.solve(scatters, spurious_rows, self._requested_lam)
+        self.__dict__ = vars(solution)  # nothing of an earlier fit remains
         return self
 
     def transform(self, z: Any) -> Any:
@@ -170,12 +177,11 @@ class CalibratedProjection(Edit):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of the constructor."""
-        return {"lam": self._given}
+        return {"lam": self._requested_lam}
 
     @classmethod
-    @torch.inference_mode(
-        False
-    )  # a projection fitted inside inference mode must serve calls with gradients
+    # A projection that was fitted inside inference mode must serve calls with gradients.
+    @torch.inference_mode(False)
     def solve(
         cls, scatters: Sequence[Tensor], spurious: Tensor | None = None, lam: Weights = 1000.0
     ) -> CalibratedProjection:
@@ -187,44 +193,36 @@ class CalibratedProjection(Edit):
         Raises:
             InvalidInputError: as of `fit`.
         """
-        lams = lam if isinstance(lam, (list, tuple)) else [lam] * len(scatters)
-        fits = all(isinstance(x, (int, float, np.number)) and 0 <= x < math.inf for x in lams)
-        if not fits or len(lams) != len(scatters):
-            expected = (
-                f"expected finite numbers >= 0, one value or one per attribute ({len(scatters)})"
-            )
-            raise InvalidInputError(f"lam: {expected}, got {lam!r}")
-        given = [*scatters] if spurious is None else [*scatters, spurious]
-        widths, bad = (
-            {rows.shape[1] for rows in given},
-            sum(int((~rows.isfinite()).sum()) for rows in given),
-        )
-        if len(widths) > 1 or bad:
-            said = f"got widths {sorted(widths)}, and {bad} values are NaN or infinite"
-            raise InvalidInputError(
-                f"pairs and spurious: expected finite embeddings of one model; {said}"
-            )
-        rows = [
-            one * math.sqrt(x) for one, x in zip(scatters, lams, strict=True) if x > 0 and one.any()
-        ]
-        basis = span_of(spurious) if spurious is not None and spurious.any() else None
-        if basis is None and not rows:
+        lams = _weights(lam, len(scatters))
+        _check_rows(scatters, spurious)
+        weighted_rows = []
+        for rows, weight in zip(scatters, lams, strict=True):
+            if weight > 0 and rows.any():
+                weighted_rows.append(rows * math.sqrt(weight))
+        basis = None
+        if spurious is not None and spurious.any():
+            basis = span_of(spurious)
+        if basis is None and not weighted_rows:
             raise NothingToRemoveError(
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        left = right = _root(torch.cat(rows or [given[0][:0]]))
-        if basis is not None:
-            left, right = (
-                torch.cat([basis, left - basis @ (basis.T @ left)], 1),
-                torch.cat([basis, right], 1),
-            )
-        if left.shape[1] >= len(left):
-            left, right = left @ right.T, torch.eye(len(left), dtype=left.dtype)
-        method = "orth" if not rows else "cali" if basis is None else "orth-cali"
-        weights = tuple(map(float, lams)) or (0.0,)
-        origin = Provenance(method, weights if len({*weights}) > 1 else weights[0])
-        return cls(lam, left, right, origin, 0 if basis is None else basis.shape[1])
+        left, right = _factors(weighted_rows, basis)
+
+        # Which of the two terms there is names the method.
+        if not weighted_rows:
+            method = "orth"
+        elif basis is None:
+            method = "cali"
+        else:
+            method = "orth-cali"
+        recorded_lam: float | tuple[float, ...] = lams
+        if not lams:
+            recorded_lam = 0.0
+        elif len(set(lams)) == 1:
+            recorded_lam = lams[0]
+        spurious_rank = 0 if basis is None else basis.shape[1]
+        return cls(lam, left, right, Provenance(method, recorded_lam), spurious_rank)
 
     @property
     def rank(self) -> int:
@@ -254,38 +252,50 @@ class CalibratedProjection(Edit):
                 "this projection is not fitted; call .fit(pairs, spurious) first"
             )
         if isinstance(z, np.ndarray):
-            return z if strength == 0 else self(torch.from_numpy(z.copy()), strength).numpy()
+            if strength == 0:
+                return z
+            return self(torch.from_numpy(z.copy()), strength).numpy()
         self.check_input(z, strength)
         if strength == 0 or not self.left.numel():
             return z
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        key = (wide.device, wide.dtype)
-        if key not in self._cast:
-            with torch.inference_mode(False):  # kept for later calls, which may need gradients of z
-                self._cast[key] = (self.left.to(*key), self.right.to(*key))
-        left, right = self._cast[key]
-        # Autocast would round the two products to half precision; devices that have none (meta)
-        # need no guard.
-        available = torch.amp.is_autocast_available(z.device.type)
-        with torch.autocast(z.device.type, enabled=False) if available else nullcontext():
+        left, right = self._factors_at(wide.device, wide.dtype)
+        with _without_autocast(z.device.type):
             return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
+
+    def _factors_at(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return both factors on a device and in a dtype, which are kept for later calls."""
+        key = (device, dtype)
+        if key not in self._cast:
+            with torch.inference_mode(False):  # a later call may need gradients of z
+                self._cast[key] = (self.left.to(*key), self.right.to(*key))
+        return self._cast[key]
 
     def __repr__(self) -> str:
         if "left" not in vars(self):
-            return f"CalibratedProjection(lam={self._given}), not fitted"
+            return f"CalibratedProjection(lam={self._requested_lam}), not fitted"
         if not self.rank:
             choice = self.provenance.choice
-            return f"no edit ({self.method}{f': {choice.reason}' if choice else ''})"
+            if choice is None:
+                return f"no edit ({self.method})"
+            return f"no edit ({self.method}: {choice.reason})"
         return (
             f"CalibratedProjection({self.method}, lam={self.lam}, rank={self.rank}, {self.where()})"
         )
 
     def at_multiple(self, t: float) -> CalibratedProjection:
         """Return (I + t S)^-1 for a projection (I + S)^-1 without P0: the same method with every
-        lam times t."""
-        c, along = self._shrunk
-        root = along * (t * c / ((1 - c).clamp(min=_EPS) + t * c)).sqrt()
-        lam = tuple(t * x for x in self.lam) if isinstance(self.lam, tuple) else t * self.lam
+        lam times t.
+
+        An eigenvalue c = s / (1 + s) of I - P* becomes t s / (1 + t s) = t c / (1 - c + t c).
+        """
+        c, directions = self._shrunk
+        eigenvalues = t * c / ((1 - c).clamp(min=_EPS) + t * c)
+        root = directions * eigenvalues.sqrt()
+        if isinstance(self.lam, tuple):
+            lam: Any = tuple(t * weight for weight in self.lam)
+        else:
+            lam = t * self.lam
         return CalibratedProjection(lam, root, root, replace(self.provenance, lam=lam))
 
     @cached_property
@@ -299,25 +309,96 @@ class CalibratedProjection(Edit):
 def _float64(values: Any, name: str, shape: str) -> Tensor:
     """Return `values` as a float64 tensor on the CPU, not empty, with as many axes as `shape`
     names."""
-    # A copy of an ndarray, since torch cannot view read-only arrays or negative strides.
-    tensor = torch.from_numpy(values.copy()) if isinstance(values, np.ndarray) else values
-    fits = isinstance(tensor, Tensor) and tensor.numel() and tensor.ndim == shape.count(",") + 1
-    if not fits or (tensor.ndim == 3 and tensor.shape[1] != 2):
-        came = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(values).__name__
+    if isinstance(values, np.ndarray):
+        # A copy, since torch cannot view read-only arrays or negative strides.
+        values = torch.from_numpy(values.copy())
+    if not isinstance(values, Tensor):
+        received: Any = type(values).__name__
+    else:
+        received = tuple(values.shape)
+        fits = values.numel() > 0 and values.ndim == shape.count(",") + 1
+        is_pair = values.ndim != 3 or values.shape[1] == 2
+        if fits and is_pair:
+            return values.detach().to("cpu", torch.float64)
+    raise InvalidInputError(
+        f"{name}: expected a non-empty tensor or ndarray {shape}, got {received}"
+    )
+
+
+def _weights(lam: Weights, attributes: int) -> tuple[float, ...]:
+    """Return the weight of each attribute.
+
+    Raises:
+        InvalidInputError: a weight that is negative, infinite or no number, or too many or too few.
+    """
+    lams: list[Any] = list(lam) if isinstance(lam, (list, tuple)) else [lam] * attributes
+    if len(lams) != attributes or not all(map(_is_weight, lams)):
         raise InvalidInputError(
-            f"{name}: expected a non-empty tensor or ndarray {shape}, got {came}"
+            f"lam: expected finite numbers >= 0, one value or one per attribute ({attributes}), got"
+            f" {lam!r}"
         )
-    return tensor.detach().to("cpu", torch.float64)
+    return tuple(map(float, lams))
+
+
+def _is_weight(value: Any) -> bool:
+    """Return whether a value is a finite number that is not negative."""
+    return isinstance(value, (int, float, np.number)) and bool(0 <= value < math.inf)
+
+
+def _check_rows(scatters: Sequence[Tensor], spurious: Tensor | None) -> None:
+    """Refuse rows of several widths, and NaN or infinite values."""
+    matrices = [*scatters]
+    if spurious is not None:
+        matrices.append(spurious)
+    widths = {rows.shape[1] for rows in matrices}
+    bad = sum(int((~rows.isfinite()).sum()) for rows in matrices)
+    if len(widths) > 1 or bad:
+        raise InvalidInputError(
+            "pairs and spurious: expected finite embeddings of one model; got widths"
+            f" {sorted(widths)}, and {bad} values are NaN or infinite"
+        )
+
+
+def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return L and R (d, rank) with P* = I - L R^T.
+
+    weighted_rows: scatters (n, d) times the root of their lam. basis: orthonormal columns (d, m)
+    of the span that P0 removes; at least one of the two is there.
+    """
+    if basis is None:
+        right = _root(torch.cat(list(weighted_rows)))
+        left = right
+    elif not weighted_rows:
+        left = basis
+        right = basis
+    else:
+        root = _root(torch.cat(list(weighted_rows)))
+        left = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
+        right = torch.cat([basis, root], 1)
+    if left.shape[1] < len(left):
+        return left, right
+    # As many columns as the width: the dense matrix is no larger than the factors.
+    return left @ right.T, torch.eye(len(left), dtype=left.dtype)
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which products are not rounded to half precision.
+
+    A device that has no autocast (meta) needs no guard.
+    """
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 def _root(rows: Tensor) -> Tensor:
     """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d)."""
-    if (
-        float(rows.square().sum()) * _EPS > _ROUNDED
-    ):  # beside so much the 1 of I is rounded away; c has it in full
+    if float(rows.square().sum()) * _EPS > _ROUNDED:
+        # Beside values so large the 1 of I is rounded away; s / sqrt(s^2 + 1) has it in full.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]
-        return vh[keep].T * (sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma)))
+        sines = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
+        return vh[keep].T * sines
     if len(rows) > rows.shape[1]:
         rows = torch.linalg.qr(rows, mode="r").R  # the same X^T X
     gram = rows @ rows.T

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from vldebias import miniature
-from vldebias.edits.hub import NO_CODE, asked_once, reason
+from vldebias.edits.hub import NO_CODE, offline_reason, reason
 from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
@@ -70,7 +70,7 @@ def load_host(
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
     name, weights = pipeline or model or "", getattr(torch, dtype or "float32")
     shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
-    with asked_once(
+    with offline_reason(
         "." if name == "miniature" else pretrained or name.removeprefix("local-dir:")
     ) as why:
         try:

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch.nn.functional import normalize
 
 from vldebias.data import UNKNOWN, Labels
-from vldebias.edits.hub import NO_CODE, asked_once, reason
+from vldebias.edits.hub import NO_CODE, offline_reason, reason
 from vldebias.errors import InvalidInputError, need, warn
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.host import weights_fingerprint
@@ -165,7 +165,7 @@ def _from_hub(name: str, session: Opener, kind: str, processor: str, **how: Any)
     """Load a model of transformers and its processor, by the names of their classes."""
     transformers = need("transformers")
     try:
-        with asked_once(name):
+        with offline_reason(name):
             model = getattr(transformers, kind).from_pretrained(name, **NO_CODE, **how)
             model = model.to(session.options.device).eval()
             return model, getattr(transformers, processor).from_pretrained(name, **NO_CODE)

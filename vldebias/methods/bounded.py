@@ -71,7 +71,8 @@ def bounded(
 def largest(holds: Callable[[float], bool]) -> float:
     """Return the largest t in (0, 1) with `holds(t)`, which must be true near 0 and false beyond
     some t."""
-    low, high = 0.1, 1.0
+    low = 0.1
+    high = 1.0
     while not holds(low):
         low, high = low / 10, low
     for _ in range(_STEPS):

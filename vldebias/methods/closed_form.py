@@ -77,11 +77,9 @@ class ClosedForm(Method):
         removed = [parts[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
         default = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
-        lam, scatters, lams = (
-            default if problem.lam is None else problem.lam,
-            list[Tensor](),
-            list[float](),
-        )
+        lam = default if problem.lam is None else problem.lam
+        scatters = list[Tensor]()
+        lams = list[float]()
         for term in (term for term in self.terms if term.weighted):
             rows = parts[term]
             if term.need is Need.IMAGES and span is not None and span.any():
@@ -155,7 +153,8 @@ IMAGES = Term(
     ],
     weighted=True,
 )
-_PAPER, _OWN = "Chuang et al., 2023", "this package"
+_PAPER = "Chuang et al., 2023"
+_OWN = "this package"
 _MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022"
 NONE = ClosedForm("none", "none", "", "0.6")
 ORTH = ClosedForm(

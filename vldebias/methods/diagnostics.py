@@ -34,7 +34,8 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
             different images or texts.
     """
     rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
-    dim, total = rows.shape[1], float(rows.square().sum())
+    dim = rows.shape[1]
+    total = float(rows.square().sum())
     _, singular, directions = torch.linalg.svd(about, full_matrices=False)
     held = singular.square().cumsum(0) / singular.square().sum()
     if total <= 1e-12 * len(rows) or float(singular.sum()) <= 1e-9:

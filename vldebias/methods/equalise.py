@@ -85,9 +85,11 @@ class ImageSplit:
         found = (
             found[paired] if paired.any() else found.sum(0, keepdim=True)
         )  # all classes are pooled
-        counts, sums = found[..., 0], found[..., 1:]
+        counts = found[..., 0]
+        sums = found[..., 1:]
         i, j = torch.combinations(torch.arange(a)).T
-        n_i, n_j = counts.T[i], counts.T[j]
+        n_i = counts.T[i]
+        n_j = counts.T[j]
         own = (
             (torch.minimum(n_i, n_j) >= _FEWEST) * n_i * n_j / (n_i + n_j).clamp(min=_TINY)
         )  # (p, k)
@@ -98,8 +100,11 @@ class ImageSplit:
                 f" {seen}; pass more"
             )
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)
-        raw, own, texts = (means[i] - means[j])[known], own[known], (texts[i] - texts[j])[known]
-        n, parts = counts.sum(), (counts > 0).sum()
+        raw = (means[i] - means[j])[known]
+        own = own[known]
+        texts = (texts[i] - texts[j])[known]
+        n = counts.sum()
+        parts = (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
         noise = (n - explained).clamp(min=0) / (
             n - parts
@@ -111,7 +116,8 @@ class ImageSplit:
         texts = (p @ (mean * texts).sum(1) / (p @ texts.square().sum(1)).clamp(min=_TINY)) * texts
         beyond = p @ (mean - texts).square().sum(1) / len(p)
         settled = texts + (1 - noise / beyond.clamp(min=_TINY)).clamp(min=0) * (mean - texts)
-        apart, several = raw - mean[:, None], (own > 0).sum(1)
+        apart = raw - mean[:, None]
+        several = (own > 0).sum(1)
         excess = (own * apart.square().sum(2)).sum(1) - (several - 1) * noise
         tau2 = torch.where(
             (several > 1) & (excess > 0), excess / (p - own.square().sum(1) / p), 0.0

@@ -235,7 +235,8 @@ class Problem:
             WideEditWarning: it removes more of a pipeline's text states than shrinking a quarter of
                 all directions by a tenth would.
         """
-        chosen, host = get_method(method), self.host
+        chosen = get_method(method)
+        host = self.host
         chosen.check(self)
         if self.max_loss is not None and not self.neutral:
             raise InvalidInputError(

@@ -80,12 +80,12 @@ class Balanced(Method):
             facts of a prompt allow, as of `vldebias.balance_prompts`.
     """
 
-    name, title, source = (
-        "balanced-prompts",
-        "values stated in the prompts",
-        "prompt augmentation; this package",
-    )
-    color, needs, models = "#31708f", frozenset({Need.VALUES}), False
+    name = "balanced-prompts"
+    title = "values stated in the prompts"
+    source = "prompt augmentation; this package"
+    color = "#31708f"
+    needs = frozenset({Need.VALUES})
+    models = False
 
     shares: Mapping[str, float] | None = None
     seed: int | None = None

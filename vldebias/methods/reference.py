@@ -112,7 +112,9 @@ def labelled(problem: Problem, role: str) -> Labelled:
         InvalidInputError: labels that fit no attribute, have another length, or have one value
             only.
     """
-    given, rows, columns = problem.reference.labels, torch.cat([*problem.reference.batches()]), []
+    given = problem.reference.labels
+    rows = torch.cat([*problem.reference.batches()])
+    columns = []
     for prompts in problem.attributes:
         values = f"the values {[*prompts.attributes]} of {prompts.name}"
         fitting = {
@@ -164,10 +166,8 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
     """Return the n texts of the groups that name one value, and the indices (n,) of their values
     and groups."""
-    values, texts = (
-        [*prompts.attributes],
-        [(text, k) for k, group in enumerate(prompts.groups) for text in group],
-    )
+    values = [*prompts.attributes]
+    texts = [(text, k) for k, group in enumerate(prompts.groups) for text in group]
     said = [
         (text, values.index(own[0]), k)
         for text, k in texts

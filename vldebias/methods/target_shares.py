@@ -89,16 +89,17 @@ class RankShares(Method):
         top: the first results as a fraction of all images, k / n.
     """
 
-    name, title, source, color = (
-        "target-shares",
-        "target shares of a ranking",
-        "this package",
-        "#d67195",
-    )
-    needs, has_lam, pipelines = frozenset({Need.IMAGES, Need.VALUES}), True, False
+    name = "target-shares"
+    title = "target shares of a ranking"
+    source = "this package"
+    color = "#d67195"
+    needs = frozenset({Need.IMAGES, Need.VALUES})
+    has_lam = True
+    pipelines = False
 
     def __init__(self, shares: Mapping[str, float] | None = None, *, top: float = 0.05) -> None:
-        self.shares, self.top = shares, top
+        self.shares = shares
+        self.top = top
 
     def fit(self, problem: Problem, role: str) -> TargetShares:
         """Fit the edit with the moments of the reference images, split by their zero-shot values.
@@ -113,7 +114,8 @@ class RankShares(Method):
                 "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"
                 f" got {self.top}, {lam}"
             )
-        rows, group = torch.cat([*problem.reference.batches()]), torch.zeros(1, dtype=torch.long)
+        rows = torch.cat([*problem.reference.batches()])
+        group = torch.zeros(1, dtype=torch.long)
         for prompts in problem.attributes:
             group = group * len(prompts.attributes) + zero_shot(
                 rows, problem.zero_shot(prompts, role)
@@ -138,10 +140,8 @@ class RankShares(Method):
                 f" {given}"
             )
         count = torch.tensor([len(one) for one in own], dtype=torch.float64)
-        shares, among_all = (
-            torch.tensor([given[name] for name in names], dtype=torch.float64),
-            count / len(rows),
-        )
+        shares = torch.tensor([given[name] for name in names], dtype=torch.float64)
+        among_all = count / len(rows)
         most = {
             n: round(float(x), 3)
             for n, x, s in zip(names, among_all / self.top, shares, strict=True)
@@ -153,11 +153,10 @@ class RankShares(Method):
                 f" be at most {most}; lower these shares, or top"
             )
         i, j = torch.combinations(torch.arange(len(names))).T
-        means, precision = (
-            torch.stack([one.mean(0) for one in own]),
-            count[i] * count[j] / (count[i] + count[j]),
-        )
-        weights, differences = (lam * precision / precision.sum())[:, None], means[i] - means[j]
+        means = torch.stack([one.mean(0) for one in own])
+        precision = count[i] * count[j] / (count[i] + count[j])
+        weights = (lam * precision / precision.sum())[:, None]
+        differences = means[i] - means[j]
         plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
             shares={name: float(given[name]) for name in names},

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from vldebias.edits.hub import NO_CODE, asked_once
+from vldebias.edits.hub import NO_CODE, offline_reason
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.clip.images import JointHost
@@ -145,7 +145,7 @@ class TransformersHost(JointHost):
         if given is None:
             missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
             try:
-                with asked_once(self.model_id):
+                with offline_reason(self.model_id):
                     given = need("transformers").AutoTokenizer.from_pretrained(
                         self.model_id, **NO_CODE
                     )

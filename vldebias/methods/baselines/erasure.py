@@ -57,7 +57,9 @@ class TwoTowers(Rowwise):
         return cls(left, right, torch.stack([one[2] for one in both]), "both" if texts else "image")
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
-        left, right, shift = self.left[int(image)], self.right[int(image)], self.shift[int(image)]
+        left = self.left[int(image)]
+        right = self.right[int(image)]
+        shift = self.shift[int(image)]
         return unit - (unit @ right.T) @ left + shift if image or self.side == "both" else None
 
 
@@ -133,8 +135,10 @@ def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
     Unsure are rows where no value has more than `_SURE`, by the trees that have not seen it;
     without any, all are.
     """
-    ensemble, width = need("sklearn.ensemble"), given.rows.shape[1]
-    importance, unsure = torch.zeros(width, dtype=torch.float64), given.rows[:0]
+    ensemble = need("sklearn.ensemble")
+    width = given.rows.shape[1]
+    importance = torch.zeros(width, dtype=torch.float64)
+    unsure = given.rows[:0]
     for rows, codes in given.known():
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
@@ -173,7 +177,8 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
     fitted to."""
     scale = rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
     with torch.inference_mode(False), torch.enable_grad():
-        inputs, codes = pad(rows / scale, (0, 1), value=1.0), codes.clone()
+        inputs = pad(rows / scale, (0, 1), value=1.0)
+        codes = codes.clone()
         weight = inputs.new_zeros(int(codes.max()) + 1, inputs.shape[1]).requires_grad_()
         optimizer = torch.optim.LBFGS([weight], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -196,7 +201,8 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     Algorithm 1) take the vectors one by one and normalise in between, which changes lengths alone,
     since each basis is orthonormal.
     """
-    q, t = span_of(harmful), span_of(helpful)
+    q = span_of(harmful)
+    t = span_of(helpful)
     return (
         torch.cat([q, -t], 1),
         torch.cat([q, t - q @ (q.T @ t)], 1),
@@ -212,8 +218,13 @@ class RoboShot(Method):
     of two class prompts.
     """
 
-    name, title, source = "roboshot", "RoboShot", "Adila et al., 2024, Algorithm 1"
-    color, needs, pipelines, side = "#66a61e", frozenset({Need.VALUES}), False, "image"
+    name = "roboshot"
+    title = "RoboShot"
+    source = "Adila et al., 2024, Algorithm 1"
+    color = "#66a61e"
+    needs = frozenset({Need.VALUES})
+    pipelines = False
+    side = "image"
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the linear map of images."""
@@ -253,8 +264,12 @@ class FairImagen(Method):
     group.
     """
 
-    name, title, source = "fair-pca", "fair PCA", "Fu et al., 2025 (FairImagen)"
-    color, needs, models = "#cc79a7", frozenset({Need.PAIRS, Need.VALUES}), False
+    name = "fair-pca"
+    title = "fair PCA"
+    source = "Fu et al., 2025 (FairImagen)"
+    color = "#cc79a7"
+    needs = frozenset({Need.PAIRS, Need.VALUES})
+    models = False
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the projection to the states of the prompts that state a value of one attribute.

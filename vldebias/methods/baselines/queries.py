@@ -52,7 +52,8 @@ class HalfWay(Rowwise):
             return None
         along = (unit @ self.basis) @ self.basis.T
         rest = unit - along
-        b, o = along.norm(dim=1, keepdim=True), rest.norm(dim=1, keepdim=True)
+        b = along.norm(dim=1, keepdim=True)
+        o = rest.norm(dim=1, keepdim=True)
         e = b + (1 - o) / b.clamp(min=_NONE)
         left = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)
         turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(
@@ -71,8 +72,10 @@ class Lian(Method):
     is what the authors recommend.
     """
 
-    name, source = "lian", "Lian et al., 2026"
-    color, needs = "#1f9e89", frozenset({Need.VALUES})
+    name = "lian"
+    source = "Lian et al., 2026"
+    color = "#1f9e89"
+    needs = frozenset({Need.VALUES})
 
     def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
         self.side = side
@@ -113,7 +116,8 @@ class Bend(Rowwise):
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
-        bent, values = [], [self.images[self.codes == code] for code in self.codes.unique()]
+        bent = []
+        values = [self.images[self.codes == code] for code in self.codes.unique()]
         for row in unit:
             query = normalize(without(row, self.directions[(self.concepts @ row).argmax()]), dim=0)
             orders = [(own @ query).argsort(descending=True, stable=True) for own in values]
@@ -138,8 +142,11 @@ class BendVLM(Method):
     prompt set replaces the augmentations; the two agree if the set contains the query's concept.
     """
 
-    name, title, source = "bend-vlm", "BendVLM", "Gerych et al., 2024, steps 1 and 2"
-    color, pipelines = "#666666", False
+    name = "bend-vlm"
+    title = "BendVLM"
+    source = "Gerych et al., 2024, steps 1 and 2"
+    color = "#666666"
+    pipelines = False
     needs = frozenset({Need.LABELS, Need.VALUES, Need.PAIRS})
 
     def fit(self, problem: Problem, role: str) -> Edit:

@@ -101,7 +101,8 @@ class EachValue(Method):
     """Take the mean over one wording for each value: "A photo of a male nurse." and "A photo of a
     female nurse."."""
 
-    name, title = "each-value", "mean over a wording for each value"
+    name = "each-value"
+    title = "mean over a wording for each value"
     source, color = "Berg et al., 2022, prompt ensembles; this package", "#17becf"
     needs = frozenset({Need.VALUES})
 
@@ -125,12 +126,10 @@ class Suffix(EachValue):
     """Add a neutral suffix: "A photo of a nurse of any gender."; the set's name has to end in one
     of `ATTRIBUTES`."""
 
-    name, title, source, color = (
-        "suffix",
-        "suffix that names the attribute",
-        "users' habit",
-        "#9c9ede",
-    )
+    name = "suffix"
+    title = "suffix that names the attribute"
+    source = "users' habit"
+    color = "#9c9ede"
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the template of the suffix."""

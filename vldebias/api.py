@@ -4,7 +4,6 @@ related functions."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,59 +80,78 @@ def debias(
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
+
+    # Three things can be attached: edits that were fitted before, a balancer of prompts, or the
+    # edits of a method, which are fitted here.
     if isinstance(prompts, (Edit, Mapping)):
-        if any(given is not None for given in (method, lam, reference, max_loss)):
-            raise InvalidInputError(
-                "got a fitted edit and method, lam, reference or max_loss; leave these out"
-            )
+        for setting in (method, lam, reference, max_loss):
+            if setting is not None:
+                raise InvalidInputError(
+                    "got a fitted edit and method, lam, reference or max_loss; leave these out"
+                )
         return _attach_fitted(target, prompts, strength, keep_stated, side)
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
-    balanced = _balanced(problem, chosen, by_default=method is None)
+    balanced = _balancing_method(problem, chosen, is_default=method is None)
     if balanced is not None:
         return _attach_balanced(problem, balanced, strength, keep_stated, negative)
     if target.generative and method is None:
         _say_why_prompts_are_not_balanced(target)
-    edits = _fit_by_role(problem, chosen)
-    moved = _moved(target, edits, side)
-    if moved is not target:
-        edits = Attachment.placed(moved, edits)
-    words = problem.stated_words if keep_stated else ()
-    return Attachment(moved, edits, strength=strength, stated_words=words, label=problem.label)
+    return _fit_and_attach(problem, chosen, strength, keep_stated, side)
+
+
+def _fit_and_attach(
+    problem: Problem, method: Method, strength: float, keep_stated: bool, side: str | None
+) -> Attachment:
+    """Fit an edit for each role and attach them."""
+    edits = _fit_by_role(problem, method)
+    target = _at_side_of_edits(problem.host, edits, side)
+    if target is not problem.host:
+        edits = Attachment.placed(target, edits)
+    stated_words = problem.stated_words if keep_stated else ()
+    return Attachment(
+        target, edits, strength=strength, stated_words=stated_words, label=problem.label
+    )
 
 
 def _attach_fitted(
     target: Host,
-    given: Edit | Mapping[str, Edit],
+    fitted: Edit | Mapping[str, Edit],
     strength: float,
     keep_stated: bool,
     side: str | None,
 ) -> Attachment:
     """Attach edits that were fitted before, by role or one for all roles."""
-    edits = dict(given) if isinstance(given, Mapping) else {target.roles[0]: given}
-    words = list[str]()
-    if keep_stated:
-        words = list(chain.from_iterable(edit.stated_words for edit in edits.values()))
-    labels = [edit.provenance.prompts or "projection" for edit in edits.values()]
-    target = _moved(target, edits, side)
+    if isinstance(fitted, Mapping):
+        edits = dict(fitted)
+    else:
+        edits = {target.roles[0]: fitted}
+    stated_words: dict[str, None] = {}  # each word and label once, in order
+    labels: dict[str, None] = {}
+    for edit in edits.values():
+        labels[edit.provenance.prompts or "projection"] = None
+        if keep_stated:
+            stated_words |= dict.fromkeys(edit.stated_words)
+    target = _at_side_of_edits(target, edits, side)
     edits = Attachment.placed(target, edits)
-    known = [edit.space or edit.provenance.fingerprint for edit in edits.values()]
-    if not all(known):
-        warn(
-            f"{target.name}: the projection does not say which model it was fitted on, so it cannot"
-            " be checked; fit it with vldebias.fit_projection(model, prompts)",
-            SuspectInputWarning,
-        )
+    for edit in edits.values():
+        if not edit.space and not edit.provenance.fingerprint:
+            warn(
+                f"{target.name}: the projection does not say which model it was fitted on, so it"
+                " cannot be checked; fit it with vldebias.fit_projection(model, prompts)",
+                SuspectInputWarning,
+            )
+            break
     return Attachment(
         target,
         edits,
         strength=strength,
-        stated_words=tuple(dict.fromkeys(words)),
-        label="+".join(dict.fromkeys(labels)),
+        stated_words=tuple(stated_words),
+        label="+".join(labels),
     )
 
 
-def _balanced(problem: Problem, chosen: Method, *, by_default: bool) -> Balanced | None:
+def _balancing_method(problem: Problem, chosen: Method, *, is_default: bool) -> Balanced | None:
     """Return the method that writes values into prompts, if it is what is asked for.
 
     A bound is of an edit, and a pipeline that edits a given image keeps its person: neither has its
@@ -145,7 +163,9 @@ def _balanced(problem: Problem, chosen: Method, *, by_default: bool) -> Balanced
     if not isinstance(chosen, Balanced) or problem.max_loss is not None:
         return None
     keeps_person = problem.host.generative and problem.host.edits_images
-    return None if by_default and keeps_person else chosen
+    if is_default and keeps_person:
+        return None
+    return chosen
 
 
 def _attach_balanced(
@@ -168,38 +188,41 @@ def _attach_balanced(
 
 def _say_why_prompts_are_not_balanced(target: Host) -> None:
     """Say once why the default of a pipeline is an edit."""
-    why = "the set has no words for values of persons"
+    reason = "the set has no words for values of persons"
     if target.edits_images:
-        why = "the pipeline edits given images"
+        reason = "the pipeline edits given images"
     say_once(
-        f'{why}, so its prompts are not balanced: the default here is "cali", which makes'
+        f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
         " prompts say less of the attribute and hardly changes who appears"
     )
 
 
 def _fit_by_role(problem: Problem, method: Method) -> dict[str, Edit]:
     """Return the fitted edit of each role; roles of one space share theirs."""
-    by_space = dict[str, Edit]()
+    edit_of_space = dict[str, Edit]()
     edits = dict[str, Edit]()
     for role in problem.host.roles:
         space = problem.host.space(role)
-        if space not in by_space:
-            by_space[space] = problem.fit(method, role)
-        edits[role] = by_space[space]
+        if space not in edit_of_space:
+            edit_of_space[space] = problem.fit(method, role)
+        edits[role] = edit_of_space[space]
     return edits
 
 
-def _moved(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
+def _at_side_of_edits(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:
     """Return the host at the side that the edits act on, where no side was asked for."""
-    others = [edit for edit in edits.values() if edit.side != "text"]
-    if not others:
+    beyond_texts = [edit for edit in edits.values() if edit.side != "text"]
+    if not beyond_texts:
         return target
-    if side == "text" and others[0].side == "image":
+    edit = beyond_texts[0]
+    if side == "text" and edit.side == "image":
         raise InvalidInputError(
-            f"method {others[0].method!r} acts on images, so side='text' would change nothing;"
+            f"method {edit.method!r} acts on images, so side='text' would change nothing;"
             " leave it out"
         )
-    return target.at(others[0].side) if side is None else target
+    if side is None:
+        return target.at(edit.side)
+    return target
 
 
 def fit_projections(

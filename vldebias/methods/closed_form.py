@@ -73,29 +73,34 @@ class ClosedForm(Method):
     ) -> CalibratedProjection:
         """Solve for one role of the problem's host; `parts` holds the rows of the terms if already
         computed."""
-        parts = parts or {term: term.rows(problem, role) for term in self.terms}
-        removed = [parts[term] for term in self.terms if not term.weighted]
+        rows_of_term = parts or {term: term.rows(problem, role) for term in self.terms}
+        removed = [rows_of_term[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
-        default = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
-        lam = default if problem.lam is None else problem.lam
+        lam = problem.lam
+        if lam is None:
+            lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
         scatters = list[Tensor]()
         lams = list[float]()
-        for term in (term for term in self.terms if term.weighted):
-            rows = parts[term]
+        for term in self.terms:
+            if not term.weighted:
+                continue
+            scatters_of_attributes = rows_of_term[term]
             if term.need is Need.IMAGES and span is not None and span.any():
-                rows = [*map(CalibratedProjection.solve([], span), rows)]
-            scatters += rows
-            lams += lam if isinstance(lam, tuple) else [lam] * len(rows)
-        if span is None and not any(lams):
-            return CalibratedProjection.identity(
-                problem.host.dim(role), self.name
-            )  # (I + 0 M)^-1 = I
+                # P0 comes last, so that the means of images are compared where texts will be.
+                project = CalibratedProjection.solve([], span)
+                scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
+            scatters += scatters_of_attributes
+            lams += lam if isinstance(lam, tuple) else [lam] * len(scatters_of_attributes)
+        if span is None and not any(lams):  # (I + 0 M)^-1 = I
+            return CalibratedProjection.identity(problem.host.dim(role), self.name)
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
         return solved.stamped(method=self.name, uses_images=Need.IMAGES in self.needs)
 
     def with_images(self) -> ClosedForm:
         """Return the method with the means of the images as a further term."""
-        return self + EQUALISE if self.terms and not self.uses_images else self
+        if not self.terms or self.uses_images:
+            return self
+        return self + EQUALISE
 
     def __add__(self, other: ClosedForm) -> ClosedForm:
         """Return the method with the terms of both."""
@@ -124,37 +129,44 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     texts = problem.host.embed(prompts.classes, role)
     try:
         return CALI.fit(replace(problem, sets=(prompts,), lam=LAM_OF_MODELS), role)(texts)
-    except (
-        NothingToRemoveError
-    ):  # the model embeds the prompts of every pair alike: it reads no attribute in a class
+    except NothingToRemoveError:
+        # The model embeds the prompts of every pair alike: it reads no attribute in a class.
         return texts
 
 
-SPURIOUS = Term(
-    Need.SPURIOUS,
-    lambda problem, role: problem.host.embed(
-        [*dict.fromkeys(p for s in problem.attributes for p in s.spurious)], role
-    ),
-)
-PAIRS = Term(
-    Need.PAIRS,
-    lambda problem, role: [
-        scatter_of(
-            problem.host.embed([*chain.from_iterable(s.groups)], role).split([*map(len, s.groups)])
-        )
-        for s in problem.attributes
-    ],
-    weighted=True,
-)
-IMAGES = Term(
-    Need.IMAGES,
-    lambda problem, role: [
-        image_scatter(problem, s, role, class_texts(problem, s, role)) for s in problem.attributes
-    ],
-    weighted=True,
-)
+def spurious_rows(problem: Problem, role: str) -> Tensor:
+    """Return the embeddings (m, d) of the spurious prompts of all attributes, each once."""
+    texts: dict[str, None] = {}
+    for prompts in problem.attributes:
+        texts |= dict.fromkeys(prompts.spurious)
+    return problem.host.embed(list(texts), role)
+
+
+def pair_scatters(problem: Problem, role: str) -> list[Tensor]:
+    """Return the scatter (n, d) of the prompt pairs of each attribute; its groups are embedded in
+    one call."""
+    scatters = []
+    for prompts in problem.attributes:
+        rows = problem.host.embed(list(chain.from_iterable(prompts.groups)), role)
+        sizes = [len(group) for group in prompts.groups]
+        scatters.append(scatter_of(rows.split(sizes)))
+    return scatters
+
+
+def image_scatters(problem: Problem, role: str) -> list[Tensor]:
+    """Return the scatter (pairs, d) of the differences of image means of each attribute."""
+    scatters = []
+    for prompts in problem.attributes:
+        classes = class_texts(problem, prompts, role)
+        scatters.append(image_scatter(problem, prompts, role, classes))
+    return scatters
+
+
+SPURIOUS = Term(Need.SPURIOUS, spurious_rows)
+PAIRS = Term(Need.PAIRS, pair_scatters, weighted=True)
+IMAGES = Term(Need.IMAGES, image_scatters, weighted=True)
 _PAPER = "Chuang et al., 2023"
-_OWN = "this package"
+_PACKAGE = "this package"
 _MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022"
 NONE = ClosedForm("none", "none", "", "0.6")
 ORTH = ClosedForm(
@@ -170,7 +182,7 @@ BOTH = ClosedForm(
 CALI = ClosedForm("cali", "calibration", f"{_PAPER}, Lemma 7.2", "#54a24b", (PAIRS,))
 MEANS = Term(Need.VALUES, value_differences)
 DIFFERENCE = ClosedForm("difference", "difference of the values", _MEANS, "#b279a2", (MEANS,))
-EQUALISE = ClosedForm("equalise", "equalised image means", _OWN, "#e45756", (IMAGES,))
+EQUALISE = ClosedForm("equalise", "equalised image means", _PACKAGE, "#e45756", (IMAGES,))
 WITH_IMAGES = (
     replace(CALI + EQUALISE, color="#72b7b2"),
     replace(DIFFERENCE + EQUALISE, color="#ff9da6"),

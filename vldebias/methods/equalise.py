@@ -31,6 +31,7 @@ by (1 - e_i - e_j)^2.
 from __future__ import annotations
 
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,9 +44,8 @@ from vldebias.methods.reference import Reference, zero_shot
 from vldebias.prompts import PromptSet
 
 _FEWEST = 2  # images of a class and value whose mean is used
-_UNSTABLE = (
-    0.8  # expected cosine between the mean differences of two halves of the reference images
-)
+# Expected cosine between the mean differences of two halves of the reference images.
+_UNSTABLE = 0.8
 _FOREIGN = 3.0  # deviations from images of another space, see `spread_along`
 _SAMPLE = 1000  # rows that are enough to tell
 _TINY = torch.finfo(torch.float64).tiny
@@ -71,61 +71,131 @@ class ImageSplit:
     """
 
     def __init__(self, texts: Tensor, classes: Tensor | None, reference: Reference) -> None:
-        (a, d), self.sample = texts.shape, texts[:0]
-        classes = texts[:1] if classes is None else classes
-        found = torch.zeros(len(classes), a, 1 + d, dtype=torch.float64)
-        for rows in reference.batches():
-            value = zero_shot(rows, texts)
-            found.index_put_(
-                ((rows @ classes.T).argmax(1), value), pad(rows, (1, 0), value=1.0), accumulate=True
-            )
-            self.sample = torch.cat([self.sample, rows[: _SAMPLE - len(self.sample)]])
-        self.counts = found[..., 0]
-        paired = (self.counts >= _FEWEST).sum(1) >= 2
-        found = (
-            found[paired] if paired.any() else found.sum(0, keepdim=True)
-        )  # all classes are pooled
-        counts = found[..., 0]
-        sums = found[..., 1:]
-        i, j = torch.combinations(torch.arange(a)).T
-        n_i = counts.T[i]
-        n_j = counts.T[j]
-        own = (
-            (torch.minimum(n_i, n_j) >= _FEWEST) * n_i * n_j / (n_i + n_j).clamp(min=_TINY)
-        )  # (p, k)
-        if not (known := own.any(1)).any():
-            seen = self.counts.sum(0).int().tolist()
+        if classes is None:
+            classes = texts[:1]  # one class, in which all images are
+        cells, self.sample = _cells_of_images(texts, classes, reference)
+        self.counts = cells[..., 0]
+        has_pair = (self.counts >= _FEWEST).sum(1) >= 2
+        if has_pair.any():
+            cells = cells[has_pair]
+        else:
+            cells = cells.sum(0, keepdim=True)  # no class has two values: all classes are pooled
+        means = _PairedMeans.of_cells(cells, self.counts)
+        self.stability = means.stability
+        self.scatter = means.scatter(texts)
+
+
+def _cells_of_images(texts: Tensor, classes: Tensor, reference: Reference) -> tuple[Tensor, Tensor]:
+    """Count and sum the images of each pseudo-class and zero-shot value.
+
+    texts: (a, d) of the values. classes: (k, d).
+
+    Returns:
+        (k, a, 1 + d): the number of images of each cell, then their sum; and the first images
+        (n, d).
+    """
+    values, width = texts.shape
+    cells = torch.zeros(len(classes), values, 1 + width, dtype=torch.float64)
+    sample = texts[:0]
+    for rows in reference.batches():
+        value = zero_shot(rows, texts)
+        pseudo_class = (rows @ classes.T).argmax(1)
+        counted_rows = pad(rows, (1, 0), value=1.0)
+        cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
+        sample = torch.cat([sample, rows[: _SAMPLE - len(sample)]])
+    return cells, sample
+
+
+class _PairedMeans(NamedTuple):
+    """Hold the differences of means of each pair of values (p pairs, k classes), as the module
+    names them.
+
+    first, second: (p,) the values of each pair that any class has. precision: (p, k), p_c.
+    differences: (p, k, d), d_c. noise: s2, the variance of unit rows around the means of their
+    cells.
+    """
+
+    first: Tensor
+    second: Tensor
+    precision: Tensor
+    differences: Tensor
+    noise: Tensor
+
+    @classmethod
+    def of_cells(cls, cells: Tensor, counts_of_classes: Tensor) -> _PairedMeans:
+        """Return the differences of cells (k, a, 1 + d): counts, then sums.
+
+        Raises:
+            UnusableReferenceError: no class has two values with enough rows.
+        """
+        counts = cells[..., 0]
+        sums = cells[..., 1:]
+        first, second = torch.combinations(torch.arange(counts.shape[1])).T
+        n_first = counts.T[first]  # (p, k)
+        n_second = counts.T[second]
+        enough = torch.minimum(n_first, n_second) >= _FEWEST
+        precision = enough * n_first * n_second / (n_first + n_second).clamp(min=_TINY)
+        known = precision.any(1)
+        if not known.any():
+            counts_of_values = counts_of_classes.sum(0).int().tolist()
             raise UnusableReferenceError(
                 f"reference: expected at least {_FEWEST} images of two attribute values, got"
-                f" {seen}; pass more"
+                f" {counts_of_values}; pass more"
             )
-        means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)
-        raw = (means[i] - means[j])[known]
-        own = own[known]
-        texts = (texts[i] - texts[j])[known]
-        n = counts.sum()
-        parts = (counts > 0).sum()
+        means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
+        differences = (means[first] - means[second])[known]
+
+        # The variance within cells: of unit rows, all squares minus those that the means explain.
+        images = counts.sum()
+        occupied = (counts > 0).sum()
         explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
-        noise = (n - explained).clamp(min=0) / (
-            n - parts
-        )  # of unit rows around the means of their parts
-        p = own.sum(1)
-        mean = (own[..., None] * raw).sum(1) / p[:, None]
-        length = mean.square().sum(1)
-        self.stability = float(((length - noise / p) / (length + noise / p).clamp(min=_TINY)).min())
-        texts = (p @ (mean * texts).sum(1) / (p @ texts.square().sum(1)).clamp(min=_TINY)) * texts
-        beyond = p @ (mean - texts).square().sum(1) / len(p)
-        settled = texts + (1 - noise / beyond.clamp(min=_TINY)).clamp(min=0) * (mean - texts)
-        apart = raw - mean[:, None]
-        several = (own > 0).sum(1)
-        excess = (own * apart.square().sum(2)).sum(1) - (several - 1) * noise
-        tau2 = torch.where(
-            (several > 1) & (excess > 0), excess / (p - own.square().sum(1) / p), 0.0
-        )[:, None]
-        share = torch.where(tau2 > 0, tau2 * own / (tau2 * own + noise), 0.0)[..., None]
-        self.scatter = ((settled[:, None] + share * apart) * (own / p.sum()).sqrt()[..., None])[
-            own > 0
-        ]
+        noise = (images - explained).clamp(min=0) / (images - occupied)
+        return cls(first[known], second[known], precision[known], differences, noise)
+
+    @property
+    def total_precision(self) -> Tensor:
+        """Return p (p,) of each pair over its classes."""
+        return self.precision.sum(1)
+
+    @property
+    def mean(self) -> Tensor:
+        """Return m (p, d), the mean difference of each pair over its classes."""
+        weighted = self.precision[..., None] * self.differences
+        return weighted.sum(1) / self.total_precision[:, None]
+
+    @property
+    def stability(self) -> float:
+        """Return the expected cosine between the m of two halves of the images, the least of the
+        pairs."""
+        length = self.mean.square().sum(1)
+        noise = self.noise / self.total_precision
+        return float(((length - noise) / (length + noise).clamp(min=_TINY)).min())
+
+    def settled_mean(self, texts: Tensor) -> Tensor:
+        """Return m (p, d) shrunk towards the differences of the texts (a, d) of the values."""
+        p = self.total_precision
+        mean = self.mean
+        text_differences = texts[self.first] - texts[self.second]
+        along = p @ (mean * text_differences).sum(1)
+        beta = along / (p @ text_differences.square().sum(1)).clamp(min=_TINY)
+        expected = beta * text_differences
+        beyond = p @ (mean - expected).square().sum(1) / len(p)
+        kept = (1 - self.noise / beyond.clamp(min=_TINY)).clamp(min=0)
+        return expected + kept * (mean - expected)
+
+    def scatter(self, texts: Tensor) -> Tensor:
+        """Return rows X (pairs, d) with X^T X = sum_c w_c D_c D_c^T, weights with sum 1."""
+        p = self.total_precision
+        deviations = self.differences - self.mean[:, None]
+        classes = (self.precision > 0).sum(1)
+        excess = (self.precision * deviations.square().sum(2)).sum(1) - (classes - 1) * self.noise
+        varies = (classes > 1) & (excess > 0)
+        tau2 = torch.where(varies, excess / (p - self.precision.square().sum(1) / p), 0.0)[:, None]
+        signal = tau2 * self.precision
+        kept = torch.where(tau2 > 0, signal / (signal + self.noise), 0.0)[..., None]
+        shrunk = self.settled_mean(texts)[:, None] + kept * deviations
+        weights = (self.precision / p.sum()).sqrt()
+        return (shrunk * weights[..., None])[self.precision > 0]
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:
@@ -149,8 +219,9 @@ def image_scatter(
     Warns:
         ReferenceWarning: the images are unaligned with the texts, or too few.
     """
-    within = None if classes is None else normalize(classes, dim=1)
-    split = ImageSplit(problem.zero_shot(prompt_set, role), within, problem.reference)
+    if classes is not None:
+        classes = normalize(classes, dim=1)
+    split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.reference)
     doubt = foreign(split.sample, problem, prompt_set, role)
     if not doubt and split.stability < _UNSTABLE:
         doubt = (

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -34,9 +34,12 @@ from vldebias.registry import Registry
 
 LAM_OF_MODELS = 1000.0  # Table 7.3: all experiments on discriminative models
 LAM_OF_PIPELINES = 500.0  # sections 7.5 and 7.6: equalisation without P0
-WIDE = (
-    1 / 4 * 1 / 10
-)  # share of a space whose loss changes other prompts: a quarter of it shrunk by a tenth
+# Share of a space whose loss changes other prompts: a quarter of it, shrunk by a tenth.
+WIDE = 1 / 4 * 1 / 10
+# So many directions for each attribute are never called wide: some two hold its values.
+NARROW = 2
+# Warn where less than this share of the distance between classes is kept.
+CLASS_SIGNAL_KEPT = 0.5
 
 Prompts = str | Path | PromptSet | Sequence[str | Path | PromptSet]
 
@@ -86,33 +89,39 @@ class Method(ABC):
         Raises:
             UnsupportedHostError, InvalidInputError: the message says what to do.
         """
-        host = problem.host
-        if not (self.pipelines if host.generative else self.models):
-            kinds = (
-                ("image-text models", "method='cali'")
-                if host.generative
-                else ("pipelines", "another method")
-            )
-            raise UnsupportedHostError(
-                f"{host.name}: method {self.name!r} is only for {kinds[0]}; use {kinds[1]}"
-            )
-        if Need.SPURIOUS in self.needs and not any(one.spurious for one in problem.attributes):
+        self._check_host(problem.host)
+        if Need.SPURIOUS in self.needs and not any(part.spurious for part in problem.attributes):
             raise InvalidInputError(
                 f"{problem.label}: method {self.name!r} needs spurious prompts, and the set has"
                 " none; use method='cali'"
             )
-        for prompts in problem.attributes if Need.VALUES in self.needs else ():
-            prompts.by_value()
-        if self.needs & {Need.IMAGES, Need.LABELS} and problem.reference is None:
-            labels = (
-                ", with labels= or the model's own zero-shot labels"
-                if Need.LABELS in self.needs
-                else ""
+        if Need.VALUES in self.needs:
+            for prompt_set in problem.attributes:
+                prompt_set.by_value()  # raises where the set names no values
+        if self.uses_images and problem.reference is None:
+            self._ask_for_images()
+
+    def _check_host(self, host: Host) -> None:
+        """Refuse a pipeline if the method is for models, and a model if it is for pipelines."""
+        if host.generative and not self.pipelines:
+            raise UnsupportedHostError(
+                f"{host.name}: method {self.name!r} is only for image-text models; use"
+                " method='cali'"
             )
-            raise InvalidInputError(
-                f"method {self.name!r} needs images: pass reference=, image features (n, d) of this"
-                f" model{labels}"
+        if not host.generative and not self.models:
+            raise UnsupportedHostError(
+                f"{host.name}: method {self.name!r} is only for pipelines; use another method"
             )
+
+    def _ask_for_images(self) -> NoReturn:
+        """Say which images the method needs."""
+        labels = ""
+        if Need.LABELS in self.needs:
+            labels = ", with labels= or the model's own zero-shot labels"
+        raise InvalidInputError(
+            f"method {self.name!r} needs images: pass reference=, image features (n, d) of this"
+            f" model{labels}"
+        )
 
     def with_images(self) -> Method:
         """Return the method for a problem with reference images; closed forms get a term of the
@@ -141,16 +150,27 @@ def get_method(method: str | Method | None, *, lam: Any = None, reference: Any =
     Raises:
         InvalidInputError: no method of this name; or a lam for a method that takes none.
     """
-    chosen = (
-        method
-        if isinstance(method, Method)
-        else METHODS["default" if method is None else str(method)]
+    if isinstance(method, Method):
+        chosen = method
+    elif method is None:
+        chosen = METHODS["default"]
+    else:
+        chosen = METHODS[str(method)]
+    if lam is not None and method is None:
+        _refuse_lam(lam, "no method is named")
+    if lam is not None and not chosen.has_lam:
+        _refuse_lam(lam, f"method {chosen.name!r} takes no lam")
+    if reference is None:
+        return chosen
+    return chosen.with_images()
+
+
+def _refuse_lam(lam: Any, reason: str) -> NoReturn:
+    """Say why a lam has no method to go to, and which methods take one."""
+    names = [name for name, method in METHODS.items() if method.has_lam]
+    raise InvalidInputError(
+        f"lam={lam!r}: {reason}; name a method that takes one: {', '.join(names)}"
     )
-    if lam is not None and (method is None or not chosen.has_lam):
-        having = ", ".join(name for name, one in METHODS.items() if one.has_lam)
-        of = "no method is named" if method is None else f"method {chosen.name!r} takes no lam"
-        raise InvalidInputError(f"lam={lam!r}: {of}; name a method that takes one: {having}")
-    return chosen if reference is None else chosen.with_images()
 
 
 @dataclass(eq=False)
@@ -185,37 +205,48 @@ class Problem:
     neutral: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        host: Host = resolve(self.host)
-        if self.reference is not None and host.generative:
-            raise InvalidInputError(
-                f"{host.name}: reference= needs images and texts in one embedding space, which a"
-                " pipeline lacks; use method='cali', which needs prompts alone"
-            )
-        sets = tuple(
-            map(load_prompts, self.sets if isinstance(self.sets, (list, tuple)) else [self.sets])
-        )
-        if not sets:
+        self.host = resolve(self.host)
+        self.sets = self._loaded_sets()
+        self._check_reference_and_bound()
+        if isinstance(self.lam, list):
+            self.lam = tuple(self.lam)
+        self.label = "+".join(prompt_set.name for prompt_set in self.sets)
+
+        # What all sets hold together, each word and text once, in the order of the sets.
+        attributes: list[PromptSet] = []
+        stated_words: dict[str, None] = {}
+        class_prompts: dict[str, None] = {}
+        for prompt_set in self.sets:
+            attributes += prompt_set.parts or [prompt_set]
+            stated_words |= dict.fromkeys(prompt_set.stated_words)
+            class_prompts |= dict.fromkeys(prompt_set.classes)
+            class_prompts |= dict.fromkeys(prompt_set.held_out_classes)
+        self.attributes = tuple(attributes)
+        self.stated_words = tuple(stated_words)
+        self.neutral = tuple(self.neutral or class_prompts)
+
+    def _loaded_sets(self) -> tuple[PromptSet, ...]:
+        """Return the prompt sets, at least one, each read from its name or file."""
+        names = self.sets if isinstance(self.sets, (list, tuple)) else [self.sets]
+        if not names:
             raise InvalidInputError("prompts: expected at least one prompt set, got an empty list")
-        if self.max_loss is not None and not (
-            isinstance(self.max_loss, float) and 1e-6 <= self.max_loss < 1
-        ):
+        return tuple(load_prompts(name) for name in names)
+
+    def _check_reference_and_bound(self) -> None:
+        """Refuse images that the host cannot use and a bound outside its range; read features as a
+        `Reference`."""
+        if self.reference is not None and self.host.generative:
+            raise InvalidInputError(
+                f"{self.host.name}: reference= needs images and texts in one embedding space, which"
+                " a pipeline lacks; use method='cali', which needs prompts alone"
+            )
+        is_bound = isinstance(self.max_loss, float) and 1e-6 <= self.max_loss < 1
+        if self.max_loss is not None and not is_bound:
             raise InvalidInputError(
                 f"max_loss: expected a number in [1e-6, 1), such as 0.02, got {self.max_loss!r}"
             )
         if not isinstance(self.reference, Reference | None):
             self.reference = Reference(self.reference, labels=getattr(self.reference, "labels", {}))
-        self.host, self.sets, self.lam = (
-            host,
-            sets,
-            tuple(self.lam) if isinstance(self.lam, list) else self.lam,
-        )
-        self.label = "+".join(one.name for one in sets)
-        self.attributes = tuple(part for one in sets for part in one.parts or (one,))
-        self.stated_words = tuple(dict.fromkeys(word for one in sets for word in one.stated_words))
-        classes = dict.fromkeys(
-            text for one in sets for text in (*one.classes, *one.held_out_classes)
-        )
-        self.neutral = tuple(self.neutral or classes)
 
     def zero_shot(self, prompt_set: PromptSet, role: str) -> Tensor:
         """Return zero-shot classifier weights (a, d): the mean text of each value of an attribute,
@@ -236,49 +267,57 @@ class Problem:
                 all directions by a tenth would.
         """
         chosen = get_method(method)
-        host = self.host
         chosen.check(self)
         if self.max_loss is not None and not self.neutral:
             raise InvalidInputError(
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
         edit: Edit = chosen.fit(self, role)
-        origin: dict[str, Any] = {} if chosen.delegates else {"method": chosen.name}
+        if not chosen.delegates:
+            edit = edit.stamped(method=chosen.name)
         if self.max_loss is not None:
-            edit = bounded(edit.stamped(**origin), host.embed(self.neutral, role), self.max_loss)
-            origin = {"max_loss": self.max_loss}
+            neutral_rows = self.host.embed(self.neutral, role)
+            edit = bounded(edit, neutral_rows, self.max_loss).stamped(max_loss=self.max_loss)
         if Need.LABELS in chosen.needs:
-            origin |= {
-                "uses_images": True,
-                "labels": "given" if self.reference.labels else "zero-shot",
-            }
+            labels = "given" if self.reference.labels else "zero-shot"
+            edit = edit.stamped(uses_images=True, labels=labels)
         edit = edit.stamped(
-            space=host.space(role),
-            model_id=host.model_id,
-            fingerprint=host.fingerprint(role),
-            image_fingerprint=host.image_fingerprint,
+            space=self.host.space(role),
+            model_id=self.host.model_id,
+            fingerprint=self.host.fingerprint(role),
+            image_fingerprint=self.host.image_fingerprint,
             prompts=self.label,
-            prompts_hash="+".join(one.hash for one in self.sets),
+            prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
-            **origin,
         )
-        if not isinstance(edit, CalibratedProjection) or not edit.left.numel():
-            return edit
-        for prompts in (one for one in self.sets if len(one.classes) > 1):
-            kept, cosine = class_signal(host.embed(prompts.classes, role), edit)
-            if kept is not None and kept < 0.5:
-                instead = "method='cali', " if edit.spurious_rank else ""
-                warn(
-                    f"{prompts.name}: {edit.method} keeps {kept:.0%} of the distance between the"
-                    f" classes and a cosine of {cosine:.2f} between a class prompt and its"
-                    f" projection; compare accuracy before and after, or use {instead}a smaller lam"
-                    " or strength",
-                    ClassSignalWarning,
-                )
+        if isinstance(edit, CalibratedProjection) and edit.left.numel():
+            self._warn_of_lost_classes(edit, role)
+            self._warn_of_width(edit)
+        return edit
+
+    def _warn_of_lost_classes(self, edit: CalibratedProjection, role: str) -> None:
+        """Warn of each set whose classes lose half of their distance or more."""
+        for prompt_set in self.sets:
+            if len(prompt_set.classes) < 2:
+                continue
+            kept, cosine = class_signal(self.host.embed(prompt_set.classes, role), edit)
+            if kept is None or kept >= CLASS_SIGNAL_KEPT:
+                continue
+            instead = "method='cali', " if edit.spurious_rank else ""
+            warn(
+                f"{prompt_set.name}: {edit.method} keeps {kept:.0%} of the distance between the"
+                f" classes and a cosine of {cosine:.2f} between a class prompt and its"
+                f" projection; compare accuracy before and after, or use {instead}a smaller lam"
+                " or strength",
+                ClassSignalWarning,
+            )
+
+    def _warn_of_width(self, edit: CalibratedProjection) -> None:
+        """Warn of an edit of a pipeline that removes so much of the space that other prompts
+        change."""
         most = WIDE * edit.dim
-        if host.generative and edit.removed > max(
-            most, 2 * len(self.attributes) + 0.5
-        ):  # some two for an attribute
+        narrow = NARROW * len(self.attributes) + 0.5
+        if self.host.generative and edit.removed > max(most, narrow):
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than"
                 f" {most:.1f}: other prompts, such as 'A photo of a good person.', may generate"
@@ -286,13 +325,14 @@ class Problem:
                 " method='difference'",
                 WideEditWarning,
             )
-        return edit
 
 
 def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
     """Return the share of the distance between classes (k, d) that is left, None if it was 0, and
     their mean cosine."""
-    before, after = (float(torch.pdist(rows).sum()) for rows in (classes, edit(classes)))
-    return after / before if before else None, float(
-        torch.cosine_similarity(classes, edit(classes), dim=-1).mean()
-    )
+    edited = edit(classes)
+    cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
+    distance_before = float(torch.pdist(classes).sum())
+    if not distance_before:
+        return None, cosine
+    return float(torch.pdist(edited).sum()) / distance_before, cosine

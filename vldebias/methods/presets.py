@@ -43,9 +43,8 @@ NO_EDIT = (
 WITH_IMAGES = "default+equalise"
 NOTHING = "default: none"  # the method of an edit that the default did not attach
 SPARES = 100  # the default of pipelines removes at most one direction in so many of the space
-LAM_OF_DEFAULT = (
-    100.0  # does on real embeddings what the paper's 1000 does, and keeps more of what a text says
-)
+# On real embeddings it does what the paper's 1000 does, and keeps more of what a text says.
+LAM_OF_DEFAULT = 100.0
 
 # What is fitted where no method is named follows from a rule on committed tables
 # (docs/explanation/the-default.md, `python -m eval.experiments.default_choice`; a test holds the
@@ -56,10 +55,8 @@ PRESETS: dict[tuple[str, str], tuple[str, float | None]] = {
     ("paper", "pipeline"): ("cali", LAM_OF_PIPELINES),
     ("default", "model"): ("difference", None),
     ("default", "model without words for its values"): ("cali", LAM_OF_DEFAULT),
-    ("default", "model with reference images"): (
-        "cali",
-        LAM_OF_DEFAULT,
-    ),  # and the means of the images
+    # The means of the images are added to the pairs.
+    ("default", "model with reference images"): ("cali", LAM_OF_DEFAULT),
     # The means of the images become equal: at 100 a rest of their difference stays, and may grow.
     ("default", "model with reference images to rank"): ("difference", 10_000.0),
     ("default", "pipeline"): ("balanced-prompts", None),
@@ -124,19 +121,31 @@ class Preset(Method):
 
     def selected(self, problem: Problem) -> tuple[Method, float | None]:
         """Return the method and its lam for a problem."""
-        kind = "pipeline" if problem.host.generative else "model"
-        if self.is_default:
-            if kind == "pipeline":
-                balances = problem.host.rewrites and all(map(can_balance, problem.attributes))
-                kind += "" if balances else " that prompts cannot be balanced for"
-            elif self.needs:
-                kind += " with reference images"
-                kind += " to rank" if is_for_ranking(problem) else ""
-            elif not all(s.names_values for s in problem.attributes):
-                kind += " without words for its values"
-        name, lam = PRESETS["default" if self.is_default else self.name, kind]
+        preset = "default" if self.is_default else self.name
+        name, lam = PRESETS[preset, self._kind_of(problem)]
         method = METHODS[name]
-        return method.with_images() if self.needs else method, lam
+        if self.needs:
+            method = method.with_images()
+        return method, lam
+
+    def _kind_of(self, problem: Problem) -> str:
+        """Return the kind of host and inputs under which `PRESETS` has the method."""
+        if problem.host.generative:
+            can_rewrite = problem.host.rewrites and all(map(can_balance, problem.attributes))
+            if self.is_default and not can_rewrite:
+                return "pipeline that prompts cannot be balanced for"
+            return "pipeline"
+        names_values = all(prompt_set.names_values for prompt_set in problem.attributes)
+        kind = "model"
+        if not self.is_default:
+            pass
+        elif self.needs and is_for_ranking(problem):
+            kind = "model with reference images to rank"
+        elif self.needs:
+            kind = "model with reference images"
+        elif not names_values:
+            kind = "model without words for its values"
+        return kind
 
     def with_images(self) -> Preset:
         """Return the preset for problems with reference images."""
@@ -204,10 +213,12 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
 def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
     """Fit the method, if the texts predict help and none of them speaks for harm to a search."""
     problem = replace(problem, reference=None)
-    names_values = all(prompts.names_values for prompts in problem.attributes)
-    other = "Pass reference=, or name" if names_values else "Name"
-    remedy = f"{other} a method (method={method.name!r}) and measure it."
-    change = change_on_texts(problem, role, method) if names_values else None
+    change = None
+    first_step = "Name"
+    if all(prompts.names_values for prompts in problem.attributes):
+        change = change_on_texts(problem, role, method)
+        first_step = "Pass reference=, or name"
+    remedy = f"{first_step} a method (method={method.name!r}) and measure it."
     if change is None and is_for_ranking(problem):
         why = f"no class prompts, or fewer than {FEWEST} groups state two values"
         return _declined(problem, role, f"Texts cannot test it: {why}. {remedy}")
@@ -251,10 +262,10 @@ def _declined(problem: Problem, role: str, why: str, change: Change | None = Non
     return edit.stamped(choice=_choice(problem, edit, why, change))
 
 
-@cache  # once in a process
-def say_once(what: str) -> None:
+@cache  # so that the same text is logged once in a process
+def say_once(text: str) -> None:
     """Log a notice the first time."""
-    logging.getLogger("vldebias").warning(what)
+    logging.getLogger("vldebias").warning(text)
 
 
 register_method(Balanced())

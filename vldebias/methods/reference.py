@@ -43,27 +43,35 @@ class Reference:
         Raises:
             InvalidInputError: features are not floats (n, d), not finite, or zero in a row.
         """
-        whole = getattr(
-            self.features, "features", self.features
-        )  # data.Embeddings hold them under that name
-        parts = [whole] if hasattr(whole, "shape") else whole
-        for some in (
-            part[start : start + _ROWS]
-            for part in parts
-            for start in range(0, max(1, len(part)), _ROWS)
-        ):
-            rows = (
-                some.detach().cpu() if isinstance(some, Tensor) else torch.from_numpy(some.copy())
-            )
-            if rows.ndim != 2 or not rows.is_floating_point():
-                came = f"{rows.dtype} {tuple(rows.shape)}"
-                raise InvalidInputError(f"reference: expected image features (n, d), got {came}")
-            lengths = rows.double().norm(dim=1, keepdim=True)
-            if bad := int((~lengths.isfinite() | (lengths == 0)).sum()):
-                raise InvalidInputError(
-                    f"reference: {bad} of {len(rows)} image features are zero or not finite"
-                )
-            yield rows.double() / lengths
+        # data.Embeddings hold their features under that name
+        features = getattr(self.features, "features", self.features)
+        parts = [features] if hasattr(features, "shape") else features
+        for part in parts:
+            for start in range(0, max(1, len(part)), _ROWS):
+                yield _unit_rows(part[start : start + _ROWS])
+
+
+def _unit_rows(features: Any) -> Tensor:
+    """Return features (b, d), a tensor or an ndarray, as rows of length 1 in float64.
+
+    Raises:
+        InvalidInputError: as of `Reference.batches`.
+    """
+    if isinstance(features, Tensor):
+        rows = features.detach().cpu()
+    else:
+        rows = torch.from_numpy(features.copy())
+    if rows.ndim != 2 or not rows.is_floating_point():
+        raise InvalidInputError(
+            f"reference: expected image features (n, d), got {rows.dtype} {tuple(rows.shape)}"
+        )
+    lengths = rows.double().norm(dim=1, keepdim=True)
+    bad = int((~lengths.isfinite() | (lengths == 0)).sum())
+    if bad:
+        raise InvalidInputError(
+            f"reference: {bad} of {len(rows)} image features are zero or not finite"
+        )
+    return rows.double() / lengths
 
 
 def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
@@ -92,9 +100,8 @@ class Labelled:
         """Return the rows (m, d) whose attributes are all known, and their values one-hot encoded
         (m, all values)."""
         known = (self.codes >= 0).all(1)
-        return self.rows[known], torch.cat(
-            [one_hot(own).double() for own in self.codes[known].T], 1
-        )
+        columns = [one_hot(codes).double() for codes in self.codes[known].T]
+        return self.rows[known], torch.cat(columns, 1)
 
     def known(self) -> list[tuple[Tensor, Tensor]]:
         """Return for each attribute the rows whose value is known, and their codes."""
@@ -112,43 +119,63 @@ def labelled(problem: Problem, role: str) -> Labelled:
         InvalidInputError: labels that fit no attribute, have another length, or have one value
             only.
     """
-    given = problem.reference.labels
     rows = torch.cat([*problem.reference.batches()])
     columns = []
     for prompts in problem.attributes:
-        values = f"the values {[*prompts.attributes]} of {prompts.name}"
-        fitting = {
-            name: codes
-            for name, one in given.items()
-            if (codes := _coded(one, prompts)) is not None
-        }
-        if given and not fitting:
+        codes = _given_codes(problem.reference.labels, prompts)
+        if codes is None:
+            codes = zero_shot(rows, problem.zero_shot(prompts, role))
+        if len(codes) != len(rows):
             raise InvalidInputError(
-                f"reference: expected a column of labels with {values}, got {[*given]}; rename the"
-                " labels, or leave them out to use zero-shot labels"
+                f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
-        own = fitting.get(prompts.name, next(iter(fitting.values()), None))
-        own = zero_shot(rows, problem.zero_shot(prompts, role)) if own is None else own
-        if len(own) != len(rows):
+        if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
-                f"reference: expected a label for each of {len(rows)} images, got {len(own)}"
+                "reference: expected labelled images of two or more of the values"
+                f" {[*prompts.attributes]} of {prompts.name}"
             )
-        if len(own[own >= 0].unique()) < 2:
-            raise InvalidInputError(
-                f"reference: expected labelled images of two or more of {values}"
-            )
-        columns.append(own)
+        columns.append(codes)
     return Labelled(rows, torch.stack(columns, 1))
 
 
-def _coded(given: Any, prompts: PromptSet) -> Tensor | None:
+def _given_codes(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor | None:
+    """Return the value (n,) of each image by the column of labels that fits an attribute, None
+    without labels.
+
+    Raises:
+        InvalidInputError: there are labels, and none of the attribute.
+    """
+    if not labels:
+        return None
+    codes_of_column = {}
+    for name, column_labels in labels.items():
+        codes = _coded(column_labels, prompts)
+        if codes is not None:
+            codes_of_column[name] = codes
+    if not codes_of_column:
+        raise InvalidInputError(
+            f"reference: expected a column of labels with the values {[*prompts.attributes]} of"
+            f" {prompts.name}, got {[*labels]}; rename the labels, or leave them out to use"
+            " zero-shot labels"
+        )
+    if prompts.name in codes_of_column:
+        return codes_of_column[prompts.name]
+    return next(iter(codes_of_column.values()))
+
+
+def _coded(labels: Any, prompts: PromptSet) -> Tensor | None:
     """Return the value of each label of a column, -1 where it is unknown; None if no labels of the
     attribute."""
     from vldebias.data.tables import Labels
 
-    column = Labels.of_array(given)
-    places = [place_of(name, prompts) if n else -1 for name, n in column.counts.items()]
-    if None in places or len({*places} - {-1}) < 2:
+    column = Labels.of_array(labels)
+    places = []
+    for name, count in column.counts.items():
+        place = place_of(name, prompts) if count else -1  # names without a row say nothing
+        if place is None:
+            return None
+        places.append(place)
+    if len({*places} - {-1}) < 2:
         return None
     return torch.tensor([*places, -1])[column.codes]
 
@@ -157,28 +184,43 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
     """Return the index of the attribute value that a label names; None if it names none, or
     several."""
     values = list(prompts.attributes)
-    alike = [value for value in values if value.casefold() == name.casefold()] or prompts.values_in(
-        name
-    )
-    return values.index(alike[0]) if len(alike) == 1 else None
+    alike = [value for value in values if value.casefold() == name.casefold()]
+    if not alike:
+        alike = prompts.values_in(name)
+    if len(alike) != 1:
+        return None
+    return values.index(alike[0])
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
     """Return the n texts of the groups that name one value, and the indices (n,) of their values
     and groups."""
-    values = [*prompts.attributes]
-    texts = [(text, k) for k, group in enumerate(prompts.groups) for text in group]
-    said = [
-        (text, values.index(own[0]), k)
-        for text, k in texts
-        if len(own := prompts.values_in(text)) == 1
-    ]
-    codes = torch.tensor([codes for _, *codes in said], dtype=torch.long).view(-1, 2)
-    return [text for text, *_ in said], codes[:, 0], codes[:, 1]
+    values = list(prompts.attributes)
+    texts = []
+    value_codes = []
+    group_codes = []
+    for group_code, group in enumerate(prompts.groups):
+        for text in group:
+            named_values = prompts.values_in(text)
+            if len(named_values) == 1:
+                texts.append(text)
+                value_codes.append(values.index(named_values[0]))
+                group_codes.append(group_code)
+    return (
+        texts,
+        torch.tensor(value_codes, dtype=torch.long),
+        torch.tensor(group_codes, dtype=torch.long),
+    )
 
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
-    said = [stating(prompts) for prompts in problem.attributes]
-    codes = torch.block_diag(*(values[:, None] + 1 for _, values, _ in said)) - 1
-    return Labelled(problem.host.embed([text for texts, *_ in said for text in texts], role), codes)
+    texts = list[str]()
+    columns = []
+    for prompts in problem.attributes:
+        texts_of_attribute, values, _ = stating(prompts)
+        texts += texts_of_attribute
+        columns.append(values[:, None] + 1)
+    # A text of one attribute is unknown, -1, in the columns of all others.
+    codes = torch.block_diag(*columns) - 1
+    return Labelled(problem.host.embed(texts, role), codes)

@@ -70,13 +70,12 @@ class TargetShares(Rowwise):
     provenance: Provenance
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
-        moved = plain = unit @ self.plain.T
+        plain = unit @ self.plain.T
+        moved = plain
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
-            spread = (
-                torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved).clamp(min=0).sqrt()
-            )
-            means = -spread * self.quantiles
+            variance = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved)
+            means = -variance.clamp(min=0).sqrt() * self.quantiles
             moved = plain + (means[:, i] - means[:, j]) @ self.lift
         return moved
 
@@ -114,58 +113,83 @@ class RankShares(Method):
                 "expected top, the fraction k / n of the images, in (0, 1), and one lam above 0,"
                 f" got {self.top}, {lam}"
             )
-        rows = torch.cat([*problem.reference.batches()])
-        group = torch.zeros(1, dtype=torch.long)
-        for prompts in problem.attributes:
-            group = group * len(prompts.attributes) + zero_shot(
-                rows, problem.zero_shot(prompts, role)
-            )
-        names = tuple(
-            map("/".join, product(*(prompts.attributes for prompts in problem.attributes)))
-        )
-        own = [rows[group == g] for g in range(len(names))]
-        if min(map(len, own)) < _FEWEST:
-            raise InvalidInputError(
-                f"reference: expected at least {_FEWEST} images of every group, got "
-                f"{dict(zip(names, map(len, own), strict=True))}; pass more images"
-            )
-        given = dict.fromkeys(names, 1 / len(names)) if self.shares is None else dict(self.shares)
-        if (
-            given.keys() != {*names}
-            or min(given.values()) <= 0
-            or abs(sum(given.values()) - 1) > 1e-6
-        ):
-            raise InvalidInputError(
-                f"shares: expected positive numbers with sum 1, one for each of {list(names)}, got"
-                f" {given}"
-            )
-        count = torch.tensor([len(one) for one in own], dtype=torch.float64)
-        shares = torch.tensor([given[name] for name in names], dtype=torch.float64)
-        among_all = count / len(rows)
-        most = {
-            n: round(float(x), 3)
-            for n, x, s in zip(names, among_all / self.top, shares, strict=True)
-            if s >= x
-        }
-        if most:
-            raise InvalidInputError(
-                f"shares: too few images of {list(most)}: with top={self.top:.3g} their shares can"
-                f" be at most {most}; lower these shares, or top"
-            )
-        i, j = torch.combinations(torch.arange(len(names))).T
-        means = torch.stack([one.mean(0) for one in own])
+        rows_of_group = _groups(problem, role)
+        shares_of_groups = self._shares_of(list(rows_of_group))
+        groups = list(rows_of_group.values())
+        shares = torch.tensor(list(shares_of_groups.values()), dtype=torch.float64)
+        count = torch.tensor([len(rows) for rows in groups], dtype=torch.float64)
+        share_of_all = count / count.sum()
+        self._refuse_unreachable(shares_of_groups, share_of_all)
+
+        # Eq. 7.4 with a target for each pair of groups, weighted by the precision of its means.
+        i, j = torch.combinations(torch.arange(len(groups))).T
+        means = torch.stack([rows.mean(0) for rows in groups])
         precision = count[i] * count[j] / (count[i] + count[j])
         weights = (lam * precision / precision.sum())[:, None]
         differences = means[i] - means[j]
         plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
-            shares={name: float(given[name]) for name in names},
-            quantiles=ndtri(1 - shares * self.top / among_all),
+            shares=shares_of_groups,
+            quantiles=ndtri(1 - shares * self.top / share_of_all),
             plain=plain.matrix(),
             lift=plain(differences) * weights,
-            covariances=torch.stack([torch.cov(one.T, correction=0) for one in own]),
+            covariances=torch.stack([torch.cov(rows.T, correction=0) for rows in groups]),
             provenance=Provenance(self.name, lam, uses_images=True),
         )
+
+    def _shares_of(self, names: list[str]) -> dict[str, float]:
+        """Return the share of each group, even ones by default.
+
+        Raises:
+            InvalidInputError: other groups, or numbers that are not positive with sum 1.
+        """
+        if self.shares is None:
+            return dict.fromkeys(names, 1 / len(names))
+        shares = dict(self.shares)
+        fits = shares.keys() == set(names) and min(shares.values()) > 0
+        if not fits or abs(sum(shares.values()) - 1) > 1e-6:
+            raise InvalidInputError(
+                f"shares: expected positive numbers with sum 1, one for each of {names}, got"
+                f" {shares}"
+            )
+        return {name: float(shares[name]) for name in names}
+
+    def _refuse_unreachable(self, shares: Mapping[str, float], share_of_all: Tensor) -> None:
+        """Refuse the share of a group that has fewer images than the first results would need."""
+        most_of_group = {}
+        for (name, share), most in zip(
+            shares.items(), (share_of_all / self.top).tolist(), strict=True
+        ):
+            if share >= most:
+                most_of_group[name] = round(most, 3)
+        if most_of_group:
+            raise InvalidInputError(
+                f"shares: too few images of {list(most_of_group)}: with top={self.top:.3g} their"
+                f" shares can be at most {most_of_group}; lower these shares, or top"
+            )
+
+
+def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
+    """Return the images (n_g, d) of each group, a combination of zero-shot values by its name.
+
+    Raises:
+        InvalidInputError: too few images of a group.
+    """
+    rows = torch.cat([*problem.reference.batches()])
+    group = torch.zeros(1, dtype=torch.long)
+    for prompts in problem.attributes:
+        value = zero_shot(rows, problem.zero_shot(prompts, role))
+        group = group * len(prompts.attributes) + value
+    rows_of_group = {}
+    for place, values in enumerate(product(*(part.attributes for part in problem.attributes))):
+        rows_of_group["/".join(values)] = rows[group == place]
+    counts = {name: len(members) for name, members in rows_of_group.items()}
+    if min(counts.values()) < _FEWEST:
+        raise InvalidInputError(
+            f"reference: expected at least {_FEWEST} images of every group, got {counts}; pass more"
+            " images"
+        )
+    return rows_of_group
 
 
 register_method(RankShares())

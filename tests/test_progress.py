@@ -20,7 +20,7 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
     with Progress(on) as progress:
         with progress:  # one that runs is handed down and ended by who began it
             pass
-        with progress.bar("drawing [b]", total=4, there=2) as advance:
+        with progress.bar("drawing [b]", total=4, reused=2) as advance:
             advance()
             advance(3, "loss [1]")
         with progress.bar("loading") as advance:

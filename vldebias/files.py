@@ -38,15 +38,12 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def packaged(kind: str) -> dict[str, Path]:
     """Return the packaged YAML files by name; kind: "prompts" or "suites"."""
-    beside = {"prompts": "prompts", "suites": "eval/suites"}[kind]
-    for folder in (
-        _PACKAGE / "_resources" / kind,
-        _PACKAGE.parent / beside,
-    ):  # in a wheel, in a checkout
-        if files := {
-            path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)
-        }:
-            return files
+    folder_in_wheel = _PACKAGE / "_resources" / kind
+    folder_in_checkout = _PACKAGE.parent / {"prompts": "prompts", "suites": "eval/suites"}[kind]
+    for folder in (folder_in_wheel, folder_in_checkout):
+        file_of_name = {path.stem: path for path in folder.glob("*.yaml")}
+        if file_of_name:
+            return dict(sorted(file_of_name.items()))
     raise InvalidInputError(f"got no files *.yaml in {folder}; reinstall vldebias")
 
 
@@ -62,11 +59,15 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     try:
         partial.touch()  # its mode is that of the umask
-        mode = (path if path.exists() else partial).stat().st_mode
-        if callable(content):
-            content(partial)
+        mode = partial.stat().st_mode
+        if path.exists():
+            mode = path.stat().st_mode
+        if isinstance(content, str):
+            partial.write_bytes(content.encode())
+        elif isinstance(content, bytes):
+            partial.write_bytes(content)
         else:
-            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            content(partial)
         partial.chmod(mode & 0o777)  # also where a library has made the file itself
         sync(partial)
         os.replace(partial, path)
@@ -142,28 +143,30 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
         return
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
-    me = f"process {os.getpid()} on {socket.gethostname()}"
+    writer = f"process {os.getpid()} on {socket.gethostname()}"
     expected = (
         "expected one run at a time. Wait until it has ended, stop it, or choose another folder"
         " (--out)."
     )
     if folder in _held:  # to open and close the file once more would end the lock
-        raise InvalidInputError(f"{folder}: {me} writes there; {expected}")
+        raise InvalidInputError(f"{folder}: {writer} writes there; {expected}")
     with path.open("a+") as file:
         try:
             import fcntl
 
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            who = path.read_text(errors="replace").strip() or "another process"
-            raise InvalidInputError(f"{folder}: {who:.300} writes there; {expected}") from None
+            other_writer = path.read_text(errors="replace").strip() or "another process"
+            raise InvalidInputError(
+                f"{folder}: {other_writer:.300} writes there; {expected}"
+            ) from None
         except (ImportError, OSError) as error:
             say(
                 f"{folder}: cannot be locked ({error}); do not start a second run there before this"
                 " one has ended"
             )
         file.truncate(0)
-        print(me, file=file, flush=True)
+        print(writer, file=file, flush=True)
         _held[folder] = thread
         try:
             yield
@@ -202,15 +205,13 @@ class _Yaml(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
         node: Any = super().compose_node(parent, index)
-        counts = (
-            Counter(str(key.value) for key, _ in node.value)
-            if isinstance(node, yaml.MappingNode)
-            else {}
-        )
-        if repeated := [key for key, times in counts.items() if times > 1]:
-            raise yaml.YAMLError(
-                f"the key {repeated[0]!r} twice in the mapping of line {line}; merge the two"
-            )
+        if isinstance(node, yaml.MappingNode):
+            counts = Counter(str(key.value) for key, _ in node.value)
+            for key, times in counts.items():
+                if times > 1:
+                    raise yaml.YAMLError(
+                        f"the key {key!r} twice in the mapping of line {line}; merge the two"
+                    )
         return node
 
 
@@ -229,27 +230,31 @@ def read_json(path: str | Path) -> Any:
 
 
 def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
+    value = float(text)
+    if not math.isfinite(value):
         raise ValueError(f"the number {text[:40]}")
     return value
 
 
 def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
-    """Return the content of an untrusted file; raise InvalidInputError if it is unreadable or has
-    over `max_bytes`."""
+    """Return the content of an untrusted file.
+
+    Raises:
+        InvalidInputError: the file is unreadable or has over `max_bytes`.
+    """
     try:
         with open(path, "rb") as file:
-            data = (
-                file.read(max_bytes + 1) if os.fstat(file.fileno()).st_size <= max_bytes else None
-            )
-    except (OSError, ValueError) as reason:  # ValueError: a path with a NUL in it
-        problem = (
-            "no such file"
-            if isinstance(reason, FileNotFoundError)
-            else f"{type(reason).__name__} ({reason})"
-        )
+            data = None
+            if os.fstat(file.fileno()).st_size <= max_bytes:
+                data = file.read(max_bytes + 1)  # a pipe has no size until it is read
+    except FileNotFoundError:
         raise InvalidInputError(
-            f"{path}: got {problem}; expected a file that can be read; check the path"
+            f"{path}: got no such file; expected a file that can be read; check the path"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        raise InvalidInputError(
+            f"{path}: got {type(error).__name__} ({error}); expected a file that can be read;"
+            " check the path"
         ) from None
     if data is None or len(data) > max_bytes:
         raise InvalidInputError(
@@ -269,36 +274,36 @@ _EXPECTED = {
 def explain(error: ValidationError, place: str = "", known: Iterable[str] = ()) -> str:
     """Return the first problem that pydantic found in words: where, what was expected, what came.
 
-    place: where the content stands; known: the keys that there are, of which one that is close to a
-    wrong one is named.
+    Args:
+        place: where the content stands.
+        known: the keys that exist, of which one that is close to a wrong one is named.
     """
-    first = error.errors()[0]
-    where = ".".join(
-        filter(
-            None,
-            [place, *(str(one) for one in first["loc"] if not str(one).startswith("function-"))],
-        )
-    )
-    if isinstance(inside := first.get("ctx", {}).get("error"), type(error)):
-        return explain(inside, where, known)
-    said = _EXPECTED.get(first["type"], first["msg"].removeprefix("Value error, "))
-    if first["type"] == "extra_forbidden":
-        said += f"; {did_you_mean(first['loc'][-1], known, 'take it out')}"
-    came = (
-        ""
-        if isinstance(first["input"], Mapping)
-        else f"; got {shortened(repr(first['input']), 80)}"
-    )
-    return f"{where}: {said}{came}" if where else said
+    problem = error.errors()[0]
+    path = [place] if place else []
+    for key in problem["loc"]:
+        if not str(key).startswith("function-"):  # pydantic's name of a validator
+            path.append(str(key))
+    where = ".".join(path)
+    inner_error = problem.get("ctx", {}).get("error")
+    if isinstance(inner_error, type(error)):
+        return explain(inner_error, where, known)
+    expected = _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Value error, "))
+    if problem["type"] == "extra_forbidden":
+        expected += f"; {did_you_mean(problem['loc'][-1], known, 'take it out')}"
+    if not where:
+        return expected
+    if isinstance(problem["input"], Mapping):  # too long to repeat
+        return f"{where}: {expected}"
+    return f"{where}: {expected}; got {shortened(repr(problem['input']), 80)}"
 
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that results depend on: package -> version."""
-    found = {"python": platform.python_version()}
+    version_of_package = {"python": platform.python_version()}
     for name in ("vldebias", "torch", "open_clip_torch", "transformers", "diffusers", "numpy"):
         with contextlib.suppress(PackageNotFoundError):  # run from a checkout that is not installed
-            found[name] = version(name)
-    return found
+            version_of_package[name] = version(name)
+    return version_of_package
 
 
 def commit() -> str | None:
@@ -312,9 +317,11 @@ def commit() -> str | None:
     )
     with contextlib.suppress(OSError, subprocess.CalledProcessError):  # no git, or no commit
         if (_PACKAGE.parent / ".git").exists():
-            named = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
+            head = run(["git", "rev-parse", "--short=12", "HEAD"]).strip()
             changed = run(
                 ["git", "diff", "--name-only", "HEAD", "--", ".", ":(exclude)eval/results"]
             )
-            return f"{named}-dirty" if changed else named
+            if changed:
+                return f"{head}-dirty"
+            return head
     return None

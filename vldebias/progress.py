@@ -28,11 +28,11 @@ class Progress(progress.Progress):
             progress.TimeElapsedColumn(),
             progress.TimeRemainingColumn(),
         ]
-        # Bars that move in a notebook need ipywidgets; without them a line a minute is all that
-        # stays readable.
-        console = console or Console(
-            stderr=True, force_jupyter=None if find_spec("ipywidgets") else False
-        )
+        if console is None:
+            # Bars that move in a notebook need ipywidgets; without them a line a minute is all that
+            # stays readable.
+            jupyter = None if find_spec("ipywidgets") else False
+            console = Console(stderr=True, force_jupyter=jupyter)
         super().__init__(
             *columns,
             console=console,
@@ -58,7 +58,7 @@ class Progress(progress.Progress):
 
     @contextmanager
     def bar(
-        self, title: str, total: int | None = None, *, done: int = 0, there: int = 0
+        self, title: str, total: int | None = None, *, done: int = 0, reused: int = 0
     ) -> Iterator[Callable[..., None]]:
         """Show a bar for `total` steps, `done` of which are already done; None: unknown, and it is
         removed at the end.
@@ -66,10 +66,11 @@ class Progress(progress.Progress):
         It yields `advance(count=1, note=None)`, which shows that `count` more steps are done, and a
         note next to the title such as the loss.
 
-        there: further steps that an earlier run has done. They are shown, and do not count for the
-        time left.
+        reused: further steps that an earlier run has done. They are shown, and do not count for
+        the time left.
         """
-        title = f"{title} ({there} of {there + (total or 0)} there already)" if there else title
+        if reused:
+            title = f"{title} ({reused} of {reused + (total or 0)} there already)"
         task = self.add_task(title, total=total, completed=done)
         written = time.monotonic()
         text = title
@@ -77,12 +78,14 @@ class Progress(progress.Progress):
         def advance(count: int = 1, note: str | None = None) -> None:
             nonlocal done, written, text
             done = done + count
-            text = text if note is None else f"{title}: {note}"
+            if note is not None:
+                text = f"{title}: {note}"
             self.update(task, completed=done, description=text)
             is_log = not (self.console.is_terminal or self.console.is_jupyter)
             if is_log and time.monotonic() - written >= _LINE_EVERY:
                 written = time.monotonic()
-                self.say(f"{text}: {done}" + ("" if total is None else f" of {total}"))
+                end = "" if total is None else f" of {total}"
+                self.say(f"{text}: {done}{end}")
 
         try:
             yield advance

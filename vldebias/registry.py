@@ -29,19 +29,29 @@ class Registry(Mapping[str, T]):
         self._searched = False
         self.data: dict[str, T] = {}
 
-    def register(self, given: Any) -> T:
-        """Register `given` and return it; raise InvalidInputError for a wrong kind or a taken
-        name."""
-        base = self._base
-        if isinstance(base, type) and not (isinstance(given, base) and hasattr(given, "name")):
-            known = f"{base.__module__}.{base.__name__}"
-            raise InvalidInputError(f"{self.kind}: expected a {known} with a name, got {given!r}")
-        name = given.name if isinstance(base, type) else base(given)
-        if (there := self.data.setdefault(name, given)) != given:
+    def register(self, new: Any) -> T:
+        """Register an object or a class and return it.
+
+        Raises:
+            InvalidInputError: the wrong kind, or a name that another object has.
+        """
+        name = self._name_of(new)
+        registered = self.data.setdefault(name, new)
+        if registered != new:
             raise InvalidInputError(
-                f"{self.kind} {name!r}: this name is taken by {there!r}; choose another name"
+                f"{self.kind} {name!r}: this name is taken by {registered!r}; choose another name"
             )
-        return there
+        return registered
+
+    def _name_of(self, new: Any) -> str:
+        """Return the name under which an object or a class is registered; refuse another kind."""
+        base = self._base
+        if not isinstance(base, type):
+            return base(new)
+        if not isinstance(new, base) or not hasattr(new, "name"):
+            expected = f"{base.__module__}.{base.__name__}"
+            raise InvalidInputError(f"{self.kind}: expected a {expected} with a name, got {new!r}")
+        return str(new.name)
 
     def __getitem__(self, name: str) -> T:
         if name in self:
@@ -68,11 +78,10 @@ class Registry(Mapping[str, T]):
             for point in entry_points(group=self.group):
                 try:
                     loaded = point.load()
-                    self.register(
-                        loaded()
-                        if isinstance(loaded, type) and isinstance(self._base, type)
-                        else loaded
-                    )
+                    registers_instances = isinstance(self._base, type)
+                    if registers_instances and isinstance(loaded, type):
+                        loaded = loaded()
+                    self.register(loaded)
                 except Exception as error:  # one broken package must not disable the others
                     warn(
                         f"entry point {point.name!r} of {self.group} ({point.value}):"

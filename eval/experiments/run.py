@@ -283,7 +283,7 @@ def run_cells(
     missing = [(cell, file) for cell, file in zip(cells, files, strict=True) if not file.is_file()]
     with (
         Progress() as progress,
-        progress.bar(title, len(missing), there=len(cells) - len(missing)) as advance,
+        progress.bar(title, len(missing), reused=len(cells) - len(missing)) as advance,
     ):
         for file, figures in _done(work, missing, processes):
             write_atomically(file, json.dumps(figures, indent=1) + "\n")

@@ -26,7 +26,7 @@ from vldebias.methods.baselines.erasure import (
     null_space_probes,
     roboshot,
 )
-from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, without
+from vldebias.methods.baselines.queries import Bend, HalfWay, Lian, project_out
 from vldebias.methods.reference import Labelled, labelled, stated_texts
 
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
@@ -306,7 +306,7 @@ def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
     )
     codes = torch.tensor([sorted(set(data["values"])).index(value) for value in data["values"]])
     edit = Bend(texts[:1], texts[None], images, codes, data["near"])
-    projected = torch.stack([without(row, texts) for row in torch.eye(8, dtype=torch.float64)])
+    projected = torch.stack([project_out(row, texts) for row in torch.eye(8, dtype=torch.float64)])
     torch.testing.assert_close(projected, torch.tensor(data["projection"], dtype=torch.float64))
     torch.testing.assert_close(
         edit(query), torch.tensor(data["bent"], dtype=torch.float64), atol=2e-4, rtol=0
@@ -321,7 +321,7 @@ def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
     )
     bent = edit(query)[0]
     pair = given.host.embed(next(group for group in GENDER.groups if "nurse" in group[0]), "joint")
-    first = without(
+    first = project_out(
         query[0], torch.cat([given.host.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]])
     )
     first = normalize(first, dim=0)

@@ -157,7 +157,7 @@ class Edit(ABC):
     A subclass is a dataclass with a `kind`, under which it is saved, the `axes` of its tensors and
     `__call__`; other fields are saved as settings. A subclass with a separate map for images
     overrides `side` and `image`; one that averages over rewritten prompts defines
-    `wordings(prompt)` and `combined(z, each, strength)`.
+    `wordings(prompt)` and `combined(z, wordings, strength)`.
 
     >>> @dataclass(frozen=True, eq=False, repr=False)
     ... class Shift(Edit):

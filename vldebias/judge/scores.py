@@ -69,7 +69,7 @@ def judge_images(
         write_atomically(path, json.dumps({"name": judge.name, "names": names}))
     known = _stored(path)
     todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
-    bars = progress.bar("judging", len(todo), there=len(keys) - len(todo))
+    bars = progress.bar("judging", len(todo), reused=len(keys) - len(todo))
     with path.open("a", encoding="utf-8") as file, bars as advance:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]

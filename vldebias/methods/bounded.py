@@ -54,18 +54,22 @@ def bounded(
             " or lower strength"
         )
 
-    def holds(one: CalibratedProjection) -> bool:
-        found = losses(one, neutral)
-        return float(found.mean() if mean else found.max()) <= most
+    def holds(projection: CalibratedProjection) -> bool:
+        losses_of_texts = losses(projection, neutral)
+        loss = losses_of_texts.mean() if mean else losses_of_texts.max()
+        return float(loss) <= most
 
-    def weaker(t: float) -> CalibratedProjection:
-        if not edit.spurious_rank:
-            return edit.at_multiple(t)
-        return replace(edit, left=t * edit.left).stamped(
-            method=f"{edit.method}, bounded"
-        )  # I - t (I - P)
+    if holds(edit):
+        return edit
+    share = largest(lambda t: holds(_weaker(edit, t)))
+    return _weaker(edit, share)
 
-    return edit if holds(edit) else weaker(largest(lambda t: holds(weaker(t))))
+
+def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
+    """Return the method at t times its lam, or with P0 the edit at strength t: I - t (I - P)."""
+    if not edit.spurious_rank:
+        return edit.at_multiple(t)
+    return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")
 
 
 def largest(holds: Callable[[float], bool]) -> float:
@@ -74,8 +78,12 @@ def largest(holds: Callable[[float], bool]) -> float:
     low = 0.1
     high = 1.0
     while not holds(low):
-        low, high = low / 10, low
+        high = low
+        low = low / 10
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
     return low

@@ -33,16 +33,17 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
         The ratio, and how many standard deviations it is above 1; (0, 0) for fewer than two
             different images or texts.
     """
-    rows, about = (x.double() - x.double().mean(0) for x in (images, texts))
+    rows = images.double() - images.double().mean(0)
+    text_rows = texts.double() - texts.double().mean(0)
     dim = rows.shape[1]
     total = float(rows.square().sum())
-    _, singular, directions = torch.linalg.svd(about, full_matrices=False)
-    held = singular.square().cumsum(0) / singular.square().sum()
+    _, singular, directions = torch.linalg.svd(text_rows, full_matrices=False)
     if total <= 1e-12 * len(rows) or float(singular.sum()) <= 1e-9:
         return 0.0, 0.0
-    k = int((held < 0.99).sum()) + 1
+    share_of_variance = singular.square().cumsum(0) / singular.square().sum()
+    k = int((share_of_variance < 0.99).sum()) + 1
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
-    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows
+    gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # the smaller one: same norm
     concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
     variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
     return spread, (spread - 1) / max(variance, 1e-12) ** 0.5
@@ -77,22 +78,31 @@ class Diagnostics:
             raise InvalidInputError(
                 f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"
             )
-        found: dict[str, Any] = {}
-        for name, pairs in (
-            ("pair_distance", prompts.pairs),
-            ("held_out_distance", prompts.held_out_pairs),
-        ):
+        measured: dict[str, Any] = {}
+        pairs_of_name = {
+            "pair_distance": prompts.pairs,
+            "held_out_distance": prompts.held_out_pairs,
+        }
+        for name, pairs in pairs_of_name.items():
             if pairs:
-                rows = host.embed([*chain.from_iterable(pairs)], role)
-                distances = [(own[0::2] - own[1::2]).norm(dim=-1) for own in (rows, edit(rows))]
-                found[name] = tuple(float(own.mean()) for own in distances)
+                rows = host.embed(list(chain.from_iterable(pairs)), role)
+                measured[name] = (_mean_distance(rows), _mean_distance(edit(rows)))
         if prompts.classes:
             classes = host.embed(prompts.classes, role)
-            found["signal_kept"], found["class_cosine"] = class_signal(classes, edit)
+            measured["signal_kept"], measured["class_cosine"] = class_signal(classes, edit)
             if prompts.spurious:
-                spurious = host.embed(prompts.spurious, role).T
-                cosines = [normalize(rows, dim=-1) @ spurious for rows in (classes, edit(classes))]
-                found["spurious_spread"] = tuple(
-                    float((own.amax(1) - own.amin(1)).mean()) for own in cosines
-                )
-        return cls(**found)
+                spurious = host.embed(prompts.spurious, role)
+                spreads = (_mean_range(classes, spurious), _mean_range(edit(classes), spurious))
+                measured["spurious_spread"] = spreads
+        return cls(**measured)
+
+
+def _mean_distance(rows: Tensor) -> float:
+    """Return the mean distance of the rows (2n, d) of a pair, which follow one another."""
+    return float((rows[0::2] - rows[1::2]).norm(dim=-1).mean())
+
+
+def _mean_range(classes: Tensor, spurious: Tensor) -> float:
+    """Return the mean range of a class's cosines (k, d) with the spurious texts (m, d)."""
+    cosines = normalize(classes, dim=-1) @ spurious.T
+    return float((cosines.amax(1) - cosines.amin(1)).mean())

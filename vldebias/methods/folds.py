@@ -71,9 +71,9 @@ def _splits_of_groups(
         fitted = []
         left_out = []
         for prompts, groups in zip(sets, groups_of_set, strict=True):
-            out = groups[fold::number]
-            fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(out)))
-            left_out.append(_only(prompts, out))
+            tested = groups[fold::number]
+            fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))
+            left_out.append(_only(prompts, tested))
         if all(prompts.names_values for prompts in fitted):
             yield fitted, left_out
 
@@ -122,8 +122,8 @@ def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
     for half in (0, 1):
         features = rows[half::2]
         unseen = rows[1 - half :: 2]
-        every = -(-len(unseen) // _MOST_ROWS)
-        gaps = _gaps_on_images(problem, role, unseen[::every], seed=half)
+        step = -(-len(unseen) // _MOST_ROWS)  # rounded up
+        gaps = _gaps_on_images(problem, role, unseen[::step], seed=half)
         yield Fold(replace(problem, reference=replace(reference, features=features)), gaps)
 
 

@@ -93,15 +93,15 @@ def _refuse_unclear_values(problem: Problem, role: str) -> None:
                 f"The reference needs {FEWEST} images of each value of {prompts.name}; by the texts"
                 f" it has {counts}. Add images."
             )
-        apart = max(separation(rows @ difference) for difference in _differences(values))
-        if apart < SEPARATE:
+        distance = max(separation(rows @ difference) for difference in _differences(values))
+        if distance < SEPARATE:
             doubt = foreign(rows, problem, prompts, role)
             if doubt:
                 raise UnusableReferenceError(f"reference: {doubt}")
             raise UnusableReferenceError(
-                f"The reference images do not fall into the values of {prompts.name} that the texts"
-                f" name (separation {apart:.1f}, {SEPARATE:g} is needed), so nothing can be tested"
-                " without labels. Name a method and measure it on labelled images."
+                f"The reference images do not fall into the values of {prompts.name} that texts"
+                f" name (separation {distance:.1f}, {SEPARATE:g} is needed), so nothing can be"
+                " tested without labels. Name a method and measure it on labelled images."
             )
 
 
@@ -115,8 +115,8 @@ def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) 
     halves = []
     for fitted, gaps in image_folds(shuffled, role):
         edited = method.fit(fitted, role)(neutral)
-        moved = [gap.of_texts(edited) - gap.of_texts(neutral) for gap in gaps]
-        halves.append(torch.stack(moved).mean(2))  # (attributes, 1 + resamples)
+        changes = [gap.of_texts(edited) - gap.of_texts(neutral) for gap in gaps]
+        halves.append(torch.stack(changes).mean(2))  # (attributes, 1 + resamples)
     mean = torch.stack(halves).mean(0)
     return [Change.of_resamples(resamples) for resamples in mean]
 

@@ -184,12 +184,12 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
     """Return the index of the attribute value that a label names; None if it names none, or
     several."""
     values = list(prompts.attributes)
-    alike = [value for value in values if value.casefold() == name.casefold()]
-    if not alike:
-        alike = prompts.values_in(name)
-    if len(alike) != 1:
+    matches = tuple(value for value in values if value.casefold() == name.casefold())
+    if not matches:
+        matches = prompts.values_in(name)
+    if len(matches) != 1:
         return None
-    return values.index(alike[0])
+    return values.index(matches[0])
 
 
 def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
@@ -215,11 +215,11 @@ def stating(prompts: PromptSet) -> tuple[list[str], Tensor, Tensor]:
 
 def stated_texts(problem: Problem, role: str) -> Labelled:
     """Return the texts of the groups of every attribute, each with the one value that it names."""
-    texts = list[str]()
+    texts: list[str] = []
     columns = []
     for prompts in problem.attributes:
-        texts_of_attribute, values, _ = stating(prompts)
-        texts += texts_of_attribute
+        stated, values, _ = stating(prompts)
+        texts.extend(stated)
         columns.append(values[:, None] + 1)
     # A text of one attribute is unknown, -1, in the columns of all others.
     codes = torch.block_diag(*columns) - 1

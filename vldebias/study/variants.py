@@ -236,7 +236,7 @@ def generate(
         with suppress(OSError):  # not there, or not whole
             if read_png(made.path(image))[1].items() >= record(image).items():
                 missing.remove(image.path)
-    with progress.bar("generating", len(missing), there=len(made) - len(missing)) as advance:
+    with progress.bar("generating", len(missing), reused=len(made) - len(missing)) as advance:
         for name in plan.variants:
             images = [image for image in made if image.variant == name]
             batches = [

@@ -22,9 +22,8 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 
 _SURE = 0.7  # probability of a value, of SFID's authors
 _DECAY = 1e-3  # weight of the squared norm of a probe's weights
-_KEPT = (
-    1800 / 2048
-)  # of the width: what FairImagen's authors keep of the pooled states of Stable Diffusion 3
+# Share of the width that FairImagen's authors keep of the pooled states of Stable Diffusion 3.
+_KEPT = 1800 / 2048
 
 
 # left, right (d, rank) and shift (d,) of the map x -> x - (x right) left^T + |x| shift, fitted at
@@ -52,15 +51,19 @@ class TwoTowers(Rowwise):
     @classmethod
     def of_maps(cls, images: Affine, texts: Affine | None = None) -> TwoTowers:
         """Return the edit of two maps; without one of texts, texts are left unchanged."""
-        both = (texts or images, images)
-        left, right = (pad_sequence([one[k].T for one in both], batch_first=True) for k in (0, 1))
-        return cls(left, right, torch.stack([one[2] for one in both]), "both" if texts else "image")
+        side = "both" if texts else "image"
+        towers = (texts or images, images)  # what texts would get is padding where they stay
+        left = pad_sequence([tower[0].T for tower in towers], batch_first=True)
+        right = pad_sequence([tower[1].T for tower in towers], batch_first=True)
+        shift = torch.stack([tower[2] for tower in towers])
+        return cls(left, right, shift, side)
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
-        left = self.left[int(image)]
-        right = self.right[int(image)]
-        shift = self.shift[int(image)]
-        return unit - (unit @ right.T) @ left + shift if image or self.side == "both" else None
+        if self.side == "image" and not image:
+            return None
+        tower = int(image)
+        removed = (unit @ self.right[tower].T) @ self.left[tower]
+        return unit - removed + self.shift[tower]
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,11 +82,13 @@ class Eraser(Method):
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the maps, each to rows of its own tower."""
-        texts = self.erased(stated_texts(problem, role)) if self.side == "both" else None
-        return TwoTowers.of_maps(self.erased(labelled(problem, role)), texts)
+        images = self.erased(labelled(problem, role))
+        if self.side != "both":
+            return TwoTowers.of_maps(images)
+        return TwoTowers.of_maps(images, self.erased(stated_texts(problem, role)))
 
 
-def leace(given: Labelled) -> Affine:
+def leace(labelled_rows: Labelled) -> Affine:
     """Return the map that hides a concept from affine probes with the least change of rows (n, d)
     in covariance norm.
 
@@ -94,41 +99,43 @@ def leace(given: Labelled) -> Affine:
     Wolf (2004, Lemma 3.2 and section 3.3) estimate, keeps the guarantee and only changes the norm
     in which the change is least.
     """
-    x, z = given.one_hot()
+    x, z = labelled_rows.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
     left = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
     right = torch.linalg.pinv(shrunk, hermitian=True) @ left
-    right = right @ torch.linalg.pinv(
-        left.T @ right, hermitian=True, rtol=1e-12
-    )  # its columns sum to 0
+    # One-hot columns sum to 1, so the matrix is singular: a pseudo-inverse.
+    right = right @ torch.linalg.pinv(left.T @ right, hermitian=True, rtol=1e-12)
     return left, right, left @ (right.T @ x.mean(0))
 
 
-def sfid(given: Labelled) -> Affine:
+def sfid(labelled_rows: Labelled) -> Affine:
     """Replace the dimensions most important to a random forest for the attribute by their mean over
     its unsure rows.
 
     The authors replace 100 of CLIP's 512 dimensions or more; in a narrower space it is a fifth, as
     100 are of 512.
     """
-    width, (importance, neutral) = given.rows.shape[1], _read_by_forests(given)
-    dims = importance.argsort(descending=True, stable=True)[: min(100, max(1, width // 5))]
+    width = labelled_rows.rows.shape[1]
+    importance, neutral = _read_by_forests(labelled_rows)
+    number = min(100, max(1, width // 5))
+    dims = importance.argsort(descending=True, stable=True)[:number]
     basis = torch.eye(width, dtype=torch.float64)[:, dims]
     return basis, basis, basis @ (basis.T @ neutral)
 
 
-def spd(given: Labelled) -> Affine:
+def spd(labelled_rows: Labelled) -> Affine:
     """Project out the directions of linear probes, and insert the mean of unsure rows there.
 
     With B an orthonormal basis of the rows of `null_space_probes` and m the mean of the rows that a
     forest is unsure of (as in SFID), x -> x - B B^T (x - m). Follows the formula of the paper
     (2511.18123); its code is not public.
     """
-    basis, (_, neutral) = span_of(null_space_probes(given.known())), _read_by_forests(given)
+    basis = span_of(null_space_probes(labelled_rows.known()))
+    _, neutral = _read_by_forests(labelled_rows)
     return basis, basis, basis @ (basis.T @ neutral)
 
 
-def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
+def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
     """Return the importance (d,) of each dimension to forests that predict the values, and the mean
     of unsure rows.
 
@@ -136,16 +143,18 @@ def _read_by_forests(given: Labelled) -> tuple[Tensor, Tensor]:
     without any, all are.
     """
     ensemble = need("sklearn.ensemble")
-    width = given.rows.shape[1]
+    width = labelled_rows.rows.shape[1]
     importance = torch.zeros(width, dtype=torch.float64)
-    unsure = given.rows[:0]
-    for rows, codes in given.known():
+    unsure = labelled_rows.rows[:0]
+    for rows, codes in labelled_rows.known():
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
         sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
-    return importance, (unsure if len(unsure) else given.rows).mean(0)
+    if not len(unsure):
+        unsure = labelled_rows.rows
+    return importance, unsure.mean(0)
 
 
 def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) -> Tensor:
@@ -157,11 +166,11 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
     """
     removed = labels[0][0][:0]
     for rows, codes in labels:
-        left = rows - rows.mean(0)
+        remaining = rows - rows.mean(0)
         for _ in range(rounds):
             basis = torch.linalg.qr(removed.T).Q
-            left = left - (left @ basis) @ basis.T
-            weight, accuracy = _probe(left, codes)
+            remaining = remaining - (remaining @ basis) @ basis.T
+            weight, accuracy = _probe(remaining, codes)
             if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
             removed = torch.cat([removed, weight])
@@ -190,8 +199,8 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
 
         optimizer.step(closure)
     accuracy = float(((inputs @ weight.detach().T).argmax(1) == codes).double().mean())
-    own = weight.detach()[:, :-1]
-    return span_of(own - own.mean(0)).T, accuracy
+    without_bias = weight.detach()[:, :-1]
+    return span_of(without_bias - without_bias.mean(0)).T, accuracy
 
 
 def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
@@ -203,11 +212,9 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     """
     q = span_of(harmful)
     t = span_of(helpful)
-    return (
-        torch.cat([q, -t], 1),
-        torch.cat([q, t - q @ (q.T @ t)], 1),
-        harmful.new_zeros(harmful.shape[1]),
-    )
+    left = torch.cat([q, -t], 1)
+    right = torch.cat([q, t - q @ (q.T @ t)], 1)
+    return left, right, harmful.new_zeros(harmful.shape[1])
 
 
 class RoboShot(Method):
@@ -229,15 +236,13 @@ class RoboShot(Method):
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the linear map of images."""
         embed = partial(problem.host.embed, role=role)
-        values = [
-            [embed(texts) for texts in prompts.by_value().values()]
-            for prompts in problem.attributes
-        ]
-        harmful = torch.cat(
-            [a[: len(b)] - b[: len(a)] for own in values for a, b in combinations(own, 2)]
-        )
-        helpful = torch.cat([embed(one.classes).diff(dim=0) for one in problem.sets])
-        return TwoTowers.of_maps(roboshot(harmful, helpful))
+        harmful = []
+        for prompts in problem.attributes:
+            rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
+            for rows, other_rows in combinations(rows_of_values, 2):
+                harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
+        helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
+        return TwoTowers.of_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))
 
 
 def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
@@ -253,7 +258,8 @@ def fair_pca(x: Tensor, z: Tensor, keep: int) -> Tensor:
     rest = torch.linalg.qr(informative, mode="complete").Q[:, informative.shape[1] :]
     inside = x @ rest
     _, vectors = torch.linalg.eigh(inside.T @ inside)  # ascending
-    return torch.cat([informative, rest @ vectors[:, : max(0, rest.shape[1] - keep)]], 1)
+    dropped = max(0, rest.shape[1] - keep)
+    return torch.cat([informative, rest @ vectors[:, :dropped]], 1)
 
 
 class FairImagen(Method):

@@ -48,20 +48,19 @@ class HalfWay(Rowwise):
     provenance: Provenance = field(default_factory=lambda: Provenance("lian"))
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
-        if self.side == ("text" if image else "image"):
+        tower = "image" if image else "text"
+        if self.side not in (tower, "both"):
             return None
-        along = (unit @ self.basis) @ self.basis.T
-        rest = unit - along
-        b = along.norm(dim=1, keepdim=True)
+        biased = (unit @ self.basis) @ self.basis.T
+        rest = unit - biased
+        b = biased.norm(dim=1, keepdim=True)
         o = rest.norm(dim=1, keepdim=True)
         e = b + (1 - o) / b.clamp(min=_NONE)
-        left = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)
-        turned = (1 - left * left).clamp(min=0).sqrt() * rest / o.clamp(
-            min=_NONE
-        ) + left * along / b.clamp(min=_NONE)
-        return torch.where(
-            (b > _NONE) & (o > _NONE), turned, unit
-        )  # one of the two parts alone stays as it is
+        bias = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)  # |B^T u|
+        unbiased = (1 - bias * bias).clamp(min=0).sqrt()
+        turned = unbiased * rest / o.clamp(min=_NONE) + bias * biased / b.clamp(min=_NONE)
+        # A vector that lies in one of the two parts alone stays as it is.
+        return torch.where((b > _NONE) & (o > _NONE), turned, unit)
 
 
 class Lian(Method):
@@ -79,15 +78,16 @@ class Lian(Method):
 
     def __init__(self, side: Literal["text", "image", "both"] = "both") -> None:
         self.side = side
-        self.title = "half-way to the other groups" + ("" if side == "both" else f", {side}s alone")
+        self.title = "half-way to the other groups"
+        if side != "both":
+            self.title += f", {side}s alone"
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the basis of the differences of all attributes; for a pipeline only texts are
         changed."""
-        return HalfWay(
-            span_of(value_differences(problem, role)),
-            "text" if problem.host.generative else self.side,
-        )
+        basis = span_of(value_differences(problem, role))
+        side = "text" if problem.host.generative else self.side
+        return HalfWay(basis, side)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -116,19 +116,22 @@ class Bend(Rowwise):
     provenance: Provenance = field(default_factory=lambda: Provenance("bend-vlm"))
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
-        bent = []
-        values = [self.images[self.codes == code] for code in self.codes.unique()]
-        for row in unit:
-            query = normalize(without(row, self.directions[(self.concepts @ row).argmax()]), dim=0)
-            orders = [(own @ query).argsort(descending=True, stable=True) for own in values]
-            means = [
-                own[order[: self.near]].mean(0) for own, order in zip(values, orders, strict=True)
-            ]
-            bent.append(normalize(without(query, torch.stack(means[1:]) - means[0]), dim=0))
-        return torch.stack(bent)
+        images_of_values = [self.images[self.codes == code] for code in self.codes.unique()]
+        return torch.stack([self._bent(row, images_of_values) for row in unit])
+
+    def _bent(self, row: Tensor, images_of_values: list[Tensor]) -> Tensor:
+        """Return what replaces a unit row (d,), by both steps."""
+        nearest_concept = (self.concepts @ row).argmax()
+        query = normalize(project_out(row, self.directions[nearest_concept]), dim=0)
+        means = []
+        for images in images_of_values:
+            order = (images @ query).argsort(descending=True, stable=True)
+            means.append(images[order[: self.near]].mean(0))
+        differences = torch.stack(means[1:]) - means[0]
+        return normalize(project_out(query, differences), dim=0)
 
 
-def without(row: Tensor, directions: Tensor) -> Tensor:
+def project_out(row: Tensor, directions: Tensor) -> Tensor:
     """Return a row (d,) without its projection on the span of directions (m, d)."""
     basis = span_of(directions)
     return row - basis @ (basis.T @ row)
@@ -154,19 +157,21 @@ class BendVLM(Method):
         one."""
         images = labelled(problem, role)
         known = (images.codes >= 0).all(1)
-        spurious = problem.host.embed(
-            [text for prompts in problem.attributes for text in prompts.spurious], role
-        )
-        groups = [
-            problem.host.embed(group, role)
-            for prompts in problem.attributes
-            for group in prompts.groups
-        ]
+        spurious_texts: list[str] = []
+        groups: list[tuple[str, ...]] = []
+        for prompts in problem.attributes:
+            spurious_texts += prompts.spurious
+            groups += prompts.groups
+        spurious = problem.host.embed(spurious_texts, role)
+        concepts = []
+        directions = []
+        for group in groups:
+            rows = problem.host.embed(group, role)
+            concepts.append(rows.mean(0))
+            directions.append(torch.cat([spurious, rows[1:] - rows[0]]))
         return Bend(
-            concepts=normalize(torch.stack([rows.mean(0) for rows in groups]), dim=1),
-            directions=pad_sequence(
-                [torch.cat([spurious, rows[1:] - rows[0]]) for rows in groups], batch_first=True
-            ),
+            concepts=normalize(torch.stack(concepts), dim=1),
+            directions=pad_sequence(directions, batch_first=True),
             images=images.rows[known],
             codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,

@@ -46,15 +46,19 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     if " " in words or not places:
         return f"{text}, {words}{stop}"
     place = places[-1]
-    article = "an" if words[0].lower() in "aeiou" else "a"
-    article = (
-        place[1]
-        if place[1].lower() == "the"
-        else article.capitalize()
-        if place[1][0].isupper()
-        else article
-    )
+    article = _article(place[1], words)
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"
+
+
+def _article(written: str, words: str) -> str:
+    """Return the article before `words` in place of the one that is written: "the" stays, and so
+    does a capital."""
+    if written.lower() == "the":
+        return written
+    article = "an" if words[0].lower() in "aeiou" else "a"
+    if written[0].isupper():
+        return article.capitalize()
+    return article
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -86,12 +90,14 @@ class FixedRewrite(Edit):
         prompt."""
         return tuple(rewrite_prompt(prompt, words) for words in self.words)
 
-    def combined(self, z: Tensor, each: Tensor, strength: float, *, unit: bool = False) -> Tensor:
+    def combined(
+        self, z: Tensor, wordings: Tensor, strength: float, *, unit: bool = False
+    ) -> Tensor:
         """Return embeddings z (b, ...) replaced by the mean over their wordings (b, wordings, ...).
 
         unit: the wordings have length 1; scale their mean to the length of z.
         """
-        mean = each.mean(1)
+        mean = wordings.mean(1)
         if unit:
             mean = z.norm(dim=-1, keepdim=True) * normalize(mean, dim=-1).to(z)
         return torch.lerp(z, mean.to(z), strength)
@@ -103,13 +109,14 @@ class EachValue(Method):
 
     name = "each-value"
     title = "mean over a wording for each value"
-    source, color = "Berg et al., 2022, prompt ensembles; this package", "#17becf"
+    source = "Berg et al., 2022, prompt ensembles; this package"
+    color = "#17becf"
     needs = frozenset({Need.VALUES})
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the `words` of each wording for `rewrite_prompt`: the first word of every
         value."""
-        return tuple(own[0] for own in prompts.attributes.values())
+        return tuple(words[0] for words in prompts.attributes.values())
 
     def fit(self, problem: Problem, role: str) -> Edit:
         """Fit the edit: store the words of the single attribute."""
@@ -133,9 +140,10 @@ class Suffix(EachValue):
 
     def words(self, prompts: PromptSet) -> tuple[str, ...]:
         """Return the template of the suffix."""
-        called = prompts.name.replace("-", " ").casefold()
-        for attribute in filter(called.endswith, ATTRIBUTES):
-            return (f"{{text}} of any {attribute}",)
+        name = prompts.name.replace("-", " ").casefold()
+        for attribute in ATTRIBUTES:
+            if name.endswith(attribute):
+                return (f"{{text}} of any {attribute}",)
         raise InvalidInputError(
             f"prompt set {prompts.name!r}: method 'suffix' names the attribute, so the set's name"
             f" has to end in one of {', '.join(ATTRIBUTES)}; rename the set"

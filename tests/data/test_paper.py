@@ -14,18 +14,22 @@ import open_clip
 import pandas as pd
 import pytest
 from data_parts import fairface
+from small_paper import small
 from typer.testing import CliRunner
 
 from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
+from vldebias.judge.answers import AnnotationLog
 from vldebias.measure.result import Result
-from vldebias.measure.table import published
+from vldebias.measure.table import SWEPT, published
 from vldebias.options import Options
 from vldebias.progress import SILENT
 from vldebias.study.paper import (
     HEAD,
     PARTS,
+    PIPELINE,
+    PIPELINE_PARTS,
     PUBLISHED_PIPELINE,
     command,
     compared,
@@ -70,7 +74,8 @@ def test_the_plan_says_what_is_there_and_what_is_missing(stand_ins: Path, tmp_pa
         "ViT-B-32:openai",
         "ViT-L-14:openai",
     ]
-    assert [model for _, model in runs] == [*models, "stable-diffusion-v1-5/stable-diffusion-v1-5"]
+    assert [model for _, model in runs] == [*models, *[PIPELINE] * 3]
+    assert [part for part, _ in runs][6:] == ["generation", "human", "backgrounds"]
     assert sum(runs["celeba", "RN50:openai"].sizes) == 24
     assert sum(runs["fairface", "ViT-B-32:openai"].sizes) == 14
     assert not any(run.missing for run in runs.values())
@@ -100,6 +105,15 @@ def test_the_part_of_generation_is_the_papers() -> None:
     assert [task.name for task in run.suite.tasks] == ["pairs", "gender", "race"]
 
 
+def test_people_label_as_many_images_as_the_papers_did() -> None:
+    (run,) = plan(None, ["human"])
+    unseen_professions, images, ways = 20, 25, 2
+    assert run.sizes == [unseen_professions * images * ways] * 2  # by gender and by race
+    generated = load_suite("generation").tasks[1].plan()
+    noise = {image.noise for image in generated.all_images}
+    assert {image.noise for image in run.suite.tasks[0].plan().all_images} <= noise
+
+
 @refused(
     ("RN50", "'RN50' is an architecture of open_clip, without weights; .* openai"),
     ("RN50:opanai", "RN50: got the weights 'opanai'; expected .* openai"),
@@ -112,7 +126,8 @@ def test_a_model_that_open_clip_cannot_load_is_refused_before_anything_runs(mode
 def test_every_model_of_the_paper_is_in_the_list_of_open_clip() -> None:
     for part, models in PARTS.items():
         for model in models:
-            assert part == "generation" or tuple(model.split(":")) in open_clip.list_pretrained()
+            if part not in PIPELINE_PARTS:
+                assert tuple(model.split(":")) in open_clip.list_pretrained()
 
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/evidence.md"
@@ -142,15 +157,6 @@ def hub(many: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", name)
         return miniature.load_pipeline()
 
-    def small(name: str) -> Any:
-        suite = load_suite(name)
-        fewer = {"images": 1, "steps": 2}
-        tasks = [
-            task.model_copy(update=fewer if task.task == "generation" else {"resamples": 20})
-            for task in suite.tasks
-        ]
-        return suite.model_copy(update={"tasks": tuple(tasks)})
-
     monkeypatch.setattr(open_clip, "create_model_from_pretrained", clip)
     monkeypatch.setattr(open_clip, "get_tokenizer", lambda name: miniature.load_clip()[2])
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
@@ -167,12 +173,29 @@ def test_the_page_prints_the_list_of_parts() -> None:
     }
 
 
+def label_everything(out: Path) -> None:
+    """Two people answer about every image that a run wants labelled."""
+    for attribute, values in (("gender", ("male", "female")), ("race", ("White", "Black"))):
+        (folder,) = out.glob(f"human-*/images/{attribute}-by-people")
+        log = AnnotationLog(folder / "answers.jsonl")
+        for number, path in enumerate(sorted(folder.glob("*/*/*.png"))):
+            for annotator in ("ada", "ben"):
+                image = path.relative_to(folder).as_posix()
+                log.append(image, annotator, attribute, values[number % 2])
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("hub", "no_charts")
 @pytest.mark.parametrize("printed", COMMANDS)
 def test_every_printed_command_runs_to_the_end(printed: str) -> None:
     ran = CliRunner().invoke(app, printed.split())
     assert ran.exit_code == 0, (ran.output, ran.exception)
+    if "human" in printed:
+        assert ran.stderr.count("vldebias label") >= 2
+        label_everything(Path("paper"))
+        ran = CliRunner().invoke(app, printed.split())
+        assert ran.exit_code == 0, (ran.output, ran.exception)
+        assert "vldebias label" not in ran.stderr
     if "--estimate" in printed:
         assert "hours in all" in ran.stderr
         return
@@ -180,7 +203,8 @@ def test_every_printed_command_runs_to_the_end(printed: str) -> None:
     assert not frame.empty
     known = frame.measured.notna() & frame.low.notna()
     assert known.mean() > 0.5  # tiny stand-ins lack some of the groups
-    assert set(frame[known].suite) == set(frame.suite)
+    waiting = set() if "--only" in printed else {"human"}  # which nobody has labelled
+    assert set(frame[known].suite) == set(frame.suite) - waiting
     assert Path("paper/index.html").is_file()
 
 
@@ -228,7 +252,13 @@ def test_every_published_figure_has_a_row_and_its_difference(
     frame = compared([run], {run.name: measured}, tmp_path)
     assert tuple(frame) == HEAD
     expected = published("waterbirds", "RN50 openai")
-    assert len(frame) == len(expected) > 20
+    swept = {lam: published("waterbirds", "RN50 openai", lam=lam) for lam in SWEPT}
+    assert len(frame) == len(expected) + sum(map(len, swept.values())) > 20
+    for lam, figures in swept.items():
+        row = frame[(frame.metric == "gap") & (frame.method == f"orth-cali at lambda {lam:g}")]
+        assert row.published.item() == figures["waterbirds", "gap", "orth-cali", ""]
+        gap = measured.row("waterbirds", "gap", "orth-cali", lam=lam)
+        assert row.measured.item() == gap.value
     row = frame[(frame.metric == "worst_group") & (frame.method == "orth-cali")].iloc[0]
     assert row.published == expected["waterbirds", "worst_group", "orth-cali", ""]
     assert row.measured == measured.row("waterbirds", "worst_group", "orth-cali", lam=1000.0).value
@@ -240,36 +270,40 @@ def test_every_published_figure_has_a_row_and_its_difference(
 
 
 @pytest.mark.slow
-def test_killed_twice_it_ends_as_a_run_that_nobody_killed(many: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", list(PARTS))
+def test_killed_twice_a_part_ends_as_one_that_nobody_killed(
+    part: str, many: Path, tmp_path: Path
+) -> None:
     def command(out: Path) -> list[str]:
-        own = ["--data-root", str(many), "--only", "fairface", "--model", "miniature"]
-        return [
-            sys.executable,
-            "-m",
-            "vldebias",
-            "eval",
-            "paper",
-            *own,
-            "--device",
-            "cpu",
-            "--out",
-            str(out),
-        ]
+        model = ["--data-root", str(many), "--model", "miniature"]
+        if part in PIPELINE_PARTS:
+            model = ["--pipeline", "miniature"]
+        script = str(Path(__file__).parent / "small_paper.py")
+        shown = ["--only", part, *model, "--device", "cpu", "--out", str(out)]
+        return [sys.executable, script, "eval", "paper", *shown]
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     started = time.monotonic()
     subprocess.run(command(whole), check=True, capture_output=True)
     took = time.monotonic() - started
-    for part in (0.5, 0.8):
+    for share in (0.5, 0.8):
         process = subprocess.Popen(
             command(killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        time.sleep(part * took)
+        time.sleep(share * took)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     subprocess.run(command(killed), check=True, capture_output=True)
+    if part == "human":  # the images are the part that takes time
+        for out in (whole, killed):
+            label_everything(out)
+            subprocess.run(command(out), check=True, capture_output=True)
     ends = [
-        Result.read(out / "fairface-miniature/result.json").to_pandas() for out in (whole, killed)
+        Result.read(out / f"{part}-miniature/result.json").to_pandas() for out in (whole, killed)
     ]
     pd.testing.assert_frame_equal(*ends)
-    assert set(ends[0].task) >= {"fairface gender", "fairface race", "fairface age"}
+    assert not ends[0].empty
+    pictures = [sorted(out.rglob("images/**/*.png")) for out in (whole, killed)]
+    assert [path.read_bytes() for path in pictures[0]] == [
+        path.read_bytes() for path in pictures[1]
+    ]

@@ -18,13 +18,9 @@ from torch.nn.functional import normalize
 from tests.refusals import refused
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.classification import GroupAccuracy, group_accuracy
-from vldebias.study import classifiers
-from vldebias.study.classifiers import (
-    BASELINES,
-    Examples,
-    balanced_counts,
-    logistic_regression,
-)
+from vldebias.study import adapters, classifiers
+from vldebias.study.classifiers import BASELINES, balanced_counts, logistic_regression
+from vldebias.study.examples import Examples
 
 Fitted = namedtuple("Fitted", "logits chosen")
 Head = namedtuple("Head", "weight bias logits")
@@ -79,6 +75,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "dfr-sub": {"draws": 2, "candidates": (0.1,), "tolerance": 1e-4},
     "dfr-up": {"draws": 2, "candidates": (0.1,), "tolerance": 1e-4},
     "erm-adapter": {"epochs": 4},
+    "contrastive-adapter": {"epochs": 4, "anchors": 64},
 }
 every = pytest.mark.parametrize("name", list(BASELINES))
 TRAIN, VAL, TEST = (
@@ -222,12 +219,12 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
 
 def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
     told, sizes = dict[str, Any](), list[int]()
-    sgd, entropy = torch.optim.SGD, classifiers.F.cross_entropy
+    sgd, entropy = torch.optim.SGD, adapters.F.cross_entropy
     monkeypatch.setattr(
         torch.optim, "SGD", lambda parameters, **how: told.update(how) or sgd(parameters, **how)
     )
     monkeypatch.setattr(
-        classifiers.F, "cross_entropy", lambda x, y: sizes.append(len(y)) or entropy(x, y)
+        adapters.F, "cross_entropy", lambda x, y: sizes.append(len(y)) or entropy(x, y)
     )
     fit(
         "erm-adapter",

@@ -57,14 +57,14 @@ def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> 
         n={"professions": 20, "images each": 1000},
     )
     t = compared([run], {run.name: result([row])}, tmp_path).set_index(["data", "metric", "method"])
-    assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 8, ["generation"])
+    assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 16, ["generation"])
     told = t.loc["gender", "discrepancy, unseen professions", "cali"]
     assert (told.published, told.measured, told.low, told.high) == (0.354, 0.4, 0.3, 0.5)
     assert (told.difference, told.n) == (pytest.approx(0.046), "20 professions, 1,000 images each")
     assert (
         t.loc["pairs race", "pair_distance, unseen", "none"].published,
         t.measured.isna().sum(),
-    ) == (0.69, 7)
+    ) == (0.69, 15)
 
 
 def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(

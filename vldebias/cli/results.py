@@ -199,21 +199,25 @@ def paper(
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Measure Tables 7.2 to 7.7 of the paper and compare them with the published figures, on one
-    page.
+    """Measure Tables 7.2 to 7.8 and A.9 of the paper and the backgrounds of section 7.6.4, and
+    compare them with the published figures, on one page.
 
     First prints what each part needs, whether data and weights are here, and how many hours it
     takes on this machine, from a timed sample. Runs what it can: a part that fails ends no other.
-    A run that was stopped continues where it was. Exit code 1 if a part was not measured.
+    A run that was stopped continues where it was. Exit code 1 if a part was not measured;
+    one that waits for people's answers is no failure.
 
     Of generation it has the paper's part: 100 images of each of 100 professions, without and with
-    the method, for gender and for race. `vldebias eval generation` measures the rest.
+    the method, for gender and for race. `vldebias eval generation` measures the rest. The part
+    `human` generates the images that people label, and names the commands that open the pages;
+    once they have answered, a second call measures.
 
     Examples:
       vldebias eval paper --data-root DIR --estimate
       vldebias eval paper --data-root DIR --out paper
       vldebias eval paper --data-root DIR --only waterbirds,celeba --model RN50:openai
       vldebias eval paper --only generation --dtype float16
+      vldebias eval paper --only human,backgrounds --dtype float16
     """
     check_out(out)
     from vldebias.options import Options
@@ -246,6 +250,9 @@ def paper(
         _print_figures(frame)
         say(f"page: {out / 'index.html'}")
     left_out = [run for run in runs if run.failure or (run.missing and not estimate)]
+    for run in runs:
+        if run.waiting:
+            say(f"{run.suite.name}, {run.model}: {run.waiting}", "waits for people", "yellow")
     for run in left_out:
         say(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
     if left_out:

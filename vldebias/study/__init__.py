@@ -9,6 +9,7 @@ from vldebias.study.auditing import audit
 from vldebias.study.diagnosis import diagnose
 from vldebias.study.generation import GenerationTask
 from vldebias.study.groups import GroupsTask, TextsTask
+from vldebias.study.people import PeopleTask
 from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.run import Suite, evaluate, load_suite, run_suite
 from vldebias.study.shares import SharesTask
@@ -20,6 +21,7 @@ __all__ = [
     "GenerationTask",
     "GroupsTask",
     "Options",
+    "PeopleTask",
     "Result",
     "RetrievalTask",
     "SharesTask",

@@ -1,13 +1,8 @@
 """Train classifiers on labelled images: the rows of Table 7.2 to compare with methods that need no
-labels.
-
-Groups to balance are class x zero-shot prediction, as in Zhang and Ré (2022), who assume that
-nobody knows the groups.
-"""
+labels."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,58 +12,102 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from vldebias.errors import InvalidInputError, need, warn
-from vldebias.measure.classification import group_accuracy
+from vldebias.errors import need, warn
+from vldebias.study.adapters import contrastive_adapter, erm_adapter
+from vldebias.study.examples import Codes, Examples, Logits, Predictor
 
-Codes = NDArray[np.int64]
-Logits = Callable[[Tensor], Tensor]  # of features (m, d): (m, k)
-Predictor = tuple[
-    Logits, dict[str, Any]
-]  # a fitted classifier, and the settings that were selected
-Head = tuple[
-    Tensor, Tensor
-]  # weight (k, d) and bias (k,) of a linear one in float64; logits of two classes sum to 0
+# Weight (k, d) and bias (k,) of a linear classifier in float64; logits of two classes sum to 0.
+Head = tuple[Tensor, Tensor]
+Flat = NDArray[np.float64]
 CHUNK = 16384  # rows per product
+MAX_ITERATIONS = 5000
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """Hold a training split, a validation split and the zero-shot classifier; they and the seed fix
-    the predictor.
+class Regression:
+    """Hold the problem of a logistic regression: its rows, its penalty and how it is solved.
 
-    val: features, labels and groups to select settings and epochs on, by the worst group, ties
-    broken by the average, as Zhang and Ré (2022) do. Widths that differ and a class without rows
-    are refused.
+    Two classes have one weight vector, the difference of their logits; k > 2 have k. Under "l1"
+    the weights are U - V with U, V >= 0, which makes the penalty smooth. The solver sees one
+    vector: W and the bias, or U, V and the bias.
+
+    Attributes:
+        chunks: rows (m, d), labels (m,) and counts (m,) float64, of `CHUNK` rows at most.
+        total: sum of the counts.
+        n_classes: k.
+        dim: d.
+        c: strength of the data against the penalty.
+        penalty: "l1" or "l2".
+        scale: (d,) what features are divided by, and shift: (d,) what is subtracted first.
     """
 
-    features: Tensor  # (n, d) float32, of norm 1
-    labels: Codes  # (n,) classes 0 .. k - 1, all of which occur
-    zero_shot: Tensor  # (k, d) of norm 1
-    val: tuple[Tensor, Codes, Codes]
-    seed: int = 0  # of every random draw; the global generators are neither read nor moved
+    chunks: Sequence[tuple[Tensor, Tensor, Tensor]]
+    total: float
+    n_classes: int
+    dim: int
+    c: float
+    penalty: Literal["l1", "l2"]
+    scale: Tensor
+    shift: Tensor
 
-    def __post_init__(self) -> None:
-        widths = [x.shape[1] for x in (self.features, self.val[0], self.zero_shot)]
-        if len(set(widths)) > 1:
-            raise InvalidInputError(
-                f"train, val and texts: got the widths {widths}; expected all from one model"
-            )
-        rows = np.bincount(self.labels, minlength=len(self.zero_shot))
-        if not rows.all():
-            raise InvalidInputError(
-                f"train labels: expected rows of every class, got {rows.tolist()}"
-            )
+    @property
+    def weight_rows(self) -> int:
+        """Return how many weight vectors there are."""
+        return 1 if self.n_classes == 2 else self.n_classes
 
-    @torch.no_grad()
-    def best(self, heads: Sequence[Logits]) -> tuple[int, dict[str, float]]:
-        """Return which classifier the validation split selects, the first on a tie, and its
-        scores."""
-        features, labels, groups = self.val
-        found = [group_accuracy(head(features).argmax(1), labels, groups) for head in heads]
-        i = max(range(len(heads)), key=lambda i: (found[i].worst, found[i].average))
-        return i, {"val_worst_group": found[i].worst, "val_average": found[i].average}
+    @property
+    def size(self) -> int:
+        """Return how many weights there are."""
+        return self.weight_rows * self.dim
+
+    @property
+    def bounded(self) -> int:
+        """Return how many entries of the solver's vector cannot be negative: U and V."""
+        return 2 * self.size if self.penalty == "l1" else 0
+
+    def start(self) -> Flat:
+        """Return the solver's first vector: zeros."""
+        weights = self.bounded or self.size
+        return np.zeros(weights + self.weight_rows)
+
+    def lower_bounds(self) -> Flat:
+        """Return the least value of each entry of the solver's vector."""
+        least = np.full(len(self.start()), -np.inf)
+        least[: self.bounded] = 0.0
+        return least
+
+    def head(self, vector: Tensor) -> Head:
+        """Return weight and bias for features that are not scaled, from the solver's vector."""
+        flat = vector[: self.size]
+        if self.penalty == "l1":
+            flat = flat - vector[self.size : 2 * self.size]
+        weight = flat.reshape(self.weight_rows, self.dim) / self.scale
+        bias = vector[-self.weight_rows :] - weight @ self.shift
+        return weight, bias
+
+    def objective(self, vector: Flat) -> tuple[float, Flat]:
+        """Return mean loss plus penalty and its gradient, a chunk of rows at a time."""
+        leaf = torch.from_numpy(vector.copy()).requires_grad_()
+        weights = leaf[: -self.weight_rows]
+        if self.penalty == "l1":
+            size_of_weights = weights.sum()
+        else:
+            size_of_weights = weights.square().sum() / 2
+        value = 1 / (self.c * self.total) * size_of_weights
+        value.backward()
+        value = value.detach()
+        for features, labels, counts in self.chunks:
+            logits = linear_logits(self.head(leaf), features.double())
+            if self.n_classes == 2:
+                logits = F.pad(logits, (1, 0))  # the logit of the first class is 0
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            loss = (losses * counts).sum() / self.total
+            loss.backward()
+            value = value + loss.detach()
+        assert leaf.grad is not None
+        return float(value), leaf.grad.numpy()
 
 
 @torch.inference_mode(False)
@@ -87,88 +126,120 @@ def logistic_regression(
     """Minimise R(W) + c sum_i counts_i CE(W x_i + b, y_i), the objective of scikit-learn's
     LogisticRegression.
 
-    R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Two classes have one weight vector, the
-    difference of the logits; k > 2 have a softmax. L-BFGS-B in float64; under "l1", W = U - V with
-    U, V >= 0, which is smooth.
+    R is |W|_2^2 / 2 or |W|_1; the bias is not penalised. Solved by L-BFGS-B in float64.
 
-    features: (n, d), read in chunks. labels: (n,) classes 0 .. n_classes - 1. counts: (n,) how
-    often each row is there.
-    like: rows (m, d): the penalty is on the coefficients of features standardised by their means
-    and deviations.
-    tolerance: largest entry of the gradient at which it stops; a large one after 5,000 iterations
-    is warned of.
+    Args:
+        features: (n, d), read in chunks.
+        labels: (n,) classes 0 .. n_classes - 1.
+        n_classes: k.
+        c: strength of the data against the penalty.
+        tolerance: largest entry of the gradient at which it stops.
+        penalty: "l1" or "l2".
+        like: rows (m, d); the penalty is on the coefficients of features standardised by their
+            means and deviations.
+        counts: (n,) how often each row counts; None: once.
+
+    Returns:
+        Weight (k, d) and bias (k,) for features that are not standardised.
+
+    Warns:
+        VldebiasWarning: the gradient is still large after 5,000 iterations.
     """
-    rows, dim = (1 if n_classes == 2 else n_classes), features.shape[1]
-    size, split = rows * dim, penalty == "l1"
     times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
-    kept, total = torch.nonzero(times)[:, 0], float(times.sum())
-    data = [
-        of.detach()[kept].split(CHUNK)
-        for of in (features, torch.from_numpy(labels), times.double())
-    ]
-    scale, shift = torch.ones(dim).double(), torch.zeros(dim).double()
+    rows = torch.nonzero(times)[:, 0]
+    columns = (features, torch.from_numpy(labels), times.double())
+    parts = [column.detach()[rows].split(CHUNK) for column in columns]
+    dim = features.shape[1]
+    scale = torch.ones(dim).double()
+    shift = torch.zeros(dim).double()
     if like is not None:
-        deviation, shift = (of.double() for of in torch.std_mean(like.detach(), 0, correction=0))
-        scale = torch.where(deviation > 1e-8, deviation, scale)  # a constant column keeps its scale
+        deviation, mean = torch.std_mean(like.detach(), 0, correction=0)
+        shift = mean.double()
+        # A constant column keeps its scale.
+        scale = torch.where(deviation > 1e-8, deviation.double(), scale)
+    problem = Regression(
+        chunks=list(zip(*parts, strict=True)),
+        total=float(times.sum()),
+        n_classes=n_classes,
+        dim=dim,
+        c=c,
+        penalty=penalty,
+        scale=scale,
+        shift=shift,
+    )
+    weight, bias = problem.head(torch.from_numpy(_solve(problem, tolerance)))
+    if n_classes == 2:
+        halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
+        return halves[:, None] * weight, halves * bias
+    return weight, bias
 
-    def unpacked(flat: Tensor) -> Head:
-        """Coefficients of features that are not scaled, from W and b, or U, V and b under "l1"."""
-        weight = (flat[:size] - flat[size : 2 * size] if split else flat[:size]).reshape(
-            rows, dim
-        ) / scale
-        return weight, flat[-rows:] - weight @ shift
 
-    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        """Mean loss plus penalty and the gradient, a chunk of rows at a time."""
-        leaf = torch.from_numpy(flat.copy()).requires_grad_()
-        whole = 1 / (c * total) * (leaf[:-rows].sum() if split else leaf[:-rows].square().sum() / 2)
-        whole.backward()
-        for x, target, weights in zip(*data, strict=True):
-            logits = F.pad(
-                _logits(unpacked(leaf), x.double()), (n_classes - rows, 0)
-            )  # of two classes one is 0
-            loss = (F.cross_entropy(logits, target, reduction="none") * weights).sum() / total
-            loss.backward()
-            whole = whole.detach() + loss.detach()
-        assert leaf.grad is not None
-        return float(whole), leaf.grad.numpy()
-
-    begin = np.zeros((2 * size if split else size) + rows)
-    least = np.where(split & (np.arange(len(begin)) < 2 * size), 0.0, -np.inf)
-    limits = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "gtol": tolerance, "ftol": 0.0}
+def _solve(problem: Regression, tolerance: float) -> Flat:
+    """Return the solver's vector at the optimum, with a warning where it is not reached."""
     solver = need("scipy.optimize")
-    how = {"method": "L-BFGS-B", "bounds": solver.Bounds(least, np.inf), "options": limits}
-    solved = solver.minimize(objective, begin, jac=True, **how)
-    left = float(
-        np.abs(solved.x - np.maximum(solved.x - solved.jac, least)).max()
-    )  # of the projected gradient
-    if left > 10 * tolerance:
-        said = (
-            f"logistic regression (c = {c:g}): did not converge in {solved.nit} iterations"
-            f" (gradient {left:.1e})"
+    least = problem.lower_bounds()
+    solution = solver.minimize(
+        problem.objective,
+        problem.start(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=solver.Bounds(least, np.inf),
+        options={
+            "maxiter": MAX_ITERATIONS,
+            "maxfun": 2 * MAX_ITERATIONS,
+            "maxcor": 20,
+            "gtol": tolerance,
+            "ftol": 0.0,
+        },
+    )
+    # At a bound only the part of the gradient counts that leads away from it.
+    projected = solution.x - np.maximum(solution.x - solution.jac, least)
+    gradient = float(np.abs(projected).max())
+    if gradient > 10 * tolerance:
+        warn(
+            f"logistic regression (c = {problem.c:g}): did not converge in {solution.nit}"
+            f" iterations (gradient {gradient:.1e}); choose a smaller c or a larger tolerance"
         )
-        warn(f"{said}; choose a smaller c or a larger tolerance")
-    weight, bias = unpacked(torch.from_numpy(solved.x))
-    halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
-    return (halves[:, None] * weight, halves * bias) if n_classes == 2 else (weight, bias)
+    return solution.x
 
 
-def _logits(head: Head, x: Tensor) -> Tensor:
+def linear_logits(head: Head, features: Tensor) -> Tensor:
     """Return the logits (m, k) of features (m, d)."""
     weight, bias = head
-    return x @ weight.to(x).T + bias.to(x)
+    return features @ weight.to(features).T + bias.to(features)
 
 
 def _probe(
-    examples: Examples, candidates: Iterable[float], counts: Codes | None = None, **how: Any
+    examples: Examples,
+    candidates: Iterable[float],
+    counts: Codes | None = None,
+    **settings: Any,
 ) -> tuple[Head, dict[str, float]]:
-    """Fit a logistic regression whose strength c the validation split selects; return it, c and its
-    scores."""
-    given = examples.features, examples.labels, len(examples.zero_shot)
-    values = sorted(candidates)  # from the strongest penalty on
-    solved = [logistic_regression(*given, c=value, counts=counts, **how) for value in values]
-    best, scores = examples.best([partial(_logits, head) for head in solved])
-    return solved[best], {"c": values[best], **scores}
+    """Fit a logistic regression whose strength c the validation split selects.
+
+    Args:
+        examples: what it learns from.
+        candidates: values of c.
+        counts: (n,) how often each training row counts.
+        settings: further arguments of `logistic_regression`.
+
+    Returns:
+        The head, and c with its scores.
+    """
+    strengths = sorted(candidates)  # on a tie the strongest penalty wins
+    heads = list[Head]()
+    for c in strengths:
+        head = logistic_regression(
+            examples.features,
+            examples.labels,
+            len(examples.zero_shot),
+            c=c,
+            counts=counts,
+            **settings,
+        )
+        heads.append(head)
+    best, scores = examples.best([partial(linear_logits, head) for head in heads])
+    return heads[best], {"c": strengths[best], **scores}
 
 
 def linear_probe(
@@ -186,12 +257,24 @@ def linear_probe(
     al., 2022), which fine-tunes from the zero-shot weights; how the two logits of ours weigh
     against each other rests on c and on the 100 that cosines are multiplied by. Alpha is selected
     after c.
+
+    Args:
+        examples: what it learns from.
+        alphas: candidates for alpha.
+        candidates: candidates for c.
+        tolerance: of the solver.
+
+    Returns:
+        The logits, and c and alpha with their scores.
     """
-    (weight, bias), chosen = _probe(examples, candidates, tolerance=tolerance)
+    (weight, bias), selected = _probe(examples, candidates, tolerance=tolerance)
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
-    heads = [partial(_logits, ((1 - a) * zero_shot + a * weight, a * bias)) for a in alphas]
-    best, scores = examples.best(heads)
-    return heads[best], {**chosen, "alpha": alphas[best], **scores}
+    classifiers = list[Logits]()
+    for alpha in alphas:
+        mixed = (1 - alpha) * zero_shot + alpha * weight
+        classifiers.append(partial(linear_logits, (mixed, alpha * bias)))
+    best, scores = examples.best(classifiers)
+    return classifiers[best], {**selected, "alpha": alphas[best], **scores}
 
 
 def dfr(
@@ -206,29 +289,41 @@ def dfr(
 
     As in the authors' code: features standardised over the training split, L1 penalty, c selected
     on one balanced sample, coefficients averaged over ten; the candidates span those used there.
-    balance "sub" takes from every group as many rows as the smallest one has; "up" takes every row
-    as often as it fits into the largest group and samples the remainder without replacement.
+
+    Args:
+        examples: what it learns from.
+        balance: "sub" takes from every group as many rows as the smallest one has; "up" takes
+            every row as often as it fits into the largest group and samples the remainder without
+            replacement.
+        draws: balanced samples.
+        candidates: candidates for c.
+        tolerance: of the solver.
+
+    Returns:
+        The logits, and c, the sizes of the groups and the rows of each group with the scores.
     """
-    predicted, rng = (
-        (examples.features @ examples.zero_shot.T).argmax(1).numpy(),
-        np.random.default_rng(examples.seed),
-    )
-    groups = np.unique(examples.labels * len(examples.zero_shot) + predicted, return_inverse=True)[
-        1
-    ]
+    rng = np.random.default_rng(examples.seed)
+    groups = examples.groups
     samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
-    how: dict[str, Any] = {"like": examples.features, "penalty": "l1", "tolerance": tolerance}
-    fitted, chosen = _probe(examples, candidates, samples[0], **how)
-    others = [_probe(examples, [chosen["c"]], counts, **how)[0] for counts in samples[1:]]
-    weight, bias = (torch.stack(parts).mean(0) for parts in zip(fitted, *others, strict=True))
-    logits = partial(_logits, (weight, bias))
-    sizes, each = np.bincount(groups), int(samples[0][groups == 0].sum())
-    return logits, {
-        **chosen,
-        "groups": sizes.tolist(),
-        "rows_per_group": each,
-        **examples.best([logits])[1],
+    settings: dict[str, Any] = {
+        "like": examples.features,
+        "penalty": "l1",
+        "tolerance": tolerance,
     }
+    first_head, selected = _probe(examples, candidates, samples[0], **settings)
+    heads = [first_head]
+    for counts in samples[1:]:
+        head, _ = _probe(examples, [selected["c"]], counts, **settings)
+        heads.append(head)
+    weight = torch.stack([head_weight for head_weight, _ in heads]).mean(0)
+    bias = torch.stack([head_bias for _, head_bias in heads]).mean(0)
+    logits = partial(linear_logits, (weight, bias))
+    _, scores = examples.best([logits])
+    facts = {
+        "groups": np.bincount(groups).tolist(),
+        "rows_per_group": int(samples[0][groups == 0].sum()),
+    }
+    return logits, {**selected, **facts, **scores}
 
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:
@@ -238,54 +333,9 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     target = sizes.min() if balance == "sub" else sizes.max()
     counts = (target // sizes)[groups]
     for group, size in enumerate(sizes):
-        counts[rng.choice(np.flatnonzero(groups == group), target % size, replace=False)] += 1
+        rows = np.flatnonzero(groups == group)
+        counts[rng.choice(rows, target % size, replace=False)] += 1
     return counts
-
-
-@torch.random.fork_rng([])
-@torch.inference_mode(False)
-@torch.enable_grad()
-def erm_adapter(
-    examples: Examples,
-    *,
-    hidden: int = 128,
-    epochs: int = 100,
-    patience: int = 20,
-    rate: float = 1e-3,
-) -> Predictor:
-    """Train an adapter to minimise cross-entropy over the training rows, as Zhang and Ré (2022) do
-    for Table 7.2.
-
-    It maps x to the normalised W2 relu(W1 x + b1) + b2, with W1 (hidden, d) (Gao et al., 2021);
-    logits are 100 cosines with the class texts. SGD without a residual connection, as in the
-    authors' code. The best epoch on the validation split is kept, the earliest on a tie; after
-    `patience` epochs without a better one training stops.
-    """
-    texts, labels = examples.zero_shot.detach().clone().float(), torch.from_numpy(examples.labels)
-    torch.default_generator.manual_seed(examples.seed)
-    adapter = nn.Sequential(
-        nn.Linear(texts.shape[1], hidden), nn.ReLU(), nn.Linear(hidden, texts.shape[1])
-    )
-
-    def logits(x: Tensor) -> Tensor:
-        return 100.0 * F.normalize(adapter(x), dim=-1) @ texts.T
-
-    sgd = torch.optim.SGD(adapter.parameters(), lr=rate, momentum=0.9, weight_decay=5e-5)
-    best, highest, kept = -1, tuple[float, ...](), adapter.state_dict()
-    for epoch in range(epochs):
-        for rows in torch.randperm(len(labels)).split(128):
-            loss = F.cross_entropy(logits(examples.features[rows]), labels[rows])
-            sgd.zero_grad()
-            loss.backward()
-            sgd.step()
-        scores = tuple(examples.best([logits])[1].values())
-        if scores > highest:
-            best, highest, kept = epoch, scores, copy.deepcopy(adapter.state_dict())
-        if epoch - best >= patience:
-            break
-    adapter.load_state_dict(kept)
-    adapter.requires_grad_(False)
-    return logits, {"epoch": best + 1, **examples.best([logits])[1]}
 
 
 # name -> function of examples, and its source
@@ -295,4 +345,5 @@ BASELINES: dict[str, tuple[Callable[..., Predictor], str]] = {
     "wise-ft": (partial(linear_probe, alphas=[i / 10 for i in range(11)]), "Wortsman et al. 2022"),
     "dfr-sub": (dfr, "Kirichenko et al. 2023"),
     "dfr-up": (partial(dfr, balance="up"), "Kirichenko et al. 2023"),
+    "contrastive-adapter": (contrastive_adapter, "Zhang and Ré 2022"),
 }

@@ -20,11 +20,12 @@ from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, loa
 from vldebias.judge.judges import ClipJudge
 from vldebias.measure.page import write_page
 from vldebias.measure.result import Measurement, Result
-from vldebias.measure.table import published
+from vldebias.measure.table import SWEPT, published
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug
 from vldebias.study.generation import GenerationTask
+from vldebias.study.people import PeopleTask
 from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.run import Suite, load_suite, run_suite
 from vldebias.study.task import Data, Task, open_split
@@ -48,28 +49,46 @@ HEAD = (
     "n",
 )
 GENERATION = "generation"
+HUMAN = "human"
+BACKGROUNDS = "backgrounds"
+PIPELINE = "stable-diffusion-v1-5/stable-diffusion-v1-5"
+# The suites of the paper's tables, and the models to measure; a suite says what it needs. `human`
+# stands after `generation`.
 PARTS = {
     "waterbirds": ("RN50:openai", "ViT-L-14:openai"),
     "celeba": ("RN50:openai", "ViT-L-14:openai"),
     "fairface": ("ViT-B-32:openai", "ViT-L-14:openai"),
-    GENERATION: ("stable-diffusion-v1-5/stable-diffusion-v1-5",),
+    GENERATION: (PIPELINE,),
+    HUMAN: (PIPELINE,),
+    BACKGROUNDS: (PIPELINE,),
 }
-"""The suites with published figures, and the models to measure; a suite says what it needs."""
+PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
+# What the paper's tables of generated images are of: it left the hub in November 2025, so that
+# figures of another pipeline stand beside them, by name.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
-"""What the paper's generation tables are of: it left the hub in November 2025, so that figures of
-another pipeline stand beside them, by name."""
+# The tasks of the suite `generation` that have published figures; the others are another command.
 GENERATION_TASKS = ("pairs", "gender", "race")
-"""The tasks of the suite `generation` that have published figures; the others are another
-command."""
+# What the paper shows as pictures or in words, without a figure.
+UNPUBLISHED = {
+    HUMAN: ("alpha", "percent_agreement"),
+    BACKGROUNDS: ("pair_distance", "discrepancy", "share"),
+}
+GENERATING = (GenerationTask, PeopleTask)
 
 
 @dataclass
 class Run:
     """Hold one part of the paper on one model: what is measured of it, or why it cannot be.
 
-    sizes: images of each split, or of each task that generates. missing: why it cannot start.
-    failure: why it broke off. weights: where those of its models are. seconds: about how long it
-    takes.
+    Attributes:
+        suite: what is measured.
+        model: NAME:PRETRAINED, or of a pipeline its id.
+        sizes: images of each split, or of each task that generates.
+        missing: why it cannot start.
+        failure: why it broke off.
+        waiting: what people have to do before it can be measured to the end.
+        weights: where those of its models are.
+        seconds: about how long it takes.
     """
 
     suite: Suite
@@ -77,6 +96,7 @@ class Run:
     sizes: list[int] = field(default_factory=list)
     missing: str = ""
     failure: str = ""
+    waiting: str = ""
     weights: str = ""
     seconds: float | None = None
 
@@ -92,13 +112,15 @@ class Run:
             return f"failed: {self.failure}"
         if self.missing:
             return self.missing
+        if self.waiting:
+            return self.waiting
         data = "data is here, " if any(_data_of(task) for task in self.suite.tasks) else ""
         return data + self.weights
 
 
 def command(part: str, model: str) -> str:
     """Return the command that measures one part on one model, as the pages print it."""
-    if part == GENERATION:
+    if part in PIPELINE_PARTS:
         return f"vldebias eval paper --only {part} --pipeline {model}"
     return f"vldebias eval paper --only {part} --model {model} --data-root DIR"
 
@@ -114,9 +136,10 @@ def plan(
 
     Args:
         root: the folder of the data sets, each in a folder of its name or all in one.
-        only: some of `PARTS`; none: all.
+        only: names of `PARTS`; none: all.
         models: NAME:PRETRAINED for open_clip, an id of the hub, or "miniature", in place of the
-            paper's. pipeline: also.
+            paper's.
+        pipeline: an id of the hub, a folder, or "miniature", in place of the paper's.
 
     Raises:
         InvalidInputError: a part that does not exist, or a model that open_clip does not list with
@@ -131,18 +154,23 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
-        chosen = list(models) if part != GENERATION else [pipeline] if pipeline else []
-        sizes, missing = list[int](), ""
-        suite = _suite_of(part)
-        try:
-            suite = _with_data(suite, root)
-            sizes = [size for task in suite.tasks for size in _sizes_of(task)]
-        except InvalidInputError as error:
-            missing = str(error)
-        for model in chosen or PARTS[part]:
-            weights = "" if missing else _weights_of(suite, model)
-            runs.append(Run(suite, model, list(sizes), missing, weights=weights))
+        requested = list(models)
+        if part in PIPELINE_PARTS:
+            requested = [pipeline] if pipeline else []
+        for model in requested or PARTS[part]:
+            runs.append(_planned(part, model, root))
     return runs
+
+
+def _planned(part: str, model: str, root: Path | None) -> Run:
+    """Return the run of a part on a model."""
+    suite = _suite_of(part)
+    try:
+        suite = _with_data(suite, root)
+        sizes = _sizes_of(suite)
+    except InvalidInputError as error:
+        return Run(suite, model, missing=str(error))
+    return Run(suite, model, sizes, weights=_weights_of(suite, model))
 
 
 def _suite_of(part: str) -> Suite:
@@ -183,14 +211,19 @@ def _data_of(task: Task) -> dict[str, Data]:
     return {name: value for name, value in task if isinstance(value, Data)}
 
 
-def _sizes_of(task: Task) -> list[int]:
-    """Return how many images each split of a task has, or how many the task generates."""
-    if isinstance(task, GenerationTask):
-        return [len(task.plan().all_images)]
-    return [
-        len(open_split(spec.name, spec.root, spec.split, spec.options))
-        for spec in _data_of(task).values()
-    ]
+def _sizes_of(suite: Suite) -> list[int]:
+    """Return how many images each split of a suite has, and how many each of its tasks
+    generates."""
+    sizes = list[int]()
+    splits = dict[str, Data]()  # a split that several tasks read is embedded once
+    for task in suite.tasks:
+        if isinstance(task, GENERATING):
+            sizes.append(len(task.plan().all_images))
+        for spec in _data_of(task).values():
+            splits.setdefault(spec.model_dump_json(), spec)
+    for spec in splits.values():
+        sizes.append(len(open_split(spec.name, spec.root, spec.split, spec.options)))
+    return sizes
 
 
 def _named(model: str) -> dict[str, Any]:
@@ -203,7 +236,9 @@ def _named(model: str) -> dict[str, Any]:
 
 def _weights_of(suite: Suite, model: str) -> str:
     """Return where the weights of a run are: on this machine, or on the hub."""
-    named = [{"model": model, "pretrained": None} if suite.name == GENERATION else _named(model)]
+    named = [_named(model)]
+    if suite.name in PIPELINE_PARTS:
+        named = [{"model": model, "pretrained": None}]
     for task in suite.tasks:
         judge = task.judge if isinstance(task, GenerationTask) else None
         if isinstance(judge, ClipJudge):
@@ -220,7 +255,7 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     included, so the estimate of a model is rather too long.
     """
     for task in run.suite.tasks:
-        if isinstance(task, GenerationTask):
+        if isinstance(task, GENERATING):
             return _seconds_of_one_image(task, loaded) * sum(run.sizes)
     started = time.monotonic()
     tasks = list[Task]()
@@ -236,7 +271,7 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     return (time.monotonic() - started) * sum(run.sizes) / timed
 
 
-def _seconds_of_one_image(task: GenerationTask, loaded: Loaded) -> float:
+def _seconds_of_one_image(task: GenerationTask | PeopleTask, loaded: Loaded) -> float:
     """Return how long a pipeline takes for an image, in a batch of the size that the task has.
 
     One step before the clock starts loads kernels and settles caches, which 40,000 images wait for
@@ -275,8 +310,11 @@ def paper(
             hours = f"about {(run.seconds or 0) / 3600:.2f} hours on {settings.device}"
             progress.say(f"{run.suite.name}, {run.model}: {sum(run.sizes):,} images, {hours}")
             if not stop_after_estimate:
-                suite = run.suite
-                results[run.name] = run_suite(suite, settings, loaded=loaded, progress=progress)
+                result = run_suite(run.suite, settings, loaded=loaded, progress=progress)
+                results[run.name] = result
+                run.waiting = _waiting_for(run, result, settings.out)
+                if run.waiting:
+                    progress.say(f"{run.suite.name}, {run.model}: {run.waiting}")
         except Exception as error:  # of any library: the other parts are measured all the same
             run.failure = _reason(error)
             progress.say(f"{run.suite.name}, {run.model}: {run.state}")
@@ -284,9 +322,23 @@ def paper(
     return compared(runs, results, out)
 
 
+def _waiting_for(run: Run, result: Result, out: Path) -> str:
+    """Return what people have to do before the run has all its figures; "" where it has them."""
+    measured = {row.task for row in result.rows}
+    commands = list[str]()
+    for task in run.suite.tasks:
+        if isinstance(task, PeopleTask) and task.name not in measured:
+            commands.append(task.label_command(out))
+    if not commands:
+        return ""
+    return f"images to label: {'; '.join(commands)}; then repeat this command"
+
+
 def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[Loaded, Options]:
     """Load the model of a run and estimate its time; return it with the options of the run."""
-    named = {"pipeline": run.model} if run.suite.name == GENERATION else _named(run.model)
+    named = _named(run.model)
+    if run.suite.name in PIPELINE_PARTS:
+        named = {"pipeline": run.model}
     settings = replace(options, out=out / run.name, cache=options.cache or out / "cache", **named)
     with progress.bar(f"loading {run.model} and timing a sample of {run.suite.name}"):
         loaded = load_host(
@@ -327,20 +379,46 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 
 
 def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
-    """Return a row of `HEAD` for each figure that the paper has of a run."""
-    source = PUBLISHED_PIPELINE if run.suite.name == GENERATION else run.model
-    measured = dict[tuple[str, str, str, str], Measurement]()
-    for row in result.rows if result is not None else ():
-        measured.setdefault((row.task, row.metric, row.method, row.subset), row)
+    """Return a row of `HEAD` for each figure that the paper has of a run, and for each of
+    `UNPUBLISHED` that was measured."""
+    source = PUBLISHED_PIPELINE if run.suite.name in PIPELINE_PARTS else run.model
     rows = list[tuple[Any, ...]]()
+    measured = dict[tuple[str, str, str, str], Measurement]()
+    swept = dict[tuple[Any, ...], Measurement]()
+    for row in result.rows if result is not None else ():
+        key = (row.task, row.metric, row.method, row.subset)
+        measured.setdefault(key, row)
+        swept[(*key, row.lam)] = row
     for key, value in published(run.suite.name, source).items():
-        task, metric, method, subset = key
-        found = measured.get(key)
-        figures = (float("nan"),) * 4
-        n = ""
-        if found is not None:
-            figures = (found.value, *found.interval, found.value - value)
-            n = ", ".join(f"{count:,} {unit}" for unit, count in found.n.items())
-        name = f"{metric}, {subset}" if subset else metric
-        rows.append((run.suite.name, task, run.model, name, method, value, source, *figures, n))
+        rows.append(_row(run, key, value, source, measured.get(key)))
+    for lam in SWEPT:
+        for key, value in published(run.suite.name, source, lam=lam).items():
+            task, metric, method, subset = key
+            shown = (task, metric, f"{method} at lambda {lam:g}", subset)
+            rows.append(_row(run, shown, value, source, swept.get((*key, lam))))
+    for key, measurement in measured.items():
+        if measurement.metric in UNPUBLISHED.get(run.suite.name, ()):
+            rows.append(_row(run, key, float("nan"), source, measurement))
     return rows
+
+
+def _row(
+    run: Run,
+    key: tuple[str, str, str, str],
+    value: float,
+    source: str,
+    row: Measurement | None,
+) -> tuple[Any, ...]:
+    """Return a row of `HEAD`.
+
+    key: task, metric, method as it is shown, and subset. value: the published figure, NaN without
+    one. source: the model that it is of. row: what was measured.
+    """
+    task, metric, method, subset = key
+    name = f"{metric}, {subset}" if subset else metric
+    figures = (float("nan"),) * 4
+    n = ""
+    if row is not None:
+        figures = (row.value, *row.interval, row.value - value)
+        n = ", ".join(f"{count:,} {unit}" for unit, count in row.n.items())
+    return run.suite.name, task, run.model, name, method, value, source, *figures, n

@@ -321,7 +321,7 @@ def run_suite(
                 if first:
                     result.write(out / RESULT)
         finally:
-            if done and first:
+            if result.rows and first:
                 render(result, out / PAGE, beside=out)
                 write_manifest(out)
     return result

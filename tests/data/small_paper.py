@@ -1,0 +1,34 @@
+"""`vldebias` with the paper's suites made small: one image of each prompt in two steps, twenty
+resamples, and the embedded model as the judge. A process of its own, for tests that kill it.
+
+    python tests/data/small_paper.py eval paper --only human --pipeline miniature --out DIR
+"""
+
+from typing import Any
+
+from vldebias.cli import main
+from vldebias.judge.judges import ClipJudge
+from vldebias.study import paper
+from vldebias.study.generation import GenerationTask
+from vldebias.study.people import PeopleTask
+from vldebias.study.run import Suite, load_suite
+
+
+def small(name: str) -> Suite:
+    """Return a suite of the paper in the size of a test."""
+    suite = load_suite(name)
+    tasks = []
+    for task in suite.tasks:
+        changes: dict[str, Any] = {"resamples": 20}
+        if isinstance(task, GenerationTask | PeopleTask):
+            changes |= {"images": 1, "steps": 2}
+        judge = getattr(task, "judge", None)
+        if isinstance(judge, ClipJudge):
+            changes["judge"] = judge.model_copy(update={"model": "miniature", "pretrained": None})
+        tasks.append(task.model_copy(update=changes))
+    return suite.model_copy(update={"tasks": tuple(tasks)})
+
+
+if __name__ == "__main__":
+    paper.load_suite = small
+    main()

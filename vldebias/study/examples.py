@@ -1,0 +1,85 @@
+"""Hold what classifiers with labels learn from, and select among them on a validation split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+from vldebias.measure.classification import group_accuracy
+
+Codes = NDArray[np.int64]
+Logits = Callable[[Tensor], Tensor]  # features (m, d) -> logits (m, k)
+Predictor = tuple[Logits, dict[str, Any]]  # a fitted classifier, and the settings it selected
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Hold a training split, a validation split and the zero-shot classifier.
+
+    They and the seed fix the predictor: random draws neither read nor move the global generators.
+
+    Attributes:
+        features: (n, d) float32 image features of norm 1.
+        labels: (n,) classes 0 .. k - 1, all of which occur.
+        zero_shot: (k, d) text features of the classes, of norm 1.
+        val: features, labels and groups of the split that selects settings and epochs: by the
+            worst group, ties broken by the average, as Zhang and Ré (2022) do.
+        seed: of every random draw.
+
+    Raises:
+        InvalidInputError: widths that differ, or a class without rows.
+    """
+
+    features: Tensor
+    labels: Codes
+    zero_shot: Tensor
+    val: tuple[Tensor, Codes, Codes]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        widths = [rows.shape[1] for rows in (self.features, self.val[0], self.zero_shot)]
+        if len(set(widths)) > 1:
+            raise InvalidInputError(
+                f"train, val and texts: got the widths {widths}; expected all from one model"
+            )
+        sizes = np.bincount(self.labels, minlength=len(self.zero_shot))
+        if not sizes.all():
+            raise InvalidInputError(
+                f"train labels: expected rows of every class, got {sizes.tolist()}"
+            )
+
+    @cached_property
+    def predicted(self) -> Codes:
+        """(n,) the classes that the zero-shot classifier gives to the training rows."""
+        return (self.features @ self.zero_shot.T).argmax(1).numpy()
+
+    @cached_property
+    def groups(self) -> Codes:
+        """(n,) groups of the training rows to balance: class x zero-shot prediction.
+
+        Zhang and Ré (2022) take these because nobody knows the real groups. They are numbered by
+        those that occur.
+        """
+        cells = self.labels * len(self.zero_shot) + self.predicted
+        return np.unique(cells, return_inverse=True)[1]
+
+    @torch.no_grad()
+    def best(self, classifiers: Sequence[Logits]) -> tuple[int, dict[str, float]]:
+        """Return which classifier the validation split selects, the first on a tie, and its
+        scores."""
+        features, labels, groups = self.val
+        ranked = []
+        for logits in classifiers:
+            accuracy = group_accuracy(logits(features).argmax(1), labels, groups)
+            ranked.append((accuracy.worst, accuracy.average))
+        best = ranked.index(max(ranked))
+        worst, average = ranked[best]
+        return best, {"val_worst_group": worst, "val_average": average}

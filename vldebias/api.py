@@ -24,7 +24,7 @@ from vldebias.methods.presets import Preset, say_once
 from vldebias.prompts import PromptSet, load_prompts
 
 
-def debias(
+def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     host: Any,
     prompts: Prompts | Edit | Mapping[str, Edit],
     *,

@@ -8,7 +8,7 @@ resamples at once. A group is a target class x spurious attribute, as in Sagawa 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -63,41 +63,58 @@ class Reweighted:
 
 
 def interval_of(
-    of: Statistic, cells: Counts, drawn: Counts
+    statistic: Statistic, cells: Counts, drawn: Counts
 ) -> tuple[float, Bounds, tuple[float, float, float]]:
     """Return a statistic's value with the method, its interval, and its paired change from the
     value without.
 
-    cells: counts (g, 2, 2) of group, right without, right with the method. drawn: resamples of them
-    (b, g, 2, 2). Where all images that decide are right, or all wrong, no resample varies, and
-    Wilson's interval is taken; that of a mean of groups is made of theirs: half-widths times
-    weights, squared and added (Zou and Donner, 2008, "Construction of confidence limits about
-    effect measures").
+    Where all images that decide are right, or all wrong, no resample varies, and Wilson's interval
+    is taken.
+
+    Args:
+        cells: counts (g, 2, 2) of group, right without, right with the method.
+        drawn: resamples of them (b, g, 2, 2).
     """
-    before, hits, size = cells[:, 1].sum(-1), cells[:, :, 1].sum(-1), cells.sum((-1, -2))
-    value, sizes = float(of(hits, size)), drawn.sum((-1, -2))
+    before = cells[:, 1].sum(-1)
+    hits = cells[:, :, 1].sum(-1)
+    size = cells.sum((-1, -2))
+    value = float(statistic(hits, size))
+    sizes = drawn.sum((-1, -2))
     with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
-        with_it, without = of(drawn[..., 1].sum(-1), sizes), of(drawn[:, :, 1].sum(-1), sizes)
-    known = np.isfinite(with_it)
-    change = (value - float(of(before, size)), *percentile_interval((with_it - without)[known]))
-    if value in (0.0, 1.0) and of in (mean_accuracy, lowest_accuracy):
-        alike = (
-            size.sum() if of is mean_accuracy else size[(size > 0) & (hits == value * size)].min()
-        )
-        return value, wilson_interval(int(value * alike), int(alike)), change
-    same = (size > 0) & ((hits == 0) | (hits == size))
-    if not (isinstance(of, Reweighted) and same[of.weights > 0].any()):
-        return value, percentile_interval(with_it[known]), change
-    used = (of.weights > 0) & (size > 0)
-    share, accuracy = of.weights[used] / of.weights[used].sum(), hits[used] / size[used]
-    low, high = np.array(
-        [wilson_interval(*one) for one in zip(hits[used], size[used], strict=True)]
-    ).T
-    below, above = (
-        float(np.linalg.norm(share * width)) for width in (accuracy - low, high - accuracy)
-    )
+        draws_after = statistic(drawn[..., 1].sum(-1), sizes)
+        draws_before = statistic(drawn[:, :, 1].sum(-1), sizes)
+    known = np.isfinite(draws_after)
+    low, high = percentile_interval((draws_after - draws_before)[known])
+    change = (value - float(statistic(before, size)), low, high)
+    if value in (0.0, 1.0) and statistic is mean_accuracy:
+        n = int(size.sum())
+        return value, wilson_interval(int(value * n), n), change
+    if value in (0.0, 1.0) and statistic is lowest_accuracy:
+        is_lowest = (size > 0) & (hits == value * size)
+        n = int(size[is_lowest].min())
+        return value, wilson_interval(int(value * n), n), change
+    if isinstance(statistic, Reweighted):
+        is_constant = (size > 0) & ((hits == 0) | (hits == size))
+        if is_constant[statistic.weights > 0].any():
+            return value, _wilson_of_mean(statistic.weights, hits, size), change
+    return value, percentile_interval(draws_after[known]), change
+
+
+def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
+    """Return the interval of a weighted mean of groups, made of their Wilson intervals.
+
+    Half-widths times weights are squared and added (Zou and Donner, 2008, "Construction of
+    confidence limits about effect measures").
+    """
+    used = (weights > 0) & (size > 0)
+    share = weights[used] / weights[used].sum()
+    accuracy = hits[used] / size[used]
+    intervals = [wilson_interval(right, n) for right, n in zip(hits[used], size[used], strict=True)]
+    low, high = np.array(intervals).T
+    below = float(np.linalg.norm(share * (accuracy - low)))
+    above = float(np.linalg.norm(share * (high - accuracy)))
     mean = float(share @ accuracy)
-    return value, (max(mean - below, 0.0), min(mean + above, 1.0)), change
+    return max(mean - below, 0.0), min(mean + above, 1.0)
 
 
 class GroupAccuracy(NamedTuple):
@@ -120,24 +137,32 @@ def group_accuracy(predictions: Values, labels: Values, groups: Values) -> Group
     """
     predicted, true, group = vectors(predictions=predictions, labels=labels, groups=groups)
     if (predicted.dtype.kind in "SU") != (true.dtype.kind in "SU"):  # "0" is never 0
-        came = f"got {predicted.dtype} and {true.dtype}; convert one of them"
         raise InvalidInputError(
-            f"predictions and labels: expected both as texts or both as numbers, {came}"
+            "predictions and labels: expected both as texts or both as numbers, got"
+            f" {predicted.dtype} and {true.dtype}; convert one of them"
         )
-    if (
-        predicted.dtype.kind == "f"
-        and (predicted != np.round(predicted)).any()
-        and not np.isin(predicted, true).all()
-    ):
-        some = np.unique(predicted)[:3].tolist()
-        raise InvalidInputError(
-            f"predictions: expected classes, got {some}; of probabilities take the likeliest class"
-        )
+    _refuse_scores(predicted, true)
     names, index = codes(group, None)
-    size, right = np.bincount(index), np.asarray(predicted == true)
+    size = np.bincount(index)
+    right = np.asarray(predicted == true)
     accuracy = np.bincount(index, weights=right) / size
-    by_name, n = (dict(zip(names.tolist(), of.tolist(), strict=True)) for of in (accuracy, size))
-    return GroupAccuracy(by_name, n, float(accuracy.min()), float(right.mean()))
+    accuracy_of_group = dict(zip(names.tolist(), accuracy.tolist(), strict=True))
+    size_of_group = dict(zip(names.tolist(), size.tolist(), strict=True))
+    return GroupAccuracy(
+        accuracy_of_group, size_of_group, float(accuracy.min()), float(right.mean())
+    )
+
+
+def _refuse_scores(predicted: NDArray[Any], true: NDArray[Any]) -> None:
+    """Refuse fractions that are no labels: they are probabilities or scores."""
+    if predicted.dtype.kind != "f":
+        return
+    has_fractions = (predicted != np.round(predicted)).any()
+    if has_fractions and not np.isin(predicted, true).all():
+        raise InvalidInputError(
+            f"predictions: expected classes, got {np.unique(predicted)[:3].tolist()}; of"
+            " probabilities take the likeliest class"
+        )
 
 
 def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) -> float:
@@ -145,13 +170,13 @@ def worst_group_accuracy(predictions: Values, labels: Values, groups: Values) ->
     return group_accuracy(predictions, labels, groups).worst
 
 
-def share_below(scores: NDArray[Any], others: NDArray[Any]) -> Floats:
-    """Return the share of the others that each score is above; a tie counts half. The mean is the
-    area (AUC)."""
-    ordered = np.sort(others)
-    return (
-        np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
-    ) / (2 * len(ordered))
+def share_below(scores: NDArray[Any], compared: NDArray[Any]) -> Floats:
+    """Return the share of the compared scores that each score is above; a tie counts half. The mean
+    is the area (AUC)."""
+    ordered = np.sort(compared)
+    below = np.searchsorted(ordered, scores, "left")
+    not_above = np.searchsorted(ordered, scores, "right")
+    return (below + not_above) / (2 * len(ordered))
 
 
 def worst_areas(
@@ -173,36 +198,62 @@ def worst_areas(
     margins: method -> (n,), high for positive rows. positive: (n,) whether a row is of that class.
     groups: (n,) codes.
     """
-    m, first, rng = len(margins), next(iter(margins.values())), np.random.default_rng(seed)
-    areas, draws, images = list[Floats](), list[Floats](), 0
-    for here in (np.flatnonzero(groups == code) for code in range(groups.max() + 1)):
-        here = here[np.lexsort((first[here], positive[here]))]  # in any order of the rows
-        own = positive[here]
-        if own.all() or not own.any():
+    first_method = next(iter(margins.values()))
+    rng = np.random.default_rng(seed)
+    areas = list[Floats]()
+    draws = list[Floats]()
+    images = 0
+    for code in range(groups.max() + 1):
+        rows = np.flatnonzero(groups == code)
+        # Sorted, so that the order of the rows changes no last digit.
+        rows = rows[np.lexsort((first_method[rows], positive[rows]))]
+        is_positive = positive[rows]
+        if is_positive.all() or not is_positive.any():
             continue
-        scores = [one[here] for one in margins.values()]
-        high = np.stack([share_below(one[own], one[~own]) for one in scores])
-        low = np.stack([1 - share_below(one[~own], one[own]) for one in scores])
-        areas.append(high.mean(axis=1))
-        spread = [
-            np.cov(part, ddof=0).reshape(m, m) / max(part.shape[1] - 1, 1) for part in (high, low)
-        ]
-        spectrum, vectors = np.linalg.eigh(sum(spread))
-        root = (
-            vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
-        )  # the one root that no choice of vectors changes
-        same = [
-            next(i for i, other in enumerate(scores) if np.array_equal(one, other))
-            for one in scores
-        ]
-        # draws of methods that score alike are the same to the last bit
-        draws.append((areas[-1] + rng.standard_normal((resamples, m)) @ root)[:, same])
-        images += len(here)
+        scores = [margin[rows] for margin in margins.values()]
+        area, root = _areas_of_group(scores, is_positive)
+        noise = rng.standard_normal((resamples, len(scores))) @ root
+        # Draws of methods that score alike are the same to the last bit.
+        draws.append((area + noise)[:, _first_alike(scores)])
+        areas.append(area)
+        images += len(rows)
     if not areas:
         return {}, {}, {}
-    lowest, drawn = np.min(areas, axis=0).tolist(), np.min(draws, axis=0).T
+    lowest = np.min(areas, axis=0).tolist()
+    drawn = np.min(draws, axis=0).T
     n = {"images": images, "values": len(areas)}
     return dict(zip(margins, lowest, strict=True)), dict(zip(margins, drawn, strict=True)), n
+
+
+def _areas_of_group(scores: Sequence[NDArray[Any]], is_positive: Mask) -> tuple[Floats, Floats]:
+    """Return the area (m,) of each method's scores (n,), and the symmetric root (m, m) of the
+    areas' covariance (DeLong et al., 1988)."""
+    m = len(scores)
+    of_positives = []
+    of_negatives = []
+    for method_scores in scores:
+        positives = method_scores[is_positive]
+        negatives = method_scores[~is_positive]
+        of_positives.append(share_below(positives, negatives))
+        of_negatives.append(1 - share_below(negatives, positives))
+    covariance = np.zeros((m, m))
+    for parts in (np.stack(of_positives), np.stack(of_negatives)):
+        covariance = covariance + np.cov(parts, ddof=0).reshape(m, m) / max(parts.shape[1] - 1, 1)
+    spectrum, vectors = np.linalg.eigh(covariance)
+    # The one root that no choice of eigenvectors changes.
+    root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
+    return np.stack(of_positives).mean(axis=1), root
+
+
+def _first_alike(scores: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return, for each method, the first one that has the same scores."""
+    places = []
+    for method_scores in scores:
+        for place, earlier_scores in enumerate(scores):
+            if np.array_equal(method_scores, earlier_scores):
+                places.append(place)
+                break
+    return np.array(places)
 
 
 def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
@@ -218,10 +269,10 @@ def auroc(scores: Values, wrong: Values, *, resamples: int = 2000) -> Interval:
         raise InvalidInputError(
             f"wrong: expected truth values of both kinds, got {np.unique(mask)[:8].tolist()}"
         )
-    found, draws, _ = worst_areas(
+    areas, draws, _ = worst_areas(
         {"": values}, mask == 0, np.zeros(len(mask), np.int64), resamples=resamples, seed=0
     )
-    return Interval(found[""], *percentile_interval(draws[""].clip(0, 1)))
+    return Interval(areas[""], *percentile_interval(draws[""].clip(0, 1)))
 
 
 def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> float:
@@ -251,11 +302,13 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
         raise InvalidInputError(
             f"k: {len(points)} rows have two disjoint subsets of 1 .. {half} rows, got {k}"
         )
-    spatial, match = need("scipy.spatial"), need("scipy.optimize").linear_sum_assignment
-    pairs, lengths = len(points) // (2 * size), []
+    spatial = need("scipy.spatial")
+    match = need("scipy.optimize").linear_sum_assignment
+    pairs = len(points) // (2 * size)
+    lengths = []
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
-    for both in order.reshape(pairs, 2, size):
-        costs = spatial.distance.cdist(*points[both].astype(np.float64))
+    for subsets in order.reshape(pairs, 2, size):
+        costs = spatial.distance.cdist(*points[subsets].astype(np.float64))
         lengths.append(costs[match(costs)].mean())
     return float(np.mean(lengths))
 
@@ -292,32 +345,41 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     """
     array = np.asarray(labels)
     if array.ndim != 2 or array.dtype.kind not in "iufb":
-        came = (
-            f"got shape {array.shape} of {array.dtype}; encode names as codes and missing answers"
-            " as NaN"
+        raise InvalidInputError(
+            f"labels: expected numbers (annotators, units), got shape {array.shape} of"
+            f" {array.dtype}; encode names as codes and missing answers as NaN"
         )
-        raise InvalidInputError(f"labels: expected numbers (annotators, units), {came}")
     values = np.unique(array[array >= 0])
     counts = (array[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
     counts = counts[counts.sum(1) >= 2]
-    if (several := (counts.sum(0) > 0).sum()) < 2:
-        came = f"got {len(counts)} such units with {several}"
+    occurring = (counts.sum(0) > 0).sum()
+    if occurring < 2:
         raise InvalidInputError(
-            f"labels: expected two or more values in units with two or more answers, {came}"
+            "labels: expected two or more values in units with two or more answers, got"
+            f" {len(counts)} such units with {occurring}"
         )
-    units, sizes = len(counts), counts.sum(1)
-    unequal = (sizes**2 - (counts**2).sum(1)) / (
-        sizes * (sizes - 1)
-    )  # share of ordered pairs of answers to a unit
-    sums = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
+    units = len(counts)
+    sizes = counts.sum(1)
+    # The share of unequal ones among the ordered pairs of answers to a unit.
+    unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))
+
+    # Sums over units, of the sample and then of each resample: counts, D_o and percent agreement.
+    terms = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
     blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
-    of_each = np.concatenate([sums.sum(0, keepdims=True), *(weights @ sums for weights in blocks)])
-    totals, observed = of_each[:, :-2], of_each[:, -2]
+    sums = np.concatenate([terms.sum(0, keepdims=True), *(weights @ terms for weights in blocks)])
+    totals = sums[:, :-2]
+    observed = sums[:, -2]
     n = totals.sum(1)
     with np.errstate(invalid="ignore"):  # alpha is 0 / 0 where one value is left
-        alphas = 1 - observed / n / ((n**2 - (totals**2).sum(1)) / (n * (n - 1)))
-    alpha, percent = (
-        Interval(float(of[0]), *percentile_interval(of[1:][np.isfinite(of[1:])]))
-        for of in (alphas, of_each[:, -1])
+        expected = (n**2 - (totals**2).sum(1)) / (n * (n - 1))
+        alphas = 1 - observed / n / expected
+    return Agreement(
+        _interval_of_draws(alphas), _interval_of_draws(sums[:, -1]), units, int(counts.sum())
     )
-    return Agreement(alpha, percent, units, int(counts.sum()))
+
+
+def _interval_of_draws(sample_and_draws: Floats) -> Interval:
+    """Return the first of (1 + b,) values with the percentile interval of the finite ones after
+    it."""
+    draws = sample_and_draws[1:]
+    return Interval(float(sample_and_draws[0]), *percentile_interval(draws[np.isfinite(draws)]))

@@ -186,12 +186,10 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)
     changes = list(zip(frame.difference, frame.low, frame.high, strict=True))
-    frame["verdict"] = [
-        verdict(change, better) for change, better in zip(changes, frame.better, strict=True)
-    ]
+    frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
-    apart = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
-    is_equal = np.abs(apart).max(axis=0) <= FLOAT_NOISE
+    differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
+    is_equal = np.abs(differences).max(axis=0) <= FLOAT_NOISE
     frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
     return frame
 
@@ -231,30 +229,31 @@ def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
 def _notes(a: Result, b: Result) -> Iterator[str]:
     """Yield what differs between two runs beyond the numbers."""
     texts = {"task", "title", "description", "fingerprint"}
-    known = {about.task: about for about in a.provenance}
-    for about in b.provenance:
-        before = known.get(about.task)
+    provenance_of_task = {provenance.task: provenance for provenance in a.provenance}
+    for provenance in b.provenance:
+        before = provenance_of_task.get(provenance.task)
         if before is None:
             continue
-        pair = [side.model_dump(exclude=texts) for side in (before, about)]
-        yield from _differing(about.task, pair)
-        prints = [
-            Fingerprint(**side.fingerprint) if side.fingerprint else None
-            for side in (before, about)
-        ]
-        if prints[0] is not None and not prints[0].matches(prints[1]):
-            yield f"{about.task}: fingerprint of the weights differs"
+        pair = [side.model_dump(exclude=texts) for side in (before, provenance)]
+        yield from _differing(provenance.task, pair)
+        if not before.fingerprint or not provenance.fingerprint:
+            continue
+        weights = Fingerprint(**before.fingerprint)
+        if not weights.matches(Fingerprint(**provenance.fingerprint)):
+            yield f"{provenance.task}: fingerprint of the weights differs"
     runs = [side.model_dump(include={"commit", "versions"}) for side in (a, b)]
     yield from _differing("the run", runs)
 
 
 def _differing(place: str, pair: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield each setting in which two differ."""
-    first, second = (
-        need("pandas").json_normalize(settings, sep=", ").iloc[0].map(plain) for settings in pair
-    )
+    flatten = need("pandas").json_normalize
+    first, second = (flatten(settings, sep=", ").iloc[0].map(plain) for settings in pair)
     for name in dict.fromkeys([*first.index, *second.index]):
-        values = [side.get(name, "none") for side in (first, second)]
-        if values[0] != values[1]:
-            shown = [shortened(value, 90) for value in values]
-            yield f"{place}, {name} differs: {shown[0]} in A, {shown[1]} in B"
+        value_a = first.get(name, "none")
+        value_b = second.get(name, "none")
+        if value_a != value_b:
+            yield (
+                f"{place}, {name} differs: {shortened(value_a, 90)} in A,"
+                f" {shortened(value_b, 90)} in B"
+            )

@@ -138,7 +138,8 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
     metric = next((name for name in LEADS if name in set(bias.metric)), bias.metric.iloc[0])
     lead = bias[bias.metric == metric]
     lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
-    lead = lead[~lead.method.isin(BASELINES)] if len(lead) > 1 else lead
+    if len(lead) > 1:
+        lead = lead[~lead.method.isin(BASELINES)]
     ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
     return next((row for row in ranked if row.method == ATTACHED), ranked[0])
 
@@ -157,8 +158,10 @@ def _unbiased(block: pd.DataFrame, row: Any) -> Any:
     if row.metric != GAP or row.is_dealt:
         return None
     is_same = (block.subset == row.subset) & (block.name == row.name)
-    same = block[is_same & (block.metric == SQUARED) & block.change.notna()]
-    return None if same.empty else next(same.itertuples())
+    squares = block[is_same & (block.metric == SQUARED) & block.change.notna()]
+    if squares.empty:
+        return None
+    return next(squares.itertuples())
 
 
 def _enough(block: pd.DataFrame, row: Any) -> int | None:
@@ -213,12 +216,12 @@ def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
     lost = parts[parts.verdict == "worse"]
     if lost.empty:
         return ""
-    most = lost.loc[lost.change.abs().idxmax()]
-    alike = parts[(parts.metric == most.metric) & (parts.units == most.units)]
+    worst = lost.loc[lost.change.abs().idxmax()]
+    alike = parts[(parts.metric == worst.metric) & (parts.units == worst.units)]
     count = (alike.verdict == "worse").sum()
     return (
-        f"{most.title} got worse in {count} of {len(alike)} parts under {row.name}, most"
-        f" {most.subset}: {most.moved}"
+        f"{worst.title} got worse in {count} of {len(alike)} parts under {row.name}, most"
+        f" {worst.subset}: {worst.moved}"
     )
 
 
@@ -227,9 +230,10 @@ def _against_other_prior(block: pd.DataFrame, row: Any) -> Any:
     _, _, k = row.metric.partition("@")
     names = [f"{name}@{k}" for name in OTHER_PRIOR]
     is_same = (block.subset == row.subset) & (block.name == row.name)
-    same = block[is_same & block.metric.isin(names) & block.change.notna()]
-    is_skew = row.metric.startswith("max_skew")
-    return next(same.itertuples()) if is_skew and len(same) else None
+    rows = block[is_same & block.metric.isin(names) & block.change.notna()]
+    if rows.empty or not row.metric.startswith("max_skew"):
+        return None
+    return next(rows.itertuples())
 
 
 def _other_prior_words(other: Any) -> str:
@@ -243,16 +247,7 @@ def _other_prior_words(other: Any) -> str:
 def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
     """Write a conclusion in words."""
     form = ".3f" if abs(facts["after"]) < 10 else ".1f"
-    notes = [f"change {moved(facts['change'])}"]
-    if facts["chance"] is not None:
-        notes.append(f"chance {facts['chance']:.3f}")
-    if facts["chance_after"] not in (None, facts["chance"]):
-        notes.append(f"dealt evenly {facts['chance_after']:.3f}")
-    if unbiased is not None and unbiased.verdict in ("better", "worse"):
-        notes.append(
-            "its square without the noise of few images"
-            f" {unbiased.before:.3f} to {unbiased.value:.3f} ({unbiased.moved})"
-        )
+    notes = _notes_of_change(facts, unbiased)
     verdict = facts["verdict"]
     if facts["enough"] is not None:
         verdict += f" from {facts['n']}, about {facts['enough']:,} would do"
@@ -266,3 +261,18 @@ def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
     if facts["baseline"]:
         words += f" Simplest: {facts['baseline']}."
     return words
+
+
+def _notes_of_change(facts: dict[str, Any], unbiased: Any) -> list[str]:
+    """Write what belongs to a change: its interval, chance, and the square without noise."""
+    notes = [f"change {moved(facts['change'])}"]
+    if facts["chance"] is not None:
+        notes.append(f"chance {facts['chance']:.3f}")
+    if facts["chance_after"] not in (None, facts["chance"]):
+        notes.append(f"dealt evenly {facts['chance_after']:.3f}")
+    if unbiased is not None and unbiased.verdict in ("better", "worse"):
+        notes.append(
+            "its square without the noise of few images"
+            f" {unbiased.before:.3f} to {unbiased.value:.3f} ({unbiased.moved})"
+        )
+    return notes

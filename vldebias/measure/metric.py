@@ -57,14 +57,13 @@ class Metric:
     compute: Callable[..., np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        for field, known in (
-            ("kind", get_args(Kind)),
-            ("better", get_args(Better)),
-            ("of", get_args(Of)),
-        ):
-            if (given := getattr(self, field)) not in known:
+        choices_of_field = {"kind": Kind, "better": Better, "of": Of}
+        for field, choices in choices_of_field.items():
+            value = getattr(self, field)
+            if value not in get_args(choices):
                 raise InvalidInputError(
-                    f"metric {self.name!r}: {field}: expected one of {known}, got {given!r}"
+                    f"metric {self.name!r}: {field}: expected one of {get_args(choices)}, got"
+                    f" {value!r}"
                 )
         if not self.name or not self.bounds[0] < self.bounds[1]:
             raise InvalidInputError(
@@ -95,18 +94,22 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     """
     if isinstance(name, Metric):
         return name
-    base, at, k = name.partition("@")
+    base, _, k = name.partition("@")
     if not strict and base not in METRICS:
         return Metric(name, name.replace("_", " "), "bias")
-    known = METRICS[base]
-    return replace(known, name=name, title=f"{known.title}@{k}") if at else known
+    metric = METRICS[base]
+    if not k:
+        return metric
+    return replace(metric, name=name, title=f"{metric.title}@{k}")
 
 
-def computed(of: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
+def computed(kind: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     """Return the metrics that are computed from one kind of counts, with their functions."""
-    return [
-        (one, one.compute) for one in METRICS.values() if one.of == of and one.compute is not None
-    ]
+    metrics = []
+    for metric in METRICS.values():
+        if metric.of == kind and metric.compute is not None:
+            metrics.append((metric, metric.compute))
+    return metrics
 
 
 _TABLE: tuple[tuple[Any, ...], ...] = (

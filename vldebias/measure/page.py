@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
     from vldebias.measure.result import Result
 
-GRID, LABELLED = "#e4e7eb", "#c9ccd1"  # of charts: lines, and methods that were given labels
+# of charts: lines, and methods that were given labels
+GRID = "#e4e7eb"
+LABELLED = "#c9ccd1"
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
 MOST = 8  # rows of the first table
 
@@ -44,14 +46,22 @@ MOST = 8  # rows of the first table
 def plain(value: Any) -> str:
     """Return a setting in readable form, without braces and quotes."""
     if isinstance(value, Mapping):
-        return "; ".join(
-            f"{k}: {plain(v)}" if v not in ({}, None) else str(k) for k, v in value.items()
-        )
+        return "; ".join(_plain_item(name, item) for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(map(plain, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    words: dict[Any, str] = {None: "none", True: "yes", False: "no"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    return str(value)
+
+
+def _plain_item(name: object, item: Any) -> str:
+    """Return a name with its setting, or the name alone where nothing is set."""
+    if item is None or item == {}:
+        return str(name)
+    return f"{name}: {plain(item)}"
 
 
 def grids(
@@ -65,10 +75,12 @@ def grids(
         for caption, rows in block[block.whole != is_parts].groupby(split, sort=False):
             cells = {(getattr(row, down), getattr(row, across)): row for row in rows.itertuples()}
             heads = list(rows[across].unique())
-            lines = [
-                (name, [cells.get((name, head)) for head in heads]) for name in rows[down].unique()
-            ]
-            title = f"{caption} by part" if is_parts else str(caption) or "By method"
+            lines = []
+            for name in rows[down].unique():
+                lines.append((name, [cells.get((name, head)) for head in heads]))
+            title = str(caption) or "By method"
+            if is_parts:
+                title = f"{caption} by part"
             yield title, heads, lines, is_parts
 
 
@@ -83,8 +95,8 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     found = conclusions(frame, result.provenance)
     pictures = _pictures(result.name, beside)
     front = front_rows(frame, found)
-    models = dict.fromkeys(about.model for about in result.provenance if about.model)
-    are_miniature = [about.is_miniature for about in result.provenance]
+    models = dict.fromkeys(provenance.model for provenance in result.provenance if provenance.model)
+    are_miniature = [provenance.is_miniature for provenance in result.provenance]
     values = {
         "result": result,
         "models": list(models),
@@ -104,14 +116,17 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame:
     """Return the rows that conclusions rest on, at most eight: the method of each conclusion and
     none first, then what else was measured there."""
-    places = {(one.task, one.metric, one.subset): one.method for one in found}
+    method_of_row = {}
+    for conclusion in found:
+        method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
     keys = list(zip(frame.task, frame.metric, frame.subset, strict=True))
-    rows = frame[[key in places for key in keys]].drop_duplicates(["task", "measure", "name"])
-    is_named = [
-        row.method == NONE or row.name == places[row.task, row.metric, row.subset]
-        for row in rows.itertuples()
-    ]
-    rows = rows.assign(is_further=[not named for named in is_named])
+    rows = frame[[key in method_of_row for key in keys]]
+    rows = rows.drop_duplicates(["task", "measure", "name"])
+    is_further = []
+    for row in rows.itertuples():
+        concluded_method = method_of_row[row.task, row.metric, row.subset]
+        is_further.append(row.method != NONE and row.name != concluded_method)
+    rows = rows.assign(is_further=is_further)
     # What else there is comes from each conclusion in turn.
     turn = rows.groupby(["task", "measure", "is_further"], sort=False).cumcount()
     rows = rows.assign(turn=turn.where(rows.is_further, -1))
@@ -165,12 +180,12 @@ def _blocks(
     result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, Any], bytes]]
 ) -> list[dict[str, Any]]:
     """Return the evidence of each task: what it did, its pictures and its tables."""
-    known = {about.task: about for about in result.provenance}
+    known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
     for task, block in frame.groupby("task", sort=False):
-        about = known.get(str(task)) or TaskProvenance(task=str(task), description="")
+        provenance = known.get(str(task)) or TaskProvenance(task=str(task), description="")
         shown = [picture for picture in pictures if picture[0].get("task") == task]
-        blocks.append({"about": about, "pictures": shown, "grids": list(grids(block))})
+        blocks.append({"about": provenance, "pictures": shown, "grids": list(grids(block))})
     return blocks
 
 
@@ -249,8 +264,8 @@ def _panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
 def _colors(provenance: Sequence[TaskProvenance]) -> dict[str, str]:
     """Return the colours that methods have of their own."""
     facts_of_method: dict[str, dict[str, Any]] = {}
-    for about in provenance:
-        facts_of_method |= about.methods
+    for task_provenance in provenance:
+        facts_of_method |= task_provenance.methods
     return {method: facts["color"] for method, facts in facts_of_method.items() if "color" in facts}
 
 

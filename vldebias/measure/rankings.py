@@ -105,30 +105,42 @@ def _ranking(
     """Return the group codes (1, k) of the first rows of the ranking, and the prior (g,)."""
     score, group = vectors(scores=scores, groups=groups)
     names, index = codes(group, n_groups)
-    k = len(score) if k is None else k
+    if k is None:
+        k = len(score)
     if k not in range(1, len(score) + 1):
         raise InvalidInputError(
             f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}"
         )
     if len(names) < 2:
-        said = f"groups: all rows are of {names.tolist()}, so every ranking is fair"
-        warn(f"{said}; give n_groups= where others may occur", SuspectInputWarning)
-    known = {"uniform": np.ones(len(names)), "dataset": np.bincount(index, minlength=len(names))}
-    if isinstance(prior, str) and prior not in known:
-        raise InvalidInputError(
-            f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}"
+        warn(
+            f"groups: all rows are of {names.tolist()}, so every ranking is fair; give n_groups="
+            " where others may occur",
+            SuspectInputWarning,
         )
-    shares = (
-        known[prior] / known[prior].sum() if isinstance(prior, str) else vectors(prior=prior)[0]
-    )
+    shares = _shares_of_prior(prior, np.bincount(index, minlength=len(names)))
     if len(shares) != len(names) or (shares <= 0).any() or abs(shares.sum() - 1) > 1e-6:
-        wanted = (
-            f"expected {len(names)} positive shares that sum to 1, for the groups {names.tolist()}"
-        )
         raise InvalidInputError(
-            f"prior: {wanted}, got {shares.tolist()}; leave out groups that cannot occur"
+            f"prior: expected {len(names)} positive shares that sum to 1, for the groups"
+            f" {names.tolist()}, got {shares.tolist()}; leave out groups that cannot occur"
         )
-    return index[np.argsort(-score.astype(np.float64), kind="stable")][None, :k], shares
+    order = np.argsort(-score.astype(np.float64), kind="stable")
+    return index[order][None, :k], shares
+
+
+def _shares_of_prior(prior: str | Values, counts: Groups) -> Floats:
+    """Return the shares (g,) that a ranking is held against, from their name or as they are.
+
+    counts: (g,) rows of each group.
+    """
+    if not isinstance(prior, str):
+        return vectors(prior=prior)[0]
+    if prior == "uniform":
+        return np.ones(len(counts)) / len(counts)
+    if prior == "dataset":
+        return counts / counts.sum()
+    raise InvalidInputError(
+        f"prior: expected 'uniform', 'dataset' or an array of shares, got {prior!r}"
+    )
 
 
 # ---- skew of many rankings: group codes (r, k) of their first k rows, prior (g,), or (r, g) where
@@ -142,9 +154,11 @@ def max_skews(groups: Groups, prior: Floats) -> Floats:
 
 def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floats:
     """Return MinSkew (r,); a share below `floor`, by default half an image, counts as this."""
+    if floor is None:
+        floor = 1 / (2 * groups.shape[1])
     with np.errstate(divide="ignore"):
-        least = np.log((1 / (2 * groups.shape[1]) if floor is None else floor) / prior)
-    return np.nanmin(np.maximum(_log_ratios(groups, prior), least), axis=1)
+        smallest = np.log(floor / prior)
+    return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
 
 
 def _cells(groups: Groups, g: int, weights: Floats | None = None) -> NDArray[Any]:
@@ -170,12 +184,12 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     with c the rows of its group so far. So NDKL is a weighted sum over places: linear in k,
     whatever the number of groups. Sorted by group, c counts up from 1.
     """
-    (count, k), g = groups.shape, prior.shape[-1]
+    count, k = groups.shape
+    g = prior.shape[-1]
     places = np.arange(1, k + 1)
     discount = 1 / np.log2(places + 1)
-    later = np.cumsum((discount / places)[::-1])[
-        ::-1
-    ]  # what a term of place j weighs in all prefixes that hold it
+    # What a term of place j weighs in all prefixes that hold it.
+    later = np.cumsum((discount / places)[::-1])[::-1]
     gains = np.diff(np.append(0.0, places * np.log(places)))
     held = _cells(groups, g)
     sizes = held.ravel()
@@ -196,23 +210,28 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
     Scores are float64 products, rounded to twelve decimals. place: (n,) where each item stands
     among all if all scores are equal.
     """
-    texts, start = queries.double(), 0
+    texts = queries.double()
+    start = 0
     first: Leaders = np.empty((len(texts), 0)), np.empty((len(texts), 0), dtype=np.int64)
-    for some in items.split(min(_READ, max(1, _SCORES // max(len(texts), 1)))):
-        scores = (texts @ some.double().T).numpy().round(_ROUND)
+    rows_of_block = min(_READ, max(1, _SCORES // max(len(texts), 1)))
+    for block in items.split(rows_of_block):
+        scores = (texts @ block.double().T).numpy().round(_ROUND)
         if not np.isfinite(scores).all():
             raise InvalidInputError("queries and items: expected finite values")
-        own, start = place[start : start + len(some)], start + len(some)
-        if first[0].shape[1] == k:  # the others are behind k rows of every query
+        places = place[start : start + len(block)]
+        start = start + len(block)
+        if first[0].shape[1] == k:  # all further rows are behind k rows of every query
             near = (scores >= first[0][:, -1:]).any(axis=0)
-            scores, own = scores[:, near], own[near]
-        first = merged(first, (scores, np.broadcast_to(own, scores.shape)), k)
+            scores = scores[:, near]
+            places = places[near]
+        first = merged(first, (scores, np.broadcast_to(places, scores.shape)), k)
     return first
 
 
-def merged(one: Leaders, other: Leaders, k: int) -> Leaders:
+def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
     """Return the first k of both; merging parts in any order and any grouping gives the same."""
-    scores, places = (np.concatenate(columns, axis=1) for columns in zip(one, other, strict=True))
+    scores = np.concatenate([first[0], second[0]], axis=1)
+    places = np.concatenate([first[1], second[1]], axis=1)
     best = np.lexsort((places, -scores), axis=1)[:, :k]
     return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
 
@@ -230,7 +249,8 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
     A row sampled twice appears twice. Only as many rows are read as contain k in every resample;
     fewer raise an error.
     """
-    read, held = 0, np.zeros(1, dtype=np.intp)
+    read = 0
+    held = np.zeros(1, dtype=np.intp)
     while read < len(ranking) and held.min() < k:
         read = min(len(ranking), max(reach(k, len(ranking)), 2 * read))
         times = weights.T[ranking[:read]].T  # fast where the weights of a row lie together
@@ -252,15 +272,15 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     ranks ahead. query_codes, item_codes: (q,) and (n,); an item is relevant where they agree; every
     query has to have one. Memory grows with the number of items, never with q x n.
     """
-    size, place = (
-        max(1, _SCORES // max(1, len(items))),
-        torch.arange(len(items), device=items.device),
-    )
+    size = max(1, _SCORES // max(1, len(items)))
+    place = torch.arange(len(items), device=items.device)
     ahead = []
-    for some, of in zip(queries.split(size), query_codes.split(size), strict=True):
-        scores, relevant = some @ items.T, of[:, None] == item_codes
+    for rows, codes_of_rows in zip(queries.split(size), query_codes.split(size), strict=True):
+        scores = rows @ items.T
+        relevant = codes_of_rows[:, None] == item_codes
         best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True).values
-        level = scores == best
-        first = (level & relevant).int().argmax(dim=1, keepdim=True)
-        ahead.append(((scores > best) | (level & (place < first))).sum(dim=1))
+        is_tied = scores == best
+        first = (is_tied & relevant).int().argmax(dim=1, keepdim=True)
+        is_ahead = (scores > best) | (is_tied & (place < first))
+        ahead.append(is_ahead.sum(dim=1))
     return torch.cat(ahead)

@@ -31,33 +31,34 @@ _REPEATED = 8  # rows per different row from which on counts are resampled inste
 def vectors(ndim: int | None = 1, **named: Values) -> list[np.ndarray]:
     """Return non-empty arrays of one length, with `ndim` axes or any number; NaN raises an
     error."""
-    arrays = []
-    for name, values in named.items():
-        if isinstance(values, Tensor):
-            values = values.detach().cpu()
-            values = values.double() if values.is_floating_point() else values
-        array = np.asarray(values)
-        if array.dtype == object and all(
-            isinstance(value, str) for value in array.flat
-        ):  # a column of pandas
-            array = array.astype(str)
-        if (
-            array.dtype == object
-            or 0 in (array.size, array.ndim)
-            or array.ndim != (ndim or array.ndim)
-        ):
-            wanted = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
-            came = f"got shape {array.shape} of {array.dtype}"
-            raise InvalidInputError(f"{name}: expected a non-empty array {wanted}, {came}")
-        if array.dtype.kind in "fc" and np.isnan(array).any():
-            raise InvalidInputError(
-                f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
-            )
-        arrays.append(array)
-    if len(set(map(len, arrays))) > 1:
-        lengths = dict(zip(named, map(len, arrays), strict=True))
+    array_of_name = {name: _array(name, values, ndim) for name, values in named.items()}
+    lengths = {name: len(array) for name, array in array_of_name.items()}
+    if len(set(lengths.values())) > 1:
         raise InvalidInputError(f"expected arrays of one length, got {lengths}")
-    return arrays
+    return list(array_of_name.values())
+
+
+def _array(name: str, values: Values, ndim: int | None) -> np.ndarray:
+    """Return values as a non-empty array without NaN; other shapes and objects raise an error."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        if values.is_floating_point():
+            values = values.double()
+    array = np.asarray(values)
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):
+        array = array.astype(str)  # a column of pandas
+    has_shape = array.size > 0 and array.ndim > 0 and ndim in (None, array.ndim)
+    if array.dtype == object or not has_shape:
+        expected = {None: "(n, ...)", 1: "(n,)", 2: "(n, d)"}[ndim]
+        raise InvalidInputError(
+            f"{name}: expected a non-empty array {expected}, got shape {array.shape} of"
+            f" {array.dtype}"
+        )
+    if array.dtype.kind in "fc" and np.isnan(array).any():
+        raise InvalidInputError(
+            f"{name}: {int(np.isnan(array).sum())} of {array.size} values are NaN"
+        )
+    return array
 
 
 def codes(
@@ -71,16 +72,15 @@ def codes(
     names, index = np.unique(groups, return_inverse=True)
     if n_groups is None:
         if groups.dtype.kind in "fc" and (names != np.round(names)).any():
-            came = (
-                f"got fractions such as {names[:3].tolist()}; are they scores, and the arguments in"
-                " another order?"
+            raise InvalidInputError(
+                f"{name}: expected labels, got fractions such as {names[:3].tolist()}; are they"
+                " scores, and the arguments in another order?"
             )
-            raise InvalidInputError(f"{name}: expected labels, {came}")
         return names, index
     if groups.dtype.kind not in "iub" or names[0] < 0 or names[-1] >= n_groups:
-        came = f"got {names[:8].tolist()}"
         raise InvalidInputError(
-            f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, {came}"
+            f"{name}: with n_groups={n_groups} expected integers 0 .. {n_groups - 1}, got"
+            f" {names[:8].tolist()}"
         )
     return np.arange(n_groups), groups.astype(np.int64)
 
@@ -119,18 +119,22 @@ def wilson_interval(hits: int, n: int) -> tuple[float, float]:
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
     """
-    z, share = NormalDist().inv_cdf(0.975), hits / n
+    z = NormalDist().inv_cdf(0.975)
+    share = hits / n
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
-    centre, scale = share + z * z / (2 * n), 1 + z * z / n
+    centre = share + z * z / (2 * n)
+    scale = 1 + z * z / n
+    # At 0 and n the formula gives 0 and 1 but for rounding.
     low = 0.0 if hits == 0 else (centre - half) / scale
-    return low, 1.0 if hits == n else (centre + half) / scale
+    high = 1.0 if hits == n else (centre + half) / scale
+    return low, high
 
 
 def _blocks(limit: int, size: int, count: int) -> Iterator[int]:
     """Yield numbers that add up to `count`, none above 1 and `limit // size`."""
-    most = max(limit // size, 1)
-    for start in range(0, count, most):
-        yield min(most, count - start)
+    block = max(limit // size, 1)
+    for start in range(0, count, block):
+        yield min(block, count - start)
 
 
 def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator[NDArray[np.int32]]:
@@ -142,9 +146,9 @@ def resampled_weights(n: int, resamples: int, seed: int, among: int) -> Iterator
     rng = np.random.default_rng(seed)
     for b in _blocks(_WEIGHTS, among, resamples):
         block = np.empty((b, among), dtype=np.int32)
-        for one in block:  # one at a time: its counts stay in the cache
+        for weights in block:  # resample by resample: its counts stay in the cache
             draws = n if among == n else rng.binomial(n, among / n)
-            one[:] = np.bincount(rng.integers(among, size=draws), minlength=among)
+            weights[:] = np.bincount(rng.integers(among, size=draws), minlength=among)
         yield block
 
 
@@ -158,7 +162,8 @@ def resampled_counts(
     rows has the variance of a sample mean (Rao and Wu, 1988, "Resampling inference with complex
     survey data").
     """
-    rng, n = np.random.default_rng(seed), int(counts.sum())
+    rng = np.random.default_rng(seed)
+    n = int(counts.sum())
     for b in _blocks(_BLOCK, counts.size, resamples):
         drawn = rng.multinomial(n if size is None else size, counts.ravel() / n, size=b)
         yield drawn.reshape(b, *counts.shape)
@@ -178,24 +183,32 @@ def resampled_values(
     (n,).
     """
     data = [np.asarray(array) for array in values.values()]
-    n, measure, parts = len(data[0]), statistic or (lambda drawn: drawn.mean(-1)), list[Floats]()
+    n = len(data[0])
+    measure = statistic or _mean
 
-    def each(index: NDArray[np.int64]) -> Floats:
+    def statistics_of_rows(index: NDArray[np.int64]) -> Floats:  # (b, n) -> (b, names)
         return np.stack([measure(array[index]) for array in data], axis=-1)
 
-    if (
-        statistic is None
-    ):  # counts of few different rows, such as hits, have the distribution of drawn rows
-        kinds, sizes = np.unique(
-            np.stack(data, axis=-1).astype(np.float64), axis=0, return_counts=True
-        )
-        if len(kinds) * _REPEATED <= n:
-            parts = [counts @ kinds / n for counts in resampled_counts(sizes, resamples, seed)]
+    parts = list[Floats]()
+    if statistic is None:
+        # Counts of few different rows, such as hits, have the distribution of resampled rows.
+        table = np.stack(data, axis=-1).astype(np.float64)
+        different_rows, sizes = np.unique(table, axis=0, return_counts=True)
+        if len(different_rows) * _REPEATED <= n:
+            for counts in resampled_counts(sizes, resamples, seed):
+                parts.append(counts @ different_rows / n)
     if not parts:
         rng = np.random.default_rng(seed)
-        parts = [each(rng.integers(n, size=(b, n))) for b in _blocks(_BLOCK, n, resamples)]
-    point, draws = each(np.arange(n)[None])[0], np.concatenate(parts)
-    return dict(zip(values, point.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
+        for b in _blocks(_BLOCK, n, resamples):
+            parts.append(statistics_of_rows(rng.integers(n, size=(b, n))))
+    sample = statistics_of_rows(np.arange(n)[None])[0]
+    draws = np.concatenate(parts)
+    return dict(zip(values, sample.tolist(), strict=True)), dict(zip(values, draws.T, strict=True))
+
+
+def _mean(rows: np.ndarray) -> Floats:
+    """Return the mean (b,) of resampled values (b, n)."""
+    return rows.mean(-1)
 
 
 def bootstrap_interval(
@@ -223,7 +236,8 @@ def bootstrap_interval(
             f"expected one or more arrays and resamples, got {len(arrays)} and {resamples}"
         )
     data = vectors(None, **{f"arrays[{i}]": array for i, array in enumerate(arrays)})
-    rng, n = np.random.default_rng(seed), len(data[0])
+    rng = np.random.default_rng(seed)
+    n = len(data[0])
     picked = chain([np.arange(n)], (rng.integers(n, size=n) for _ in range(resamples)))
     values = np.array(
         [statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64

@@ -15,7 +15,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
         """Return the result of this run from what its tasks gave, with date, command, platform,
         versions and commit."""
-        done, now = list(parts), datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        done = list(parts)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         found: dict[str, Any] = {
             "rows": [row for part in done for row in part.rows],
             "seconds": seconds,
@@ -111,16 +112,16 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     ) -> Measurement:
         """Return the one row with these names; without `lam` the first match. KeyError lists the
         closest names."""
-        some = [row for row in reversed(self.rows) if lam in (None, row.lam)]
-        there = {
-            "/".join((one.task, one.metric, one.method, one.subset or "all")): one for one in some
-        }
+        row_of_name = {}
+        for row in reversed(self.rows):  # so that the first match is the one that stays
+            if lam in (None, row.lam):
+                names = (row.task, row.metric, row.method, row.subset or "all")
+                row_of_name["/".join(names)] = row
         name = "/".join((task, metric, method, subset or "all"))
-        if name not in there:
-            raise KeyError(
-                f"no row {name}; the closest are {difflib.get_close_matches(name, there, 8, 0)}"
-            )
-        return there[name]
+        if name not in row_of_name:
+            closest = difflib.get_close_matches(name, row_of_name, 8, 0)
+            raise KeyError(f"no row {name}; the closest are {closest}")
+        return row_of_name[name]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a row per measurement: `COLUMNS`. n: units that were resampled; counts: all of
@@ -128,18 +129,18 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
 
         change is the paired difference to method "none", NaN where there is none.
         """
-        rows = [
-            row.model_dump()
-            | dict(
-                zip(NUMBERS, (row.value, *row.interval, *(row.change or (None,) * 3)), strict=False)
-            )
-            | {"n": next(iter(row.n.values()), 0), "counts": json.dumps(row.n, ensure_ascii=False)}
-            for row in self.rows
-        ]
+        rows = []
+        for row in self.rows:
+            columns = row.model_dump()
+            change = row.change or (None, None, None)
+            numbers = (row.value, *row.interval, *change)
+            columns |= dict(zip(NUMBERS, numbers, strict=False))
+            columns["n"] = next(iter(row.n.values()), 0)
+            columns["counts"] = json.dumps(row.n, ensure_ascii=False)
+            rows.append(columns)
         frame = need("pandas").DataFrame(rows, columns=list(COLUMNS))
-        return frame.astype(
-            dict.fromkeys(NUMBERS, "float64") | {"n": "int64", "uses_labels": "bool"}
-        )
+        types = dict.fromkeys(NUMBERS, "float64") | {"n": "int64", "uses_labels": "bool"}
+        return frame.astype(types)
 
     def as_metric_frame(self, task: str, metric: str, method: str) -> dict[str, Any]:
         """Return the arguments of a `fairlearn.metrics.MetricFrame` of one metric by group; it has
@@ -154,9 +155,9 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         parts = self.to_pandas().query("subset != ''")
         t = parts.query("task == @task and metric == @metric and method == @method")
         if t.empty:
-            there = sorted(set(zip(parts.task, parts.metric, parts.method, strict=True)))
+            names = sorted(set(zip(parts.task, parts.metric, parts.method, strict=True)))
             raise InvalidInputError(
-                f"got {(task, metric, method)}; expected names of rows by group, one of {there}"
+                f"got {(task, metric, method)}; expected names of rows by group, one of {names}"
             )
         return {
             "metrics": {
@@ -232,34 +233,39 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         """
         path = Path(path)
         try:
-            found = json.loads(read_bytes(path))
-            if isinstance(found, dict) and isinstance(
-                about := found.get("figures"), dict
-            ):  # its rows are beside it
-                file = path.parent / Path(str(about.get("file", ""))).name
-                if not file.is_file() or digest(file) != about.get("sha256"):
-                    raise InvalidInputError(
-                        f"{path}: expected its rows in {file.name}, unchanged; copy both files"
-                    )
-                found["figures"] = need("pyarrow.parquet").read_table(file).to_pylist()
-                for row in found["figures"]:
-                    row["n"], row["interval"] = (
-                        json.loads(row.pop("counts")),
-                        (row.pop("low"), row.pop("high")),
-                    )
-                    moved = row["change"], row.pop("change_low"), row.pop("change_high")
-                    row["change"] = None if moved[0] is None else moved
-            return cls.model_validate(found)
+            content = json.loads(read_bytes(path))
+            if isinstance(content, dict) and isinstance(content.get("figures"), dict):
+                content["figures"] = _rows_beside(path, content["figures"])
+            return cls.model_validate(content)
         except ValidationError as error:
-            problem = (
-                f"{'.'.join(map(str, error.errors()[0]['loc'])) or 'the file'}:"
-                f" {error.errors()[0]['msg']}"
-            )
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            problem = f"{place}: {first['msg']}"
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = str(error)
         raise InvalidInputError(
             f"{path}: got {problem}; expected a result of `vldebias eval` or `Result.write`"
         )
+
+
+def _rows_beside(path: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a result from the parquet file that its JSON names.
+
+    Raises:
+        InvalidInputError: the file is missing, or its digest is another one.
+    """
+    file = path.parent / Path(str(figures.get("file", ""))).name
+    if not file.is_file() or digest(file) != figures.get("sha256"):
+        raise InvalidInputError(
+            f"{path}: expected its rows in {file.name}, unchanged; copy both files"
+        )
+    rows = need("pyarrow.parquet").read_table(file).to_pylist()
+    for row in rows:
+        row["n"] = json.loads(row.pop("counts"))
+        row["interval"] = (row.pop("low"), row.pop("high"))
+        change = (row["change"], row.pop("change_low"), row.pop("change_high"))
+        row["change"] = None if change[0] is None else change
+    return rows
 
 
 def laid_out(value: Any, depth: int = 0) -> str:
@@ -284,9 +290,8 @@ def _command() -> str | None:
     """Return the command line, without the folders of this machine; None where no script or module
     was started."""
     program = Path(sys.argv[0])
-    words = [
-        re.sub(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]", r"\1", word) for word in sys.orig_argv[1:]
-    ]
     if program.suffix != ".py" and program.name != "vldebias":
         return None
+    folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
+    words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
     return shlex.join(words if words[0] == "vldebias" else ["python", *words])

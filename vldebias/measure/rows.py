@@ -141,25 +141,25 @@ class TaskResult:
         interval: None: the value is exact. details: lam, strength, uses_labels, by default those
         that the provenance has of the method. An unknown metric raises InvalidInputError.
         """
-        about = get_metric(metric)
+        known_metric = get_metric(metric)
         names: Any = {
             "task": self.provenance.task,
-            "metric": about.name,
+            "metric": known_metric.name,
             "method": method,
             "subset": subset,
         }
         facts = self.provenance.methods.get(method, {})
-        known = {
-            key: facts[key]
-            for key in ("lam", "strength", "uses_labels")
-            if facts.get(key) is not None
-        }
-        details = {"better": about.better, "n": dict(n), **known, **details}
-        paired = None if method in (NONE, *CHANCES) or about.kind == "fact" else change
+        columns: dict[str, Any] = {"better": known_metric.better, "n": dict(n)}
+        for key in ("lam", "strength", "uses_labels"):
+            if facts.get(key) is not None:
+                columns[key] = facts[key]
+        columns |= details
+        if method in (NONE, *CHANCES) or known_metric.kind == "fact":
+            change = None
+        if interval is None:
+            interval = (value, value)
         self.rows.append(
-            Measurement(
-                **names, value=value, interval=interval or (value, value), change=paired, **details
-            )
+            Measurement(**names, value=value, interval=interval, change=change, **columns)
         )
 
     def add_draws(
@@ -180,31 +180,27 @@ class TaskResult:
         metric's bounds.
         """
 
-        def ends(value: float, method: str, less: str | None = None) -> Bounds:
-            if draws is None:
+        def ends(value: float, drawn: np.ndarray | None) -> Bounds:
+            if drawn is None:
                 return value, value
-            with np.errstate(invalid="ignore"):  # a resample that has no value is not a number
-                drawn = draws[method] - (0 if less is None else draws[less])
             if interval is not None:
                 return interval(value, drawn)
             return percentile_interval(drawn[np.isfinite(drawn)])
 
-        least, most = get_metric(metric).bounds
+        smallest, largest = get_metric(metric).bounds
         for method, value in values.items():
-            moved = value - values.get(NONE, np.nan)
-            change = (
-                (moved, *ends(moved, method, NONE)) if NONE in values and method != NONE else None
-            )
-            low, high = ends(value, method)
-            self.add(
-                metric,
-                method,
-                value,
-                (max(low, least), min(high, most)),
-                n=n,
-                change=change,
-                subset=subset,
-            )
+            drawn = None if draws is None else draws[method]
+            low, high = ends(value, drawn)
+            bounds = (max(low, smallest), min(high, largest))
+            change = None
+            if NONE in values and method != NONE:
+                difference = value - values[NONE]
+                paired = None
+                if draws is not None:
+                    with np.errstate(invalid="ignore"):  # a resample without a value is NaN
+                        paired = draws[method] - draws[NONE]
+                change = (difference, *ends(difference, paired))
+            self.add(metric, method, value, bounds, n=n, change=change, subset=subset)
 
     def add_resampled(
         self,

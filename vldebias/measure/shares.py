@@ -15,7 +15,9 @@ how often such intervals contain the truth.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,9 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.measure.resampling import Interval, Values, codes, vectors, wilson_interval
 
 NOT_LABELLED = -1
-LEAST, FEW = 10, 30  # labels below which nothing is said, and below which a warning is
+# labels below which nothing is said, and below which a warning is
+LEAST = 10
+FEW = 30
 LEVEL = 0.95
 _WEIGHTS = 8  # different weights that make strata of their own; more are put into so many bins
 
@@ -87,7 +91,9 @@ def squared_discrepancies(counts: Counts) -> Floats:
     share_a^2) / (n - 1) is an unbiased estimate. It may be negative. With fewer than two images it
     is the maximum, 1 - 1/|A|.
     """
-    n, shares, even = counts.sum(axis=-1), _shares(counts), 1 / counts.shape[-1]
+    n = counts.sum(axis=-1)
+    shares = _shares(counts)
+    even = 1 / counts.shape[-1]
     spread = (1 - (shares**2).sum(axis=-1)) / np.maximum(n - 1, 1)
     return np.where(n > 1, ((shares - even) ** 2).sum(axis=-1) - spread, 1 - even)
 
@@ -124,7 +130,8 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
     counted the radius is the maximum, sqrt(1 - 1/|A|).
     """
     rng = np.random.default_rng(seed)
-    values, total = counts.shape[1], counts.sum(axis=1)
+    values = counts.shape[1]
+    total = counts.sum(axis=1)
     n = (total + 1e-9).astype(np.int64)
     centres = (counts * (n / np.maximum(total, 1))[:, None] + 1) / (n + values)[:, None]
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
@@ -161,50 +168,81 @@ class CorrectedShares:
         Raises:
             InvalidInputError: people could tell the value of no labelled image.
         """
-        told, drawn = self.shares[:values], self.draws[..., :values]
-        if not told.sum() > 0:
+        known = self.shares[:values]  # of answers that name a value
+        drawn = self.draws[..., :values]
+        if not known.sum() > 0:
             raise InvalidInputError(
                 "people: no labelled image has a value that can be told; label more"
             )
-        stats, at = need("scipy.stats"), (1 + LEVEL) / 2
-        wider = float(stats.t.ppf(at, self.labels - 1) / stats.norm.ppf(at))
-        least, most = np.quantile(drawn, [1 - at, at], axis=1)
-        low = told + wider * (np.minimum(least.min(axis=0), told) - told)
-        high = told + wider * (np.maximum(most.max(axis=0), told) - told)
-        each = np.stack([told, low.clip(0), high.clip(max=1)], axis=1).tolist()
-        shares = told / told.sum()
-        off = drawn / drawn.sum(axis=-1, keepdims=True) - shares
-        norms = (np.linalg.norm(off, ord=p, axis=-1) for p in (2, np.inf))
-        of_gap, of_skew = (wider * float(np.quantile(norm, LEVEL, axis=1).max()) for norm in norms)
-        return [*(Interval(*one) for one in each), _gap(shares, of_gap), log_skew(shares, of_skew)]
+        # Student's t over the normal quantile: few labels know their own spread badly.
+        stats = need("scipy.stats")
+        upper = (1 + LEVEL) / 2
+        wider = float(stats.t.ppf(upper, self.labels - 1) / stats.norm.ppf(upper))
+        lows, highs = np.quantile(drawn, [1 - upper, upper], axis=1)  # of each prior
+        low = known + wider * (np.minimum(lows.min(axis=0), known) - known)
+        high = known + wider * (np.maximum(highs.max(axis=0), known) - known)
+        ends = zip(known.tolist(), low.clip(0).tolist(), high.clip(max=1).tolist(), strict=True)
+        intervals = [Interval(*value_low_high) for value_low_high in ends]
+
+        shares = known / known.sum()
+        deviations = drawn / drawn.sum(axis=-1, keepdims=True) - shares
+        reach_of_gap = wider * _reach(np.linalg.norm(deviations, axis=-1))
+        reach_of_skew = wider * _reach(np.abs(deviations).max(axis=-1))
+        return [*intervals, _gap(shares, reach_of_gap), log_skew(shares, reach_of_skew)]
 
     def more_labels(self) -> int | None:
         """Return how many more such labels halve the intervals; None if that takes more images."""
-        whole = float(self.draws.var(axis=1).sum(-1).mean())
-        labels, left = max(whole - self.noise, 0.0), whole / 4 - self.noise
-        needed = np.inf if left <= 0 else self.labels * labels / left
-        return None if needed > self.images else int(np.ceil(needed - self.labels))
+        variance = float(self.draws.var(axis=1).sum(-1).mean())
+        variance_of_labels = max(variance - self.noise, 0.0)
+        allowed = variance / 4 - self.noise  # half of the width is a quarter of the variance
+        if allowed <= 0:
+            return None
+        needed = self.labels * variance_of_labels / allowed
+        if needed > self.images:
+            return None
+        return int(np.ceil(needed - self.labels))
+
+
+def _reach(norms: Floats) -> float:
+    """Return how far the drawn shares lie, from their norms (2, b), under the wider prior."""
+    return float(np.quantile(norms, LEVEL, axis=1).max())
 
 
 def _gap(shares: Floats, reach: float) -> Interval:
-    value, most = float(np.linalg.norm(shares - 1 / len(shares))), (1 - 1 / len(shares)) ** 0.5
-    return Interval(value, max(0.0, value - reach), min(most, value + reach))
+    """Return the discrepancy of shares (values,) that are known to within `reach`."""
+    value = float(np.linalg.norm(shares - 1 / len(shares)))
+    largest = (1 - 1 / len(shares)) ** 0.5
+    return Interval(value, max(0.0, value - reach), min(largest, value + reach))
 
 
 def log_skew(shares: Floats, reach: float) -> Interval:
     """Return MaxSkew of shares (values,) of which the largest is known to within `reach`."""
-    most = float(shares.max())
-    ends = np.array([most, most - reach, min(1.0, most + reach)]) * len(shares)
+    largest = float(shares.max())
+    ends = np.array([largest, largest - reach, min(1.0, largest + reach)]) * len(shares)
     return Interval(*np.log(np.maximum(ends, 1.0)).tolist())
 
 
 def as_judged(judged: Codes, values: int) -> list[Interval]:
     """Return shares, discrepancy and MaxSkew of codes (n,), taken as correct; a code beyond the
     values is unknown."""
-    n, counts = len(judged), np.bincount(judged, minlength=values)[:values]
-    shares, reach = _shares(counts), float(shares_radius(counts[None])[0])
-    each = [Interval(count / n, *wilson_interval(count, n)) for count in counts.tolist()]
-    return [*each, _gap(shares, reach), log_skew(shares, reach)]
+    n = len(judged)
+    counts = np.bincount(judged, minlength=values)[:values]
+    shares = _shares(counts)
+    reach = float(shares_radius(counts[None])[0])
+    intervals = [Interval(count / n, *wilson_interval(count, n)) for count in counts.tolist()]
+    return [*intervals, _gap(shares, reach), log_skew(shares, reach)]
+
+
+class Stratum(NamedTuple):
+    """Hold images that the judge answered alike about and that had one chance of being labelled.
+
+    size: its share of all images. shares: (answers,) of people's answers in it. counts: (answers,)
+    as many labels as these are worth.
+    """
+
+    size: float
+    shares: Floats
+    counts: Floats
 
 
 def corrected_shares(
@@ -219,12 +257,13 @@ def corrected_shares(
     """Return the shares of a judge's answers about all images, corrected by people's answers about
     some.
 
-    judged: (n,) answers of the judge, "unknown" among them; what they are called does not matter.
-    people: (n,) codes
-        0 .. answers - 1, those that name no value among them, or NOT_LABELLED.
-    weights: (n,) one over the probability with which an image was chosen for labelling; by default
-    all alike. Images
-        are to be chosen at random: what people label because it looks odd corrects nothing.
+    Args:
+        judged: (n,) answers of the judge, "unknown" among them; what they are called does not
+            matter.
+        people: (n,) codes 0 .. answers - 1, those that name no value among them, or NOT_LABELLED.
+        weights: (n,) one over the probability with which an image was chosen for labelling; by
+            default all alike. Images are to be chosen at random: what people label because it looks
+            odd corrects nothing.
 
     Raises:
         InvalidInputError: unequal lengths, codes outside the range, fewer than 10 labelled images,
@@ -234,76 +273,120 @@ def corrected_shares(
         SuspectInputWarning: fewer than 30 labelled images, or an answer of the judge of which none
             is labelled.
     """
-    given = np.ones(len(judged)) if weights is None else weights
-    said, answered, worth = vectors(judged=judged, people=people, weights=given)
-    if (
-        answered.dtype.kind not in "iu"
-        or answered.min() < NOT_LABELLED
-        or answered.max() >= answers
-    ):
-        came = np.unique(answered)[:8]
+    if weights is None:
+        weights = np.ones(len(judged))
+    answers_of_judge, answered, worth = vectors(judged=judged, people=people, weights=weights)
+    _check_labels(answered, worth, answers)
+    labelled_rows = np.flatnonzero(answered != NOT_LABELLED)
+    labels = len(labelled_rows)
+    n = len(answered)
+    _warn_of_few(answers_of_judge, answers_of_judge[labelled_rows])
+    overall = _weighted_shares(answered, worth, labelled_rows, answers)
+    strata = _strata(answers_of_judge, answered, worth, overall)
+    sizes, theta, counts = (np.array(column) for column in zip(*strata, strict=True))
+    uniform = np.full(answers, 1 / answers)
+    as_elsewhere = (overall * labels + 0.5) / (labels + 0.5 * answers)
+    draws = _posterior(sizes * n, counts, (uniform, as_elsewhere), resamples, seed)
+    return _corrected(sizes, theta, draws, labels, n)
+
+
+def _corrected(sizes: Floats, theta: Floats, draws: Floats, labels: int, n: int) -> CorrectedShares:
+    """Return the shares of all strata together, from their sizes (s,) and shares (s, answers)."""
+    shares = sizes @ theta
+    variance_of_images = float(((theta**2).T @ sizes - shares**2).sum())
+    return CorrectedShares(shares, draws, labels, n, noise=variance_of_images / n)
+
+
+def _check_labels(answered: np.ndarray, worth: np.ndarray, answers: int) -> None:
+    """Refuse codes outside the range, too few labels and weights that are not above 0."""
+    is_integer = answered.dtype.kind in "iu"
+    if not is_integer or answered.min() < NOT_LABELLED or answered.max() >= answers:
         raise InvalidInputError(
-            f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {came}"
+            f"people: expected codes {NOT_LABELLED} .. {answers - 1}, got {np.unique(answered)[:8]}"
         )
-    asked = answered != NOT_LABELLED
-    labels = int(asked.sum())
+    is_labelled = answered != NOT_LABELLED
+    labels = int(is_labelled.sum())
     if labels < LEAST:
-        wanted = (
-            f"expected labels of {LEAST} images or more, and of {FEW} for intervals without a"
-            " warning"
-        )
-        raise InvalidInputError(f"people: {wanted}; {labels} of {len(said)} are labelled")
-    if not (np.isfinite(worth[asked]).all() and (worth[asked] > 0).all()):
         raise InvalidInputError(
-            f"weights: expected {len(said)} numbers above 0, got {worth[:5].tolist()} ..."
+            f"people: expected labels of {LEAST} images or more, and of {FEW} for intervals without"
+            f" a warning; {labels} of {len(answered)} are labelled"
         )
-    names, code = np.unique(said, return_inverse=True)
-    lacking = np.setdiff1d(names, said[asked]).astype(str).tolist()
-    if labels < FEW or lacking:
-        why = (
-            f"{labels} labels are few"
-            if labels < FEW
-            else f"no image is labelled of the judge's answers {lacking}"
+    weights = worth[is_labelled]
+    if not np.isfinite(weights).all() or not (weights > 0).all():
+        raise InvalidInputError(
+            f"weights: expected {len(answered)} numbers above 0, got {worth[:5].tolist()} ..."
         )
-        warn(f"people: {why}; the intervals are wide, label more images", SuspectInputWarning)
 
-    def shares_of(part: Codes) -> Floats:
-        return np.bincount(answered[part], worth[part], minlength=answers) / worth[part].sum()
 
-    overall = shares_of(np.flatnonzero(asked))
-    strata: list[
-        tuple[float, Floats, Floats]
-    ] = []  # size, shares, and as many labels as they are worth
-    for i in range(len(names)):
-        size, here = (code == i).mean(), np.flatnonzero(asked & (code == i))
-        if not len(here):
-            strata.append((size, overall, np.zeros(answers)))
-        edges = np.unique(
-            worth[here]
-        )  # what was chosen with another probability was another stratum of the sample
-        if len(edges) > _WEIGHTS:
-            edges = np.quantile(worth[here], np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
-        place = np.searchsorted(edges, worth[here])
-        for part in (here[place == one] for one in np.unique(place)):
-            w, shares = worth[part], shares_of(part)
-            strata.append(
-                (
-                    size * (w.sum() / worth[here].sum()),
-                    shares,
-                    shares * (w.sum() ** 2 / (w**2).sum()),
-                )
-            )
-    of, theta, counts = (np.array(column) for column in zip(*strata, strict=True))
+def _warn_of_few(answers_of_judge: np.ndarray, labelled_answers: np.ndarray) -> None:
+    """Warn of few labels, and of an answer of the judge of which no image is labelled."""
+    labels = len(labelled_answers)
+    lacking = np.setdiff1d(answers_of_judge, labelled_answers).astype(str).tolist()
+    reason = ""
+    if labels < FEW:
+        reason = f"{labels} labels are few"
+    elif lacking:
+        reason = f"no image is labelled of the judge's answers {lacking}"
+    if reason:
+        warn(f"people: {reason}; the intervals are wide, label more images", SuspectInputWarning)
+
+
+def _weighted_shares(answered: np.ndarray, worth: np.ndarray, rows: Codes, answers: int) -> Floats:
+    """Return the weighted shares (answers,) of people's answers about some rows."""
+    weights = worth[rows]
+    return np.bincount(answered[rows], weights, minlength=answers) / weights.sum()
+
+
+def _strata(
+    answers_of_judge: np.ndarray, answered: np.ndarray, worth: np.ndarray, overall: Floats
+) -> Iterator[Stratum]:
+    """Yield the strata of each answer of the judge; without a label it has the overall shares."""
+    answers = len(overall)
+    for name in np.unique(answers_of_judge):
+        has_answer = answers_of_judge == name
+        rows = np.flatnonzero(has_answer & (answered != NOT_LABELLED))
+        if len(rows):
+            yield from _strata_of_answer(answered, worth, rows, answers, has_answer.mean())
+        else:
+            yield Stratum(has_answer.mean(), overall, np.zeros(answers))
+
+
+def _strata_of_answer(
+    answered: np.ndarray, worth: np.ndarray, rows: Codes, answers: int, size: float
+) -> Iterator[Stratum]:
+    """Yield the strata of the labelled rows of one answer of the judge, of which `size` is the
+    share.
+
+    What was chosen with another probability was another stratum of the sample.
+    """
+    weights = worth[rows]
+    edges = np.unique(weights)
+    if len(edges) > _WEIGHTS:
+        edges = np.quantile(weights, np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
+    bins = np.searchsorted(edges, weights)
+    for number in np.unique(bins):
+        members = rows[bins == number]
+        w = worth[members]
+        shares = _weighted_shares(answered, worth, members, answers)
+        effective_labels = w.sum() ** 2 / (w**2).sum()  # Kish: unequal weights are worth fewer
+        yield Stratum(size * (w.sum() / weights.sum()), shares, shares * effective_labels)
+
+
+def _posterior(
+    images: Floats, counts: Floats, priors: Sequence[Floats], resamples: int, seed: int
+) -> Floats:
+    """Return draws (priors, resamples, answers) of the shares.
+
+    images: (s,) of each stratum. counts: (s, answers), the labels in each. priors: (answers,) each.
+    """
     rng = np.random.default_rng(seed)
-    sizes = rng.dirichlet(of * len(said) + 1 / len(of), resamples)
-    pooled = (overall * labels + 0.5) / (labels + 0.5 * answers)
-    draws = np.zeros((2, resamples, answers))
-    for drawn, prior in zip(draws, (np.full(answers, 1 / answers), pooled), strict=True):
-        for j, seen in enumerate(counts):
-            drawn += sizes[:, [j]] * rng.dirichlet(seen + prior, resamples)
-    shares = of @ theta
-    noise = float(((theta**2).T @ of - shares**2).sum()) / len(said)
-    return CorrectedShares(shares, draws, labels, len(said), noise)
+    strata, answers = counts.shape
+    sizes = rng.dirichlet(images + 1 / strata, resamples)
+    draws = np.zeros((len(priors), resamples, answers))
+    for drawn, prior in zip(draws, priors, strict=True):
+        for stratum, labels in enumerate(counts):
+            drawn += sizes[:, [stratum]] * rng.dirichlet(labels + prior, resamples)
+    return draws
 
 
 def corrected_squares(
@@ -317,31 +400,57 @@ def corrected_squares(
     square, which may then be negative. Their mean over prompts is what they are for. Arguments: see
     `corrected_shares`; the code `values` of people names no value.
     """
-    told, asked = np.eye(values + 2, values)[people], people != NOT_LABELLED
-    _, code = np.unique(judged, return_inverse=True)
-    said = np.eye(code.max() + 1)[code]
-    of = (said * (weights * asked)[:, None]).T
-    seen = of.sum(1) > 0
-    means, share = of @ told / np.maximum(of.sum(1), 1e-300)[:, None], said.mean(0) * seen
-    predicted = np.where(seen[:, None], means, share @ means / share.sum())[code]
-    guess, truth = (
-        of - of.sum(1, keepdims=True) / values for of in (predicted, told)
-    )  # 0 in the mean where even
-    error = truth - guess
+    is_labelled = people != NOT_LABELLED
+    truth = np.eye(values + 2, values)[people]  # (n, values), all 0 where no value is named
+    predicted = _worth_of_answers(judged, truth, weights * is_labelled)
+
+    # Both are 0 in the mean where shares are even.
+    guess = predicted - predicted.sum(1, keepdims=True) / values
+    error = truth - truth.sum(1, keepdims=True) / values - guess
     squares = np.full(int(prompts.max()) + 1, np.nan)
-    for p in range(len(squares)):
-        every = np.flatnonzero(prompts == p)
-        some = every[asked[every]]
-        if len(some) < 2:
+    for prompt in range(len(squares)):
+        rows = np.flatnonzero(prompts == prompt)
+        labelled_rows = rows[is_labelled[rows]]
+        if len(labelled_rows) < 2:
             continue
-        w, grown = weights[some] / weights[some].sum(), len(some) / (len(some) - 1)
-        rate = predicted[every].sum(1).mean()
-        mean = guess[every].mean(0) + w @ error[some]
-        off, lean = error[some] - w @ error[some], guess[some] - w @ guess[some]
-        noise = grown * ((w**2) @ off**2).sum() + guess[every].var(0, ddof=1).sum() / len(every)
-        noise += 2 * grown * (w @ (off * lean)).sum() / len(every)
-        squares[p] = ((mean**2).sum() - noise) / rate**2 if rate > 0 else 1 - 1 / values
+        square = _unbiased_square(
+            guess[rows], guess[labelled_rows], error[labelled_rows], weights[labelled_rows]
+        )
+        rate = predicted[rows].sum(1).mean()  # share of images whose value can be told
+        squares[prompt] = square / rate**2 if rate > 0 else 1 - 1 / values
     return squares
+
+
+def _worth_of_answers(judged: Codes, truth: Floats, weights: Floats) -> Floats:
+    """Return what the judge's answer about each image is worth (n, values): the weighted mean of
+    people's answers where the judge gives it; of an answer without labels that of all."""
+    _, code = np.unique(judged, return_inverse=True)
+    answers = np.eye(code.max() + 1)[code]  # (n, answers of the judge)
+    weighted = (answers * weights[:, None]).T
+    has_labels = weighted.sum(1) > 0
+    means = weighted @ truth / np.maximum(weighted.sum(1), 1e-300)[:, None]
+    share = answers.mean(0) * has_labels
+    worth = np.where(has_labels[:, None], means, share @ means / share.sum())
+    return worth[code]
+
+
+def _unbiased_square(
+    guess: Floats, guess_of_labelled: Floats, error: Floats, weights: Floats
+) -> float:
+    """Return the squared length of the mean of guesses plus the mean error, less its variance.
+
+    guess: (n, values) of all images. guess_of_labelled, error: (m, values), weights: (m,) of those
+    that people labelled.
+    """
+    labels = len(error)
+    w = weights / weights.sum()
+    bessel = labels / (labels - 1)
+    mean = guess.mean(0) + w @ error
+    deviation = error - w @ error
+    deviation_of_guess = guess_of_labelled - w @ guess_of_labelled
+    noise = bessel * ((w**2) @ deviation**2).sum() + guess.var(0, ddof=1).sum() / len(guess)
+    noise += 2 * bessel * (w @ (deviation * deviation_of_guess)).sum() / len(guess)
+    return (mean**2).sum() - noise
 
 
 def independent(after: Interval, before: Interval) -> tuple[float, float, float]:
@@ -350,7 +459,7 @@ def independent(after: Interval, before: Interval) -> tuple[float, float, float]
     Source: Zou and Donner, "Construction of confidence limits about effect measures" (2008): the
     ends keep their sides.
     """
-    moved = after.value - before.value
+    change = after.value - before.value
     down = np.hypot(after.value - after.low, before.high - before.value)
     up = np.hypot(after.high - after.value, before.value - before.low)
-    return moved, float(moved - down), float(moved + up)
+    return change, float(change - down), float(change + up)

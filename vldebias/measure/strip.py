@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LARGEST = 384  # pixels of a side of an image in the file
 
 
-def write_strip(strip: Strip, path: Path, about: dict[str, Any]) -> Path:
+def write_strip(strip: Strip, path: Path, metadata: dict[str, Any]) -> Path:
     """Write the images of a strip side by side, with its words in the metadata.
 
     about: further metadata, such as the run and the task.
@@ -35,12 +35,12 @@ def write_strip(strip: Strip, path: Path, about: dict[str, Any]) -> Path:
         "rows": [label for label, _ in strip.rows],
         "cell": [width, height],
     }
-    return write_png(sheet, path, {**about, "caption": strip.caption, "strip": words})
+    return write_png(sheet, path, {**metadata, "caption": strip.caption, "strip": words})
 
 
-def read_strip(sheet: Image, about: dict[str, Any]) -> Strip:
+def read_strip(sheet: Image, metadata: dict[str, Any]) -> Strip:
     """Return the strip that `write_strip` wrote, from its picture and metadata."""
-    words = about["strip"]
+    words = metadata["strip"]
     width, height = words["cell"]
     rows = []
     for row, label in enumerate(words["rows"]):
@@ -50,7 +50,7 @@ def read_strip(sheet: Image, about: dict[str, Any]) -> Strip:
             for column in places
         ]
         rows.append((label, [sheet.crop(box) for box in boxes]))
-    return Strip(about["caption"], words["columns"], rows)
+    return Strip(metadata["caption"], words["columns"], rows)
 
 
 def encoded(image: Image) -> bytes:

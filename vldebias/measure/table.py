@@ -137,18 +137,18 @@ def _wholes(frame: pd.DataFrame) -> pd.Series[bool]:
     Of a task without wholes these are a few parts with several measures, such as train and unseen
     professions; else all.
     """
-    whole = frame.subset == ""
-    parts = frame[~frame.task.isin(frame.task[whole])]
+    is_whole = frame.subset == ""
+    parts = frame[~frame.task.isin(frame.task[is_whole])]
     for _, alike in parts.groupby(["task", "units"]):
-        whole.loc[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
-    return whole | ~frame.task.isin(frame.task[whole])
+        is_whole.loc[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
+    return is_whole | ~frame.task.isin(frame.task[is_whole])
 
 
 def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:
     dealt = {
-        (about.task, method)
-        for about in result.provenance
-        for method, facts in about.methods.items()
+        (provenance.task, method)
+        for provenance in result.provenance
+        for method, facts in provenance.methods.items()
         if facts.get("deals")
     }
     return [key in dealt for key in zip(frame.task, frame.method, strict=True)]

@@ -25,14 +25,14 @@ ROWS = 6  # lines that the rows have at least
 PART_ROWS = 4  # rows of a measure of a result without methods
 
 
-def text(result: Result, measures: Measures = (), most: int = MOST, width: int = 80) -> str:
+def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
     """Return the conclusions and the rows that they rest on, as text of at most `most` lines.
 
     measures: (task, metric) to show; all of them where none is named. width: columns.
     """
     frame = readable(result)
     if advice_of(result):
-        return _advised(result, frame, most, width)
+        return _advised(result, frame, max_lines, width)
     found = conclusions(frame, result.provenance, measures)
     wholes = named(frame[frame.whole], measures)
     if found:
@@ -40,21 +40,24 @@ def text(result: Result, measures: Measures = (), most: int = MOST, width: int =
         tasks = [conclusion.task for conclusion in found]
         wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
     notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
-    shown = _sentences(found, width, most - len(notes) - ROWS)
+    shown = _sentences(found, width, max_lines - len(notes) - ROWS)
     shown += wrapped(f"{result.name}: values, and changes from none, with 95 % intervals", width)
-    room = most - len(shown) - len(notes) - 1
+    room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(wholes, found, max(room, 0))
-    left = len(frame) - sum(line.startswith("  ") and line[2] != " " for line in rows)
-    if left > 0:
-        notes.append(f"{left} more figures: to_pandas(), plot(), write()")
+    # A row has a margin of two; further lines of it, and names of measures, have another one.
+    shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
+    remaining = len(frame) - len(shown_rows)
+    if remaining > 0:
+        notes.append(f"{remaining} more figures: to_pandas(), plot(), write()")
     return "\n".join([*shown, *rows, *notes])
 
 
 def advice_of(result: Result) -> list[str]:
     """Return what tasks that compare no methods found, such as an audit, in sentences."""
-    return [
-        sentence for about in result.provenance for sentence in about.settings.get("advice", ())
-    ]
+    sentences: list[str] = []
+    for provenance in result.provenance:
+        sentences += provenance.settings.get("advice", ())
+    return sentences
 
 
 def sentences(result: Result, measures: Measures = ()) -> list[str]:
@@ -62,61 +65,81 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     return advice_of(result) or [found.sentence for found in result.conclusions(measures)]
 
 
-def _advised(result: Result, frame: pd.DataFrame, most: int, width: int) -> str:
+def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
     """Return the advice of a result and rows of each of its measures, those of the worst parts
     first."""
-    lines = [line for sentence in advice_of(result) for line in wrapped(sentence, width)]
+    lines: list[str] = []
+    for sentence in advice_of(result):
+        lines += wrapped(sentence, width)
     advice_of_part: dict[str, str] = {}
-    for about in result.provenance:
-        advice_of_part |= about.settings.get("prompts", {})
+    for provenance in result.provenance:
+        advice_of_part |= provenance.settings.get("prompts", {})
     blocks = [block for _, block in frame.groupby("title", sort=False)]
-    counts = _counts([len(block) for block in blocks], most - len(lines) - 1)
+    counts = _counts([len(block) for block in blocks], max_lines - len(lines) - 1)
     for block, count in zip(blocks, counts, strict=True):
-        if count == 0:
-            continue
-        if block.better.iloc[0] == "higher" and (block.method == NONE).all():
-            block = block.sort_values("value", kind="stable")
-        lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
-        for row in block.head(count).itertuples():
-            lines.append(_line_of_part(row, advice_of_part)[:width])
-    listed = {row.subset.rpartition(": ")[0] for row in frame.itertuples()}
-    others = [
-        f"  {advice.partition(':')[0]:<28} {part}"[:width]
-        for part, advice in advice_of_part.items()
-        if part not in listed
-    ]
-    lines += others[: max(most - 1 - len(lines), 0)]
-    left = len(frame) - sum(counts)
-    note = [f"{left} more figures: to_pandas(), plot(), write()"] if left else []
-    return "\n".join([*lines, *note])
+        if count > 0:
+            lines += _block_of_parts(block, count, advice_of_part, width)
+
+    # Parts without a figure, such as prompts that are not predicted, have their advice alone.
+    parts_with_figures = {row.subset.rpartition(": ")[0] for row in frame.itertuples()}
+    for part, advice in advice_of_part.items():
+        if part not in parts_with_figures and len(lines) < max_lines - 1:
+            lines.append(f"  {advice.partition(':')[0]:<28} {part}"[:width])
+    remaining = len(frame) - sum(counts)
+    if remaining:
+        lines.append(f"{remaining} more figures: to_pandas(), plot(), write()")
+    return "\n".join(lines)
+
+
+def _block_of_parts(
+    block: pd.DataFrame, count: int, advice_of_part: Mapping[str, str], width: int
+) -> list[str]:
+    """Return the name of a measure and lines of its first rows, the worst parts first."""
+    if block.better.iloc[0] == "higher" and (block.method == NONE).all():
+        block = block.sort_values("value", kind="stable")
+    lines = [f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width]]
+    for row in block.head(count).itertuples():
+        lines.append(_line_of_part(row, advice_of_part)[:width])
+    return lines
 
 
 def _counts(sizes: list[int], room: int) -> list[int]:
     """Return how many rows of each block are shown, each below a line of its own, so that they fit
     into a room of lines. A few measures, such as the shares of an audit, have all of it."""
-    each = PART_ROWS if len(sizes) > 2 else room
+    rows_of_block = PART_ROWS if len(sizes) > 2 else room
     counts = []
     for size in sizes:
-        count = max(min(size, each, room - 1), 0)
+        count = max(min(size, rows_of_block, room - 1), 0)
         counts.append(count)
-        room -= count + 1 if count else 0
+        if count:
+            room -= count + 1
     return counts
 
 
 def _line_of_part(row: Any, advice_of_part: Mapping[str, str]) -> str:
     """Return a row of a part as a line: its number, whom it is about and what is advised."""
-    part = row.subset if row.method == NONE else f"{row.subset}, {row.name}".strip(", ")
+    words = []
+    if row.subset:
+        words.append(row.subset)
+    if row.method != NONE:
+        words.append(row.name)
     prompt = row.subset.rpartition(": ")[0]
     advice = advice_of_part.get(prompt, "").partition(":")[0]
-    unit = next(iter(json.loads(row.counts)), "")
-    words = [part, advice or f"{row.n:,} {unit}"]
-    return f"  {row.number:<21} {': '.join(filter(None, words))}"
+    if not advice:
+        unit = next(iter(json.loads(row.counts)), "")
+        advice = f"{row.n:,} {unit}"
+    part = ", ".join(words)
+    if part:
+        advice = f"{part}: {advice}"
+    return f"  {row.number:<21} {advice}"
 
 
 def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
     """Return the conclusions as at most `room` lines: whole if they fit, else without what they
     rest on."""
-    lines = [line for conclusion in found for line in wrapped(conclusion.sentence, width)]
+    lines: list[str] = []
+    for conclusion in found:
+        lines += wrapped(conclusion.sentence, width)
     if len(lines) <= room:
         return lines
     blocks = [wrapped(conclusion.short, width) for conclusion in found]

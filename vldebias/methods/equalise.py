@@ -145,12 +145,7 @@ class _PairedMeans(NamedTuple):
         means = (sums / counts.clamp(min=_TINY)[..., None]).transpose(0, 1)  # (a, k, d)
         differences = (means[first] - means[second])[known]
 
-        # The variance within cells: of unit rows, all squares minus those that the means explain.
-        images = counts.sum()
-        occupied = (counts > 0).sum()
-        explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
-        noise = (images - explained).clamp(min=0) / (images - occupied)
-        return cls(first[known], second[known], precision[known], differences, noise)
+        return cls(first[known], second[known], precision[known], differences, _noise(counts, sums))
 
     @property
     def total_precision(self) -> Tensor:
@@ -196,6 +191,15 @@ class _PairedMeans(NamedTuple):
         shrunk = self.settled_mean(texts)[:, None] + kept * deviations
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
+
+
+def _noise(counts: Tensor, sums: Tensor) -> Tensor:
+    """Return the variance of unit rows within cells, from their counts (k, a) and sums (k, a, d):
+    all squares minus those that the means explain."""
+    images = counts.sum()
+    occupied = (counts > 0).sum()
+    explained = (sums.square().sum(-1) / counts.clamp(min=1)).sum()
+    return (images - explained).clamp(min=0) / (images - occupied)
 
 
 def foreign(images: Tensor, problem: Problem, prompt_set: PromptSet, role: str) -> str:

@@ -104,6 +104,27 @@ def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Pa
     assert not (tmp_path / "model").exists()
 
 
+SOURCES = {
+    "nuclr": ["gamma=0.5", "zeta_init=-0.05", "popularity_wait=0.5", "popularity_lr=0.2"],
+    "hard_negative": ["beta=0.5", "beta_changes=2", "positives=2", "floor=0"],
+    "debiased": ["positives=3", "below_floor=biased", "views=two", "crop_scale=0.2"],
+    "spread": ["spread_alpha=0.3", "views=two", "grayscale=0.2", "blur=0.5", "label=label"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", SOURCES)
+def test_the_settings_of_the_sources_are_lines_of_set(loss: str, tmp_path: Path) -> None:
+    command = ["train", *FAST, "--loss", loss, "--out", str(tmp_path)]
+    for line in SOURCES[loss]:
+        command += ["--set", line]
+    call(*command, "--set", "score_pairs=false", "--json")
+    kept = load_settings(tmp_path / "settings.yaml")
+    for line in SOURCES[loss]:
+        name, _, value = line.partition("=")
+        assert str(getattr(kept, name)) in (value, f"{value}.0")
+
+
 def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = {
         "before": {"recall": 0.25, "area": 0.5},

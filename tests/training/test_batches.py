@@ -226,6 +226,34 @@ def test_batches_are_functions_of_their_number_whatever_the_workers(
         )
 
 
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize("two_views", [False, True])
+def test_further_views_are_other_augmentations_of_the_same_images(
+    kind: str, two_views: bool
+) -> None:
+    make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
+    without = take(make(), 0, 2)
+    batches = make()
+    batches.more_views = 2
+    for plain_batch, batch in zip(without, take(batches, 0, 2), strict=True):
+        assert torch.equal(batch.images, plain_batch.images)
+        assert torch.equal(batch.index, plain_batch.index)
+        assert two_views == (batch.views is not None)
+        views = [batch.images]
+        if batch.views is not None:
+            assert torch.equal(batch.views, plain_batch.views)
+            views.append(batch.views)
+        views += batch.more_views.unbind(1)
+        for place, row in enumerate(batch.index.tolist()):
+            pixels = []
+            for number, view in enumerate(views):
+                generator = torch_generator("augmentation", 1, 0, row, number)
+                pixels.append(view[place] - torch.rand(3, 1, 1, generator=generator))
+            torch.testing.assert_close(
+                torch.stack(pixels), pixels[0].expand(len(views), -1, -1, -1)
+            )
+
+
 def test_going_on_decodes_nothing_that_is_passed_over() -> None:
     stream, looks = Stream(N), list[int]()
     take(

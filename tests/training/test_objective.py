@@ -1,6 +1,8 @@
 """The losses by their names, and model and loss as one module."""
 
+import math
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from training_parts import SIZE, letters_of, tiny_towers
 
+from tests.losses import slow_losses
 from vldebias import losses
-from vldebias.errors import VldebiasWarning
+from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.losses import info_nce
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.batches import Batch
@@ -150,6 +153,35 @@ def test_a_small_temperature_of_the_debiased_estimate_warns_and_the_authors_rule
     built(loss, temperature=0.1)
 
 
+@pytest.mark.parametrize("two_views", [False, True])
+@pytest.mark.parametrize(("loss", "beta"), [("debiased", 0.0), ("hard_negative", 0.5)])
+def test_several_positives_by_loops(loss: str, beta: float, two_views: bool) -> None:
+    """M = 3: the row that a row belongs with, and two further views of the image. Captions are the
+    only positives of an image, three times over."""
+    settings: dict[str, Any] = {"tau_plus": 0.2, "positives": 3}
+    if beta:
+        settings["beta"] = beta
+    chosen = LossSettings(loss=loss, **settings)  # type: ignore[arg-type]
+    objective = Objective(chosen, temperature=T, items=N, two_views=two_views)
+    more = torch.stack([features(2), features(3)], dim=1)
+    of_texts = torch.cat([X[:, None], more], dim=1)
+    of_images = Y[:, None].expand_as(of_texts)
+    if two_views:
+        of_images = torch.cat([Y[:, None], more], dim=1)
+    row = slow_losses.hcl_row(0.2, beta, lambda: torch.tensor(math.exp(-1 / T)))
+    t = torch.tensor(T)
+    first = slow_losses.of_rows(X, Y, row, t, two_views, of_images)
+    second = slow_losses.of_rows(Y, X, row, t, two_views, of_texts)
+    measured = objective(X, Y, BATCH, more=more)
+    torch.testing.assert_close(measured, ((first + second) / 2).mean())
+    alone = Objective(
+        chosen.model_copy(update={"positives": 1}), temperature=T, items=N, two_views=two_views
+    )
+    assert not torch.isclose(measured, alone(X, Y, BATCH), rtol=1e-4)
+    with pytest.raises(InvalidInputError, match="positives"):
+        objective(X, Y, BATCH)
+
+
 def test_group_dro_weighs_the_losses_of_the_groups() -> None:
     """The mean of groups that weigh alike at first, and then more on the one that does worse."""
     objective = built("info_nce", group_dro="place", group_dro_step=1.0, groups=2)
@@ -199,6 +231,23 @@ def test_it_is_the_loss_of_the_features_and_two_views_read_no_text() -> None:
     torch.testing.assert_close(
         unit(torch.rand(4, 9).bfloat16()).norm(dim=1), torch.ones(4)
     )  # in single precision
+
+
+@pytest.mark.parametrize("two_views", [False, True])
+def test_further_views_are_positives_of_their_image(two_views: bool) -> None:
+    settings = LossSettings(loss="debiased", positives=3)
+    objective = Objective(settings, temperature=T, items=ROWS, two_views=two_views)
+    made = Trainee(tiny_towers(), objective).eval()
+    further = torch.rand(ROWS, 2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1))
+    batch = replace(PAIRS, more_views=further)
+    if two_views:
+        batch = Batch(images=IMAGES, views=IMAGES.flip(3), more_views=further)
+    image = made.towers.image
+    first = unit(image(IMAGES))
+    second = unit(image(IMAGES.flip(3))) if two_views else unit(made.towers.text(PAIRS.texts))
+    more = torch.stack([unit(image(further[:, number])) for number in (0, 1)], dim=1)
+    torch.testing.assert_close(made(batch), objective(first, second, batch, more=more))
+    torch.testing.assert_close(made(batch, features=True)["more"], more)
 
 
 def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient() -> None:

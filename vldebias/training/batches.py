@@ -44,9 +44,10 @@ Tokenize = Callable[[Sequence[str]], Mapping[str, Tensor]]
 class Batch:
     """Hold b images (b, 3, h, w) with their captions, or with a second view each.
 
-    texts: arguments of the text tower, (b, length) each. The other columns are (b,) integers: the
-    number of each image in its data set, its class, its group (-1 where unknown), and numbers that
-    are equal where the captions are.
+    texts: arguments of the text tower, (b, length) each. more_views: (b, m, 3, h, w), further
+    augmentations of each image. The other columns are (b,) integers: the number of each image in
+    its data set, its class, its group (-1 where unknown), and numbers that are equal where the
+    captions are.
     """
 
     images: Tensor
@@ -56,6 +57,7 @@ class Batch:
     captions: Tensor | None = None
     groups: Tensor | None = None
     views: Tensor | None = None
+    more_views: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -84,7 +86,7 @@ class Batches(ABC):
     """Read micro-batches by number: the same number always gives the same micro-batch.
 
     items: images of the data set; per_epoch: micro-batches of this process in an epoch; None for a
-    stream.
+    stream. more_views: further augmentations that a batch has of each image.
 
     Args:
         batch_size, seed, rank, world: see `vldebias.training.sampling.Sampler`.
@@ -96,6 +98,7 @@ class Batches(ABC):
 
     items: int | None = None
     per_epoch: int | None = None
+    more_views: int = 0
 
     def __init__(
         self,
@@ -132,11 +135,14 @@ class Batches(ABC):
             name: getattr(settings, name) for name in ("batch_size", "seed", "workers")
         }
         options["tokenize"] = None if settings.views == "two" else towers.tokenize
+        batches: Batches
         if isinstance(data, Pairs):
-            return MapBatches(data, augment, **options)
-        return StreamBatches(
-            data, augment, label=settings.label, buffer=settings.shuffle_buffer, **options
-        )
+            batches = MapBatches(data, augment, **options)
+        else:
+            options |= {"label": settings.label, "buffer": settings.shuffle_buffer}
+            batches = StreamBatches(data, augment, **options)
+        batches.more_views = settings.positives - 1
+        return batches
 
     @abstractmethod
     def starting(self, first: int) -> Generator[Batch, None, None]:
@@ -178,14 +184,17 @@ class Batches(ABC):
             )
 
     def _looks(self, image: Any, epoch: int, row: int) -> Tensor:
-        """Return the view of an image in an epoch, or both, (1 or 2, 3, h, w)."""
-        views = range(2 if self.tokenize is None else 1)
+        """Return the view of an image in an epoch, or both, and its further ones: (v, 3, h, w)."""
+        contrasted = 2 if self.tokenize is None else 1
+        views = range(contrasted + self.more_views)
         each = [torch_generator("augmentation", self.seed, epoch, row, view) for view in views]
         return torch.stack([self.augment(image, generator) for generator in each])
 
     def _batch(
         self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]
     ) -> Batch:
+        if self.more_views:
+            columns = {**columns, "more_views": views[:, -self.more_views :]}
         if self.tokenize is None:
             return Batch(images=views[:, 0], views=views[:, 1], index=index, **columns)
         said: dict[str, Any] = {"texts": dict(self.tokenize(texts)), "captions": Batch.codes(texts)}

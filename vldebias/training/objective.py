@@ -23,8 +23,8 @@ FLOORED = 0.05
 
 
 class _Kind(NamedTuple):
-    """Describe a loss: its class, the settings it reads (ours -> its own), its batch column, its
-    schedule's."""
+    """Describe a loss: its class, the settings it reads (ours -> its own), its batch column, and
+    the settings that its schedule and its batches read."""
 
     build: type[nn.Module]
     settings: dict[str, str] = {}  # noqa: RUF012
@@ -36,11 +36,11 @@ _DEBIASED = {"tau_plus": "tau_plus", "floor": "floor", "below_floor": "below_flo
 _KINDS = {
     "info_nce": _Kind(losses.InfoNCELoss),
     "rince": _Kind(losses.RINCELoss, {"q": "q", "lam": "lam"}, scheduled=("q_start",)),
-    "debiased": _Kind(losses.DebiasedContrastiveLoss, _DEBIASED),
+    "debiased": _Kind(losses.DebiasedContrastiveLoss, _DEBIASED, scheduled=("positives",)),
     "hard_negative": _Kind(
         losses.HardNegativeContrastiveLoss,
         {**_DEBIASED, "beta": "beta"},
-        scheduled=("beta_changes",),
+        scheduled=("beta_changes", "positives"),
     ),
     "sogclr": _Kind(losses.GlobalContrastiveLoss, {"gamma": "gamma"}, "index"),
     "nuclr": _Kind(
@@ -96,6 +96,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         self.settings = settings
+        self.two_views = two_views
         kind = _KINDS[settings.loss]
         _refuse_unread(settings)
         options: dict[str, Any] = {
@@ -147,14 +148,42 @@ class Objective(nn.Module):
                 " set below_floor=biased (the authors' rule) or a temperature of 0.1"
             )
 
-    def forward(self, first: Tensor, second: Tensor, batch: Batch) -> Tensor:
+    def forward(
+        self, first: Tensor, second: Tensor, batch: Batch, more: Tensor | None = None
+    ) -> Tensor:
         """Return the loss of features (b, d) of norm 1; the loss also reads its column of the
-        batch."""
+        batch.
+
+        more: (b, M - 1, d), features of further views of each image, where the settings ask for M
+        positives.
+        """
         name = _KINDS[self.settings.loss].column
-        loss: Tensor = self.loss(
-            first, second, *([] if name is None else [self._column(batch, name)])
-        )
+        values = list[Any]()
+        if name is not None:
+            values.append(self._column(batch, name))
+        if self.settings.positives > 1:
+            values.append(self._positives(first, second, more))
+        loss: Tensor = self.loss(first, second, *values)
         return loss if self.groups is None else self.groups(loss, self._column(batch, "groups"))
+
+    def _positives(
+        self, first: Tensor, second: Tensor, more: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the M positives (b, M, d) of the first rows and those of the second.
+
+        The first is the row that a row belongs with. The others are further views of the image; to
+        an image they are compared with only where both sides are images, for cosines of two images
+        lie elsewhere than those with captions, of which there is one.
+        """
+        if more is None:
+            raise InvalidInputError(
+                f"positives: got a batch without further views; expected"
+                f" {self.settings.positives - 1} of each image"
+            )
+        of_second = torch.cat([first[:, None], more], dim=1)
+        if self.two_views:
+            return torch.cat([second[:, None], more], dim=1), of_second
+        return second[:, None].expand_as(of_second), of_second
 
     def _column(self, batch: Batch, name: str) -> Tensor:
         column: Tensor | None = getattr(batch, name)
@@ -227,14 +256,21 @@ class Trainee(nn.Module):
     def forward(self, batch: Batch, features: bool = False) -> Any:
         """Return the loss () of a batch; or its features, since processes synchronise in calls of
         `forward` alone."""
-        shown = [batch.images, *(() if batch.views is None else (batch.views,))]
-        first, *others = unit(
-            self.towers.image(self._mixed(torch.cat(shown), views=len(shown)))
-        ).chunk(len(shown))
-        parts = {
-            "first": first,
-            "second": others[0] if others else unit(self.text_features(batch.texts)),
-        }
+        shown = [batch.images]
+        if batch.views is not None:
+            shown.append(batch.views)
+        contrasted = len(shown)
+        if batch.more_views is not None:
+            shown += batch.more_views.unbind(1)
+        images = self._mixed(torch.cat(shown), views=len(shown))
+        features_of_views = unit(self.towers.image(images)).chunk(len(shown))
+        if batch.views is None:
+            second = unit(self.text_features(batch.texts))
+        else:
+            second = features_of_views[1]
+        parts = {"first": features_of_views[0], "second": second}
+        if batch.more_views is not None:
+            parts["more"] = torch.stack(features_of_views[contrasted:], dim=1)
         return parts if features else self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:

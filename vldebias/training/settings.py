@@ -147,6 +147,9 @@ class LossSettings(_Settings):
     below_floor: Literal["floor", "biased"] = Field(
         "floor", description="debiased, hard_negative: what a row below the floor has."
     )
+    positives: int = Field(
+        1, ge=1, description="debiased, hard_negative: M; all but one are more views of the image."
+    )
     beta: float = Field(1.0, ge=0, description="hard_negative: concentration on hard negatives.")
     beta_changes: int | None = Field(
         None, ge=1, description="hard_negative: lower beta towards 0 so many times. Default: never."

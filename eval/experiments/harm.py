@@ -33,7 +33,7 @@ from vldebias.hosts import Host
 from vldebias.measure.metric import Metric
 from vldebias.measure.result import Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
-from vldebias.study.run import evaluate
+from vldebias.study.evaluating import evaluate
 
 CELLS = Path(__file__).with_name("harm.yaml")
 DEFAULTS = ("default", "default+equalise", "paper")

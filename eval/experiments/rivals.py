@@ -62,7 +62,7 @@ from vldebias.methods.presets import LAM_OF_DEFAULT
 from vldebias.metrics import Metric
 from vldebias.pictures import subplots, write_png
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.study.run import evaluate
+from vldebias.study.evaluating import evaluate
 
 NAMED = (
     "difference",

@@ -15,7 +15,7 @@ from eval.miniature.pack import painted
 from vldebias.data import ImageData
 from vldebias.files import commit, write_atomically
 from vldebias.options import Options
-from vldebias.study.run import run_suite
+from vldebias.study.running import run_suite
 
 TASKS = ("birds", "portraits")  # the drawn pictures of the third are of the pipeline
 

@@ -19,7 +19,7 @@ from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.files import packaged
 from vldebias.measure.result import Measurement, Result, TaskProvenance
 from vldebias.study import compare, load_suite, paper
-from vldebias.study.run import verify
+from vldebias.study.manifest import verify
 
 TASKS = (
     "{task: shares, name: jobs, title: J, table: TABLE, resamples: 20}, {task: shares, name: more,"
@@ -56,7 +56,7 @@ def test_list() -> None:
 
 def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Mock(side_effect=InvalidInputError("enough"))
-    monkeypatch.setattr("vldebias.study.run.run_suite", measure)
+    monkeypatch.setattr("vldebias.study.running.run_suite", measure)
     given = (
         "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9"
         " --unknown -1 --fresh"
@@ -263,7 +263,7 @@ def test_the_quickstart_runs_its_suite_in_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
-    monkeypatch.setattr("vldebias.study.run.run_suite", measure)
+    monkeypatch.setattr("vldebias.study.running.run_suite", measure)
     said = call("quickstart", "--out", str(tmp_path), "--seeds", "2", heard=True)
     suite, options = measure.call_args.args
     assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))

@@ -11,7 +11,7 @@ from vldebias.judge.judges import ClipJudge
 from vldebias.study import paper
 from vldebias.study.generation import GenerationTask
 from vldebias.study.people import PeopleTask
-from vldebias.study.run import Suite, load_suite
+from vldebias.study.suite import Suite, load_suite
 
 
 def small(name: str) -> Suite:

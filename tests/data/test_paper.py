@@ -36,7 +36,7 @@ from vldebias.study.paper import (
     paper,
     plan,
 )
-from vldebias.study.run import load_suite
+from vldebias.study.suite import load_suite
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

@@ -27,13 +27,13 @@ from vldebias.judge.judges import ClassifierJudge, Judge
 from vldebias.methods import load_edit
 from vldebias.miniature import load_pipeline
 from vldebias.options import Options
-from vldebias.study.task import Session
+from vldebias.study.inputs import Inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 
 
 def classifier(name: str) -> Judge:
-    return ClassifierJudge(model=name, attribute="gender").ready(None, Session(Options(out=Path())))
+    return ClassifierJudge(model=name, attribute="gender").ready(None, Inputs(Options(out=Path())))
 
 
 @pytest.fixture

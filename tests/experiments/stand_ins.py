@@ -24,7 +24,7 @@ from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import open_world
 from vldebias.prompts import load_prompts
 from vldebias.study.generation import GenerationTask
-from vldebias.study.run import Suite, load_suite
+from vldebias.study.suite import Suite, load_suite
 
 RACES = (
     "White",
@@ -84,7 +84,7 @@ def in_place_of_hours(monkeypatch: pytest.MonkeyPatch) -> None:
             tasks.append(task.model_copy(update=changes))
         return suite.model_copy(update={"tasks": tuple(tasks)})
 
-    monkeypatch.setattr("vldebias.study.run.load_suite", small)
+    monkeypatch.setattr("vldebias.study.suite.load_suite", small)
     monkeypatch.setattr("vldebias.study.paper.load_suite", small)
 
 

@@ -36,7 +36,7 @@ from vldebias.judge.plan import GeneratedImages
 from vldebias.judge.scores import judge_images, last_judgements
 from vldebias.miniature import load_clip, load_judge, open_world
 from vldebias.options import Options
-from vldebias.study.task import Session
+from vldebias.study.inputs import Inputs
 
 GENDER = {
     "male": ("A photo of a male.", "A photo of a man."),
@@ -131,7 +131,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def race(folder: Path, values: Any = None) -> Judge:
     return ClassifierJudge(model=str(folder), attribute="race", values=values).ready(
-        None, Session(Options(out=folder))
+        None, Inputs(Options(out=folder))
     )
 
 
@@ -346,14 +346,14 @@ def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tm
     model, processor = parts
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
-    session = Session(Options(out=tmp_path))
+    inputs = Inputs(Options(out=tmp_path))
     task = SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender"))
-    loaded, image = VlmJudge(model=str(tmp_path)).ready(task, session), pictures(1)
+    loaded, image = VlmJudge(model=str(tmp_path)).ready(task, inputs), pictures(1)
     np.testing.assert_allclose(
         loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5
     )
     with pytest.raises(InvalidInputError, match="cannot load the judge"):
-        VlmJudge(model=str(tmp_path / "nothing")).ready(task, session)
+        VlmJudge(model=str(tmp_path / "nothing")).ready(task, inputs)
 
 
 @pytest.fixture

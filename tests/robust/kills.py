@@ -42,7 +42,8 @@ from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import load_clip, open_world
 from vldebias.options import Options
 from vldebias.progress import SILENT
-from vldebias.study.run import run_suite, suite_path
+from vldebias.study.running import run_suite
+from vldebias.study.suite import suite_path
 from vldebias.training.run import train_model
 from vldebias.training.settings import load_settings
 

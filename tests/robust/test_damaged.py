@@ -31,7 +31,7 @@ from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.files import packaged
 from vldebias.judge.answers import AnnotationLog
 from vldebias.measure.result import Result
-from vldebias.study.run import verify, write_manifest
+from vldebias.study.manifest import verify, write_manifest
 from vldebias.training import loop
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "quickstart.json"

@@ -70,4 +70,6 @@ def measure(images: Embeddings, **given: Any) -> list[TaskResult]:
     }
     fields |= {name: {"name": "given"} for name in ("train", "val") if name in inputs}
     fields |= {"label": "label", "spurious": "place"}
-    return GroupsTask.build(fields | given).measure(images, texts(), **inputs)
+    task = GroupsTask.build(fields | given)
+    task.check_sources(task.splits())
+    return task.measure(images, texts(), **inputs)

@@ -11,7 +11,7 @@ from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.scores import last_judgements
 from vldebias.options import Options
 from vldebias.study import SharesTask
-from vldebias.study.task import Session
+from vldebias.study.inputs import Inputs
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:people:vldebias.errors.SuspectInputWarning"
@@ -46,7 +46,7 @@ def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
             log.append(one.path, who, "gender", truth[one.path], weight=weight)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
     found = human.measured(
-        human.inputs(Session(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder)))
+        human.prepare(Inputs(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder)))
     )
     assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
     rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}

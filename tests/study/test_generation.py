@@ -31,7 +31,7 @@ from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.study import evaluate
-from vldebias.study.task import Session
+from vldebias.study.inputs import Inputs
 from vldebias.study.variants import CELL, GAP, HEAD, LABEL
 
 HASH = load_prompts("professions-gender").hash
@@ -319,26 +319,26 @@ def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_
         "model": "miniature",
         "prompts": {"gender": {"male": "a man", "female": "a woman"}},
     }
-    session = Session(Options(out=tmp_path, pipeline="miniature"))
+    inputs = Inputs(Options(out=tmp_path, pipeline="miniature"))
     with pytest.raises(InvalidInputError, match="expected `judge:`"):
-        task().inputs(session)
-    found = task(judge=clip, fid=True).inputs(session)
+        task().prepare(inputs)
+    found = task(judge=clip, fid=True).prepare(inputs)
     assert (found["scorer"].name, found["images"]) == (
         "miniature",
         tmp_path / "images" / "generation",
     )
     assert found["judge"].names == {"gender": GENDERS, "professions": JOBS}
-    assert task(judge=clip).inputs(session)["scorer"] is None
-    own = Session(
+    assert task(judge=clip).prepare(inputs)["scorer"] is None
+    own = Inputs(
         Options(out=tmp_path, pipeline="miniature", model="miniature", judge="no-such-model")
     )
-    assert task(judge={"kind": "miniature"}, clip_score=True).inputs(own)["scorer"] is own.model
+    assert task(judge={"kind": "miniature"}, clip_score=True).prepare(own)["scorer"] is own.model
     for judge, used, said in (
-        (clip | {"model": None}, session, "no image-text"),
+        (clip | {"model": None}, inputs, "no image-text"),
         (clip, own, "no-such-model"),
     ):
         with pytest.raises(InvalidInputError, match=said):
-            task(judge=judge).inputs(used)
+            task(judge=judge).prepare(used)
 
 
 def test_prompts_as_people_write_them(tmp_path: Path) -> None:

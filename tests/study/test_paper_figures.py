@@ -16,7 +16,7 @@ from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.study.paper import Run, compared, estimate, paper, plan
 from vldebias.study.retrieval import RetrievalTask
-from vldebias.study.run import Suite, load_suite
+from vldebias.study.suite import Suite, load_suite
 
 
 def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(

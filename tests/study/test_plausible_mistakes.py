@@ -29,7 +29,7 @@ from vldebias.data import Embeddings
 from vldebias.errors import SuspectInputWarning, VldebiasError, VldebiasWarning
 from vldebias.hosts import TextTable
 from vldebias.miniature import load_clip
-from vldebias.study.images import ImageTask, doubt_chance
+from vldebias.study.doubts import check_images, doubt_chance
 
 REFUSED, WARNED, SILENT = "refused", "warned", "silent"
 N = 200
@@ -565,7 +565,7 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
         (enough, ""),
     ):
         with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
-            ImageTask.check_images(Embeddings.of(features), TextTable({"a": np.ones(16)}), "a")
+            check_images(Embeddings.of(features), TextTable({"a": np.ones(16)}), "a")
 
 
 def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:

@@ -19,7 +19,7 @@ from vldebias.measure.result import Result
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import load_prompts
 from vldebias.study.images import fit_method
-from vldebias.study.run import load_suite
+from vldebias.study.suite import load_suite
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "eval" / "results" / "quickstart.json"

@@ -26,10 +26,11 @@ from vldebias.measure.metric import get_metric
 from vldebias.measure.resampling import recentred_interval, resampled_weights
 from vldebias.measure.result import TaskResult
 from vldebias.metrics import max_skew, min_skew, ndkl
+from vldebias.study import gallery as gallery_module
 from vldebias.study import retrieval
 from vldebias.study.images import fit_method
+from vldebias.study.inputs import Data
 from vldebias.study.retrieval import Gallery, RetrievalTask, relevance
-from vldebias.study.task import Data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),
@@ -407,12 +408,12 @@ def test_a_gallery_that_is_itself_the_skew_warns() -> None:
     assert any("gallery itself is the skew" in words for words in messages) == (chance > none)
     held = Gallery(gallery.column("gender"), [K])
     with pytest.warns(SuspectInputWarning, match=r"0\.400.*0\.100.*prior='dataset'"):
-        retrieval.warn_of_uneven_gallery(held, K, none=0.1, chance=0.4)
+        held.warn_if_uneven(K, bare=0.1, chance=0.4)
     even = Gallery(GALLERY.column("gender"), [K])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        retrieval.warn_of_uneven_gallery(held, K, none=0.5, chance=0.4)
-        retrieval.warn_of_uneven_gallery(even, K, none=0.1, chance=0.4)
+        held.warn_if_uneven(K, bare=0.5, chance=0.4)
+        even.warn_if_uneven(K, bare=0.1, chance=0.4)
 
 
 NOBODY = {**GALLERY.labels, "nobody": Labels(np.full(N, UNKNOWN), ("a", "b"))}
@@ -527,7 +528,7 @@ def test_random_rankings_are_those_of_drawing_without_replacement(
     assert found.std() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1)
     each = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
     assert each.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
-    monkeypatch.setattr(retrieval, "_BLOCK", 7 * n)
+    monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], found)
 
 

@@ -23,11 +23,13 @@ from vldebias.measure.result import Result
 from vldebias.options import Options
 from vldebias.pictures import read_png
 from vldebias.prompts import make_prompt_set
-from vldebias.study import run as runner
+from vldebias.study import running as runner
+from vldebias.study.inputs import Data, Inputs
+from vldebias.study.manifest import verify
 from vldebias.study.retrieval import RetrievalTask
-from vldebias.study.run import Suite, key_of, load_suite, run_suite, verify
+from vldebias.study.running import key_of, run_suite
 from vldebias.study.shares import SharesTask
-from vldebias.study.task import Data, Session
+from vldebias.study.suite import Suite, load_suite
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -204,14 +206,12 @@ def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_pa
 
 
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
-    def session(**options: Any) -> Session:
-        return Session(
-            Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options})
-        )
+    def session(**options: Any) -> Inputs:
+        return Inputs(Options(**{"out": tmp_path, "cache": cache, "model": "miniature", **options}))
 
-    def key(session: Session, **changes: Any) -> str:
+    def key(session: Inputs, **changes: Any) -> str:
         task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
-        return key_of(task, session.options, task.inputs(session))
+        return key_of(task, session.options, session.of_task(task))
 
     usual, other, texts = session(), session(), session()
     with torch.no_grad():
@@ -249,7 +249,7 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
     )
     limited = replace(usual, limit=60)
     first, second, every = (
-        Session(given).embedded("images", data).ids for given in (limited, limited, usual)
+        Inputs(given).embedded("images", data).ids for given in (limited, limited, usual)
     )
     assert first == second == tuple(sorted(first)) != every[:60]
     assert len(first) == 60
@@ -271,14 +271,14 @@ def test_what_a_suite_needs_is_said(
     for task, host, named in (model, people, (TEXTS, None, "pipeline"), files, options):
         with pytest.raises(InvalidInputError, match=named):
             run(task, host=host, data_root=tmp_path / "mine")
-    monkeypatch.setattr("vldebias.study.task.open_data", lambda *_: iter(()))
+    monkeypatch.setattr("vldebias.study.inputs.open_data", lambda *_: iter(()))
     with pytest.raises(InvalidInputError, match="got a stream"):
         run(elsewhere)
     assert not (tmp_path / "index.html").exists(), "nothing was measured"
 
 
 def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -> None:
-    session = Session(Options(out=tmp_path, model="miniature", cache=cache))
+    session = Inputs(Options(out=tmp_path, model="miniature", cache=cache))
     task = suite({**BIRDS, "lams": []}).tasks[0]
     wanted = task.texts()
     rows = dict(zip(wanted, session.texts.embed(wanted), strict=True))
@@ -293,7 +293,7 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
 def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Embeddings.of(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
     path = save_embeddings(tmp_path / "e.npz", rows)
-    session = Session(Options(out=tmp_path, embeddings=path))
+    session = Inputs(Options(out=tmp_path, embeddings=path))
     train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
     assert [session.embedded(*of).ids for of in (("images", test), ("train", train))] == [
         ("b", "c"),
@@ -301,11 +301,11 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
     assert session.embedded("val", val) is session.embedded("reference") is None
     assert (
-        len(Session(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
+        len(Inputs(Options(out=tmp_path, embeddings=path, limit=1)).embedded("images", test)) == 1
     )
     with pytest.raises(InvalidInputError, match=r"\['test', 'train'\].*'val'"):
         session.embedded("images", val)
-    whole = Session(
+    whole = Inputs(
         Options(
             out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))
         )
@@ -313,12 +313,14 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
     assert whole.embedded("train", train) is None
     named, opened = (
-        Session(
-            Options(out=tmp_path), given=dict.fromkeys(("images", "train"), "birds"), split="val"
+        Inputs(
+            Options(out=tmp_path), sources=dict.fromkeys(("images", "train"), "birds"), split="val"
         ),
         [],
     )
-    monkeypatch.setattr("vldebias.study.task.open_split", lambda *of: opened.append(of[2]) or rows)
+    monkeypatch.setattr(
+        "vldebias.study.inputs.open_split", lambda *of: opened.append(of[2]) or rows
+    )
     assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == (
         [3, 3],
         ["val", "train"],
@@ -334,9 +336,9 @@ def test_of_several_processes_the_first_alone_writes(
     )
     second, said = run(table, out=tmp_path / "second")
     assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
-    used, measure = [], runner._finished
+    used, measure = [], runner._finish
     monkeypatch.setattr(
-        runner, "_finished", lambda s, *a: [used.append(s.options), measure(s, *a)][1]
+        runner, "_finish", lambda s, *a: [used.append(s.options), measure(s, *a)][1]
     )
     run(table, device="cuda")
     monkeypatch.setenv("LOCAL_RANK", "3")

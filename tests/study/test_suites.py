@@ -11,9 +11,10 @@ from vldebias.errors import InvalidInputError
 from vldebias.files import packaged
 from vldebias.study.classifiers import BASELINES
 from vldebias.study.generation import GenerationTask
-from vldebias.study.groups import GroupsTask, TextsTask
+from vldebias.study.groups import GroupsTask
 from vldebias.study.retrieval import RetrievalTask
-from vldebias.study.run import load_suite
+from vldebias.study.suite import load_suite
+from vldebias.study.texts import TextsTask
 
 ROOT = Path(__file__).parents[2]
 

@@ -156,13 +156,13 @@ def diagnose_command(
     from vldebias.data import load_embeddings
     from vldebias.options import Options
     from vldebias.study import diagnose
-    from vldebias.study.task import Session
+    from vldebias.study.inputs import Inputs
 
     brought["device"] = device_of(brought.get("device"))
     brought["unknown"] = tuple(brought.get("unknown", ()))
-    session = Session(Options(out=folder, embeddings=features, **brought))
-    data = load_embeddings(features)[0].without(session.options.unknown)
-    texts = None if attribute is None else session.texts
+    inputs = Inputs(Options(out=folder, embeddings=features, **brought))
+    data = load_embeddings(features)[0].without(inputs.options.unknown)
+    texts = None if attribute is None else inputs.texts
     result = diagnose(
         data,
         labels,
@@ -170,7 +170,7 @@ def diagnose_command(
         prompts=attribute,
         methods=names,
         texts=texts,
-        reference=session.embedded("reference"),
+        reference=inputs["reference"],
     )
     files = {} if labels is None else _write_wrong_labels(data, labels, folder, images, features)
     page = write_run(result, folder)

@@ -113,7 +113,7 @@ def device_of(name: str | None) -> str:
 def write_run(result: Result, folder: Path) -> Path:
     """Write a result, its page and the manifest of the folder; return the page."""
     from vldebias.measure.page import render
-    from vldebias.study.run import PAGE, RESULT, write_manifest
+    from vldebias.study.manifest import PAGE, RESULT, write_manifest
 
     result.write(folder / RESULT)
     page = render(result, folder / PAGE, beside=folder)

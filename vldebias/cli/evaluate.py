@@ -85,7 +85,9 @@ def run(
     """
     check_out(given.get("out"))
     from vldebias.methods import get_method
-    from vldebias.study.run import PAGE, load_suite, run_suite
+    from vldebias.study.manifest import PAGE
+    from vldebias.study.running import run_suite
+    from vldebias.study.suite import load_suite
 
     loaded = load_suite(suite)
     root = given.get("data_root")
@@ -221,7 +223,7 @@ def show_suite(
       vldebias eval show fairface > mine.yaml
       vldebias eval show fairface --texts > prompts.txt
     """
-    from vldebias.study.run import load_suite, suite_path
+    from vldebias.study.suite import load_suite, suite_path
 
     loaded = load_suite(suite)
     if texts:

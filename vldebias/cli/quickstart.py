@@ -53,7 +53,9 @@ def quickstart(
         f" {folder}"
     )
     from vldebias.options import Options
-    from vldebias.study.run import PAGE, load_suite, run_suite
+    from vldebias.study.manifest import PAGE
+    from vldebias.study.running import run_suite
+    from vldebias.study.suite import load_suite
 
     # The cache of features lies in the folder: a first try leaves nothing elsewhere.
     numbers = tuple(range(seeds)) if seeds else None

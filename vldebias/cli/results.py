@@ -59,20 +59,22 @@ def report(
     from vldebias.files import digest
     from vldebias.measure.page import render
     from vldebias.measure.result import Result
-    from vldebias.study import run
+    from vldebias.study import manifest
 
     if not verify:
         written = render(Result.read(path), page or _page_of(path), beside=path.parent)
-        run.record_pages(path.parent, (written, written.with_suffix(".csv")))
+        manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         say(written)
         return
-    differences = [f"{what}: {name}" for what, names in run.verify(path).items() for name in names]
+    differences = [
+        f"{what}: {name}" for what, names in manifest.verify(path).items() for name in names
+    ]
     if differences:
         typer.echo("\n".join(differences))
         raise typer.Exit(1)
     say(
-        f"every file is unchanged if {run.MANIFEST} is: its SHA-256 is"
-        f" {digest(path.parent / run.MANIFEST)}"
+        f"every file is unchanged if {manifest.MANIFEST} is: its SHA-256 is"
+        f" {digest(path.parent / manifest.MANIFEST)}"
     )
 
 
@@ -101,7 +103,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
 
 def _page_of(result: Path) -> Path:
     """Return the page of a run, which stands beside its result, or one named as the result."""
-    from vldebias.study.run import MANIFEST, PAGE
+    from vldebias.study.manifest import MANIFEST, PAGE
 
     is_of_run = result.with_name(MANIFEST).is_file()
     return result.with_name(PAGE) if is_of_run else result.with_suffix(".html")
@@ -137,7 +139,7 @@ def data(
       vldebias eval data manifest --root my.csv --option image=path --option labels=gender
     """
     from vldebias.data import check_images, describe
-    from vldebias.study.task import open_split
+    from vldebias.study.inputs import open_split
 
     options = parse_pairs(option or (), "--option", "image=path")
     for key in {"labels", "columns"} & set(options):  # names, with commas between them

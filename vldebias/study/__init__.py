@@ -7,13 +7,16 @@ from vldebias.measure.result import Result, TaskResult
 from vldebias.options import Options
 from vldebias.study.auditing import audit
 from vldebias.study.diagnosis import diagnose
+from vldebias.study.evaluating import evaluate
 from vldebias.study.generation import GenerationTask
-from vldebias.study.groups import GroupsTask, TextsTask
+from vldebias.study.groups import GroupsTask
 from vldebias.study.people import PeopleTask
 from vldebias.study.retrieval import RetrievalTask
-from vldebias.study.run import Suite, evaluate, load_suite, run_suite
+from vldebias.study.running import run_suite
 from vldebias.study.shares import SharesTask
+from vldebias.study.suite import Suite, load_suite
 from vldebias.study.task import TASKS, Task, register_task
+from vldebias.study.texts import TextsTask
 from vldebias.study.variants import grid
 
 __all__ = [

@@ -26,7 +26,8 @@ from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.methods import get_method
 from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
-from vldebias.study.images import ImageTask, disjoint, fit_method
+from vldebias.study.doubts import check_images
+from vldebias.study.images import disjoint, fit_method
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,7 +278,7 @@ def diagnose(
         own, side = load_prompts(prompts), text_host(texts)
         about |= {"prompts": own.name, "prompts_hash": own.hash, "fingerprint": side.weights}
         model = model or side.model_id
-        ImageTask.check_images(data, side, own.spurious[0])
+        check_images(data, side, own.spurious[0])
         other = (
             reference
             if reference is None or isinstance(reference, Embeddings)

@@ -29,8 +29,9 @@ from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, fill
 from vldebias.schema import Count, Name, Share, file_slug, one_of
 from vldebias.study.auditing import read_prompts
+from vldebias.study.inputs import Inputs
 from vldebias.study.shares import ABOUT_GAP, add_shares
-from vldebias.study.task import Prompts, Session, Task, register_task
+from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.variants import COLUMNS, ROWS, Variant, compose, generate
 
 if TYPE_CHECKING:
@@ -101,18 +102,24 @@ class GenerationTask(Task):
     fid: bool = False
 
     @classmethod
-    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task with the given methods as variants; InvalidInputError: no folder for the
-        images."""
-        if "images" not in session.given:
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+        """Return the task with the user's methods as variants.
+
+        Raises:
+            InvalidInputError: no folder for the images.
+        """
+        if "images" not in inputs.sources:
             raise InvalidInputError(
                 "images: expected the folder that images are generated into, or lie in"
             )
-        names = [
-            name for one in fields.get("methods") or () if (name := get_method(one).name) != NONE
-        ]
-        variants = {"variants": {name: {"method": name} for name in names}} if names else {}
-        return super().of_given(session, {**variants, **fields})
+        variants = {}
+        for method in settings.get("methods") or ():
+            name = get_method(method).name
+            if name != NONE:
+                variants[name] = {"method": name}
+        if variants:
+            settings = {"variants": variants, **settings}
+        return super().from_inputs(inputs, settings)
 
     @property
     def prompt_set(self) -> PromptSet:
@@ -221,27 +228,35 @@ class GenerationTask(Task):
             changed |= {"concepts": "unseen", "stated": False, "as_written": False}
         return super().with_options(options).model_copy(update=changed)
 
-    def inputs(self, session: Session) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where
         needed, the scorer."""
-        given = session.given
-        if self.judge is None and "judge" not in given:
+        judge = inputs.sources.get("judge")
+        if self.judge is not None:
+            judge = self.judge.ready(self, inputs)
+        if judge is None:
             raise InvalidInputError(
                 f"{self.name}: expected `judge:`, which reads the generated images; add one"
             )
-        scorer = given.get("scorer")
-        if scorer is None and (self.clip_score or self.fid):
-            judge = self.judge if session.options.model is None else None
-            scorer = judge.loaded(session) if isinstance(judge, ClipJudge) else session.model
+        folder = inputs.options.out / "images" / file_slug(self.name)
         return {
-            "images": given.get("images", session.options.out / "images" / file_slug(self.name)),
-            "judge": given["judge"] if self.judge is None else self.judge.ready(self, session),
-            "pipe": session.pipeline.host,
-            "pipeline": session.pipeline,
+            "images": inputs.sources.get("images", folder),
+            "judge": judge,
+            "pipe": inputs.pipeline.host,
+            "pipeline": inputs.pipeline,
             "plan": self.plan().model_dump_json(),
-            "scorer": scorer,
-            "progress": session.progress,
+            "scorer": self._scorer(inputs),
+            "progress": inputs.progress,
         }
+
+    def _scorer(self, inputs: Inputs) -> Loaded | None:
+        """Return the model of CLIPScore and FID: the user's, else that of the judge."""
+        scorer = inputs.sources.get("scorer")
+        if scorer is not None or not (self.clip_score or self.fid):
+            return scorer
+        if inputs.options.model is None and isinstance(self.judge, ClipJudge):
+            return self.judge.loaded(inputs)
+        return inputs.model
 
     def measure(
         self,

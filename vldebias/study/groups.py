@@ -1,8 +1,7 @@
-"""Measure zero-shot accuracy by group (Tables 7.1 to 7.4), and the distance of prompts of one pair
-(Table 7.6).
+"""Measure zero-shot accuracy by group (Tables 7.1 to 7.4).
 
-A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1,
-7.4.1 and 7.6.1 of the thesis. Figures depend on an image only by its group and whether it is right,
+A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1
+and 7.4.1 of the thesis. Figures depend on an image only by its group and whether it is right,
 without and with a method. So resamples are multinomial counts over these cells. Intervals do not
 cover for the worst of several groups that are about equally hard, or with fewer than about 30
 images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
@@ -10,20 +9,18 @@ images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import chain, product
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
-from vldebias.hosts import Host, resolve
+from vldebias.hosts import Host
 from vldebias.measure.classification import (
     Reweighted,
     Statistic,
@@ -34,23 +31,22 @@ from vldebias.measure.classification import (
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
 from vldebias.measure.result import NONE, TaskProvenance, TaskResult
-from vldebias.methods import Problem, get_method
+from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords
 from vldebias.schema import Lam
-from vldebias.study.classifiers import BASELINES, Examples
-from vldebias.study.images import (
-    ImageTask,
-    disjoint,
-    doubt_chance,
-    doubt_labels,
-    doubt_space,
-    sets_by_column,
-)
-from vldebias.study.task import Data, Prompts, Session, Task, register_task
+from vldebias.study.classifiers import BASELINES
+from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
+from vldebias.study.examples import Examples
+from vldebias.study.images import ImageTask, disjoint, sets_by_column
+from vldebias.study.inputs import Data, Inputs
+from vldebias.study.task import Prompts, register_task
 
 Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
 Key = tuple[str, float | None]  # a method, and lam where several are compared
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 BARE: Key = (NONE, None)
 MEDIAN = "none@median"
@@ -64,6 +60,11 @@ ABOUT = (
     " again in each resample; Wilson's for one group and where no resample varies; of areas normal"
     " draws with DeLong's covariance."
 )
+ABOUT_COSINES = (
+    "Cosine of each class prompt under a method with the spurious prompts of a value, averaged; the"
+    " spread is the largest minus the smallest over the values. Nothing is sampled, so intervals"
+    " have no width."
+)
 
 
 class Split(NamedTuple):
@@ -74,6 +75,20 @@ class Split(NamedTuple):
     groups: Labels  # label x spurious value, such as "landbird/water"
     values: Labels  # the spurious value
     facts: dict[str, Any]  # for the provenance, without local folders
+
+
+class Classified(NamedTuple):
+    """Hold what methods say of n images."""
+
+    right: dict[Key, Mask]  # (n,) whether an image is classified right
+    margins: dict[str, Floats]  # of two classes, method -> how much the second leads (n,)
+
+
+class Cells(NamedTuple):
+    """Hold numbers of images by group, right without and right with a method."""
+
+    counts: Counts  # (g, 2, 2)
+    resampled: Counts  # (resamples, g, 2, 2)
 
 
 @register_task
@@ -87,17 +102,13 @@ class GroupsTask(ImageTask):
 
     prompts: a set with class prompts that name the labels (see `class_of`).
     label, spurious: columns; a group is one value of each, such as "landbird/water"; images of
-    which one is unknown
-        are counted and left out.
+        which one is unknown are counted and left out.
     lams: also rows of these lambda for the methods that have one, overall metrics only; 0 is P0
-    alone, and no change at
-        all for "cali".
+        alone, and no change at all for "cali".
     train, val: splits with the same columns, for `baselines` (names in
-    `vldebias.study.classifiers.BASELINES`);
-        those use labels, and their rows say so.
+        `vldebias.study.classifiers.BASELINES`); those use labels, and their rows say so.
     group_weights: group -> weight of `average_reweighted`. By default the sizes of the groups in
-    `train`, where that
-        is given and every group of it occurs in `data`.
+        `train`, where that is given and every group of it occurs in the images.
     """
 
     task: Literal["groups"] = "groups"
@@ -108,51 +119,60 @@ class GroupsTask(ImageTask):
     train: Data | None = None
     val: Data | None = None
     baselines: tuple[str, ...] = ()
-    group_weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    group_weights: dict[str, Weight] | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> Self:
+    def _check_settings(self) -> Self:
         if self.label == self.spurious:
             raise ValueError(f"label and spurious: expected two columns, got {self.label!r} twice")
         if not set(self.baselines) <= set(BASELINES):
             raise ValueError(
                 f"baselines: expected some of {list(BASELINES)}, got {list(self.baselines)}"
             )
-        if self.baselines and (self.train is None or self.val is None):
-            raise ValueError("baselines need labelled images: name splits under `train` and `val`")
-        if self.lams and not any(get_method(one).has_lam for one in self.methods):
+        if self.lams and not self._methods_with_lam():
             raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
         return self
 
-    @classmethod
-    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task of one prompt set; by default with the columns that its classes and
-        attribute values name."""
-        sets = [one for of in sets_by_column(fields.get("prompts")).values() for one in of]
-        if len(sets) > 1:
+    def check_sources(self, names: Container[str]) -> None:
+        """Raise InvalidInputError where images are missing, or those that baselines learn from."""
+        super().check_sources(names)
+        if self.baselines and ("train" not in names or "val" not in names):
             raise InvalidInputError(
-                f"prompts: expected one prompt set, got {[one.name for one in sets]}"
+                "baselines need labelled images: name splits under `train` and `val`"
             )
-        prompts, label, spurious = sets[0], fields.get("label"), fields.get("spurious")
-        named = {name: labels.names for name, labels in session.embedded("images").labels.items()}
-        label = label or next(
-            (one for one in named if one != spurious and class_of(named[one], prompts)), None
-        )
-        others, values = (
-            [one for one in named if one != label],
-            set(map(str.casefold, prompts.attributes)),
-        )
-        of_values = [one for one in others if values & set(map(str.casefold, named[one]))]
-        spurious = spurious or next((one[0] for one in (of_values, others) if len(one) == 1), None)
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+        """Return the task of one prompt set; by default with the columns that its classes and
+        attribute values name.
+
+        Raises:
+            InvalidInputError: several prompt sets, or columns that nothing decides.
+        """
+        sets: list[PromptSet] = []
+        for listed in sets_by_column(settings.get("prompts")).values():
+            sets += listed
+        if len(sets) > 1:
+            names = [prompts.name for prompts in sets]
+            raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
+        prompts = sets[0]
+        columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
+        label = settings.get("label")
+        spurious = settings.get("spurious")
+        if not label:
+            candidates = {name: columns[name] for name in columns if name != spurious}
+            label = _column_of_classes(candidates, prompts)
+        if not spurious:
+            candidates = {name: columns[name] for name in columns if name != label}
+            spurious = _column_of_values(candidates, prompts)
         if label is None or spurious is None:
             raise InvalidInputError(
-                f"groups: give label= and spurious=, two of the columns {sorted(named)}; not one"
+                f"groups: give label= and spurious=, two of the columns {sorted(columns)}; not one"
                 f" column has the values {list(prompts.class_names)}, which the class prompts of"
                 f" {prompts.name} name, or the attribute's"
             )
-        return super().of_given(
-            session, {**fields, "label": label, "spurious": spurious, "prompts": prompts}
-        )
+        chosen = {"label": label, "spurious": spurious, "prompts": prompts}
+        return super().from_inputs(inputs, {**settings, **chosen})
 
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""
@@ -171,134 +191,189 @@ class GroupsTask(ImageTask):
     ) -> list[TaskResult]:
         """Measure accuracy by group on image embeddings with the columns `label` and `spurious`.
 
-        texts: the host of the same model. train, val: for the baselines. reference: unlabelled
-        images, for methods that use some. edits: name -> an edit that was fitted before, measured
-        like a method.
+        Args:
+            images: (n, d), what is measured. texts: the host of the same model.
+            train, val: for the baselines.
+            reference: unlabelled images, for methods that use some.
+            edits: name -> an edit that was fitted before, measured like a method.
+
+        Raises:
+            InvalidInputError: images and texts of different widths, labels that name no class,
+                weights that do not fit the groups.
         """
-        prompts, split = self.prompts, self._split(images)
-        learn, select = (None if one is None else self._split(one) for one in (train, val))
-        if self.baselines and (learn is None or select is None):
-            progress.say(
-                f"{self.name}: no split to train or select on in the file, so the baselines are"
-                " left out"
-            )
-        self.check_images(images, texts, prompts.classes[0])
-        doubt_labels(images, (self.label, self.spurious), [prompts])
-        others, counts = disjoint(reference, images, self.methods)
+        tested = self._split(images)
+        learning = None if train is None else self._split(train)
+        selecting = None if val is None else self._split(val)
+        check_images(images, texts, self.prompts.classes[0])
+        doubt_labels(images, (self.label, self.spurious), [self.prompts])
+        reference, reference_counts = disjoint(reference, images, self.methods)
+
         with progress.bar(self.name) as advance:
-            fitted = self.fit(texts, [prompts], reference=others, edits=edits)
-            about: dict[str, Mapping[str, Any]] = {
-                method: self.about(edit) for method, edit in fitted.items()
-            }
-            every: dict[Key, Edit | None] = {
-                (method, None): edit for method, edit in fitted.items()
-            }
-            swept = [one.name for one in map(get_method, self.methods) if one.has_lam]
-            for method, lam in product(swept, dict.fromkeys(self.lams)):
-                if lam != about[method].get("lam"):  # its own lambda stands among the others
-                    of_lam = self.model_copy(update={"methods": (method,), "lam": lam})
-                    every[method, lam] = of_lam.fit(texts, [prompts], reference=others)[method]
-            advance(0, f"{len(every)} methods")
-            right, margins = self._classified(split, texts, every)
-            if margins:
+            fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
+            about: dict[str, Mapping[str, Any]] = {}
+            edit_of_key: dict[Key, Edit | None] = {}
+            for method, edit in fitted.items():
+                about[method] = self.about(edit)
+                edit_of_key[method, None] = edit
+            edit_of_key |= self._swept(texts, reference, about)
+            advance(0, f"{len(edit_of_key)} methods")
+            classified = self._classify(tested, texts, edit_of_key)
+            if classified.margins:
                 about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
-            if learn is not None and select is not None and self.baselines:
-                chosen_on = select.units[:], select.target, select.groups.codes
-                classes, whole = texts.embed(prompts.classes).float(), split.units[:]
-                examples = Examples(learn.units[:], learn.target, classes, chosen_on, self.seed)
+            if self.baselines and (learning is None or selecting is None):
+                progress.say(
+                    f"{self.name}: no split to train or select on in the file, so the baselines are"
+                    " left out"
+                )
+            elif learning is not None and selecting is not None:
+                classes = texts.embed(self.prompts.classes).float()
                 for name in self.baselines:
                     advance(0, name)
-                    train_on, source = BASELINES[name]
-                    logits, chosen = train_on(examples)
-                    right[name, None] = logits(whole).argmax(1).numpy() == split.target
-                    about[name] = {"source": source, "chosen": chosen, "uses_labels": True}
-        weights, tested = self.group_weights, split.groups.counts
-        sizes = {} if learn is None else {name: n for name, n in learn.groups.counts.items() if n}
-        if weights is None and sizes and all(tested.get(name) for name in sizes):
-            weights = {name: float(sizes.get(name, 0)) for name in tested}
-        facts = {
-            name: one and one.facts
-            for name, one in (("data", split), ("train", learn), ("val", select))
-        }
+                    right, about[name] = self._learn(name, learning, selecting, classes, tested)
+                    classified.right[name, None] = right
+
+        weights = self.group_weights
+        if weights is None and learning is not None:
+            weights = _training_weights(learning.groups, tested.groups)
         provenance = self.provenance(
             self.name,
             images,
             texts,
-            [prompts],
+            [self.prompts],
             about,
-            reference=others,
-            settings={**facts, "group_weights": weights},
+            reference=reference,
+            settings={
+                "data": tested.facts,
+                "train": learning and learning.facts,
+                "val": selecting and selecting.facts,
+                "group_weights": weights,
+            },
             title="Zero-shot group robustness (Tables 7.2 to 7.4)",
-            description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if margins else ""),
-            n={**{key: split.facts[key] for key in ("images", "unknown")}, **counts},
+            description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if classified.margins else ""),
+            n={
+                "images": tested.facts["images"],
+                "unknown": tested.facts["unknown"],
+                **reference_counts,
+            },
         )
+        return self._results(provenance, fitted, texts, tested, classified, weights)
+
+    def _results(
+        self,
+        provenance: TaskProvenance,
+        fitted: Mapping[str, Edit | None],
+        texts: Host,
+        tested: Split,
+        classified: Classified,
+        weights: Mapping[str, float] | None,
+    ) -> list[TaskResult]:
+        """Return the block of accuracies and that of cosines."""
         result = TaskResult(provenance)
-        self._add_accuracies(result, right, split.groups, weights)
-        if margins:
-            places = split.target == 1, split.values.codes
-            areas, drawn, n = worst_areas(
-                margins, *places, resamples=self.resamples, seed=self.seed
-            )
-            result.add_draws("worst_group_auc", areas, drawn, n=n)
+        self._add_accuracies(result, classified.right, tested.groups, weights)
+        if classified.margins:
+            self._add_areas(result, tested, classified.margins)
         return [result, *self._cosines(provenance, fitted, texts)]
 
-    def _split(self, data: Embeddings) -> Split:
-        labels, values, prompts = data.column(self.label), data.column(self.spurious), self.prompts
-        known, classes = labels.known & values.known, class_of(labels.names, prompts)
+    def _methods_with_lam(self) -> list[str]:
+        return [method.name for method in map(get_method, self.methods) if method.has_lam]
+
+    def _swept(
+        self,
+        texts: Host,
+        reference: Embeddings | None,
+        about: Mapping[str, Mapping[str, Any]],
+    ) -> dict[Key, Edit | None]:
+        """Return (method, lam) -> edit for the lambdas of the sweep, without a method's own one."""
+        edit_of_key: dict[Key, Edit | None] = {}
+        for method in self._methods_with_lam():
+            for lam in dict.fromkeys(self.lams):
+                if lam == about[method].get("lam"):
+                    continue
+                task = self.model_copy(update={"methods": (method,), "lam": lam})
+                fitted = task.fit(texts, [self.prompts], reference=reference)
+                edit_of_key[method, lam] = fitted[method]
+        return edit_of_key
+
+    def _learn(
+        self, name: str, learning: Split, selecting: Split, classes: Tensor, tested: Split
+    ) -> tuple[Mask, dict[str, Any]]:
+        """Return which images (n,) a trained baseline gets right, and its entry in the provenance.
+
+        classes: (k, d) embeddings of the class prompts.
+        """
+        train_on, source = BASELINES[name]
+        chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
+        examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
+        logits, chosen = train_on(examples)
+        predicted = logits(tested.units[:]).argmax(1).numpy()
+        about = {"source": source, "chosen": chosen, "uses_labels": True}
+        return predicted == tested.target, about
+
+    def _split(self, images: Embeddings) -> Split:
+        """Return the images whose label and spurious value are known, with their groups.
+
+        Raises:
+            InvalidInputError: no image is left, or labels do not each name a class.
+        """
+        labels = images.column(self.label)
+        values = images.column(self.spurious)
+        known = labels.known & values.known
         if not known.any():
             raise InvalidInputError(
                 f"no image has a known value in both columns {self.label!r} and {self.spurious!r}"
             )
+        classes = class_of(labels.names, self.prompts)
         if not classes:
-            wanted = (
-                f"expected labels that each name one of the classes {list(prompts.class_names)}"
+            raise InvalidInputError(
+                f"{self.prompts.name}: expected labels that each name one of the classes"
+                f" {list(self.prompts.class_names)}, got {list(labels.names)}; rename the labels,"
+                " or use indices of the classes, from 0"
             )
-            came = (
-                f"got {list(labels.names)}; rename the labels, or use indices of the classes,"
-                " from 0"
-            )
-            raise InvalidInputError(f"{prompts.name}: {wanted}, {came}")
         target = np.array(classes, dtype=np.int64)[labels.codes[known]]
         groups = cross(labels[known], values[known])
-        facts = {key: value for key, value in data.about.items() if key not in ("cache", "file")}
-        facts |= {
-            "images": len(target),
-            "unknown": int((~known).sum()),
-            "images per group": groups.counts,
-        }
-        units = data.unit if known.all() else data.unit.some(known)
+        about = images.about
+        facts = {key: value for key, value in about.items() if key not in ("cache", "file")}
+        facts["images"] = len(target)
+        facts["unknown"] = int((~known).sum())
+        facts["images per group"] = groups.counts
+        units = images.unit if known.all() else images.unit.some(known)
         return Split(units, target, groups, values[known], facts)
 
-    def _classified(
-        self, split: Split, texts: Host, every: Mapping[Key, Any]
-    ) -> tuple[dict[Key, Mask], dict[str, Any]]:
+    def _classify(
+        self, split: Split, texts: Host, edit_of_key: Mapping[Key, Edit | None]
+    ) -> Classified:
         """Return which of the n images are right, and of two classes how much the second leads
         under each method."""
-        prompts, shared = self.prompts, dict[UnitRows, dict[Key, Tensor]]()
-        for key, edit in every.items():  # images that several methods share are read once for all
-            shared.setdefault(self.images(split.units, edit), {})[key] = self.rows(
-                texts, prompts.classes, edit
-            )
-        scores = {
-            key: of.numpy()
-            for seen, rows in shared.items()
-            for key, of in seen.products(rows).items()
-        }
-        right: dict[Key, Mask] = {key: scores[key].argmax(1) == split.target for key in every}
-        doubt_space(split.units, texts, prompts.texts)
+        classes = self.prompts.classes
+        # Images that several methods share are read once for all.
+        rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
+        for key, edit in edit_of_key.items():
+            rows = rows_of_images.setdefault(self.images(split.units, edit), {})
+            rows[key] = self.rows(texts, classes, edit)
+        scores: dict[Key, Floats] = {}
+        for images, rows in rows_of_images.items():
+            for key, products in images.products(rows).items():
+                scores[key] = products.numpy()
+
+        right: dict[Key, Mask] = {}
+        for key in edit_of_key:
+            right[key] = scores[key].argmax(1) == split.target
+        doubt_space(split.units, texts, self.prompts.texts)
         doubt_chance(
             scores[BARE].argmax(1),
             split.target,
-            prompts.class_names,
-            f"{prompts.name}: the class prompts",
+            self.prompts.class_names,
+            f"{self.prompts.name}: the class prompts",
         )
-        if len(prompts.classes) != 2:
-            return right, {}
-        margins = {
-            method: np.diff(scores[method, lam])[:, 0] for method, lam in every if lam is None
-        }
-        median = (margins[NONE] > np.median(margins[NONE])) == (split.target == 1)
-        return {BARE: right[BARE], (MEDIAN, None): median} | right, margins
+        if len(classes) != 2:
+            return Classified(right, {})
+        margins = {}
+        for method, lam in edit_of_key:
+            if lam is None:
+                margins[method] = np.diff(scores[method, lam])[:, 0]
+        is_second = margins[NONE] > np.median(margins[NONE])
+        at_median = is_second == (split.target == 1)
+        return Classified({BARE: right[BARE], (MEDIAN, None): at_median} | right, margins)
 
     def _add_accuracies(
         self,
@@ -312,93 +387,140 @@ class GroupsTask(ImageTask):
 
         right: which of the n images are right; that of "none" is the baseline of changes.
         """
-        names, codes, size = (
-            groups.names,
-            np.asarray(groups.codes, np.int64),
-            np.array([*groups.counts.values()]),
-        )
-        statistics: dict[str, Statistic] = {one.name: of for one, of in computed("groups")}
+        statistics: dict[str, Statistic] = {
+            metric.name: compute for metric, compute in computed("groups")
+        }
         if weights is not None:
-            if set(weights) != set(names) or {
-                n > 0 for name, n in groups.counts.items() if weights[name]
-            } != {True}:
-                wanted = (
-                    f"a weight for each of {groups.counts}, not all 0, and 0 for a group without"
-                    " images"
+            _check_weights(weights, groups)
+            listed = np.array([weights[name] for name in groups.names])
+            statistics["average_reweighted"] = Reweighted(listed)
+        cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
+
+        sizes = np.array(list(groups.counts.values()))
+        n = {"images": len(groups), "smallest group": int(sizes[sizes > 0].min())}
+        for metric, statistic in statistics.items():
+            for (method, lam), cells in cells_of_key.items():
+                value, interval, change = interval_of(statistic, *cells)
+                details: dict[str, Any] = {} if lam is None else {"lam": lam}
+                result.add(metric, method, value, interval, n=n, change=change, **details)
+        for (method, lam), (counts, resampled) in cells_of_key.items():
+            if lam is not None:
+                continue
+            for group in np.flatnonzero(sizes).tolist():
+                size = int(sizes[group])
+                hits = int(counts[group, :, 1].sum())
+                value, _, change = interval_of(
+                    mean_accuracy, counts[[group]], resampled[:, [group]]
                 )
-                raise InvalidInputError(f"group_weights: expected {wanted}; got {dict(weights)}")
-            statistics["average_reweighted"] = Reweighted(
-                np.array([weights[name] for name in names])
-            )
-        held = dict[Key, tuple[NDArray[np.int64], NDArray[np.int64]]]()
-        for key, one in right.items():
-            cells = np.bincount(
-                4 * codes + 2 * right[BARE] + one, minlength=4 * len(names)
-            ).reshape(-1, 2, 2)
-            held[key] = (
-                cells,
-                np.concatenate(list(resampled_counts(cells, self.resamples, self.seed))),
-            )
-        n = {"images": len(groups), "smallest group": int(size[size > 0].min())}
-        for (metric, of), ((method, lam), (cells, drawn)) in product(
-            statistics.items(), held.items()
-        ):
-            value, interval, change = interval_of(of, cells, drawn)
-            details: dict[str, Any] = {} if lam is None else {"lam": lam}
-            result.add(metric, method, value, interval, n=n, change=change, **details)
-        for ((method, lam), (cells, drawn)), g in product(
-            held.items(), np.flatnonzero(size).tolist()
-        ):
-            if lam is None:
-                value, _, change = interval_of(mean_accuracy, cells[[g]], drawn[:, [g]])
-                interval, n = (
-                    wilson_interval(int(cells[g, :, 1].sum()), int(size[g])),
-                    {"images": int(size[g])},
+                result.add(
+                    "accuracy",
+                    method,
+                    value,
+                    wilson_interval(hits, size),
+                    n={"images": size},
+                    change=change,
+                    subset=groups.names[group],
                 )
-                result.add("accuracy", method, value, interval, n=n, change=change, subset=names[g])
+
+    def _cells(self, groups: Labels, before: Mask, after: Mask) -> Cells:
+        """Return numbers of images by group, right without a method and right with it."""
+        codes = np.asarray(groups.codes, np.int64)
+        cell = 4 * codes + 2 * before + after
+        counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
+        blocks = list(resampled_counts(counts, self.resamples, self.seed))
+        return Cells(counts, np.concatenate(blocks))
+
+    def _add_areas(self, result: TaskResult, split: Split, margins: Mapping[str, Floats]) -> None:
+        """Add the lowest area under the curve over the spurious values, for two classes."""
+        areas, draws, n = worst_areas(
+            margins,
+            split.target == 1,
+            split.values.codes,
+            resamples=self.resamples,
+            seed=self.seed,
+        )
+        result.add_draws("worst_group_auc", areas, draws, n=n)
 
     def _cosines(
         self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host
     ) -> list[TaskResult]:
-        """Give `cosine` of a class with a value, mean over its texts, and `cosine_spread` over the
-        values."""
+        """Return the block of `cosine` of a class with a value, mean over its texts, and
+        `cosine_spread` over the values; none where no spurious prompt names a value."""
         prompts = self.prompts
-        by_value = {value: own for value, own in prompts.by_value(prompts.spurious).items() if own}
-        if not by_value:
+        texts_of_value = prompts.by_value(prompts.spurious)
+        texts_of_value = {value: group for value, group in texts_of_value.items() if group}
+        if not texts_of_value:
             return []
         about = {
             "task": f"{self.name}: cosines",
             "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
-            "description": (
-                "Cosine of each class prompt under a method with the spurious prompts of a value,"
-                " averaged; the spread is the largest minus the smallest over the values. Nothing"
-                " is sampled, so intervals have no width."
-            ),
+            "description": ABOUT_COSINES,
             "methods": {method: provenance.methods[method] for method in fitted},
-            "settings": {"spurious prompts": by_value},
+            "settings": {"spurious prompts": texts_of_value},
         }
-        tables = dict[str, NDArray[np.float64]]()
+        result = TaskResult(provenance.model_copy(update=about))
+
+        # method -> (classes, values)
+        tables: dict[str, Floats] = {}
         for method, edit in fitted.items():
             rows = self.rows(texts, prompts.classes, edit)
-            tables[method] = np.stack(
-                [(rows @ texts.embed(own).T).mean(1).numpy() for own in by_value.values()], 1
-            )
-        result = TaskResult(provenance.model_copy(update=about))
-        for (i, name), (j, (value, own)) in product(
-            enumerate(prompts.class_names), enumerate(by_value.items())
-        ):
-            cosines = {method: float(table[i, j]) for method, table in tables.items()}
-            result.add_draws(
-                "cosine", cosines, n={"spurious prompts": len(own)}, subset=f"{name} / {value}"
-            )
-        n = {"spurious prompts": sum(map(len, by_value.values()))}
-        spreads = {method: np.ptp(of, axis=1).tolist() for method, of in tables.items()}
+            columns = []
+            for group in texts_of_value.values():
+                columns.append((rows @ texts.embed(group).T).mean(1).numpy())
+            tables[method] = np.stack(columns, 1)
+
         for i, name in enumerate(prompts.class_names):
-            result.add_draws(
-                "cosine_spread", {m: of[i] for m, of in spreads.items()}, n=n, subset=name
-            )
-        result.add_draws("cosine_spread", {m: float(np.mean(of)) for m, of in spreads.items()}, n=n)
+            for j, (value, group) in enumerate(texts_of_value.items()):
+                cosines = {method: float(table[i, j]) for method, table in tables.items()}
+                n = {"spurious prompts": len(group)}
+                result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
+        n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
+        spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
+        for i, name in enumerate(prompts.class_names):
+            of_class = {method: values[i] for method, values in spreads.items()}
+            result.add_draws("cosine_spread", of_class, n=n, subset=name)
+        means = {method: float(np.mean(values)) for method, values in spreads.items()}
+        result.add_draws("cosine_spread", means, n=n)
         return [result]
+
+
+def _column_of_classes(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
+    """Return the first column whose values the class prompts name."""
+    for name, values in columns.items():
+        if class_of(tuple(values), prompts):
+            return name
+    return None
+
+
+def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
+    """Return the only column with a value of the attribute, else the only column."""
+    attribute_values = {value.casefold() for value in prompts.attributes}
+    matches = []
+    for name, values in columns.items():
+        if attribute_values & {value.casefold() for value in values}:
+            matches.append(name)
+    if len(matches) == 1:
+        return matches[0]
+    return next(iter(columns)) if len(columns) == 1 else None
+
+
+def _training_weights(training: Labels, tested: Labels) -> dict[str, float] | None:
+    """Return group -> number of training images, if every group of them is tested."""
+    sizes = {name: n for name, n in training.counts.items() if n}
+    if not sizes or not all(tested.counts.get(name) for name in sizes):
+        return None
+    return {name: float(sizes.get(name, 0)) for name in tested.counts}
+
+
+def _check_weights(weights: Mapping[str, float], groups: Labels) -> None:
+    """Raise InvalidInputError unless there is a weight for each group, and none without images."""
+    is_complete = set(weights) == set(groups.names)
+    has_images = {n > 0 for name, n in groups.counts.items() if weights.get(name)}
+    if not is_complete or has_images != {True}:
+        raise InvalidInputError(
+            f"group_weights: expected a weight for each of {groups.counts}, not all 0, and 0 for a"
+            f" group without images; got {dict(weights)}"
+        )
 
 
 def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
@@ -410,99 +532,22 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
     labels in alphabetical order ("blond", "dark") would otherwise be the wrong way round without a
     sign of it.
     """
-    names, chosen = [name.casefold() for name in prompts.class_names], list[int]()
-    for label in map(str.casefold, labels):
-        word = StatedWords([label] if any(map(str.isalnum, label)) else [])
-        named = (
-            [int(label)]
-            if label.isdecimal()
-            else [i for i, name in enumerate(names) if word.find(name)]
-        )
-        found = [names.index(label)] if label in names else named
-        if len(found) == 1 and found[0] < len(names):
-            chosen += found
-    return chosen if len(names) > 1 and len(labels) == len(set(chosen)) else []
+    names = [name.casefold() for name in prompts.class_names]
+    chosen: list[int] = []
+    for label in labels:
+        matches = _classes_named_by(label.casefold(), names)
+        if len(matches) == 1 and matches[0] < len(names):
+            chosen += matches
+    is_one_to_one = len(labels) == len(set(chosen))
+    return chosen if len(names) > 1 and is_one_to_one else []
 
 
-@register_task
-class TextsTask(Task):
-    """Measure mean |z_i - z_j| over the pairs of prompt sets, of fitted and of unseen concepts
-    (section 7.6.1).
-
-    All prompts are edited, those that state their attribute too. Resampled over concepts, whose
-    pairs share prompts.
-
-    sets: what the rows are called -> prompt set. method: any that edits embeddings.
-    """
-
-    task: Literal["texts"] = "texts"
-    sets: Annotated[dict[str, Prompts], Field(min_length=1)]
-    method: Annotated[str, AfterValidator(lambda given: get_method(given).name)] = "cali"
-    lam: Lam = 500.0
-
-    @classmethod
-    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
-        """Return the task for the given prompt sets; InvalidInputError: several methods."""
-        if "methods" in fields:
-            raise InvalidInputError(
-                "methods: the task texts measures one method; name it with method="
-            )
-        sets = {column: of[0] for column, of in sets_by_column(fields.get("prompts")).items()}
-        return super().of_given(session, {"sets": sets, **fields})
-
-    def inputs(self, session: Session) -> dict[str, Any]:
-        """Return what embeds the prompts, and the name that the user gave it."""
-        encoder = resolve(session.pipeline.host, tokenizer=session.pipeline.tokenizer)
-        return {"encoder": encoder, "model": session.options.pipeline, "progress": session.progress}
-
-    def measure(
-        self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT
-    ) -> list[TaskResult]:
-        """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by
-        default its name."""
-        results, lam = [], self.lam if get_method(self.method).has_lam else None
-        for name, prompts in self.sets.items():
-            provenance = TaskProvenance(
-                task=f"{self.name} {name}",
-                title="Distance of prompts that differ in the attribute alone (Table 7.6)",
-                description=(
-                    "Mean L2 distance of the two prompts of a pair, without and with the"
-                    " projection: pairs that it was fitted on, and pairs of concepts that it was"
-                    " not. Resampled over concepts."
-                ),
-                model=model or encoder.name,
-                fingerprint=encoder.weights,
-                prompts=prompts.name,
-                prompts_hash=prompts.hash,
-                split="texts",
-                methods={NONE: {}, self.method: {"lam": lam, "strength": 1.0}},
-                seeds=[self.seed],
-                n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
-                settings=self.settings({"roles": list(encoder.roles)}),
-            )
-            result, problem = TaskResult(provenance), Problem(encoder, prompts, lam=lam)
-            parts = [
-                (part, of)
-                for part, of in (("train", prompts.groups), ("unseen", prompts.held_out_groups))
-                if of
-            ]
-            with progress.bar(provenance.task):
-                edits = {role: problem.fit(self.method, role) for role in encoder.roles}
-                for role, (part, groups) in product(encoder.roles, parts):
-                    rows, sums = encoder.embed(list(chain(*groups)), role), {}
-                    for method, own in ((NONE, rows), (self.method, edits[role](rows))):
-                        each = [torch.pdist(of.double()) for of in own.split([*map(len, groups)])]
-                        sums[method] = np.array([(float(of.sum()), len(of)) for of in each])
-                    result.add_resampled(
-                        "pair_distance",
-                        sums,
-                        n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
-                        statistic=lambda drawn: (
-                            drawn[..., 0].sum(-1) / drawn[..., 1].sum(-1)
-                        ),  # over all pairs
-                        subset=part if len(encoder.roles) == 1 else f"{part}, {role}",
-                        resamples=self.resamples,
-                        seed=self.seed,
-                    )
-            results.append(result)
-        return results
+def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
+    """Return the indices of the classes that a label may mean; both in lower case."""
+    if label in names:
+        return [names.index(label)]
+    if label.isdecimal():
+        return [int(label)]
+    has_letters = any(map(str.isalnum, label))
+    word = StatedWords([label] if has_letters else [])
+    return [i for i, name in enumerate(names) if word.find(name)]

@@ -25,10 +25,12 @@ from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug
 from vldebias.study.generation import GenerationTask
+from vldebias.study.inputs import Data, open_split
 from vldebias.study.people import PeopleTask
 from vldebias.study.retrieval import RetrievalTask
-from vldebias.study.run import Suite, load_suite, run_suite
-from vldebias.study.task import Data, Task, open_split
+from vldebias.study.running import run_suite
+from vldebias.study.suite import Suite, load_suite
+from vldebias.study.task import Task
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,9 @@ from vldebias.measure.result import TaskResult
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import Count, Name, file_slug
 from vldebias.study.generation import GenerationTask
+from vldebias.study.inputs import Inputs
 from vldebias.study.shares import SharesTask
-from vldebias.study.task import Prompts, Session, Task, register_task
+from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.variants import Variant, generate
 
 ANSWERS = "answers.jsonl"  # where `vldebias label` writes by default, in the folder of the images
@@ -94,25 +95,25 @@ class PeopleTask(Task):
         folder = self.folder(out)
         return f"vldebias label {folder} --attribute {self.attribute} --questions 0"
 
-    def inputs(self, session: Session) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return the pipeline, the folder of the images and the answers about them; or the user's
         files of answers and folder of images."""
-        if session.options.labels or session.options.drawn is not None:
-            return self.shares.inputs(session)
-        if "pipeline" not in session.given:
+        if inputs.options.labels or inputs.options.drawn is not None:
+            return self.shares.prepare(inputs)
+        if "pipeline" not in inputs.sources:
             raise InvalidInputError(
-                f"expected --labels and --drawn, or --pipeline; this suite needs {session.needs}"
+                f"expected --labels and --drawn, or --pipeline; this suite needs {inputs.needs}"
             )
-        folder = self.folder(session.options.out)
+        folder = self.folder(inputs.options.out)
         return {
             "images": folder,
             "answers": [folder / ANSWERS],
             "answered": digest(folder / ANSWERS) if (folder / ANSWERS).is_file() else None,
-            "pipe": session.pipeline.host,
-            "pipeline": session.pipeline,
+            "pipe": inputs.pipeline.host,
+            "pipeline": inputs.pipeline,
             "plan": self.plan().model_dump_json(),
-            "command": self.label_command(session.options.out),
-            "progress": session.progress,
+            "command": self.label_command(inputs.options.out),
+            "progress": inputs.progress,
         }
 
     def measure(

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain, product
-from typing import Annotated, Any, Literal, Self
+from itertools import chain
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.edits.edit import Edit
-from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.measure.kept import (
     chance_kept,
@@ -33,23 +33,18 @@ from vldebias.measure.kept import (
     kept_share,
     resampled_kept_shares,
 )
-from vldebias.measure.metric import computed
-from vldebias.measure.rankings import first_hits, max_skews, reach, resampled_places
+from vldebias.measure.rankings import first_hits, reach
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
 from vldebias.measure.result import CHANCE, NONE, TaskResult
 from vldebias.methods import Problem
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.schema import Count
-from vldebias.study.images import (
-    ImageTask,
-    disjoint,
-    doubt_labels,
-    doubt_space,
-    doubt_values,
-    sets_by_column,
-)
-from vldebias.study.task import Session, SeveralPrompts, register_task
+from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
+from vldebias.study.gallery import UNEVEN, Gallery, counted
+from vldebias.study.images import ImageTask, disjoint, sets_by_column
+from vldebias.study.inputs import Inputs
+from vldebias.study.task import SeveralPrompts, register_task
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -58,154 +53,33 @@ Edits = Mapping[str, Edit | None]  # method -> what it does, None for the model 
 Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> method -> values (n,)
 
 RECALL = (1, 5, 10)  # the k of recall@k of captions
-MOST_CAPTIONS = (
-    10_000  # images up to which recall of captions is measured: its cost grows with the square
-)
-# A gallery is uneven where one group has so many times the images of another: at 1.5, of two groups
-# 60 % and 40 %, a random ranking has a MaxSkew of .18 against even shares.
-UNEVEN = 1.5
-_BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
+# Images up to which recall of captions is measured: its cost grows with the square.
+MOST_CAPTIONS = 10_000
+BLOCK = 1 << 13  # rows in float64 at once
 
 
-class Gallery:
-    """Hold images whose group is known (labels, one per image) and the conventions of their skew,
-    see `RetrievalTask`.
-
-    Groups without an image are left out: nothing could retrieve them. codes: (n,) positions in
-    `names`, in the smallest integer type, since small types sort in linear time.
-
-    other_prior: name of the prior that was not asked for, where the gallery is uneven: its figures
-    stand beside, since no ranking of an uneven gallery is fair by both. "" where it is even.
-
-    Raises:
-        InvalidInputError: fewer than two groups, or fewer images than k.
-    """
-
-    def __init__(
-        self,
-        labels: Labels,
-        k: Sequence[int],
-        prior: str = "uniform",
-        resamples: int = 2000,
-        seed: int = 0,
-    ) -> None:
-        self.k, self.by_size, self.resamples, self.seed = k, prior == "dataset", resamples, seed
-        self.names = tuple(name for name, n in labels.counts.items() if n)
-        if len(self.names) < 2:
-            raise InvalidInputError(
-                f"gallery: expected images of two or more groups, got {labels.counts}"
-            )
-        if max(k) > (n := len(labels)):
-            raise InvalidInputError(
-                f"k: expected at most {n} images of known group, got {max(k)}; choose a smaller k"
-            )
-        _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
-        self.codes = codes.astype(np.min_scalar_type(len(self.names)))
-        self.own_shares: Floats = self.sizes / self.sizes.sum()
-        self.even_shares: Floats = np.full(len(self.names), 1 / len(self.names))
-        self.prior = self.own_shares if self.by_size else self.even_shares
-        is_uneven = self.sizes.max() >= UNEVEN * self.sizes.min()
-        name_of_other = "uniform" if self.by_size else "dataset"
-        self.other_prior = name_of_other if is_uneven else ""
-
-    def measure(
-        self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
-    ) -> dict[str, Floats]:
-        """Return metric -> value (r,) of r rankings from the groups (r, m) of their first rows, and
-        their relevance.
-
-        own_shares: of the groups in the gallery, (g,) or of each ranking (r, g).
-        """
-        prior = own_shares if self.by_size else self.even_shares
-        other = self.even_shares if self.by_size else own_shares
-        values = dict[str, Floats]()
-        for k in self.k:
-            first = groups[:, :k]
-            for metric, compute in computed("rankings"):
-                values[f"{metric.name}@{k}"] = compute(first, prior)
-            if self.other_prior:
-                values[f"max_skew_{self.other_prior}@{k}"] = max_skews(first, other)
-            if relevant is not None:
-                values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
-        return values
-
-    def skews(
-        self, ranked: Mapping[str, Rows], relevant: Mask | None = None
-    ) -> dict[str, dict[str, Floats]]:
-        """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same
-        resampled ones for all.
-
-        ranked: method -> first rows (q, m) of each query. relevant: (q, n) whether each image is.
-        The data set's prior is that of the resample. In a large gallery only counts of ranked rows
-        are sampled, and of the others by group.
-        """
-        n, g = len(self.codes), len(self.names)
-        read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
-        read = np.arange(n) if 2 * len(read) > n else read
-        codes, hits = self.codes[read], None if relevant is None else relevant[:, read]
-        others, rng = (
-            self.sizes - np.bincount(codes, minlength=g),
-            np.random.default_rng([self.seed, 1]),
-        )
-        places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
-        blocks: dict[str, list[list[dict[str, Floats]]]] = {method: [] for method in ranked}
-        itself = np.ones((1, len(read)), dtype=np.int32)
-        own_shares = self.own_shares
-        for i, weights in enumerate(
-            chain([itself], resampled_weights(n, self.resamples, self.seed, len(read)))
-        ):
-            if i and (self.by_size or self.other_prior):
-                rest = rng.multinomial(n - weights.sum(axis=1), others / max(others.sum(), 1))
-                sizes = [weights[:, codes == group].sum(axis=1) for group in range(g)]
-                own_shares = (np.stack(sizes, axis=1) + rest) / n
-            weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
-            for method, orders in places.items():
-                blocks[method].append([])
-                for query, order in enumerate(orders):
-                    top = resampled_places(order, weights, max(self.k))
-                    of_query = None if hits is None else hits[query, order][top]
-                    blocks[method][-1].append(self.measure(codes[order][top], own_shares, of_query))
-        return {
-            method: {
-                m: np.block([[one[m] for one in each] for each in zip(*parts, strict=True)])
-                for m in parts[0][0]
-            }
-            for method, parts in blocks.items()
-        }
-
-    def random(self) -> dict[str, Floats]:
-        """Return metric -> values (resamples,) of random permutations of the gallery.
-
-        MaxSkew of a random ranking is above 0: the first k of a balanced gallery are not exactly
-        balanced.
-        """
-        rng, n, k, parts = (
-            np.random.default_rng(self.seed),
-            len(self.codes),
-            max(self.k),
-            list[dict[str, Floats]](),
-        )
-        few = (
-            n > 10_000 and n > 50 * k
-        )  # where `Generator.choice` samples k rows without an array of n
-        size = max(1, _BLOCK // (k if few else n))
-        for start in range(0, self.resamples, size):
-            b = min(size, self.resamples - start)
-            if few:
-                groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
-            else:
-                groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
-            parts.append(self.measure(groups, self.own_shares))
-        return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
-
-
-def _asked(given: Any) -> Any:
+def _read_queries(queries: Any) -> Any:
     """Read queries: texts, a prompt set whose class prompts are asked for, or {of: SET, held_out:
     true}."""
-    if isinstance(given, Mapping) and "of" in given and set(given) <= {"of", "held_out"}:
-        own = load_prompts(given["of"])
-        return list(own.held_out_classes if given.get("held_out") else own.classes)
-    return list(load_prompts(given).classes) if isinstance(given, (str, PromptSet)) else given
+    if isinstance(queries, (str, PromptSet)):
+        return list(load_prompts(queries).classes)
+    if isinstance(queries, Mapping) and "of" in queries and set(queries) <= {"of", "held_out"}:
+        prompts = load_prompts(queries["of"])
+        return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)
+    return queries
+
+
+def _read_k(k: Any) -> list[Any]:
+    """Read one or several numbers of results."""
+    return list(k) if np.ndim(k) else [k]
+
+
+class Rankings(NamedTuple):
+    """Hold what the images of a gallery are ranked by, under every method."""
+
+    queries: dict[str, Tensor]  # method -> (q, d)
+    images: dict[str, UnitRows]  # method -> (n, d), of all images
+    known: Mask  # (n,) images whose group is known
 
 
 @register_task
@@ -221,61 +95,64 @@ class RetrievalTask(ImageTask):
     accuracy of `classes`.
 
     prompts: attribute -> prompt set that the methods are fitted on, or several that are solved
-    jointly. An attribute is
-        a column ("gender") or an intersection of columns ("gender x race").
+        jointly. An attribute is a column ("gender") or an intersection of columns
+        ("gender x race").
     queries: texts, or a prompt set whose class prompts are asked for; in a file also {of: SET,
-    held_out: true}.
+        held_out: true}.
     k: how many of the first results are looked at, one or more values; equal scores keep the order
-    of the images.
+        of the images.
     prior: share that a group should have: "uniform" (1 / number of groups in the gallery; the
-    paper's) or "dataset"
-        (its share of the gallery). Of an uneven gallery (`UNEVEN`) MaxSkew@k is measured against
-        the other one too, and a conclusion gives no verdict where the two disagree.
+        paper's) or "dataset" (its share of the gallery). Of an uneven gallery (`UNEVEN`) MaxSkew@k
+        is measured against the other one too, and a conclusion gives no verdict where the two
+        disagree.
     resample: what the interval of a mean over queries is about: "queries", where they are a sample
-    of what people ask,
-        or "images", where the protocol fixes them. Rows of one query are always about images.
+        of what people ask, or "images", where the protocol fixes them. Rows of one query are
+        always about images.
     classes: column -> value -> its class prompt; a column of the attribute itself is left out, as
-    are images without a
-        label in one of the columns.
+        are images without a label in one of the columns.
     """
 
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
-    queries: Annotated[list[str], BeforeValidator(_asked)]
-    k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
+    queries: Annotated[list[str], BeforeValidator(_read_queries)]
+    k: Annotated[list[Count], BeforeValidator(_read_k)]
     prior: Literal["uniform", "dataset"] = "uniform"
     resample: Literal["queries", "images"] = "images"
     classes: dict[str, dict[str, str]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _different(self) -> Self:
-        for name, given in (("k", self.k), ("queries", self.queries)):
-            if not given or len(set(given)) < len(given):
-                raise ValueError(f"{name}: expected one or more different values, got {given}")
+    def _check_settings(self) -> Self:
+        for name in ("k", "queries"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"{name}: expected one or more different values, got {values}")
         return self
 
     @classmethod
-    def of_given(cls, session: Session, fields: Mapping[str, Any]) -> Self:
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
         """Return the task; by default of the class prompts, k a twentieth, and the only column with
         the only set."""
-        sets, images = sets_by_column(fields.get("prompts")), session.embedded("images")
-        if len(sets) == len(images.labels) == 1 and not isinstance(fields["prompts"], Mapping):
+        images = inputs["images"]
+        sets = sets_by_column(settings.get("prompts"))
+        is_only_pair = len(sets) == len(images.labels) == 1
+        if is_only_pair and not isinstance(settings["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
-        asked = list(
-            dict.fromkeys(prompt for one in chain(*sets.values()) for prompt in one.classes)
-        )
-        few = max(10, len(images) // 20)
-        return super().of_given(session, {"k": few, "queries": asked, **fields, "prompts": sets})
+        queries: dict[str, None] = {}
+        for prompts in chain(*sets.values()):
+            queries |= dict.fromkeys(prompts.classes)
+        defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
+        return super().from_inputs(inputs, {**defaults, **settings, "prompts": sets})
 
     def texts(self) -> tuple[str, ...]:
         """Return the prompts of all sets, the queries and the class prompts; captions are in the
         data."""
-        sets = chain(*(one.texts for one in chain(*self.prompts.values())))
-        return tuple(
-            dict.fromkeys(
-                (*sets, *self.queries, *chain(*(of.values() for of in self.classes.values())))
-            )
-        )
+        texts: dict[str, None] = {}
+        for prompts in chain(*self.prompts.values()):
+            texts |= dict.fromkeys(prompts.texts)
+        texts |= dict.fromkeys(self.queries)
+        for prompt_of_value in self.classes.values():
+            texts |= dict.fromkeys(prompt_of_value.values())
+        return tuple(texts)
 
     def measure(
         self,
@@ -286,217 +163,261 @@ class RetrievalTask(ImageTask):
         edits: Mapping[str, Edit] | None = None,
         progress: Progress = SILENT,
     ) -> list[TaskResult]:
-        """Rank the gallery for every query under every method, and measure; gives a result for each
-        attribute.
+        """Rank the gallery for every query under every method, and measure.
 
-        images: the gallery, with the label columns of the attributes. texts: the host of the same
-        model.
-        reference: unlabelled images, for methods that use some. edits: name -> an edit that was
-        fitted before.
+        Args:
+            images: the gallery, with the label columns of the attributes.
+            texts: the host of the same model.
+            reference: unlabelled images, for methods that use some.
+            edits: name -> an edit that was fitted before.
+
+        Returns:
+            A result for each attribute.
+
+        Raises:
+            InvalidInputError: images and texts of different widths, columns that are missing, a
+                gallery with fewer than two groups or fewer images than k.
         """
-        self.check_images(images, texts, self.queries[0])
-        for column, prompts in self.classes.items():
-            if set(prompts) != set(names := images.column(column).names):
-                wanted = f"expected a prompt for each of {list(names)}"
-                raise InvalidInputError(f"classes.{column}: {wanted}, got {list(prompts)}")
-        others, counts = disjoint(reference, images, self.methods)
-        features, results = images.unit, []
-        for attribute, sets in self.prompts.items():
-            name, columns = (
-                f"{self.name} {attribute}",
-                [column.strip() for column in attribute.split(" x ")],
+        check_images(images, texts, self.queries[0])
+        for column, prompt_of_value in self.classes.items():
+            names = images.column(column).names
+            if set(prompt_of_value) != set(names):
+                raise InvalidInputError(
+                    f"classes.{column}: expected a prompt for each of {list(names)}, got"
+                    f" {list(prompt_of_value)}"
+                )
+        reference, reference_counts = disjoint(reference, images, self.methods)
+        results = []
+        for attribute in self.prompts:
+            result = self._measure_attribute(
+                attribute, images, texts, reference, reference_counts, edits, progress
             )
-            labels = cross(*map(images.column, columns))
-            doubt_labels(images, columns, sets)
-            with progress.bar(name) as advance:
-                held = Gallery(labels[labels.known], self.k, self.prior, self.resamples, self.seed)
-                advance(0, f"fitting {len(self.methods) - 1} methods")
-                fitted = self.fit(texts, sets, neutral=self.queries, reference=others, edits=edits)
-                advance(0, f"ranking {len(held.codes)} images for {len(self.queries)} queries")
-                found = (
-                    (c, relevance(of[labels.known], self.queries))
-                    for c, of in images.labels.items()
-                )
-                named, relevant = next(
-                    ((c, of) for c, of in found if of is not None and c not in columns), ("", None)
-                )
-                n = {"queries": len(self.queries), "images": len(held.codes)}
-                provenance = self.provenance(
-                    name,
-                    images,
-                    texts,
-                    sets,
-                    {method: self.about(edit) for method, edit in fitted.items()},
-                    reference=others,
-                    title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
-                    description=(
-                        f"Text queries against a gallery of images; skew over {attribute} of the"
-                        " first k, mean over queries and per query. Means are resampled over"
-                        f" {self.resample}, one query over images."
-                        f"{self._uneven_words(held, others, texts, sets)}"
-                    ),
-                    n={
-                        **n,
-                        "unknown": int((~labels.known).sum()),
-                        "groups": len(held.names),
-                        **counts,
-                    },
-                    settings={
-                        "prior shares": dict(zip(held.names, held.prior.tolist(), strict=True)),
-                        "groups": labels.counts,
-                        "gallery": {
-                            key: of
-                            for key, of in images.about.items()
-                            if key not in ("cache", "file")
-                        },
-                        "column of precision": named,
-                    },
-                )
-                result = TaskResult(provenance)
-                rows = {
-                    method: self.rows(texts, self.queries, edit) for method, edit in fitted.items()
-                }
-                seen = {method: self.images(features, edit) for method, edit in fitted.items()}
-                self._add_skews(result, held, rows, seen, labels.known, relevant)
-                self._add_kept(result, held, rows, seen, np.flatnonzero(labels.known))
-                for method, of in seen.items():
-                    if of is not features:
-                        pairs = zip(features.split(), of.split(), strict=True)
-                        mean = sum(float((a.double() * b.double()).sum()) for a, b in pairs) / len(
-                            of
-                        )
-                        result.add(
-                            "image_cosine",
-                            method,
-                            mean,
-                            n={"images": len(of)},
-                            change=(mean - 1,) * 3,
-                        )
-                self._add_recall(result, images, texts, fitted)
-                classes = {
-                    column: of for column, of in self.classes.items() if column not in columns
-                }
-                if classes:
-                    self._add_accuracy(result, images, texts, fitted, classes)
-                doubt_space(features, texts, [*self.queries, *chain(*(one.texts for one in sets))])
-                for column, prompt_set in product(columns, sets):
-                    doubt_values(images, column, texts, prompt_set)
-                results.append(result)
+            results.append(result)
         return results
 
-    def _add_skews(
+    def _measure_attribute(
         self,
-        result: TaskResult,
-        held: Gallery,
-        queries: Mapping[str, Tensor],
-        images: Mapping[str, UnitRows],
-        known: Mask,
-        relevant: Mask | None,
+        attribute: str,
+        images: Embeddings,
+        texts: Host,
+        reference: Embeddings | None,
+        reference_counts: Mapping[str, int],
+        edits: Mapping[str, Edit] | None,
+        progress: Progress,
+    ) -> TaskResult:
+        """Return the block of one attribute: a column, or an intersection of columns."""
+        name = f"{self.name} {attribute}"
+        sets = self.prompts[attribute]
+        columns = [column.strip() for column in attribute.split(" x ")]
+        labels = cross(*map(images.column, columns))
+        doubt_labels(images, columns, sets)
+        with progress.bar(name) as advance:
+            known = labels.known
+            gallery = Gallery(labels[known], self.k, self.prior, self.resamples, self.seed)
+            advance(0, f"fitting {len(self.methods) - 1} methods")
+            fitted = self.fit(texts, sets, neutral=self.queries, reference=reference, edits=edits)
+            advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
+            column_of_precision, relevant = self._relevance(images, columns, known)
+            provenance = self.provenance(
+                name,
+                images,
+                texts,
+                sets,
+                {method: self.about(edit) for method, edit in fitted.items()},
+                reference=reference,
+                title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
+                description=(
+                    f"Text queries against a gallery of images; skew over {attribute} of the"
+                    " first k, mean over queries and per query. Means are resampled over"
+                    f" {self.resample}, one query over images."
+                    f"{self._uneven_words(gallery, reference, texts, sets)}"
+                ),
+                n={
+                    "queries": len(self.queries),
+                    "images": len(gallery.codes),
+                    "unknown": int((~known).sum()),
+                    "groups": len(gallery.names),
+                    **reference_counts,
+                },
+                settings={
+                    "prior shares": dict(zip(gallery.names, gallery.prior.tolist(), strict=True)),
+                    "groups": labels.counts,
+                    "gallery": _without_folders(images.about),
+                    "column of precision": column_of_precision,
+                },
+            )
+            result = TaskResult(provenance)
+            features = images.unit
+            rankings = Rankings(
+                {method: self.rows(texts, self.queries, edit) for method, edit in fitted.items()},
+                {method: self.images(features, edit) for method, edit in fitted.items()},
+                known,
+            )
+            # What a method does to the groups, then what it costs.
+            self._add_skews(result, gallery, rankings, relevant)
+            self._add_kept(result, gallery, rankings)
+            self._add_image_cosines(result, features, rankings.images)
+            self._add_recall(result, images, texts, fitted)
+            self._add_accuracy(result, images, texts, fitted, columns)
+            prompts_of_sets = chain(*(prompts.texts for prompts in sets))
+            doubt_space(features, texts, [*self.queries, *prompts_of_sets])
+            for column in columns:
+                for prompts in sets:
+                    doubt_values(images, column, texts, prompts)
+        return result
+
+    def _relevance(
+        self, images: Embeddings, columns: Sequence[str], known: Mask
+    ) -> tuple[str, Mask | None]:
+        """Return the first column beside the attribute's that the queries name, and whether (q, n)
+        each image is relevant to each query; "" and None where there is none."""
+        for column, labels in images.labels.items():
+            if column not in columns:
+                relevant = relevance(labels[known], self.queries)
+                if relevant is not None:
+                    return column, relevant
+        return "", None
+
+    def _add_skews(
+        self, result: TaskResult, gallery: Gallery, rankings: Rankings, relevant: Mask | None
     ) -> None:
         """Add every metric of the rankings and the queries: means over queries first, then each
-        query."""
-        ranked = dict[str, Rows]()
-        for of in dict.fromkeys(
-            images.values()
-        ):  # images that several methods share are read once for all queries
-            methods, own = (
-                [method for method in images if images[method] is of],
-                of if known.all() else of.some(known),
-            )
-            order = own.top(
-                torch.cat([queries[method] for method in methods]), reach(max(self.k), len(own))
-            )
-            ranked |= zip(methods, np.split(order, len(methods)), strict=True)
-        n = {"queries": len(self.queries), "images": len(held.codes)}
-        skews, chance = (
-            held.skews({method: ranked[method] for method in images}, relevant),
-            held.random(),
-        )
-        points = {
-            metric: {method: of[metric][:, 0] for method, of in skews.items()}
-            for metric in skews[NONE]
-        }
-        draws = {
-            metric: {method: of[metric][:, 1:] for method, of in skews.items()} for metric in points
-        }
-        kept = {
-            method: (queries[NONE] * rows).sum(dim=1).numpy() for method, rows in queries.items()
-        }
-        for metric, each in {**points, "query_cosine": kept}.items():
-            if self.resample == "queries":
-                result.add_resampled(metric, each, n=n, resamples=self.resamples, seed=self.seed)
-            else:  # no image changes a cosine of queries, which is exact
-                means = (
-                    {method: of.mean(axis=0) for method, of in draws[metric].items()}
-                    if metric in draws
-                    else None
-                )
-                value = {method: float(of.mean()) for method, of in each.items()}
-                result.add_draws(metric, value, means, n=n, interval=recentred_interval)
-            if metric == f"max_skew@{self.k[0]}":
-                none = float(each[NONE].mean())
-                warn_of_uneven_gallery(held, self.k[0], none, float(chance[metric].mean()))
-            if metric in chance:
-                rng, fair = np.random.default_rng(self.seed), float(chance[metric].mean())
-                of_means = rng.choice(
-                    chance[metric], size=(self.resamples, len(self.queries))
-                ).mean(axis=1)
-                result.add(metric, CHANCE, fair, percentile_interval(of_means), n=n)
-        for metric, (i, query) in product(points, enumerate(self.queries)):
-            value = {method: float(of[i]) for method, of in points[metric].items()}
-            drawn = {method: of[i] for method, of in draws[metric].items()}
-            result.add_draws(metric, value, drawn, n=n, interval=recentred_interval, subset=query)
+        query.
 
-    def _add_kept(
+        relevant: (q, n) whether an image of known group is relevant to a query.
+        """
+        ranked = self._ranked(rankings)
+        skews = gallery.skews(ranked, relevant)
+        chance = gallery.random()
+        n = {"queries": len(self.queries), "images": len(gallery.codes)}
+        # metric -> method -> values of the queries (q,), and draws of them (q, resamples)
+        values: dict[str, dict[str, Floats]] = {}
+        draws: dict[str, dict[str, Floats]] = {}
+        for metric in skews[NONE]:
+            values[metric] = {method: skews[method][metric][:, 0] for method in skews}
+            draws[metric] = {method: skews[method][metric][:, 1:] for method in skews}
+
+        for metric in values:
+            self._add_mean_over_queries(result, metric, values[metric], draws[metric], n)
+            bare = float(values[metric][NONE].mean())
+            if metric == f"max_skew@{self.k[0]}":
+                gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
+            if metric in chance:
+                self._add_chance(result, metric, chance[metric], n)
+        cosines = {}
+        for method, rows in rankings.queries.items():
+            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
+        # No image changes a cosine of queries, which is exact.
+        self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
+
+        for metric in values:
+            for i, query in enumerate(self.queries):
+                result.add_draws(
+                    metric,
+                    {method: float(of_queries[i]) for method, of_queries in values[metric].items()},
+                    {method: of_queries[i] for method, of_queries in draws[metric].items()},
+                    n=n,
+                    interval=recentred_interval,
+                    subset=query,
+                )
+
+    def _ranked(self, rankings: Rankings) -> dict[str, Rows]:
+        """Return method -> first rows (q, m) of each query, among the images of known group."""
+        # Images that several methods share are read once for all queries.
+        methods_of_images: dict[UnitRows, list[str]] = {}
+        for method, images in rankings.images.items():
+            methods_of_images.setdefault(images, []).append(method)
+        ranked: dict[str, Rows] = {}
+        for images, methods in methods_of_images.items():
+            rows = images if rankings.known.all() else images.some(rankings.known)
+            queries = torch.cat([rankings.queries[method] for method in methods])
+            order = rows.top(queries, reach(max(self.k), len(rows)))
+            ranked |= zip(methods, np.split(order, len(methods)), strict=True)
+        return {method: ranked[method] for method in rankings.images}
+
+    def _add_mean_over_queries(
         self,
         result: TaskResult,
-        gallery: Gallery,
-        queries: Mapping[str, Tensor],
-        images: Mapping[str, UnitRows],
-        known: Rows,
+        metric: str,
+        values: Mapping[str, Floats],
+        draws: Mapping[str, Floats] | None,
+        n: Mapping[str, int],
     ) -> None:
+        """Add the mean over queries of every method.
+
+        values: method -> (q,). draws: method -> (q, resamples) over images; None: exact.
+        """
+        if self.resample == "queries":
+            result.add_resampled(metric, values, n=n, resamples=self.resamples, seed=self.seed)
+            return
+        means = {method: float(of_queries.mean()) for method, of_queries in values.items()}
+        mean_draws = None
+        if draws is not None:
+            mean_draws = {method: of_queries.mean(axis=0) for method, of_queries in draws.items()}
+        result.add_draws(metric, means, mean_draws, n=n, interval=recentred_interval)
+
+    def _add_chance(
+        self, result: TaskResult, metric: str, values: Floats, n: Mapping[str, int]
+    ) -> None:
+        """Add what random rankings give, with an interval of the mean over as many queries."""
+        rng = np.random.default_rng(self.seed)
+        size = (self.resamples, len(self.queries))
+        means = rng.choice(values, size=size).mean(axis=1)
+        result.add(metric, CHANCE, float(values.mean()), percentile_interval(means), n=n)
+
+    def _add_kept(self, result: TaskResult, gallery: Gallery, rankings: Rankings) -> None:
         """Add the share of the first hits inside each value that are still there after an edit,
         mean over values and queries.
 
-        known: rows of the images whose group is known. Values with no more images than hits are
-        left out: nothing could be lost.
+        Values with no more images than hits are left out: nothing could be lost.
         """
-        n = {"queries": len(self.queries), "images": len(known)}
+        known_rows = np.flatnonzero(rankings.known)
+        n = {"queries": len(self.queries), "images": len(known_rows)}
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
-            members = [known[gallery.codes == group] for group in range(len(gallery.names))]
+            members = [known_rows[gallery.codes == group] for group in range(len(gallery.names))]
             members = [rows for rows in members if len(rows) > first]
             if not members:
                 continue
-            metric = f"kept@{k}"
-            shares: dict[str, list[Floats]] = {method: [] for method in queries}
-            draws: dict[str, list[Floats]] = {method: [] for method in queries}
+            shares: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
+            draws: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
             chance = []
             for group, rows in enumerate(members):
-                rankings = {
-                    method: images[method].some(rows).top(asked, reach(first, len(rows)))
-                    for method, asked in queries.items()
-                }
-                for method, ranking in rankings.items():
-                    pairs = zip(rankings[NONE], ranking, strict=True)
-                    share = [kept_share(before, after, first) for before, after in pairs]
-                    shares[method].append(np.array(share))
+                order_of_method = self._ranked_in_value(rankings, rows, first)
+                for method, order in order_of_method.items():
+                    pairs = zip(order_of_method[NONE], order, strict=True)
+                    kept = [kept_share(before, after, first) for before, after in pairs]
+                    shares[method].append(np.array(kept))
                 if self.resample == "images":
-                    of_group = self._resampled_kept(rankings, first, len(rows), group)
-                    for method, values in of_group.items():
+                    resampled = self._resampled_kept(order_of_method, first, len(rows), group)
+                    for method, values in resampled.items():
                         draws[method].append(values)
                 size = self.resamples * len(self.queries)
                 random = chance_kept(first, len(rows), size, self.seed + group)
                 chance.append(random.reshape(self.resamples, -1).mean(axis=1))
+
+            metric = f"kept@{k}"
             means = {method: np.mean(values, axis=0) for method, values in shares.items()}
             if self.resample == "queries":
                 result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
             else:
-                value = {method: float(mean.mean()) for method, mean in means.items()}
-                drawn = {method: np.mean(values, axis=0) for method, values in draws.items()}
-                result.add_draws(metric, value, drawn, n=n, interval=recentred_interval)
+                result.add_draws(
+                    metric,
+                    {method: float(mean.mean()) for method, mean in means.items()},
+                    {method: np.mean(values, axis=0) for method, values in draws.items()},
+                    n=n,
+                    interval=recentred_interval,
+                )
             random = np.mean(chance, axis=0)
             result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
+
+    def _ranked_in_value(self, rankings: Rankings, rows: Rows, first: int) -> dict[str, Rows]:
+        """Return method -> first rows (q, m) of each query among the images of one value."""
+        order_of_method = {}
+        for method, queries in rankings.queries.items():
+            images = rankings.images[method].some(rows)
+            order_of_method[method] = images.top(queries, reach(first, len(rows)))
+        return order_of_method
 
     def _resampled_kept(
         self, rankings: Mapping[str, Rows], first: int, n: int, seed: int
@@ -511,6 +432,20 @@ class RetrievalTask(ImageTask):
             for method, values in shares.items():
                 total[method] += values
         return {method: values / len(self.queries) for method, values in total.items()}
+
+    def _add_image_cosines(
+        self, result: TaskResult, features: UnitRows, images: Mapping[str, UnitRows]
+    ) -> None:
+        """Add the mean cosine of an image with itself under each method that edits images."""
+        for method, edited in images.items():
+            if edited is features:
+                continue
+            total = 0.0
+            for before, after in zip(features.split(), edited.split(), strict=True):
+                total += float((before.double() * after.double()).sum())
+            mean = total / len(edited)
+            change = (mean - 1, mean - 1, mean - 1)
+            result.add("image_cosine", method, mean, n={"images": len(edited)}, change=change)
 
     def _add_recall(
         self, result: TaskResult, gallery: Embeddings, texts: Host, edits: Edits
@@ -528,29 +463,25 @@ class RetrievalTask(ImageTask):
         captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
         try:
             texts.embed(captions.tolist())
-        except InvalidInputError:  # a table of embeddings lacks some
+        except InvalidInputError:
+            # A table of embeddings lacks some of the captions.
             return
-        codes, own, table = (
-            torch.from_numpy(code),
-            torch.arange(len(captions)),
-            defaultdict[Any, Any](dict),
-        )
+        code_of_image = torch.from_numpy(code)
+        code_of_caption = torch.arange(len(captions))
+        table: dict[tuple[str, str], dict[str, Floats]] = defaultdict(dict)
         for method, edit in edits.items():
             rows = self.rows(texts, captions.tolist(), edit).float()
-            seen = self.images(gallery.unit, edit)[captioned]
-            ahead = (
-                first_hits(seen, rows, codes, own).numpy(),
-                first_hits(rows, seen, own, codes).numpy()[code],
-            )
+            images = self.images(gallery.unit, edit)[captioned]
+            to_text = first_hits(images, rows, code_of_image, code_of_caption).numpy()
+            to_image = first_hits(rows, images, code_of_caption, code_of_image).numpy()[code]
             for k in RECALL:
-                hits = np.array(ahead) < k
-                for way, of in zip(
-                    ("", "image to text", "text to image"), (hits.mean(axis=0), *hits), strict=True
-                ):
-                    table[f"recall@{k}", way][method] = of
-        self._add_means(
-            result, table, {"images": int(captioned.sum()), "captions": len(captions)}, code
-        )
+                # (2, n): both ways of each image
+                hits = np.array([to_text, to_image]) < k
+                table[f"recall@{k}", ""][method] = hits.mean(axis=0)
+                table[f"recall@{k}", "image to text"][method] = hits[0]
+                table[f"recall@{k}", "text to image"][method] = hits[1]
+        n = {"images": int(captioned.sum()), "captions": len(captions)}
+        self._add_means(result, table, n, code)
 
     def _add_accuracy(
         self,
@@ -558,47 +489,63 @@ class RetrievalTask(ImageTask):
         gallery: Embeddings,
         texts: Host,
         edits: Edits,
-        classes: Mapping[str, Mapping[str, str]],
+        columns: Sequence[str],
     ) -> None:
         """Add zero-shot accuracy in each column, and the mean over columns where there are several.
 
         Scores are float64 products, rounded to far more digits than matter: equal images tie in any
         order of sums.
+
+        columns: of the attribute itself, which are left out.
         """
+        classes = {column: self.classes[column] for column in self.classes if column not in columns}
+        if not classes:
+            return
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(
                 f"classes: no image has a label in every one of {list(classes)}"
             )
-        table = defaultdict[Any, Any](dict)
+        table: dict[tuple[str, str], dict[str, Floats]] = defaultdict(dict)
         for method, edit in edits.items():
             images = self.images(gallery.unit, edit).some(known)
-            for column, prompts in classes.items():
+            for column, prompt_of_value in classes.items():
                 labels = gallery.column(column)
-                rows = self.rows(texts, [prompts[name] for name in labels.names], edit).double()
-                scores = torch.cat(
-                    [rows @ some.double().T for some in images.split(1 << 13)], dim=1
-                )
-                right = scores.numpy().round(12).argmax(axis=0) == labels.codes[known]
-                table["accuracy", column][method] = right
-        means = {method: np.mean([of[method] for of in table.values()], axis=0) for method in edits}
-        parts = table if len(classes) > 1 else {}
+                prompts = [prompt_of_value[name] for name in labels.names]
+                rows = self.rows(texts, prompts, edit).double()
+                blocks = [rows @ block.double().T for block in images.split(BLOCK)]
+                scores = torch.cat(blocks, dim=1).numpy().round(12)
+                table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
+        means = {}
+        for method in edits:
+            means[method] = np.mean([of_method[method] for of_method in table.values()], axis=0)
+        rows_of_result: Means = {("accuracy", ""): means}
+        if len(classes) > 1:
+            rows_of_result = {**rows_of_result, **table}
         n = {"images": int(known.sum()), "without a label": int((~known).sum())}
-        self._add_means(result, {("accuracy", ""): means, **parts}, n, np.arange(n["images"]))
+        self._add_means(result, rows_of_result, n, np.arange(n["images"]))
 
     def _add_means(
         self, result: TaskResult, table: Means, n: Mapping[str, int], clusters: NDArray[np.integer]
     ) -> None:
-        """Add means over images, whole clusters drawn together."""
-        every = [np.ones(len(clusters)), *chain(*(of.values() for of in table.values()))]
-        sums = np.stack([np.bincount(clusters, of) for of in every], axis=1)
+        """Add means over images; images of one cluster are resampled together.
+
+        clusters: (n,) number of the cluster of each image.
+        """
+        values = list(chain(*(of_methods.values() for of_methods in table.values())))
+        ones = np.ones(len(clusters))
+        # (clusters, 1 + values): sums over the images of each, the number of images first
+        sums = np.stack([np.bincount(clusters, weights) for weights in [ones, *values]], axis=1)
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
-        total, *drawn = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
-        draws = (one / total for one in drawn)
-        for (metric, subset), each in table.items():
-            point = {method: float(of.mean()) for method, of in each.items()}
-            own = dict(zip(each, draws, strict=False))
-            result.add_draws(metric, point, own, n=n, interval=recentred_interval, subset=subset)
+        resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
+        sizes = resampled[0]
+        draws = iter(resampled[1:] / sizes)
+        for (metric, subset), of_methods in table.items():
+            means = {method: float(of_images.mean()) for method, of_images in of_methods.items()}
+            draws_of_method = {method: next(draws) for method in of_methods}
+            result.add_draws(
+                metric, means, draws_of_method, n=n, interval=recentred_interval, subset=subset
+            )
 
     def _uneven_words(
         self,
@@ -611,10 +558,9 @@ class RetrievalTask(ImageTask):
         none does."""
         words = ""
         if gallery.other_prior:
-            sizes = dict(zip(gallery.names, gallery.sizes.tolist(), strict=True))
             words += (
-                f" The gallery is uneven ({_counted(sizes)}): MaxSkew is shown against even shares"
-                " and against its own."
+                f" The gallery is uneven ({counted(gallery.size_of_group)}): MaxSkew is shown"
+                " against even shares and against its own."
             )
         if reference is None:
             return words
@@ -623,40 +569,24 @@ class RetrievalTask(ImageTask):
             if max(sizes.values()) >= UNEVEN * min(sizes.values()):
                 words += (
                     " The reference images are uneven by what the texts take them for:"
-                    f" {_counted(sizes)}."
+                    f" {counted(sizes)}."
                 )
         return words
 
 
-def _counted(sizes: Mapping[str, int]) -> str:
-    """Write numbers of images: "700 male, 300 female"."""
-    return ", ".join(f"{size:,} {name}" for name, size in sizes.items())
+def _without_folders(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a provenance tells of images: not where this machine keeps them."""
+    return {key: value for key, value in about.items() if key not in ("cache", "file")}
 
 
 def _sizes_by_texts(images: Embeddings, texts: Host, prompts: PromptSet) -> dict[str, int]:
     """Return value of a prompt set -> number of images that are nearest to its texts."""
     values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
     sizes = np.zeros(len(values), dtype=int)
-    for rows in images.unit.split(1 << 13):
+    for rows in images.unit.split(BLOCK):
         nearest = (rows.double() @ values.double().T).argmax(dim=1)
         sizes += np.bincount(nearest.numpy(), minlength=len(values))
     return dict(zip(prompts.attributes, sizes.tolist(), strict=True))
-
-
-def warn_of_uneven_gallery(gallery: Gallery, k: int, none: float, chance: float) -> None:
-    """Warn that random rankings are more skewed than the model's, so that the gallery is the skew.
-
-    none, chance: MaxSkew@k of the model without a method, and of random rankings.
-    """
-    if not gallery.other_prior or chance <= none:
-        return
-    sizes = dict(zip(gallery.names, gallery.sizes.tolist(), strict=True))
-    warn(
-        f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model {none:.3f}. The"
-        f" gallery itself is the skew ({_counted(sizes)}): no edit of texts mends that. Measure on"
-        " as many images of each group, or against the gallery's own shares (prior='dataset').",
-        SuspectInputWarning,
-    )
 
 
 def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:
@@ -666,7 +596,10 @@ def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:
     None unless every query names exactly one of the labels.
     """
     words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
-    named = [words.find(query) for query in queries]
-    if any(len(one) != 1 for one in named):
-        return None
-    return np.array([labels.names.index(one[0]) for one in named])[:, None] == labels.codes
+    codes = []
+    for query in queries:
+        names = words.find(query)
+        if len(names) != 1:
+            return None
+        codes.append(labels.names.index(names[0]))
+    return np.array(codes)[:, None] == labels.codes

@@ -44,7 +44,8 @@ from vldebias.measure.shares import (
 )
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import Name
-from vldebias.study.task import Session, Task, register_task
+from vldebias.study.inputs import Inputs
+from vldebias.study.task import Task, register_task
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -308,21 +309,24 @@ class SharesTask(Task):
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
 
-    def inputs(self, session: Session) -> dict[str, Any]:
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return the table, or people's answers and the folder of the generated images that they
         are about."""
         if self.table is not None:
             return {"table": self.table}
-        labels, folder = session.options.labels, session.options.drawn
+        if "table" in inputs.sources:
+            return {}
+        labels = inputs.options.labels
+        folder = inputs.options.drawn
         if not labels or folder is None:
             raise InvalidInputError(
-                f"expected --labels and --drawn; this suite needs {session.needs}"
+                f"expected --labels and --drawn; this suite needs {inputs.needs}"
             )
         return {
             "labels": labels,
             "folder": folder,
             "plan": folder / "plan.json",
-            "progress": session.progress,
+            "progress": inputs.progress,
         }
 
     def measure(

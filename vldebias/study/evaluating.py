@@ -1,0 +1,247 @@
+"""Evaluate methods on Python objects: sort the keywords, open what is measured, and measure it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vldebias.edits.edit import Edit
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
+from vldebias.hosts import Attachment, attachment_of
+from vldebias.hosts.host import TEXT
+from vldebias.measure.result import Result
+from vldebias.methods import Method, get_method
+from vldebias.options import Options
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet
+from vldebias.schema import Strict
+from vldebias.study.images import ImageTask
+from vldebias.study.inputs import Inputs
+from vldebias.study.task import TASKS, Task
+
+LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
+
+
+class Keywords(NamedTuple):
+    """Hold the options of `evaluate`, sorted."""
+
+    settings: dict[str, Any]  # what the task is
+    inputs: dict[str, Any]  # what it measures
+
+
+class Compared(NamedTuple):
+    """Hold the methods of `evaluate`, sorted."""
+
+    methods: list[Method]  # fitted now
+    edits: dict[str, Edit]  # name -> one that was fitted before
+
+
+def evaluate(
+    model: Any,
+    images: Any = None,
+    *,
+    prompts: str | PromptSet | Mapping[str, Any] | None = None,
+    labels: Any = None,
+    unknown: Any = (),
+    task: str = "retrieval",
+    methods: str | Method | Edit | Sequence[Any] | Mapping[str, Any] | None = None,
+    reference: Any = None,
+    reference_labels: Any = None,
+    split: str = "test",
+    root: str | Path | None = None,
+    tokenizer: Any = None,
+    pretrained: str | None = None,
+    device: str = "cpu",
+    progress: Progress | bool | None = None,
+    **options: Any,
+) -> Result:
+    """Measure methods on images and the texts of one model, or with any other task: bias and
+    utility, with intervals.
+
+    Args:
+        model: an open_clip or transformers model, a name that `vldebias.load_host` opens, or a
+            mapping from prompt to embedding (d,). tokenizer, pretrained, device: of the model,
+            where they are needed.
+        images: features (n, d), as an array, a tensor or a list; in files (.npz, .npy, or a pattern
+            such as "shards/*.npy") or `vldebias.data.Shards`; `Embeddings`; or a folder of images
+            or the name of a data set (`vldebias eval data`), which the model embeds. split, root:
+            of a data set, its part and its folder.
+        prompts: a prompt set, by name or as an object. For retrieval also column -> set, where a
+            column has another name than the attribute of its set, or for several columns.
+        labels: column -> values of the n images, or one column alone: strings or integers; None,
+            NaN and "" are unknown. None: those that come with the images.
+        unknown: values of labels that mean "not known", such as -1. Results count these rows;
+            groups leave them out.
+        task: a name in `vldebias.study.TASKS`: "retrieval" (skew of the first k results),
+            "groups" (accuracy of the worst group), "generation", "texts" (distance of prompt
+            pairs), or one that was registered.
+        methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also
+            name -> edit), or several; by default "none", "default" and the attachment that the
+            model carries ("attached cali"), all at its strength. "none" is always measured, without
+            any attachment; changes are differences to it.
+        reference: image features (m, d), or whatever `images` may be. Methods are then what
+            `vldebias.debias` attaches with these images: a closed form such as "cali" is equalised
+            against them ("cali+equalise").
+        reference_labels: as labels, of these m images, for the methods that need labels. None:
+            those that come with the reference, else what the model's texts say.
+        progress: True to show it on stderr.
+        options: settings of the task, and inputs of its `measure`.
+
+            - of retrieval: `queries`, texts, or a prompt set whose class prompts are asked for
+              (default: the class prompts); `k`, one or several (default: a twentieth of the images,
+              at least 10); prior, classes, resample.
+            - of groups: `label` and `spurious`, columns (by default those that the class prompts
+              and the attribute's values name); `train`, `train_labels`, `val`, `val_labels` for
+              `baselines=`; lams, group_weights.
+            - of both: lam, strength, resamples, seed.
+            - of generation: `model` is a pipeline; `judge` reads the images, generated into the
+              folder `images`; attributes and the other settings of `GenerationTask`.
+            - of texts: `model` is a model or a pipeline; `method` (one) and lam.
+
+    Returns:
+        A row for every metric, method and part, with its interval and its change from "none".
+
+    Raises:
+        InvalidInputError, UnsupportedHostError: what does not fit, by its name.
+
+    >>> texts = {prompt: model.encode(prompt) for prompt in prompts_to_embed}  # doctest: +SKIP
+    >>> labels = {"gender": gender}  # doctest: +SKIP
+    >>> evaluate(texts, features, prompts="gender", labels=labels, k=50)  # doctest: +SKIP
+    """
+    # 1. Each keyword is a setting of the task, or an input.
+    task_class = TASKS[str(task)]
+    settings, sources = _sort_keywords(task, task_class, options)
+    settings = {"name": task, "title": task, **settings}
+    if prompts is not None:
+        settings["prompts"] = prompts
+    sources |= {
+        "model": model,
+        "pipeline": model,
+        "tokenizer": tokenizer,
+        "images": images,
+        "labels": labels,
+        "reference": reference,
+        "reference_labels": reference_labels,
+    }
+    _name_single_columns(sources, prompts)
+
+    # 2. Inputs are opened by name, when they are first asked for.
+    inputs = Inputs(
+        Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
+        sources,
+        needs=f"task {task!r}",
+        progress=_progress_of(progress),
+        split=split,
+    )
+
+    # 3. What is compared: the methods, the edits, and the attachment that the model carries.
+    if issubclass(task_class, ImageTask):
+        attachment = _attachment_on(model, inputs)
+        if attachment is not None and methods is None:
+            settings.setdefault("strength", attachment.strength)
+        methods = _methods_or_default(methods, attachment)
+    if methods is not None:
+        compared = _sort_methods(methods, reference)
+        settings["methods"] = compared.methods
+        inputs.sources["edits"] = compared.edits
+
+    # 4. The task fills in its defaults, and measures.
+    start = time.monotonic()
+    with inputs.progress:
+        measured_task = task_class.from_inputs(inputs, settings)
+        measured_task.check_sources(inputs.sources)
+        results = measured_task.measured(inputs.of_task(measured_task))
+    return Result.of(task, results, seconds=round(time.monotonic() - start, 3))
+
+
+def _sort_keywords(task: str, task_class: type[Task], options: Mapping[str, Any]) -> Keywords:
+    """Return the options that are settings of the task, and those that its `measure` takes.
+
+    Where a setting and an input share a name, as `train` does, a split that is described is a
+    setting; data are an input.
+
+    Raises:
+        InvalidInputError: an option is neither.
+    """
+    setting_names = task_class.model_fields
+    input_names = task_class.input_names()
+    label_names = [name for name in LABELS if name.partition("_")[0] in input_names]
+    known = sorted({*setting_names, *input_names, *label_names})
+    keywords = Keywords({}, {})
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidInputError(
+                f"evaluate: got {name!r}, which is no option of {task}; expected one of"
+                f" {', '.join(known)}; {did_you_mean(name, known)}"
+            )
+        is_described = name not in input_names or isinstance(value, (Strict, Mapping))
+        if name in setting_names and is_described:
+            keywords.settings[name] = value
+        else:
+            keywords.inputs[name] = value
+    return keywords
+
+
+def _name_single_columns(sources: dict[str, Any], prompts: Any) -> None:
+    """Name labels that are one column alone by the first column of prompts, or the prompt set."""
+    if isinstance(prompts, Mapping):
+        column = next(iter(prompts), "")
+    else:
+        column = str(getattr(prompts, "name", prompts))
+    for name in LABELS:
+        labels = sources.get(name)
+        if labels is not None and not isinstance(labels, Mapping):
+            sources[name] = {column: labels}
+
+
+def _progress_of(progress: Progress | bool | None) -> Progress:
+    """Return what shows progress: the user's, one on stderr for True, else none."""
+    if isinstance(progress, Progress):
+        return progress
+    return Progress() if progress else SILENT
+
+
+def _attachment_on(model: Any, inputs: Inputs) -> Attachment | None:
+    """Return the attachment that a model carries; one that is named by a text carries none."""
+    if model is None or isinstance(model, str):
+        return None
+    for module in inputs.texts.exclusive_modules:
+        attachment = attachment_of(module)
+        if attachment is not None:
+            return attachment
+    return None
+
+
+def _methods_or_default(methods: Any, attachment: Attachment | None) -> Any:
+    """Return the user's methods; by default "default", and what the model carries."""
+    if attachment is None:
+        return "default" if methods is None else methods
+    if methods is None:
+        edit = attachment.projections[TEXT]
+        return {"default": None, f"attached {edit.method}": edit}
+    warn(
+        "model: got one with an attachment, which is not among the methods; expected no methods="
+        " (it is measured then), or its edit among them",
+        SuspectInputWarning,
+    )
+    return methods
+
+
+def _sort_methods(methods: Any, reference: Any) -> Compared:
+    """Return methods and edits; an edit without a name is called "fitted <its method>"."""
+    named: Iterable[tuple[str | None, Any]]
+    if isinstance(methods, Mapping):
+        named = methods.items()
+    elif isinstance(methods, (str, Method, Edit)):
+        named = [(None, methods)]
+    else:
+        named = [(None, method) for method in methods]
+    compared = Compared([], {})
+    for name, method in named:
+        if isinstance(method, Edit):
+            compared.edits[name or f"fitted {method.method}"] = method
+        else:
+            compared.methods.append(get_method(method, reference=reference))
+    return compared

@@ -1,0 +1,204 @@
+"""Measure the skew of rankings of a gallery, with resampled galleries and random rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data import Labels
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+from vldebias.measure.metric import computed
+from vldebias.measure.rankings import max_skews, resampled_places
+from vldebias.measure.resampling import resampled_weights
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+Mask = NDArray[np.bool_]
+Skews = dict[str, Floats]  # metric -> value of each ranking
+
+# A gallery is uneven where one group has so many times the images of another: at 1.5, of two groups
+# 60 % and 40 %, a random ranking has a MaxSkew of .18 against even shares.
+UNEVEN = 1.5
+_BLOCK = 1 << 23  # entries of a block of rankings: bounds the memory
+
+
+class Gallery:
+    """Hold images whose group is known (labels, one per image) and the conventions of their skew,
+    see `RetrievalTask`.
+
+    Groups without an image are left out: nothing could retrieve them. codes: (n,) positions in
+    `names`, in the smallest integer type, since small types sort in linear time.
+
+    other_prior: name of the prior that was not asked for, where the gallery is uneven: its figures
+    stand beside, since no ranking of an uneven gallery is fair by both. "" where it is even.
+
+    Raises:
+        InvalidInputError: fewer than two groups, or fewer images than k.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        k: Sequence[int],
+        prior: str = "uniform",
+        resamples: int = 2000,
+        seed: int = 0,
+    ) -> None:
+        self.k = k
+        self.by_size = prior == "dataset"
+        self.resamples = resamples
+        self.seed = seed
+        self.names = tuple(name for name, n in labels.counts.items() if n)
+        if len(self.names) < 2:
+            raise InvalidInputError(
+                f"gallery: expected images of two or more groups, got {labels.counts}"
+            )
+        if max(k) > len(labels):
+            raise InvalidInputError(
+                f"k: expected at most {len(labels)} images of known group, got {max(k)}; choose a"
+                " smaller k"
+            )
+        _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
+        self.codes = codes.astype(np.min_scalar_type(len(self.names)))
+        self.own_shares: Floats = self.sizes / self.sizes.sum()
+        self.even_shares: Floats = np.full(len(self.names), 1 / len(self.names))
+        self.prior = self.own_shares if self.by_size else self.even_shares
+        is_uneven = self.sizes.max() >= UNEVEN * self.sizes.min()
+        name_of_other = "uniform" if self.by_size else "dataset"
+        self.other_prior = name_of_other if is_uneven else ""
+
+    @property
+    def size_of_group(self) -> dict[str, int]:
+        """Return name of a group -> number of its images."""
+        return dict(zip(self.names, self.sizes.tolist(), strict=True))
+
+    def measure(
+        self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
+    ) -> Skews:
+        """Return metric -> value (r,) of r rankings from the groups (r, m) of their first rows, and
+        their relevance.
+
+        own_shares: of the groups in the gallery, (g,) or of each ranking (r, g).
+        """
+        prior = own_shares if self.by_size else self.even_shares
+        other = self.even_shares if self.by_size else own_shares
+        values: Skews = {}
+        for k in self.k:
+            first = groups[:, :k]
+            for metric, compute in computed("rankings"):
+                values[f"{metric.name}@{k}"] = compute(first, prior)
+            if self.other_prior:
+                values[f"max_skew_{self.other_prior}@{k}"] = max_skews(first, other)
+            if relevant is not None:
+                values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
+        return values
+
+    def skews(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, Skews]:
+        """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same
+        resampled ones for all.
+
+        ranked: method -> first rows (q, m) of each query. relevant: (q, n) whether each image is.
+        The data set's prior is that of the resample. In a large gallery only counts of ranked rows
+        are sampled, and of the others by group.
+        """
+        n = len(self.codes)
+        read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
+        if 2 * len(read) > n:
+            read = np.arange(n)
+        codes = self.codes[read]
+        hits = None if relevant is None else relevant[:, read]
+        unread = self.sizes - np.bincount(codes, minlength=len(self.names))
+        rng = np.random.default_rng([self.seed, 1])
+        places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
+
+        # The gallery as it is comes first: every image once.
+        gallery_once = np.ones((1, len(read)), dtype=np.int32)
+        resampled = resampled_weights(n, self.resamples, self.seed, len(read))
+        own_shares = self.own_shares
+        # method -> a block of resamples -> query -> metric -> values
+        blocks: dict[str, list[list[Skews]]] = {method: [] for method in ranked}
+        for i, weights in enumerate(chain([gallery_once], resampled)):
+            if i > 0 and (self.by_size or self.other_prior):
+                own_shares = self._resampled_shares(weights, codes, unread, rng)
+            weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
+            for method, orders in places.items():
+                block = []
+                for query, order in enumerate(orders):
+                    top = resampled_places(order, weights, max(self.k))
+                    hits_of_query = None if hits is None else hits[query, order][top]
+                    block.append(self.measure(codes[order][top], own_shares, hits_of_query))
+                blocks[method].append(block)
+        return {method: _joined(blocks_of_method) for method, blocks_of_method in blocks.items()}
+
+    def _resampled_shares(
+        self,
+        weights: NDArray[np.integer],
+        codes: NDArray,
+        unread: NDArray,
+        rng: np.random.Generator,
+    ) -> Floats:
+        """Return shares (b, g) of the groups in b resamples of the gallery.
+
+        weights: (b, m) how often each of the m ranked rows is there. codes: (m,) their groups.
+        unread: (g,) numbers of the other rows, which are sampled by group.
+        """
+        n = len(self.codes)
+        rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
+        groups = range(len(self.names))
+        sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
+        return (np.stack(sizes, axis=1) + rest) / n
+
+    def random(self) -> Skews:
+        """Return metric -> values (resamples,) of random permutations of the gallery.
+
+        MaxSkew of a random ranking is above 0: the first k of a balanced gallery are not exactly
+        balanced.
+        """
+        rng = np.random.default_rng(self.seed)
+        n = len(self.codes)
+        k = max(self.k)
+        # There `Generator.choice` samples k rows without an array of n.
+        takes_few = n > 10_000 and n > 50 * k
+        size = max(1, _BLOCK // (k if takes_few else n))
+        parts = []
+        for start in range(0, self.resamples, size):
+            b = min(size, self.resamples - start)
+            if takes_few:
+                groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
+            else:
+                groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
+            parts.append(self.measure(groups, self.own_shares))
+        return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}
+
+    def warn_if_uneven(self, k: int, bare: float, chance: float) -> None:
+        """Warn that random rankings are more skewed than the model's, so that the gallery is the
+        skew.
+
+        bare, chance: MaxSkew@k of the model without a method, and of random rankings.
+        """
+        if not self.other_prior or chance <= bare:
+            return
+        warn(
+            f"MaxSkew@{k}: a random ranking of this gallery has {chance:.3f}, the model {bare:.3f}."
+            f" The gallery itself is the skew ({counted(self.size_of_group)}): no edit of texts"
+            " mends that. Measure on as many images of each group, or against the gallery's own"
+            " shares (prior='dataset').",
+            SuspectInputWarning,
+        )
+
+
+def _joined(blocks: Sequence[Sequence[Skews]]) -> Skews:
+    """Return metric -> values (q, 1 + resamples) from blocks of resamples of each query."""
+    joined: Skews = {}
+    for metric in blocks[0][0]:
+        queries = zip(*blocks, strict=True)
+        joined[metric] = np.block([[part[metric] for part in query] for query in queries])
+    return joined
+
+
+def counted(sizes: Mapping[str, int]) -> str:
+    """Write numbers of images: "700 male, 300 female"."""
+    return ", ".join(f"{size:,} {name}" for name, size in sizes.items())

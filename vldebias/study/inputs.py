@@ -1,0 +1,365 @@
+"""Open what tasks measure, each input once, by name: models, texts, image features and edits.
+
+Python gives inputs as objects (`vldebias.evaluate`), a suite names splits of data sets, and the
+command line has flags. `Inputs` makes one mapping of the three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from vldebias.data.cache import embed_images
+from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
+from vldebias.data.rows import Shards, digest_of, is_pattern
+from vldebias.data.sources import list_data, open_data
+from vldebias.data.tables import Labels
+from vldebias.edits.edit import Edit
+from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.hosts import Host, TextTable
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.host import TEXT
+from vldebias.hosts.loading import Loaded, load_host, text_host
+from vldebias.methods import load_edit
+from vldebias.miniature import open_world
+from vldebias.miniature.words import WORLDS
+from vldebias.options import Options
+from vldebias.progress import SILENT, Progress
+from vldebias.schema import Strict
+
+if TYPE_CHECKING:
+    from vldebias.study.task import Task
+
+SPLITS = ("images", "reference", "train", "val")
+ALWAYS = ("texts", "edits", "progress")  # opened without a source of that name
+
+
+class Data(Strict):
+    """Name images in a suite: a name of `vldebias eval data`, a split of it, and options of its
+    reader.
+
+    The worlds "birds" and "portraits" ship with the package; everything else lies under `root`, by
+    default --data-root.
+    """
+
+    name: str
+    split: str = "test"
+    options: dict[str, Any] = Field(default_factory=dict)
+    root: Path | None = None
+
+
+class FeatureFile(NamedTuple):
+    """Hold what a file of features has."""
+
+    images: Embeddings
+    texts: dict[str, Any] | None  # prompt -> embedding, where the file has some
+
+
+class Inputs(Mapping[str, Any]):
+    """Open inputs of tasks by name, each when it is first asked for.
+
+    - "images", "reference", "train" and "val" are `Embeddings`, with their labels.
+    - "model" and "pipeline" are `Loaded`.
+    - "texts" is the host that embeds prompts; "edits" are those that were fitted before.
+    - Every other name is what was given by that name.
+
+    Args:
+        options: files and names of models, as the flags of the command line have them.
+        sources: name -> object, array, file, folder, name of a data set or `Data`. They go before
+            what the options name.
+        needs: what the suite asks of the user, for messages.
+        split: the part of a data set that is named by a text alone.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        sources: Mapping[str, Any] | None = None,
+        *,
+        needs: str = "nothing",
+        progress: Progress = SILENT,
+        split: str = "test",
+    ) -> None:
+        named = {name: getattr(options, name) for name in ("model", "pipeline", "reference")}
+        chosen = {**named, **(sources or {})}
+        self.options = options
+        self.sources = {name: source for name, source in chosen.items() if source is not None}
+        self.needs = needs
+        self.progress = progress
+        self.split = split
+        self._opened: dict[Any, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.open(name, self.sources.get(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.sources, *ALWAYS]))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def of_task(self, task: Task) -> dict[str, Any]:
+        """Return name -> input of a task: what it prepares itself, and what its `measure` takes.
+
+        What was opened for another task is not opened again.
+        """
+        sources = {**task.splits(), **self.sources}
+        opened = dict(task.prepare(self))
+        for name in task.input_names():
+            if name not in opened and (name in sources or name in ALWAYS):
+                opened[name] = self.open(name, sources.get(name))
+        return opened
+
+    def open(self, name: str, source: Any) -> Any:
+        """Return an input by its name, opened from a source as `Inputs` says."""
+        if name in SPLITS:
+            return self.embedded(name, source)
+        if name in ("model", "pipeline", *ALWAYS):
+            return getattr(self, name)
+        return source
+
+    @property
+    def model(self) -> Loaded:
+        """Return the image-text model; raise InvalidInputError where there is none."""
+        return self.load(self.sources.get("model"), self.options.pretrained)
+
+    @cached_property
+    def pipeline(self) -> Loaded:
+        """Return the text-to-image pipeline; raise InvalidInputError where there is none."""
+        source = self.sources.get("pipeline")
+        loaded = self.load(source, kind="pipeline")
+        is_ours = isinstance(source, (str, Loaded))
+        if is_ours and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
+            # Convolutions run faster so on a CPU.
+            loaded.host.unet.to(memory_format=need("torch").channels_last)
+        return loaded
+
+    def load(self, source: Any, pretrained: str | None = None, kind: str = "model") -> Loaded:
+        """Return a model, or of the kind "pipeline" a pipeline; a name is loaded once.
+
+        Raises:
+            InvalidInputError: source is None.
+        """
+        if source is None:
+            raise InvalidInputError(
+                f"{kind}: expected one, got none; this suite needs {self.needs}"
+            )
+        if isinstance(source, Loaded):
+            return source
+        if not isinstance(source, str):
+            return Loaded(source, "", self.sources.get("tokenizer"))
+        key = kind, source, pretrained
+        if key not in self._opened:
+            place: dict[str, Any] = {"device": self.options.device, "dtype": self.options.dtype}
+            with self.progress.bar(f"loading {source}"):
+                self._opened[key] = load_host(pretrained=pretrained, **{kind: source}, **place)
+        return self._opened[key]
+
+    @cached_property
+    def texts(self) -> Host:
+        """Return what embeds prompts, without any attachment: the user's files, else the model."""
+        file = self.options.texts or self.options.embeddings
+        rows = None
+        if self.options.texts is not None:
+            rows = load_texts(self.options.texts)
+        elif self.options.embeddings is not None:
+            rows = self._feature_file.texts
+        if rows is None or file is None:
+            return text_host(self.model.host, self.model.tokenizer)
+        return TextTable(rows, self.options.model or file.name)
+
+    @cached_property
+    def edits(self) -> dict[str, Edit]:
+        """Return name -> edit that was fitted before: from Python, or by the name of its folder."""
+        edits: dict[str, Edit] = dict(self.sources.get("edits", {}))
+        for path in self.options.projections:
+            saved = load_edit(path)
+            edit_of_role = saved if isinstance(saved, dict) else {TEXT: saved}
+            if TEXT not in edit_of_role:
+                raise InvalidInputError(
+                    f"{path}: got edits of {sorted(edit_of_role)}; expected one of {TEXT!r}"
+                )
+            edits[path.resolve().name] = edit_of_role[TEXT]
+        return edits
+
+    def embedded(self, name: str, source: Any = None) -> Any:
+        """Return the `Embeddings` of a split, embedded once, with its labels and the user's unknown
+        values.
+
+        Args:
+            name: "images", "reference", "train" or "val".
+            source: what to open; None: what was given by this name.
+
+        Returns:
+            The embeddings; None where nothing names the split, and of "train" and "val" where the
+            user's file of features lacks it.
+        """
+        source = self.sources.get(name, source)
+        key = name, source.model_dump_json() if isinstance(source, Data) else None
+        if key not in self._opened:
+            images = self._open_split(name, source)
+            self._opened[key] = None if images is None else self._with_labels(name, images)
+        return self._opened[key]
+
+    def _with_labels(self, name: str, images: Embeddings | ImageData) -> Embeddings:
+        """Return embeddings of images, with the labels that were given for them."""
+        rows = self._embed(name, images) if isinstance(images, ImageData) else images
+        role = "labels" if name == "images" else f"{name}_labels"
+        labels = Embeddings.of(rows.features, self.sources.get(role, {})).labels
+        rows = replace(rows, labels={**rows.labels, **labels})
+        return rows.without(self.options.unknown)
+
+    def _embed(self, name: str, images: ImageData) -> Embeddings:
+        """Return the features that the model gives for images, from the cache where it has them."""
+        model = self.model
+        if model.preprocess is None:
+            raise InvalidInputError(
+                f"{name}: got a folder or a data set and a model without its preprocessing; give"
+                " the model by name, or from `vldebias.load_host`, or give features (n, d)"
+            )
+        encoder = image_encoder(model.host, model.preprocess, name=model.name)
+        rows = embed_images(images, encoder, self.options.cache, progress=self.progress)
+        skipped = [str(image) for image in rows.about.get("skipped") or ()]
+        if skipped:
+            self.progress.say(
+                f"{name}: {len(skipped)} images cannot be read and are left out, such as"
+                f" {'; '.join(skipped[:3])}"
+            )
+        return rows
+
+    def _open_split(self, name: str, source: Any) -> Embeddings | ImageData | None:
+        """Return what a split is: objects and arrays, a file, a folder, or a part of a data set."""
+        if source is None and name == "images":
+            raise InvalidInputError(
+                "images: expected features (n, d), a file, a folder or a data set, got none"
+            )
+        if source is None or isinstance(source, (Embeddings, ImageData)):
+            return source
+        if isinstance(source, Data):
+            return self._limited(self._split_of_suite(source, is_optional=name in ("train", "val")))
+        if not isinstance(source, (str, Path)):
+            return _of_array(name, source)
+        if Path(source).suffix in (".npz", ".npy") or is_pattern(source):
+            return _of_file(Path(source)).images
+        if Path(source).is_dir():
+            return _of_folder(Path(source))
+        names = [*WORLDS, *list_data()]
+        if str(source) not in names:
+            raise InvalidInputError(
+                f"{name}: got {str(source)!r}; expected a folder, a file of features or one of"
+                f" {', '.join(names)}; {did_you_mean(source, names)}"
+            )
+        split = "train" if name == "train" else self.split
+        return open_split(str(source), self.options.data_root, split, {})
+
+    def _split_of_suite(self, data: Data, *, is_optional: bool) -> Any:
+        """Return a split of the user's file of features, else of the data set that a suite names.
+
+        None: the user's file has no such split, and it may be left out.
+        """
+        file = self.options.embeddings
+        if file is None:
+            root = data.root or self.options.data_root
+            with self.progress.bar(f"opening {data.name} {data.split}"):
+                return open_split(data.name, root, data.split, data.options)
+        rows = self._feature_file.images
+        splits = rows.labels.get("split")
+        if splits is not None and data.split in splits.names:
+            return rows.picked(splits.codes == splits.names.index(data.split))
+        if is_optional:
+            return None
+        if splits is not None:
+            raise InvalidInputError(
+                f'{file}: got {list(splits.names)} in the column "split"; expected'
+                f" {data.split!r} among them"
+            )
+        # Without this column the file is what is measured.
+        return rows
+
+    def _limited(self, images: Any) -> Any:
+        """Return at most as many images as the user's limit, always the same ones."""
+        if images is None:
+            return None
+        selected = np.random.default_rng(0).permutation(len(images))[: self.options.limit]
+        if len(selected) == len(images):
+            return images
+        if isinstance(images, Embeddings):
+            return images.picked(np.sort(selected))
+        return images[np.sort(selected)]
+
+    @cached_property
+    def _feature_file(self) -> FeatureFile:
+        """The user's file of features, opened once."""
+        return _of_file(self.options.embeddings or Path(), self.options.table)
+
+
+def open_split(
+    name: str, root: Path | str | None, split: str | None, options: Mapping[str, Any]
+) -> ImageData:
+    """Open a split of a data set by name.
+
+    Args:
+        name: a world of the package, "birds" or "portraits", or a name of `vldebias eval data`.
+        root: the folder below which everything else lies.
+        split: such as "test"; None: the one to measure on.
+        options: of the reader of the data set.
+
+    Raises:
+        InvalidInputError: an option that a world does not have, or a data set that can only be read
+            from front to back.
+    """
+    if name in WORLDS:
+        unknown = sorted(set(options) - {"n", "start"})
+        if unknown:
+            raise InvalidInputError(
+                f"{name}: got the options {', '.join(unknown)}; expected n and start"
+            )
+        return open_world(name, split=split or "test", **options)
+    opened = open_data(name, root, split, **options)
+    if not isinstance(opened, ImageData):
+        raise InvalidInputError(
+            f"{name}: got a stream; expected images in any order: open them without streaming"
+        )
+    return opened
+
+
+def _of_array(name: str, array: Any) -> Embeddings:
+    """Return the embeddings of an array, with a digest of their numbers."""
+    rows = Embeddings.of(array)
+    if not len(rows):
+        raise InvalidInputError(
+            f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
+        )
+    features = rows.features
+    shards = features if isinstance(features, Shards) else Shards([features])
+    return replace(rows, about={"data": "given", "digest": shards.digest()})
+
+
+def _of_folder(folder: Path) -> ImageData:
+    """Return the pictures below a folder; the folders directly below it are the column "folder"."""
+    suffixes = set(need("PIL.Image").registered_extensions())
+    below = [file for file in folder.rglob("*") if file.suffix.lower() in suffixes]
+    files = sorted(file.relative_to(folder) for file in below)
+    if not files:
+        raise InvalidInputError(f"{folder}: got no pictures; expected files such as .png or .jpg")
+    labels = []
+    for file in files:
+        is_in_folder = len(file.parts) > 1
+        labels.append(file.parts[0] if is_in_folder else "")
+    names = [file.as_posix() for file in files]
+    return file_images(folder.name, "all", folder, names, {"folder": Labels.of(labels)})
+
+
+def _of_file(path: Path, table: Path | None = None) -> FeatureFile:
+    """Return embeddings of a file or of shards, with their digest in the place of their path."""
+    embeddings, texts = open_embeddings(path, table=table)
+    about = {name: value for name, value in embeddings.about.items() if name != "file"}
+    about = {"data": path.name, **about, "digest": digest_of(path)}
+    return FeatureFile(replace(embeddings, about=about), texts)

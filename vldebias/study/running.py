@@ -1,0 +1,265 @@
+"""Run a suite with files, and resume it task by task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError
+
+import vldebias
+from vldebias.data import Embeddings, digest_of, processes
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.files import only_writer, write_atomically
+from vldebias.hosts import Host, TextTable, resolve
+from vldebias.hosts.loading import Loaded
+from vldebias.measure.page import render
+from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.strip import write_strip
+from vldebias.methods import METHODS
+from vldebias.miniature.words import WORLDS
+from vldebias.options import Options
+from vldebias.pictures import write_png
+from vldebias.progress import SILENT, Progress
+from vldebias.schema import file_slug
+from vldebias.study.inputs import Inputs
+from vldebias.study.manifest import PAGE, RESULT, write_manifest
+from vldebias.study.suite import Suite, load_suite
+from vldebias.study.task import Task
+
+
+class Finished(BaseModel, extra="forbid"):
+    """Hold what one task gave, as stored in <out>/tasks/; key: see `key_of`."""
+
+    key: str
+    parts: list[tuple[TaskProvenance, list[Measurement]]]
+    seconds: float
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """Return what a file holds; None where there is none, or one of another version."""
+        with suppress(FileNotFoundError, ValidationError):
+            return cls.model_validate_json(path.read_bytes())
+        return None
+
+
+def run_suite(
+    suite: Suite | str | Path,
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    console: Any = None,
+    only: Sequence[str] = (),
+    loaded: Loaded | None = None,
+) -> Result:
+    """Measure every task of a suite and write result.json, pictures and index.html into
+    `options.out`.
+
+    result.json is written after every task. A second run reuses each task that a run before has
+    finished with the same settings, prompts, weights and data, and says so; image features and
+    generated images are resumed even inside a task. An interrupted run keeps all of it, with a page
+    about the finished tasks.
+
+    Args:
+        suite: a name, a path, or from `load_suite`.
+        options: what the user brings; by default the folder "vldebias-<suite>" and nothing else.
+        progress: where it shows how far it is; default: on stderr. console: a rich console for it.
+        only: names of tasks; none: all of them.
+        loaded: the model or pipeline that the options name, if it is loaded already.
+
+    Raises:
+        InvalidInputError: something that the suite needs is lacking, or another run writes there.
+    """
+    if not isinstance(suite, Suite):
+        suite = load_suite(suite)
+    options = _complete_options(suite, options or Options(out=Path(f"vldebias-{suite.name}")))
+    suite = _with_chosen_tasks(suite, options, only)
+
+    # Of several processes the first alone writes and says how far it is.
+    is_first = processes().rank == 0
+    shown = progress or Progress(console) if is_first else SILENT
+    with shown, _writing(options.out, shown, is_first):
+        sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
+        inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
+        if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
+            # All prompts that the user's file lacks are named at once.
+            inputs.texts.embed(suite.texts())
+        done: list[Finished] = []
+        result = _result_of(suite, done)
+        try:
+            for task in suite.tasks:
+                done.append(_finish(inputs, suite, task, is_first))
+                result = _result_of(suite, done)
+                if is_first:
+                    result.write(options.out / RESULT)
+        finally:
+            if result.rows and is_first:
+                render(result, options.out / PAGE, beside=options.out)
+                write_manifest(options.out)
+    return result
+
+
+def _complete_options(suite: Suite, options: Options) -> Options:
+    """Return the options with the suite's own weights where the user names none, and a GPU."""
+    if options.device == "cuda" and "LOCAL_RANK" in os.environ:
+        # Each of several processes has a GPU to itself.
+        options = replace(options, device=f"cuda:{os.environ['LOCAL_RANK']}")
+    if suite.host is None:
+        return options
+    model = options.model
+    if model is None and options.embeddings is None:
+        model = suite.host
+    return replace(options, model=model, pipeline=options.pipeline or suite.host)
+
+
+def _with_chosen_tasks(suite: Suite, options: Options, only: Sequence[str]) -> Suite:
+    """Return the suite with the tasks that the user names, and the user's choices in them."""
+    names = [task.name for task in suite.tasks]
+    for name in only:
+        if name not in names:
+            raise InvalidInputError(
+                f"{suite.name}: got task {name!r}; expected one of {', '.join(names)};"
+                f" {did_you_mean(name, names)}"
+            )
+    chosen = [task for task in suite.tasks if not only or task.name in only]
+    tasks = tuple(task.with_options(options) for task in chosen)
+    return suite.model_copy(update={"tasks": tasks})
+
+
+@contextmanager
+def _writing(folder: Path, progress: Progress, is_first: bool) -> Iterator[None]:
+    """Hold the lock of a folder in the process that writes there."""
+    if not is_first:
+        yield
+        return
+    with only_writer(folder, progress.say):
+        yield
+
+
+def _result_of(suite: Suite, done: Sequence[Finished]) -> Result:
+    """Return the result of the tasks that are done."""
+    parts = []
+    seconds = 0.0
+    for finished in done:
+        parts += [TaskResult(*part) for part in finished.parts]
+        seconds += finished.seconds
+    return Result.of(suite.name, parts, seconds=round(seconds, 1))
+
+
+def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finished:
+    """Return what a run before has finished, if nothing it depends on has changed; else measure
+    now."""
+    start = time.monotonic()
+    folder = inputs.options.out
+    path = folder / "tasks" / f"{file_slug(task.name)}.json"
+    opened = inputs.of_task(task)
+    key = key_of(task, inputs.options, opened)
+    kept = Finished.read(path)
+    if kept is not None and kept.key == key and not inputs.options.fresh:
+        inputs.progress.say(
+            f"{task.name}: reused from an earlier run; to measure it again, delete {path}"
+        )
+        return kept
+
+    parts = []
+    for part in _measure(task, opened, is_first):
+        if is_first:
+            _write_pictures(part, suite, folder)
+        about = _as_shown(part.provenance, task, inputs.options.pipeline)
+        parts.append((about, part.rows))
+    seconds = round(time.monotonic() - start, 1)
+    content = Finished(key=key, parts=parts, seconds=seconds).model_dump_json(indent=1) + "\n"
+    if is_first:
+        write_atomically(path, content)
+    inputs.progress.say(f"{task.name}: done in {seconds:.0f} s")
+    # As a later run will read it: tuples in settings become lists.
+    return Finished.model_validate_json(content)
+
+
+def _measure(task: Task, opened: Mapping[str, Any], is_first: bool) -> list[TaskResult]:
+    """Return what a task measures; one warning of each kind is shown, as a sweep gives dozens."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parts = task.measured(opened)
+    if is_first:
+        shown = set()
+        for warning in caught:
+            if warning.category not in shown:
+                shown.add(warning.category)
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+    return parts
+
+
+def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
+    """Write the pictures and strips of a result beside the page."""
+    metadata = {"run": suite.name, "task": part.provenance.task}
+    for stem, (caption, plot) in part.pictures.items():
+        path = folder / f"{file_slug(stem)}.png"
+        write_png(plot, path, {**metadata, "caption": caption}, small=True)
+    for stem, strip in part.strips.items():
+        write_strip(strip, folder / f"{file_slug(stem)}.png", metadata)
+
+
+def _as_shown(about: TaskProvenance, task: Task, pipeline: str | None) -> TaskProvenance:
+    """Return what a task was measured with, and what pages show of it.
+
+    These are the titles, the name that the user gave the pipeline, the colour of each method, and
+    whether the pictures are those of the miniature world.
+    """
+    model = about.model
+    if about.split == "generated" and pipeline is not None and pipeline not in about.model:
+        model = f"{pipeline} ({about.model})"
+    methods = {}
+    for name, facts in about.methods.items():
+        methods[name] = {**facts, "color": METHODS[name].color} if name in METHODS else facts
+    first_of_split = about.split.split(" ")[0]
+    is_miniature = first_of_split in WORLDS or model.split(" ")[0] == "miniature"
+    update = {
+        "title": f"{task.title}: {about.title}" if about.title else task.title,
+        "model": model,
+        "methods": methods,
+        "is_miniature": is_miniature,
+    }
+    return about.model_copy(update=update)
+
+
+def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:
+    """Return a hash of what figures depend on; a restarted run reuses what a run before has
+    measured with it."""
+    files = [options.table, options.texts, options.reference, *options.labels]
+    for folder in options.projections:
+        files += sorted(folder.rglob("*.safetensors"))
+    content = [
+        task.model_dump(mode="json"),
+        inputs,
+        [file and digest_of(file) for file in files],
+        options.limit,
+        options.unknown,
+        vldebias.__version__,
+    ]
+    text = json.dumps(content, sort_keys=True, default=_mark)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _mark(value: Any) -> Any:
+    """Return what identifies an input: the digest of data, or the fingerprint of weights."""
+    if isinstance(value, Embeddings):
+        # The name of the cache's folder is a hash of encoder and images.
+        return {**value.about, "source": None, "cache": Path(value.about.get("cache", "")).name}
+    if isinstance(value, Path):
+        return digest_of(value) if value.is_file() else None
+    if isinstance(value, Loaded):
+        value = resolve(value.host, tokenizer=value.tokenizer)
+    if isinstance(value, Host):
+        return value.weights or getattr(value, "digest", None)
+    return getattr(value, "fingerprint", None)

@@ -1,0 +1,84 @@
+"""Read suites: tasks in a YAML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SerializeAsAny, ValidationError, model_validator
+
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.files import explain, packaged, read_yaml
+from vldebias.schema import Name, Strict, one_of
+from vldebias.study.task import TASKS, Task
+
+AnyTask = Annotated[SerializeAsAny[Task], one_of(TASKS, "task")]
+
+
+class Suite(Strict):
+    """Hold the content of one YAML file.
+
+    needs: what the user has to provide, for `eval list` and for messages.
+    host: weights that are used unless the command line names others: "miniature" for the embedded
+        world.
+    headline: (task, metric) of the rows that the terminal shows; all wholes where there are none.
+    """
+
+    name: Name
+    title: str
+    description: str
+    source: str
+    needs: str
+    host: Literal["miniature"] | None = None
+    headline: tuple[tuple[str, str], ...] = ()
+    tasks: Annotated[tuple[AnyTask, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> Suite:
+        names = set()
+        for task in self.tasks:
+            if task.name in names:
+                raise ValueError(f"got two tasks with the name {task.name!r}; rename one of them")
+            names.add(task.name)
+            task.check_sources(task.splits())
+        return self
+
+    def texts(self) -> tuple[str, ...]:
+        """Return every prompt that an image-text model embeds for the suite."""
+        texts: dict[str, None] = {}
+        for task in self.tasks:
+            texts |= dict.fromkeys(task.texts())
+        return tuple(texts)
+
+
+def load_suite(name_or_path: str | Path) -> Suite:
+    """Return a suite by name, or from a YAML file.
+
+    Raises:
+        InvalidInputError: no such suite, or a key that does not follow the schema, by its name.
+    """
+    path = suite_path(name_or_path)
+    try:
+        return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
+    except ValidationError as error:
+        raise InvalidInputError(f"{path}: {explain(error)}") from error
+
+
+def suite_path(name_or_path: str | Path) -> Path:
+    """Return the file of a suite: a Path or a text with a folder or .yaml is a path; a name is
+    looked up.
+
+    Raises:
+        InvalidInputError: no suite has this name.
+    """
+    path = Path(name_or_path)
+    is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")
+    if is_path or len(path.parts) > 1:
+        return path.expanduser()
+    file_of_suite = packaged("suites")
+    if name_or_path not in file_of_suite:
+        raise InvalidInputError(
+            f"got the suite {name_or_path!r}; expected one of {', '.join(file_of_suite)}, or a"
+            f" .yaml file; {did_you_mean(name_or_path, file_of_suite)}"
+        )
+    return file_of_suite[name_or_path]

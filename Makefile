@@ -4,7 +4,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 PINNED := --constraint .ci/constraints.txt --editable '.[all,dev,docs]'  # by uv, in a tenth of the time; by pip where uv finds no registry
 
-.PHONY: quickstart test test-plain bench test-slow docs lint types results wheel clean
+# Libraries of search and clients of image services are no dependencies: they have a place of their own.
+BESIDE := .venv-integrations
+SEARCHED := --requirement .ci/integrations.txt --editable '.[eval,serve]' pytest pytest-xdist hypothesis
+
+.PHONY: quickstart test test-plain test-integrations bench test-slow docs lint types results wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after
 	$(BIN)/vldebias quickstart
@@ -17,6 +21,10 @@ test-plain: $(READY)  ## the same tests on one thread with the plainest instruct
 
 test-slow: $(READY)  ## the longer tests
 	$(BIN)/python -m pytest -m slow -n auto --dist loadfile
+
+test-integrations: $(BESIDE)/.ready  ## queries of faiss, qdrant, chroma, LangChain and others, and the real openai client
+	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=. \
+		$(BESIDE)/bin/python -m pytest -q -W default -p no:cacheprovider tests/integrations
 
 bench: $(READY)  ## what users wait for, against what they would use instead, in minutes
 	$(BIN)/python -m eval.benchmarks.speed
@@ -45,5 +53,11 @@ $(READY): pyproject.toml .ci/constraints.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python $(PINNED) || $(BIN)/pip install --quiet $(PINNED)
 	touch $@
 
+$(BESIDE)/.ready: pyproject.toml .ci/integrations.txt
+	$(PYTHON) -m venv $(BESIDE)
+	$(BESIDE)/bin/pip install --quiet uv
+	$(BESIDE)/bin/uv pip install --quiet --python $(BESIDE)/bin/python $(SEARCHED) || $(BESIDE)/bin/pip install --quiet $(SEARCHED)
+	touch $@
+
 clean:
-	rm -rf .venv dist build site .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv $(BESIDE) dist build site .pytest_cache .ruff_cache .mypy_cache

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vldebias.methods import Reference, load_edit
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
     from vldebias.prompts.balance import BalancedPrompts, balance_prompts
+    from vldebias.queries import DebiasedQueries, debias_queries
     from vldebias.study import audit, compare, diagnose, evaluate, grid
 
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without
@@ -35,10 +36,13 @@ _HOMES |= {
     "push_to_hub": "edits.hub",
     "CalibratedProjection": "edits.projection",
     "load_host": "hosts.loading",
+    "DebiasedQueries": "queries",
+    "debias_queries": "queries",
 }
 __all__ = ["losses", "methods", "metrics"]
 __all__ += [
     "debias",
+    "debias_queries",
     "fit_projection",
     "fit_projections",
     "fit_shares",
@@ -47,7 +51,14 @@ __all__ += [
     "push_to_hub",
 ]
 __all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]
-__all__ += ["Attachment", "CalibratedProjection", "Reference", "attachment_of", "load_edit"]
+__all__ += [
+    "Attachment",
+    "CalibratedProjection",
+    "DebiasedQueries",
+    "Reference",
+    "attachment_of",
+    "load_edit",
+]
 __all__ += [
     "BalancedPrompts",
     "PromptSet",

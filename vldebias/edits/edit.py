@@ -81,8 +81,13 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
         """Return whether texts are embedded alike, as far as the adapters of both are the same."""
         if not self.same_adapters(other):
             return True  # adapters move the embeddings of texts, and do not make the weights differ
-        for text, other_text in zip(self.texts, other.texts, strict=False):
-            if math.dist(text, other_text) > _TOLERANCE_OF_TEXT * math.hypot(*text):
+        return self.same_texts(other)
+
+    def same_texts(self, other: Fingerprint) -> bool:
+        """Return whether both embed the three texts alike; True if one of them has no texts."""
+        for numbers, other_numbers in zip(self.texts, other.texts, strict=False):
+            distance = math.dist(numbers, other_numbers)
+            if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
                 return False
         return True
 

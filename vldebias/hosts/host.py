@@ -243,12 +243,7 @@ class Host(ABC):
             rows = self.embed(TEXTS, role)
         except InvalidInputError:  # no tokenizer: a fitted edit attaches without one
             return mark
-        generator = torch.Generator().manual_seed(0)
-        directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
-        numbers = rows @ directions / math.sqrt(16)
-        return mark.model_copy(
-            update={"texts": tuple(tuple(round(x, 5) for x in row) for row in numbers.tolist())}
-        )
+        return mark.model_copy(update={"texts": numbers_of(rows)})
 
     @property
     def weights(self) -> dict[str, Any] | None:
@@ -295,6 +290,15 @@ TEXTS = (
     "The old town hall, in winter.",
 )
 """Texts whose embeddings are part of a fingerprint; none of them is about people."""
+
+
+def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
+    """Return products of rows (n, d) float64 with 16 fixed random directions, for a fingerprint."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
+    numbers = rows @ directions / math.sqrt(16)
+    return tuple(tuple(round(number, 5) for number in row) for row in numbers.tolist())
+
 
 # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
 _VALUES = 65536

@@ -1,0 +1,416 @@
+"""`debias_queries`: whatever embeds texts, types and lengths kept, documents untouched, the rule of
+the default."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+import vldebias
+from tests.refusals import refused
+from vldebias.edits.projection import CalibratedProjection
+from vldebias.errors import (
+    AlreadyAttachedError,
+    AutoDeclinedWarning,
+    InvalidInputError,
+    ProjectionMismatchError,
+    SuspectInputWarning,
+    UnsupportedHostError,
+)
+from vldebias.hosts.embedders import EmbeddedTexts, Embedder
+from vldebias.methods import load_edit
+from vldebias.miniature import load_clip
+from vldebias.prompts import load_prompts, make_prompt_set
+
+DIM = 24
+SET = make_prompt_set(
+    "gender",
+    {"male": ["male", "man"], "female": ["female", "woman"]},
+    ["doctor", "nurse", "cook", "pilot", "judge", "baker"],
+)
+QUERIES = ["A photo of a doctor.", "A photo of a female nurse.", "A photo of a pilot."]
+STATED = 1  # the query that names a value
+
+
+def word_vector(word: str, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed * 10_000 + sum(map(ord, word)))
+    return torch.randn(DIM, dtype=torch.float64, generator=generator)
+
+
+def rows_of(texts: Sequence[str], seed: int = 0) -> Tensor:
+    """Return the mean of a random vector for each word, of lengths that differ."""
+    rows = [
+        torch.stack([word_vector(w, seed) for w in text.strip(".").split()]).mean(0)
+        for text in texts
+    ]
+    return torch.stack(rows)
+
+
+def as_lists(texts: Sequence[str]) -> list[list[float]]:
+    return rows_of(texts).tolist()  # type: ignore[no-any-return]
+
+
+def debiased(embed: Any = as_lists, **how: Any) -> vldebias.DebiasedQueries:
+    return vldebias.debias_queries(embed, SET, **{"method": "cali", **how})
+
+
+class LangChain:
+    """Like LangChain's Embeddings; `asks` holds what was asked for, and how."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        self.shift = shift
+        self.asks: list[tuple[str, int]] = []
+
+    def embed_query(self, text: str) -> list[float]:
+        self.asks.append(("query", 1))
+        return (rows_of([text])[0] + self.shift).tolist()  # type: ignore[no-any-return]
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        self.asks.append(("documents", len(texts)))
+        return as_lists(texts)
+
+
+class LlamaIndex:
+    def get_query_embedding(self, query: str) -> list[float]:
+        return as_lists([query])[0]
+
+    def get_text_embedding_batch(self, texts: list[str]) -> list[list[float]]:
+        return as_lists(texts)
+
+
+class Sentences(torch.nn.Module):
+    """Like sentence-transformers: it can be called as well, with tensors."""
+
+    model_name = "sentences-1"
+
+    def encode(self, inputs: list[str]) -> np.ndarray[Any, Any]:
+        return rows_of(inputs).float().numpy()
+
+    def forward(self, tensors: Any) -> Any:
+        raise AssertionError("texts are embedded by encode")
+
+
+class Chroma:
+    """Like chroma's embedding functions: a list of arrays."""
+
+    def embed_query(self, input: list[str]) -> list[np.ndarray[Any, Any]]:
+        return self(input)
+
+    def __call__(self, input: list[str]) -> list[np.ndarray[Any, Any]]:
+        return list(rows_of(input).float().numpy())
+
+
+class Table(dict[str, list[float]]):
+    """A mapping that has every text."""
+
+    def __contains__(self, text: object) -> bool:
+        return True
+
+    def __getitem__(self, text: str) -> list[float]:
+        return as_lists([text])[0]
+
+
+KINDS: tuple[Callable[[], Any], ...] = (
+    lambda: as_lists,
+    lambda: partial(as_lists),
+    LangChain,
+    LlamaIndex,
+    Sentences,
+    Chroma,
+    Table,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_interface_gives_the_same_edit_and_the_same_vectors(kind: Callable[[], Any]) -> None:
+    plain = debiased()
+    queries = debiased(kind())
+    assert torch.allclose(queries.fitted.matrix(), plain.fitted.matrix(), atol=1e-5)
+    expected = np.array(plain.embed(QUERIES))
+    got = np.stack([np.asarray(row) for row in queries.embed(QUERIES)])
+    assert np.allclose(got, expected, atol=1e-5)
+    assert not np.allclose(got[0], as_lists(QUERIES)[0], atol=1e-3)
+
+
+def test_vectors_are_those_of_the_model_that_has_the_edit_attached() -> None:
+    model, _, tokenize = load_clip()
+
+    def embed(texts: list[str]) -> Tensor:
+        with torch.no_grad():
+            return model.encode_text(tokenize(texts))
+
+    plain = embed(QUERIES)
+    queries = vldebias.debias_queries(embed, "gender", method="cali")
+    with vldebias.debias(model, "gender", tokenizer=tokenize, method="cali") as attached:
+        expected = embed(QUERIES)
+    got = queries.embed(QUERIES)
+    assert torch.allclose(normalize(got, dim=1), normalize(expected, dim=1), atol=1e-5)
+    assert torch.allclose(got.norm(dim=1), plain.norm(dim=1), rtol=1e-5)
+    assert torch.equal(got[STATED], plain[STATED])
+    # An edit that was fitted on the model itself serves its vectors as well.
+    again = vldebias.debias_queries(embed, attached.projections["joint"])
+    assert torch.allclose(again.embed(QUERIES), got, atol=1e-5)
+
+
+def forms() -> dict[str, Any]:
+    rows = rows_of(QUERIES)
+    read_only = rows.float().numpy()
+    read_only.setflags(write=False)
+    return {
+        "lists": rows.tolist(),
+        "float64": rows.numpy(),
+        "float32": rows.float().numpy(),
+        "float16": rows.half().numpy(),
+        "read-only": read_only,
+        "reversed": rows.float().numpy()[::-1][::-1],
+        "big-endian": rows.numpy().astype(">f4"),
+        "tensor": rows.float(),
+        "half": rows.half(),
+        "bfloat16": rows.bfloat16(),
+        "arrays": list(rows.float().numpy()),
+        "tensors": list(rows.float()),
+    }
+
+
+def plain_row(vector: Any) -> Tensor:
+    array = vector.float() if isinstance(vector, Tensor) else vector
+    return torch.tensor(np.asarray(array).tolist(), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", forms())
+def test_forms_precisions_and_lengths_are_kept(name: str) -> None:
+    vectors = forms()[name]
+    queries = debiased()
+    edited = queries.edit(vectors, QUERIES)
+    assert type(edited) is type(vectors)
+    assert type(edited[0]) is type(vectors[0])
+    assert getattr(edited, "dtype", None) == getattr(vectors, "dtype", None)
+    before = torch.stack([plain_row(row) for row in vectors])
+    after = torch.stack([plain_row(row) for row in edited])
+    assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
+    assert torch.equal(after[STATED], before[STATED])
+    assert not torch.allclose(after[0], before[0], atol=1e-2)
+    one = queries.edit(vectors[0], QUERIES[0])
+    assert np.shape(one) == (DIM,)
+    assert torch.allclose(plain_row(one), after[0], atol=1e-2)
+
+
+def test_one_text_gives_one_vector_and_none_gives_none() -> None:
+    queries = debiased()
+    assert np.allclose(queries.embed(QUERIES[0]), queries.embed(QUERIES)[0])
+    assert debiased(lambda texts: [] if not texts else as_lists(texts)).embed([]) == []
+
+
+def test_strength_scales_and_nothing_is_changed_at_zero() -> None:
+    queries = debiased(strength=0.0)
+    assert queries.embed(QUERIES) == as_lists(QUERIES)
+    queries.strength = 1.0
+    full = np.array(queries.embed(QUERIES))
+    queries.strength = 0.5
+    half = np.array(queries.embed(QUERIES))
+    plain = np.array(as_lists(QUERIES))
+    assert (np.linalg.norm(half - plain, axis=1) <= np.linalg.norm(full - plain, axis=1)).all()
+    with pytest.raises(InvalidInputError, match="strength"):
+        debiased(strength=2)
+
+
+def test_stated_queries_are_edited_only_where_that_is_asked_for() -> None:
+    plain = as_lists(QUERIES)
+    assert debiased().embed(QUERIES)[STATED] == plain[STATED]
+    assert debiased(keep_stated=False).embed(QUERIES)[STATED] != plain[STATED]
+    # Vectors without texts are edited, since they cannot be read.
+    assert debiased().edit(plain)[STATED] != plain[STATED]
+
+
+def test_documents_are_never_edited() -> None:
+    queries = debiased(LangChain())
+    assert queries.embed_documents(QUERIES) == as_lists(QUERIES)
+    assert queries.embed_documents([]) == []
+    assert asyncio.run(queries.aembed_documents(QUERIES)) == as_lists(QUERIES)
+    assert queries.embed_query(QUERIES[0]) == queries.embed(QUERIES[0])
+    assert asyncio.run(queries.aembed_query(QUERIES[0])) == queries.embed_query(QUERIES[0])
+    chroma = debiased(Chroma())
+    assert np.array_equal(chroma(QUERIES), Chroma()(QUERIES))
+    assert all(isinstance(row, np.ndarray) for row in chroma.embed_query(QUERIES))
+
+
+def test_a_service_is_asked_for_each_text_once_in_batches() -> None:
+    asked: list[list[str]] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        asked.append(texts)
+        return as_lists(texts)
+
+    vldebias.debias_queries(embed, load_prompts("gender"), method="cali")
+    texts = [text for batch in asked for text in batch]
+    assert len(texts) == len(set(texts))
+    assert max(map(len, asked)) <= 64
+
+
+def test_langchain_is_asked_in_batches_where_queries_are_embedded_as_documents() -> None:
+    alike = LangChain()
+    debiased(alike)
+    assert [kind for kind, _ in alike.asks].count("query") == 1
+    other = LangChain(shift=0.5)
+    debiased(other)
+    assert [n for kind, n in other.asks if kind == "documents"] == [1]
+
+
+def test_the_default_abstains_with_a_sentence_and_changes_nothing() -> None:
+    jobs = ["cook", "nurse", "doctor", "pilot"]
+    few = make_prompt_set("few", SET.attributes, jobs, test_concepts=["judge", "baker"])
+    with pytest.warns(AutoDeclinedWarning, match="the default attaches no edit"):
+        queries = vldebias.debias_queries(lambda texts: rows_of(texts, seed=4).tolist(), few)
+    assert queries.fitted.method == "default: none"
+    assert "name a method" in repr(queries)
+    assert queries.embed(QUERIES) == rows_of(QUERIES, seed=4).tolist()
+
+
+def test_reference_vectors_are_fitted_to() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = torch.arange(400) % 2
+    people = rows_of(["man", "woman"])[values]
+    vectors = people + 0.2 * torch.randn(400, DIM, dtype=torch.float64, generator=generator)
+    for reference in (vectors, vectors.float().numpy(), vectors.tolist(), list(vectors.split(100))):
+        queries = debiased(reference=reference)
+        assert queries.fitted.method == "cali+equalise"
+        assert queries.fitted.provenance.uses_images
+
+
+def test_saved_edits_are_attached_again_to_the_same_model_alone(tmp_path: Path) -> None:
+    queries = debiased()
+    queries.fitted.save_pretrained(tmp_path)
+    loaded: Any = load_edit(tmp_path)
+    again = vldebias.debias_queries(LangChain(), loaded)
+    assert np.allclose(again.embed(QUERIES), queries.embed(QUERIES))
+    with pytest.raises(ProjectionMismatchError, match="three texts differ"):
+        vldebias.debias_queries(partial(rows_of, seed=1), loaded)
+    with pytest.raises(ProjectionMismatchError, match="has dim 24, and the vectors have 12"):
+        vldebias.debias_queries(lambda texts: rows_of(texts)[:, :12], loaded)
+    with pytest.raises(ProjectionMismatchError, match=r"belongs to space 'diffusers\.sequence'"):
+        vldebias.debias_queries(as_lists, loaded.stamped(space="diffusers.sequence"))
+    with pytest.raises(InvalidInputError, match="leave these out"):
+        vldebias.debias_queries(as_lists, loaded, method="cali")
+    with pytest.warns(SuspectInputWarning, match="holds no embeddings of texts"):
+        vldebias.debias_queries(as_lists, loaded.stamped(fingerprint=None))
+
+
+def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """Return vectors of images of men and women in all jobs, and their gender."""
+    generator = torch.Generator().manual_seed(1)
+    jobs = ["doctor", "nurse", "cook", "pilot", "judge", "baker"]
+    texts = [f"{'man' if i % 2 else 'woman'} {jobs[i // 2 % 6]}" for i in range(n)]
+    noise = torch.randn(n, DIM, dtype=torch.float64, generator=generator)
+    labels = ["male" if i % 2 else "female" for i in range(n)]
+    return (rows_of(texts) + 0.1 * noise).numpy(), labels
+
+
+def test_measure_says_what_it_does_before_it_is_switched_on() -> None:
+    vectors, labels = gallery()
+    queries = debiased()
+    asked = [f"A photo of a {job}." for job in ("doctor", "nurse", "cook", "female pilot")]
+    result = queries.measure(vectors, asked, labels, k=10)
+    assert {row.method for row in result.rows} >= {"none", "debiased"}
+    table = {text: rows_of([text])[0] for text in {*asked, *SET.texts}}
+    expected = vldebias.evaluate(
+        table, vectors, prompts=SET, labels=labels, queries=asked, k=10, methods=["cali"]
+    )
+    for metric in ("max_skew@10", "ndkl@10", "kept@10"):
+        row = result.row("retrieval gender", metric, "debiased")
+        other = expected.row("retrieval gender", metric, "cali")
+        assert row.value == pytest.approx(other.value, abs=1e-9)
+        assert row.interval == pytest.approx(other.interval, abs=1e-9)
+    listed = queries.measure(vectors.tolist(), asked, {"gender": labels}, k=10)
+    assert listed.row("retrieval gender", "ndkl@10", "debiased").value == pytest.approx(
+        result.row("retrieval gender", "ndkl@10", "debiased").value
+    )
+    queries.strength = 0.0
+    same = queries.measure(vectors, asked, labels, k=10)
+    row = same.row("retrieval gender", "max_skew@10", "debiased")
+    assert row.change == (0.0, 0.0, 0.0)
+
+
+@refused(
+    ("gender", "expected a function from a list of texts"),
+    (42, "expected a function"),
+    (dict, "expected a function"),
+    ({}, r"180 of 180 texts are not in the mapping"),
+    (lambda texts: as_lists(texts[1:]), r"63 vectors for 64 texts"),
+    (lambda texts: [[1.0, 2.0], [1.0]] * (len(texts) // 2), "no vectors of one width"),
+    (lambda texts: np.ones((len(texts), 4), dtype=np.int8), "before they are quantised"),
+    (lambda texts: np.ones((len(texts), 4, 4)), r"expected floats \(d,\) or \(n, d\)"),
+    (lambda texts: np.full((len(texts), 4), np.nan), "zero or not finite"),
+    (lambda texts: "vectors", "got str"),
+)
+def test_what_embeds_no_texts_is_refused(embed: Any) -> None:
+    vldebias.debias_queries(embed, "gender", method="cali")
+
+
+def test_models_async_functions_and_debiased_queries_are_refused() -> None:
+    async def embed(texts: list[str]) -> list[list[float]]:
+        return as_lists(texts)
+
+    model, _, _ = load_clip()
+    with pytest.raises(UnsupportedHostError, match=r"vldebias\.debias\(model"):
+        debiased(model)
+    with pytest.raises(UnsupportedHostError, match="async function"):
+        debiased(embed)
+    with pytest.raises(AlreadyAttachedError, match="debiased already"):
+        debiased(debiased())
+    with pytest.raises(InvalidInputError, match="vectors of width 7, and embed gives 24"):
+        debiased(reference=np.ones((10, 7)))
+    edit = debiased().fitted
+    object.__setattr__(edit, "side", "image")
+    with pytest.raises(InvalidInputError, match="an index keeps its own"):
+        vldebias.debias_queries(as_lists, edit)
+
+
+@refused(
+    (rows_of(QUERIES)[:, :5], None, r"expected float embeddings \(\.\.\., 24\)"),
+    (rows_of(QUERIES), QUERIES[:2], "got 2 for 3 vectors"),
+    (rows_of(QUERIES), 5, "expected a text or a list of texts"),
+    (rows_of(QUERIES).long(), None, "expected floats"),
+    (None, None, "got NoneType"),
+    ([QUERIES], None, "no vectors of one width"),
+)
+def test_vectors_that_do_not_fit_are_refused(vectors: Any, texts: Any) -> None:
+    debiased().edit(vectors, texts)
+
+
+@refused(
+    (5, "expected a text"),
+    (b"A doctor", "expected a text"),
+    ([1], "expected a text"),
+    (None, "expected a text"),
+)
+def test_what_is_no_text_is_refused(texts: Any) -> None:
+    debiased().embed(texts)
+
+
+def test_edits_that_read_other_wordings_embed_them() -> None:
+    queries = debiased(method="each-value")
+    vectors = as_lists(QUERIES)
+    edited = queries.embed(QUERIES)
+    wordings = rows_of(["A photo of a male doctor.", "A photo of a female doctor."])
+    mean = normalize(normalize(wordings, dim=1).mean(0), dim=0)
+    cosine = float(mean @ normalize(torch.tensor(edited[0], dtype=torch.float64), dim=0))
+    assert cosine == pytest.approx(1, abs=1e-6)
+    assert edited[STATED] == vectors[STATED]
+    with pytest.raises(InvalidInputError, match="pass texts= to edit"):
+        queries.edit(vectors)
+
+
+def test_names_are_those_of_the_embedder() -> None:
+    host = EmbeddedTexts(Embedder.of(Sentences()))
+    assert (host.name, host.model_id) == ("Sentences", "sentences-1")
+    queries = debiased(Sentences())
+    assert queries.fitted.model_id == "sentences-1"
+    assert isinstance(queries.fitted, CalibratedProjection)
+    assert "Sentences, gender: cali, strength 1" in repr(queries)

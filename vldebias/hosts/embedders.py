@@ -1,0 +1,274 @@
+"""Read functions and objects of other libraries that embed texts: LangChain's, llama-index',
+sentence-transformers', chroma's, plain functions, and mappings from texts to vectors.
+
+No library is imported: an interface is told by the names of its methods.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edits.edit import Edit, Fingerprint
+from vldebias.errors import (
+    InvalidInputError,
+    ProjectionMismatchError,
+    SuspectInputWarning,
+    UnsupportedHostError,
+    warn,
+)
+from vldebias.hosts.host import BATCH, TEXT, TEXTS, Host, numbers_of
+from vldebias.vectors import read_vectors
+
+Embed = Callable[[list[str]], Any]
+SAME = 1e-4  # of their length: embeddings of one text as a query and as a document
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """Hold how texts are embedded.
+
+    Attributes:
+        name: of the function or class, for messages.
+        queries, documents: a list of n texts -> their n vectors, in the form that they come in.
+        single: `queries` asks for one text at a time, so that a service gets a request for each.
+        batch: texts of one call; services have limits.
+        model_id: name of the model, if the object says it.
+    """
+
+    name: str
+    queries: Embed
+    documents: Embed
+    single: bool = False
+    batch: int = BATCH
+    model_id: str | None = None
+
+    @classmethod
+    def of(cls, embed: Any) -> Embedder:
+        """Return how a function, an object of a library or a mapping embeds texts.
+
+        Raises:
+            UnsupportedHostError: a model, which `vldebias.debias` is for, or an async function.
+            InvalidInputError: something that embeds no texts.
+        """
+        if isinstance(embed, Mapping):
+            return _of_mapping(embed)
+        name = getattr(embed, "__qualname__", type(embed).__name__)
+        model_id = getattr(embed, "model_name", None)
+        model_id = model_id if isinstance(model_id, str) else None
+        is_text = isinstance(embed, str | bytes)  # which has a method `encode`
+        for has_interface, methods_of in _INTERFACES:
+            if not is_text and has_interface(embed):
+                queries, documents, single = methods_of(embed)
+                return cls(name, queries, documents, single=single, model_id=model_id)
+        if isinstance(embed, torch.nn.Module):
+            raise UnsupportedHostError(
+                f"embed: got {name}, a model; attach to it with vldebias.debias(model, prompts), or"
+                " pass a function from a list of texts to their vectors"
+            )
+        raise InvalidInputError(
+            f"embed: got {name}; expected a function from a list of texts to their vectors, a"
+            " mapping from text to vector, or an object of LangChain, llama-index,"
+            " sentence-transformers or chroma that embeds texts"
+        )
+
+
+def _has(embed: Any, *names: str) -> bool:
+    """Tell whether an object has all these methods."""
+    return all(callable(getattr(embed, name, None)) for name in names)
+
+
+def _is_langchain(embed: Any) -> bool:
+    return _has(embed, "embed_query", "embed_documents")
+
+
+def _of_langchain(embed: Any) -> tuple[Embed, Embed, bool]:
+    def queries(texts: list[str]) -> list[Any]:
+        return [embed.embed_query(text) for text in texts]
+
+    return queries, embed.embed_documents, True
+
+
+def _is_llama_index(embed: Any) -> bool:
+    return _has(embed, "get_query_embedding", "get_text_embedding_batch")
+
+
+def _of_llama_index(embed: Any) -> tuple[Embed, Embed, bool]:
+    def queries(texts: list[str]) -> list[Any]:
+        return [embed.get_query_embedding(text) for text in texts]
+
+    return queries, embed.get_text_embedding_batch, True
+
+
+def _is_sentence_transformer(embed: Any) -> bool:
+    return _has(embed, "encode")
+
+
+def _of_sentence_transformer(embed: Any) -> tuple[Embed, Embed, bool]:
+    # Before release 5 there was `encode` alone.
+    queries = getattr(embed, "encode_query", embed.encode)
+    documents = getattr(embed, "encode_document", embed.encode)
+    return queries, documents, False
+
+
+def _is_chroma(embed: Any) -> bool:
+    return callable(embed) and _has(embed, "embed_query")
+
+
+def _of_chroma(embed: Any) -> tuple[Embed, Embed, bool]:
+    return embed.embed_query, embed, False
+
+
+def _is_function(embed: Any) -> bool:
+    return callable(embed) and not isinstance(embed, torch.nn.Module | type)
+
+
+def _of_function(embed: Any) -> tuple[Embed, Embed, bool]:
+    called = embed if inspect.isroutine(embed) else type(embed).__call__
+    if inspect.iscoroutinefunction(called):
+        raise UnsupportedHostError(
+            "embed: got an async function; expected one that returns vectors, such as lambda"
+            " texts: asyncio.run(embed(texts))"
+        )
+    return embed, embed, False
+
+
+# The first interface that an object has is taken: a model of sentence-transformers can be called
+# as well, with tensors, and a function of chroma's has `embed_query`, of lists.
+_INTERFACES: tuple[tuple[Callable[[Any], bool], Callable[[Any], tuple[Embed, Embed, bool]]], ...]
+_INTERFACES = (
+    (_is_langchain, _of_langchain),
+    (_is_llama_index, _of_llama_index),
+    (_is_sentence_transformer, _of_sentence_transformer),
+    (_is_chroma, _of_chroma),
+    (_is_function, _of_function),
+)
+
+
+def _of_mapping(vectors: Mapping[str, Any]) -> Embedder:
+    """Return how a mapping from text to vector embeds the texts that it has."""
+
+    def look_up(texts: list[str]) -> list[Any]:
+        missing = [text for text in texts if text not in vectors]
+        if missing:
+            raise InvalidInputError(
+                f"embed: {len(missing)} of {len(texts)} texts are not in the mapping, such as"
+                f" {missing[:3]}; add their vectors, or pass a function that embeds texts"
+            )
+        return [vectors[text] for text in texts]
+
+    everything = max(len(vectors), 1)  # so that all missing texts are named at once
+    return Embedder("mapping", look_up, look_up, batch=max(everything, BATCH**2))
+
+
+class EmbeddedTexts(Host):
+    """Serve what an `Embedder` gives for queries: for fitting and measuring; nothing can be
+    attached.
+
+    Texts are asked for when a method needs them, each once, in batches.
+    """
+
+    name, library = "function that embeds texts", "function"
+    roles = (TEXT,)
+    exclusive_modules = ()
+
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
+        self.name = embedder.name
+        self.model_id = embedder.model_id
+        self._embed: Embed | None = None
+
+    def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
+        """Return the rows of prompts at length 1, as queries.
+
+        Raises:
+            InvalidInputError: not a vector for each text, vectors of several widths, or vectors
+                that are zero or not finite.
+        """
+        different = list(dict.fromkeys(prompts))
+        rows = torch.cat(list(self._batches(different)))
+        bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
+        if bad:
+            raise InvalidInputError(
+                f"embed: {bad} of {len(rows)} texts have vectors that are zero or not finite"
+            )
+        unit = normalize(rows, dim=1)
+        return {(role, text): row for text, row in zip(different, unit, strict=True)}
+
+    def fingerprint(self, role: str | None = None) -> Fingerprint | None:
+        """Return numbers of the embeddings of three texts; None for a mapping that lacks them.
+
+        There are no weights to read, so the texts alone tell one model from another.
+        """
+        try:
+            rows = self.embed(TEXTS, TEXT)
+        except InvalidInputError:
+            return None
+        width = rows.shape[1]
+        return Fingerprint(
+            structure="embeddings of texts",
+            tensors=((float(width), 0.0),),
+            texts=numbers_of(rows),
+        )
+
+    def check(self, role: str, edit: Edit) -> None:
+        """Refuse an edit that was fitted for another width, tensor or model.
+
+        An edit that was fitted on the model itself is welcome: the embeddings of three texts tell
+        whether the vectors are that model's.
+        """
+        origin = edit.provenance
+        if edit.dim != self.dim(role):
+            why = f"has dim {edit.dim}, and the vectors have {self.dim(role)}"
+        elif edit.space is not None and not edit.space.endswith(f".{role}"):
+            why = f"belongs to space {edit.space!r}, not to embeddings of whole texts"
+        elif not _texts_match(origin.fingerprint, self.fingerprint()):
+            why = f"was fitted on another model ({edit.model_id or 'unnamed'}): three texts differ"
+        elif origin.fingerprint is None or not origin.fingerprint.texts:
+            warn(
+                f"{self.name}: the edit holds no embeddings of texts, so it cannot be checked that"
+                " it is of this model; fit it with vldebias.debias_queries(embed, prompts)",
+                SuspectInputWarning,
+            )
+            return
+        else:
+            return
+        raise ProjectionMismatchError(
+            f"{self.name}: the edit {why}; fit it again with vldebias.debias_queries(embed,"
+            " prompts)"
+        )
+
+    def _batches(self, texts: list[str]) -> Iterator[Tensor]:
+        """Yield the vectors of texts as float64 rows on the CPU, batch after batch."""
+        if self._embed is None:
+            self._embed = _for_batches(self.embedder)
+        for start in range(0, len(texts), self.embedder.batch):
+            batch = texts[start : start + self.embedder.batch]
+            read = read_vectors(self._embed(batch), "embed", expected=len(batch))
+            yield read.rows.detach().cpu().double()
+
+
+def _for_batches(embedder: Embedder) -> Embed:
+    """Return what embeds many queries: documents, where these are embedded as queries are and
+    queries go one at a time."""
+    if not embedder.single:
+        return embedder.queries
+    as_query = read_vectors(embedder.queries([TEXTS[0]]), "embed", expected=1).rows
+    as_document = read_vectors(embedder.documents([TEXTS[0]]), "embed", expected=1).rows
+    is_alike = as_query.shape == as_document.shape and bool(
+        (as_query - as_document).norm() <= SAME * as_query.norm()
+    )
+    return embedder.documents if is_alike else embedder.queries
+
+
+def _texts_match(fitted: Fingerprint | None, here: Fingerprint | None) -> bool:
+    """Tell whether two fingerprints could have embeddings of one model; True where one has none."""
+    if fitted is None or here is None:
+        return True
+    return fitted.same_texts(here)

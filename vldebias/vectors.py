@@ -1,0 +1,140 @@
+"""Read vectors in the form that a user has them, and give changed ones back in that form.
+
+Libraries of search pass vectors as arrays, tensors, lists of floats, lists of lists and lists of
+arrays. What comes as a list of floats goes as a list of floats, float32 stays float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vldebias.errors import InvalidInputError
+
+
+class Vectors(NamedTuple):
+    """Hold vectors as rows, and how they go back.
+
+    Attributes:
+        rows: (n, d) floats, in the precision and on the device that they came in.
+        restore: changed rows (n, d) -> the form in which the vectors came.
+        is_single: whether one vector came, without the axis of several.
+    """
+
+    rows: Tensor
+    restore: Callable[[Tensor], Any]
+    is_single: bool = False
+
+
+def read_vectors(vectors: Any, name: str, *, expected: int | None = None) -> Vectors:
+    """Read one vector (d,) or several (n, d): an array, a tensor, or a list of numbers, of lists,
+    of arrays or of tensors.
+
+    Args:
+        vectors: what a function or a user gave.
+        name: of the argument, for messages.
+        expected: number of vectors; a single one may come without its axis.
+
+    Raises:
+        InvalidInputError: other shapes, whole numbers (quantised vectors), vectors of several
+            widths, or another number of vectors than expected.
+    """
+    if isinstance(vectors, Tensor):
+        read = _of_tensor(vectors, name)
+    elif isinstance(vectors, np.ndarray):
+        read = _of_array(vectors, name)
+    elif isinstance(vectors, Sequence) and not isinstance(vectors, str | bytes):
+        read = _of_sequence(vectors, name)
+    elif hasattr(vectors, "__array__"):
+        read = _of_array(np.asarray(vectors), name)
+    else:
+        raise InvalidInputError(
+            f"{name}: got {type(vectors).__name__}; expected vectors (n, d) as an array, a tensor"
+            " or a list"
+        )
+    if expected is not None and len(read.rows) != expected:
+        raise InvalidInputError(
+            f"{name}: got {len(read.rows)} vectors for {expected} texts; expected one for each"
+        )
+    return read
+
+
+def _of_tensor(vectors: Tensor, name: str) -> Vectors:
+    _check(vectors.shape, str(vectors.dtype), vectors.is_floating_point(), name)
+    shape = vectors.shape
+
+    def restore(rows: Tensor) -> Tensor:
+        return rows.reshape(shape).to(vectors)
+
+    return Vectors(vectors.reshape(-1, shape[-1]), restore, len(shape) == 1)
+
+
+def _of_array(vectors: np.ndarray[Any, Any], name: str) -> Vectors:
+    _check(vectors.shape, str(vectors.dtype), vectors.dtype.kind == "f", name)
+    shape = vectors.shape
+    # torch reads no negative strides, no arrays of the other byte order and none of longdouble.
+    kind = vectors.dtype if vectors.dtype.itemsize <= 8 else np.dtype(np.float64)
+    plain = np.ascontiguousarray(vectors, dtype=kind.newbyteorder("="))
+    rows = torch.from_numpy(plain if plain.flags.writeable else plain.copy())
+
+    def restore(changed: Tensor) -> np.ndarray[Any, Any]:
+        array = changed.detach().cpu().numpy().reshape(shape)
+        return np.ascontiguousarray(array, dtype=vectors.dtype)
+
+    return Vectors(rows.reshape(-1, shape[-1]), restore, len(shape) == 1)
+
+
+def _of_sequence(vectors: Sequence[Any], name: str) -> Vectors:
+    if not len(vectors):
+        empty = torch.zeros(0, 0, dtype=torch.float64)
+        return Vectors(empty, lambda rows: vectors)
+    first = vectors[0]
+    if isinstance(first, Tensor):
+        parts = [_of_tensor(vector, name) for vector in vectors]
+        return _joined(parts, name)
+    if isinstance(first, np.ndarray):
+        parts = [_of_array(vector, name) for vector in vectors]
+        return _joined(parts, name)
+    try:
+        array = np.array(vectors, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            f"{name}: got a list of {type(first).__name__} that are no vectors of one width;"
+            " expected n lists of d floats"
+        ) from None
+    _check(array.shape, "list", True, name)
+    rows = torch.from_numpy(array).reshape(-1, array.shape[-1])
+
+    def restore(changed: Tensor) -> Any:
+        return changed.reshape(array.shape).tolist()
+
+    return Vectors(rows, restore, array.ndim == 1)
+
+
+def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
+    """Return the vectors of a list of arrays or tensors, one for each."""
+    widths = {part.rows.shape for part in parts}
+    if len(widths) > 1 or next(iter(widths))[0] != 1:
+        shapes = sorted(tuple(shape) for shape in widths)
+        raise InvalidInputError(
+            f"{name}: got a list of arrays of the shapes {shapes}; expected vectors of one width"
+        )
+
+    def restore(changed: Tensor) -> list[Any]:
+        return [part.restore(row[None]) for part, row in zip(parts, changed, strict=True)]
+
+    return Vectors(torch.cat([part.rows for part in parts]), restore)
+
+
+def _check(shape: Sequence[int], kind: str, is_float: bool, name: str) -> None:
+    """Refuse what is neither a vector (d,) nor vectors (n, d) of floats."""
+    if len(shape) in (1, 2) and shape[-1] > 0 and is_float:
+        return
+    quantised = "" if is_float else "; edit vectors before they are quantised"
+    raise InvalidInputError(
+        f"{name}: got {kind} {tuple(shape)}; expected floats (d,) or (n, d){quantised}"
+    )

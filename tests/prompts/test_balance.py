@@ -19,7 +19,7 @@ SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(en
 LABELLED = Path(__file__).parent / "labelled.jsonl"
 ALONE = [
     (kind, prompt)
-    for kind in ("stated", "named", "none", "mixed", "other")
+    for kind in ("stated", "named", "none", "mixed", "context", "other")
     for prompt in SPEC[kind]
 ]
 FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
@@ -51,6 +51,7 @@ _REASONS = {
     "named": {"named", *_NOBODY},  # a name alone is no noun for a person
     "none": {"named", *_NOBODY},
     "mixed": {"stated", *_NOBODY},
+    "context": {"context"},
     "other": {"not English"},
 }
 

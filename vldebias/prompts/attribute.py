@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
@@ -18,6 +18,7 @@ from vldebias.prompts.english import (
     find_subject,
     gendered,
     lists,
+    origins,
     person,
 )
 from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
@@ -31,7 +32,14 @@ Value = str | Mixture | None
 GROUPS = ("mixed", "leave", "same")
 NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
 # Kinds of adjectives as English orders them, from left to right, and their names in placeholders.
-_ORDER = {"size": "", "age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
+_ORDER = {
+    "size": "",
+    "age": "age",
+    "skin": "skin_tone",
+    "origin": "race",
+    "nation": "",
+    "gender": "gender",
+}
 _CACHED = 2000  # prompts
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
 
@@ -94,7 +102,7 @@ class Attribute:
         last_words = {word.lower().split()[-1] for word in self.words.values()}
         self.gender = not self.has_phrases and any(map(gendered, last_words))
         self.kind = "gender" if self.gender else _kind(last_words)
-        self.rank = list(_ORDER).index(self.kind or "size")
+        self.rank = _rank_of_set(self.kind, last_words)
         self.find = find
         self.decide = decide
         self.groups = groups
@@ -206,7 +214,7 @@ class Attribute:
         if isinstance(subject, str):
             return _why_nobody(subject, text)
         ranks = [(at, rank_of(word)) for at, word in subject.words[:-1]]
-        if self.kind and self.rank in [rank for _, rank in ranks]:
+        if self.kind and self._states_in_phrase(text, subject):
             return "stated"
         group = find_group(text, subject)
         if group is not None and self._leaves(group):
@@ -216,6 +224,19 @@ class Attribute:
         is_fixed = is_fixed_by_context(text, subject.start, subject.end, self.set)
         behind = subject.end if group is None else group.end
         return Places((Place(start, start, behind, group),), is_fixed)
+
+    def _states_in_phrase(self, text: str, subject: Subject) -> bool:
+        """Return whether an adjective of the subject's phrase states a value."""
+        scene = Scene(text, subject.start, subject.end)
+        for at, word in subject.words[:-1]:
+            if self.kind == "origin" and word.endswith("skinned"):
+                return True  # "a pale skinned nurse"
+            if rank_of(word) != self.rank:
+                continue
+            position = scene.text.start.index(at)
+            if self.kind != "age" or not scene.is_for_age(position):
+                return True
+        return False
 
     def _leaves(self, group: Group) -> bool:
         """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
@@ -236,7 +257,8 @@ class Attribute:
         if isinstance(subject, str):
             return False
         scene = Scene(text, subject.start, subject.end)
-        return not self._states(scene.without_picture(origins=self.kind == "origin"))
+        rest = scene.without_picture(origins=self.kind == "origin", ages=self.kind == "age")
+        return not self._states(rest)
 
     def _states_anywhere(self, prompt: str) -> bool:
         """Return whether any text of a JSON states a value; "negative": "male" asks for others."""
@@ -259,7 +281,7 @@ def _kind_of_group(group: Group | None) -> tuple[int | None, bool] | None:
 
 def _kind(last_words: set[str]) -> str:
     """Return the kind of adjectives that most words are of; "" if none of them is known."""
-    known = {kind: len(last_words & lists()[kind].keys()) for kind in _ORDER}
+    known = {kind: len(last_words & lists()[kind].keys()) for kind in _ORDER if kind != "nation"}
     likeliest = max(known, key=lambda kind: known[kind])
     return likeliest if known[likeliest] else ""
 
@@ -343,5 +365,27 @@ def _adjective(words: Sequence[str]) -> str:
 
 
 def rank_of(word: str) -> int:
-    """Return the place of an adjective in the English order of adjectives; -1 if unknown."""
-    return next((rank for rank, kind in enumerate(_ORDER) if word in lists()[kind]), -1)
+    """Return the place of an adjective in the English order of adjectives; -1 if unknown.
+
+    Nations and religions stand next to the noun, before a gender alone: "an old white Catholic
+    priest", "a US female senator".
+    """
+    for rank, kind in enumerate(_ORDER):
+        if word in lists()[kind]:
+            return rank
+    is_nation = word in origins() or word in _religions()
+    return list(_ORDER).index("nation") if is_nation else -1
+
+
+@cache
+def _religions() -> frozenset[str]:
+    """Return the words for religions in lower case."""
+    return frozenset(word.lower() for word in lists()["religion"])
+
+
+def _rank_of_set(kind: str, last_words: set[str]) -> int:
+    """Return the place of the adjectives of a set: that of their kind, or of a religion's."""
+    if kind:
+        return list(_ORDER).index(kind)
+    is_nation = any(rank_of(word) == list(_ORDER).index("nation") for word in last_words)
+    return list(_ORDER).index("nation" if is_nation else "size")

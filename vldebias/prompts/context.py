@@ -71,9 +71,13 @@ def _is_shown(scene: Scene) -> bool:
 
 
 def _looks_on(scene: Scene) -> bool:
-    """Whether the subject is of today and looks at history: a tourist, a historian, a fan."""
-    dated = scene.year is not None and scene.year < 1950
-    return "observer" in scene.roles and not dated
+    """Whether the subject is of today and looks at history: a tourist, a historian, a fan.
+
+    "a teacher in Edo" is of Edo; "a teacher of Edo poetry" is not, nor a tourist anywhere.
+    """
+    if "visitor" in scene.roles:
+        return not scene.has_year_before(1950)
+    return "observer" in scene.roles and not scene.is_set_before(1950)
 
 
 # ---- history: when and where
@@ -83,6 +87,10 @@ def _is_event(scene: Scene) -> bool:
     """Whether the prompt names a war or another event up to 1975: "Battle of Blenheim"."""
     if scene.has("modern-war") or (scene.year is not None and scene.year > 1975):
         return False
+    if scene.has("war-site") and scene.has_in_phrase("armed"):
+        return True
+    if scene.has("war-place") and scene.year is not None and scene.year > 1945:
+        return True  # "Saigon, 1968"
     return scene.has("war") or any(
         _is_named_event(scene, fact.first, fact.name == "event-of")
         for name in ("event", "event-of")
@@ -106,8 +114,8 @@ def _is_before(scene: Scene, year: int) -> bool:
 
 def _is_dated(scene: Scene, year: int) -> bool:
     """Whether the scene is of before a year, by its date or by an event without one."""
-    if scene.year is not None:
-        return scene.year < year
+    if scene.year is not None and scene.year < year:
+        return True
     return _is_event(scene)
 
 
@@ -124,13 +132,30 @@ def _has_history(scene: Scene, *names: str) -> bool:
 
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
+    """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
+    if scene.has_in_phrase("body-state"):
+        return True  # "a pregnant surgeon"
+    treats = "treats" in scene.roles
+    works_beside = "treats-by-work" in scene.roles
     if scene.has_in_phrase("body"):
-        return True
-    return "treats" not in scene.roles and scene.has_owned("body")
+        return not (treats or works_beside)  # "a prostate cancer researcher"
+    if treats:
+        return False
+    if "patient" in scene.roles:
+        return scene.has("body")  # "a patient talking to a doctor about a vasectomy"
+    if works_beside:
+        return scene.undergoes("body")  # "a teacher with endometriosis"
+    return scene.has_owned("body") and not scene.speaks_of("body")
 
 
 def _has_closed_office(scene: Scene) -> bool:
+    if scene.has_on_subject("stage-office"):
+        return True  # costumes are part of it
     return scene.has_on_subject("closed-office") and not _is_pretended(scene)
+
+
+def _studies_at_closed_school(scene: Scene) -> bool:
+    return scene.has("closed-school") and "enrolled" in scene.roles
 
 
 def _is_clergy_of_closed_church(scene: Scene) -> bool:
@@ -140,7 +165,9 @@ def _is_clergy_of_closed_church(scene: Scene) -> bool:
 def _plays_in_league(scene: Scene) -> bool:
     if "league-staff" in scene.roles or _is_pretended(scene):
         return False
-    return scene.has_in_phrase("league") or (scene.has("league") and "athlete" in scene.roles)
+    if scene.has_in_phrase("league") or (scene.has("league") and "athlete" in scene.roles):
+        return True
+    return scene.has_in_phrase("club") and "ball-role" in scene.roles
 
 
 def _plays_in_early_world_cup(scene: Scene) -> bool:
@@ -165,7 +192,9 @@ def _is_armed_of_the_past(scene: Scene) -> bool:
 def _is_warrior_of_a_people(scene: Scene) -> bool:
     if _is_shown(scene):
         return False
-    return scene.has_in_phrase("warrior") and scene.has_in_phrase(*_ORIGINS)
+    if scene.has_in_phrase("warrior") and scene.has_in_phrase(*_ORIGINS):
+        return True
+    return scene.has_in_phrase("closed-warrior") and scene.has_in_phrase("past-people")
 
 
 def _holds_office_of_the_past(scene: Scene) -> bool:
@@ -186,6 +215,12 @@ def _is_closed_until(scene: Scene) -> bool:
         if scene.has(name) and _is_before(scene, year) and not _is_shown(scene):
             return "observer" not in scene.roles
     return False
+
+
+def _is_on_old_expedition(scene: Scene) -> bool:
+    if _is_shown(scene) or _looks_on(scene):
+        return False
+    return scene.has("expedition") and scene.has_in_phrase("aboard")
 
 
 def _flies_to_the_moon(scene: Scene) -> bool:
@@ -251,7 +286,15 @@ def _has_marked_skin(scene: Scene) -> bool:
 
 
 def _has_word_of_age(scene: Scene) -> bool:
-    return scene.has_on_subject("age-word") and "staff-of-age" not in scene.roles
+    return scene.has_own_age("age-word")
+
+
+def _has_illness_of_age(scene: Scene) -> bool:
+    if "treats" in scene.roles or "staff-of-age" in scene.roles or "works-with-age" in scene.roles:
+        return False
+    if "patient" in scene.roles or scene.has_in_phrase("illness-of-age"):
+        return scene.has("illness-of-age")
+    return scene.undergoes("illness-of-age")
 
 
 def _learns_at_level(scene: Scene) -> bool:
@@ -306,6 +349,12 @@ _GENDER_RULES = (
     Rule("gender", _has_closed_office, "an imam at prayer", "a priest in a village church"),
     Rule(
         "gender",
+        _studies_at_closed_school,
+        "a Barnard College student",
+        "a professor at Barnard College",
+    ),
+    Rule(
+        "gender",
         _is_clergy_of_closed_church,
         "a Catholic bishop blessing the crowd",
         "a student at a Catholic school",
@@ -328,6 +377,12 @@ _GENDER_RULES = (
         "a tourist looking at the Declaration of Independence",
     ),
     Rule("gender", _is_closed_until, "a stock broker in 1929", "a stock broker in 2019"),
+    Rule(
+        "gender",
+        _is_on_old_expedition,
+        "a member of Shackleton's expedition",
+        "a member of a climbing expedition",
+    ),
     Rule("gender", _flies_to_the_moon, "an Apollo astronaut", "an astronaut above the Moon"),
     Rule("gender", _nurses_in_old_war, "a nurse in the Crimean War", "a nurse in 2019"),
 )
@@ -340,6 +395,7 @@ _RACE_RULES = (
 )
 _AGE_RULES = (
     Rule("age", _has_word_of_age, "a college freshman", "a new manager at a desk"),
+    Rule("age", _has_illness_of_age, "a person with dementia", "a researcher studying dementia"),
     Rule("age", _learns_at_level, "a high school student", "a kindergarten teacher"),
     Rule("age", _is_cared_for, "a resident of a nursing home", "a nurse in a nursing home"),
     Rule("age", _has_years, "a barista in her forties", "a waiter with a 30-year-old Bordeaux"),

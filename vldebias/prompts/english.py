@@ -38,6 +38,7 @@ _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
+_NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
 _POSSESSIVE = ("'s", "s'")
 LONGEST_PROMPT = 1000  # words
 _LONGEST_PHRASE = 20  # words
@@ -71,19 +72,34 @@ def lists() -> dict[str, dict[str, None]]:
 def read_lists(path: Path) -> dict[str, dict[str, None]]:
     """Read a file of word lists: "name: words", continued on indented lines; "_" is a space."""
     text = re.sub(r"(?m)^#.*\n", "", path.read_text(encoding="utf-8")).replace("\n ", " ")
-    words_of_name = {}
+    words_of_name: dict[str, dict[str, None]] = {}
     for line in filter(None, text.splitlines()):
         name, _, words = line.partition(":")
-        words_of_name[name] = dict.fromkeys(word.replace("_", " ") for word in words.split())
+        entries = words_of_name.setdefault(name, {})
+        entries.update(dict.fromkeys(word.replace("_", " ") for word in words.split()))
     return words_of_name
 
 
 @cache
 def origins() -> frozenset[str]:
     """Return the adjectives in lower case that say which people or nation a person is of."""
-    by_hand = read_lists(_HERE / "facts" / "origins.txt")
-    peoples = read_lists(_HERE / "facts" / "peoples.txt")
-    return frozenset([*by_hand["people"], *by_hand["open-nation"], *peoples["people"]])
+    return _facts_of("people", "open-nation")
+
+
+@cache
+def names_of_history() -> frozenset[str]:
+    """Return the words in lower case for peoples, troops, churches and periods: no names."""
+    return _facts_of("people", "open-nation", "troops", "one-origin", "period", "church")
+
+
+def _facts_of(*names: str) -> frozenset[str]:
+    """Return the entries of the lists of these names in all files of `facts/`."""
+    entries: set[str] = set()
+    for path in sorted((_HERE / "facts").glob("*.txt")):
+        lists_of_file = read_lists(path)
+        for name in names:
+            entries.update(lists_of_file.get(name, ()))
+    return frozenset(entries)
 
 
 def listed(word: str, *names: str) -> bool:
@@ -353,6 +369,8 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
     own = kinds(text.bare[i])
     if listed(text.bare[i], *STOPS, "tag", "draw", "picture"):
         return False
+    if text.bare[i] in names_of_history() and not inside:
+        return False  # "a Tudor king", "a hoplite"
     if _is_in_full_name(text, i):
         return True
     if not own.strip("fliu") or listed(text.bare[i], "famous"):
@@ -402,7 +420,7 @@ def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
 
 def _is_time_of_place(text: Text, i: int) -> bool:
     """Whether word i describes a place as one of a time: "in medieval France"."""
-    return listed(text.low[i], "time-of-place")
+    return listed(text.low[i], "time-of-place") or _NUMBER.fullmatch(text.low[i]) is not None
 
 
 def _seen(text: Text, first: int, stop: int, i: int) -> bool:

@@ -6,6 +6,8 @@ every word that begins so and "*ologist" every word that ends so. Plurals are fo
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -44,7 +46,18 @@ def _index() -> _Index:
     return index
 
 
+@cache
+def plain(word: str) -> str:
+    """Return a word without accents: "burkinabe" for "burkinabé"."""
+    if word.isascii():
+        return word
+    parts = unicodedata.normalize("NFD", word)
+    return "".join(part for part in parts if not unicodedata.combining(part))
+
+
 def _add(index: _Index, name: str, phrase: str) -> None:
+    # A text drops the ending of "Scott's", so the entries do as well.
+    phrase = " ".join(re.sub(r"'s?$", "", plain(word)) for word in phrase.split())
     if phrase.endswith("*"):
         index.lists_of_stem[phrase[:-1]].append(name)
     elif phrase.startswith("*"):
@@ -60,6 +73,7 @@ def _add(index: _Index, name: str, phrase: str) -> None:
 def lists_of_word(word: str) -> frozenset[str]:
     """Return the names of the lists that have a word in lower case, in the singular or plural."""
     index = _index()
+    word = plain(word)
     names = {*index.lists_of_phrase.get(word, ()), *index.lists_of_phrase.get(singular(word), ())}
     names.update(index.lists_of_phrase.get(word.removesuffix("s"), ()))
     for n in range(_SHORTEST_STEM, len(word) + 1):
@@ -81,10 +95,10 @@ def _find_phrases(text: Text, first: int) -> list[Fact]:
     """The entries of several words that begin at a word."""
     index = _index()
     facts = []
-    phrase = text.bare[first]
+    phrase = plain(text.bare[first])
     stop = first + 1
     while phrase in index.openings and stop < len(text.bare) and not text.opens[stop]:
-        last = text.bare[stop]
+        last = plain(text.bare[stop])
         names = index.lists_of_phrase.get(f"{phrase} {last}", [])
         if not names:
             names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])

@@ -9,19 +9,34 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from vldebias.prompts.english import STOPS, Text, gendered, listed, person, read_text
+from vldebias.prompts.english import STOPS, Text, adjective, gendered, listed, person, read_text
 from vldebias.prompts.facts import Fact, find_facts, lists_of_word
 
 _NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku Klux Klan"
 _LINKS = ("of", "in", "from", "for", "with", "on")
+_POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
+_PRONOUNS = frozenset({"he", "she", "him", "her", "his", "hers", "himself", "herself"})
+_AGE_LISTS = ("age-said", "young-person")
+_SETTINGS = ("in", "during", "at")
 _PLACES = ("in", "at", "on", "inside", "for", "from")
 _YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
-_AGE = re.compile(
-    r"\b\d{1,3}\s?(?:yo|y/o|yrs?(?: old)?)\b|\b[\w-]+[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
-    r"|\b(?:aged?|turning) (?:\d+|(?:twen|thir|for|fif|six|seven|eigh|nine)\w*)\b"
-    r"|\b\w+-something\b|\bin (?:her|his|their|its|the)? ?(?:early|mid|late)?[ -]?"
-    rf"(?:{_TENS}|\d0s|teens)\b",
+_TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
+# Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux".
+_AGE_BEFORE_NOUN = re.compile(
+    r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b"
+    r"|\b(?:\w+[- ](?:and a half[- ])?)?[\d,]*[\w-]*[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
+    r"|\b(?:month|week|day)s?[- ]olds?\b|\b[\w-]+[- ]something\b"
+    r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",
+    re.IGNORECASE,
+)
+# Ages behind a person: "a nurse in her late forties", "a nurse aged 60".
+_AGE_BEHIND = re.compile(
+    rf"\b(?:aged?|turning|age of|past|over) (?:of )?{_TEN_TO_NINETY}\b"
+    rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b"
+    rf"|\b(?:her|his|their|its|my|your|the) (?:{_TENS}|teens)\b"
+    r"|\b(?:her|his|their|its|my|your) \d0s\b"
+    rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
     re.IGNORECASE,
 )
 _MODERN_YEAR = re.compile(r"20[0-4]\ds?")
@@ -61,25 +76,69 @@ class Scene:
         self.roles = lists_of_word(self.noun)
         found = find_facts(self.text)
         self._about_picture = self._find_picture(found)
+        self._ages = [fact for fact in found if fact.name in _AGE_LISTS]
         self._facts = defaultdict[str, list[Fact]](list)
         for fact in found:
             if not self._about_picture[fact.first] and not self._names_thing(fact):
                 self._facts[fact.name].append(fact)
         self.year = self._read_year()
 
-    def without_picture(self, origins: bool) -> str:
+    def without_picture(self, origins: bool, ages: bool) -> str:
         """Return the prompt without words about the picture: "a nurse, children's book".
 
         origins: also without words that say where a thing is from, "in a Japanese restaurant".
+        ages: also without ages of things and of other persons, "beside a 900-year-old oak".
         """
         text = self.text
         kept = list(text.prompt)
+        other_ages = self._ages_of_others() if ages else set()
         for i, start in enumerate(text.start):
-            is_origin = origins and i > self.head and self._names_thing(Fact("", i, i + 1))
-            if self._about_picture[i] or is_origin:
+            is_origin = origins and self._names_thing(Fact("", i, i + 1))
+            if self._about_picture[i] or is_origin or i in other_ages:
                 end = start + len(text.words[i])
                 kept[start:end] = " " * (end - start)
         return "".join(kept)
+
+    def _ages_of_others(self) -> set[int]:
+        """The words that state the age of a thing or of another person than the subject."""
+        others = set[int]()
+        for age in self._ages_before_nouns():
+            if not self._is_age_of_subject(age):
+                others.update(range(age.first, age.stop))
+        for fact in self._ages:
+            if self._is_said_of_other(fact):
+                others.update(range(fact.first, fact.stop))
+        return others
+
+    def is_for_age(self, i: int) -> bool:
+        """Return whether word i of the subject's phrase says for whom the subject works.
+
+        "an elderly care worker", "a newborn photographer"; not "an elderly photographer".
+        """
+        if "works-with-age" in self.roles:
+            return any(fact.name == "young-person" and fact.first == i for fact in self._ages)
+        phrases = [fact for fact in self._ages if fact.stop - fact.first > 1]
+        return any(fact.first <= i < fact.stop and fact.stop <= self.head + 1 for fact in phrases)
+
+    def _is_said_of_other(self, fact: Fact) -> bool:
+        """Whether a word for an age is not about the subject.
+
+        "young adult novels", "an elderly care worker", "a doctor helping a young patient".
+        """
+        behind = fact.stop
+        if self.text.words[fact.first].endswith(_POSSESSIVE):
+            return True  # "a children's librarian"
+        if self.first <= fact.first < self.head:
+            return self.is_for_age(fact.first)
+        if fact.first == self.head or fact.first < self.first:
+            return False
+        if self.text.opens[fact.first]:
+            return False
+        if fact.name == "young-person":
+            return True
+        return behind < len(self.text.bare) and not (
+            self.text.opens[behind] or self._ends_phrase(behind)
+        )
 
     # ---- facts by their place
 
@@ -103,9 +162,31 @@ class Scene:
             for fact in self._facts[name]
         )
 
+    def has_own_age(self, name: str) -> bool:
+        """Return whether a word for an age is on the subject: not in "a young adult novel"."""
+        others = self._ages_of_others()
+        facts = [fact for fact in self._facts[name] if fact.first not in others]
+        return any(self.is_in_phrase(fact) or self._describes(fact) for fact in facts)
+
     def has_owned(self, name: str) -> bool:
         """Return whether a fact is the subject's: not in "a nurse with a prostate patient"."""
         return any(self._owner(fact) == self.head for fact in self._facts[name])
+
+    def undergoes(self, name: str) -> bool:
+        """Return whether the subject has such a fact: "with endometriosis", "after a vasectomy"."""
+        return any(
+            self._owner(fact) == self.head and self._follows(fact, "undergoes")
+            for fact in self._facts[name]
+        )
+
+    def speaks_of(self, name: str) -> bool:
+        """Return whether the subject only speaks of such facts: "explaining menstruation"."""
+        return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
+
+    def _follows(self, fact: Fact, name: str) -> bool:
+        """Whether a word of a list stands at most four words before a fact, behind the subject."""
+        first = max(self.head + 1, fact.first - 4)
+        return any(name in lists_of_word(word) for word in self.text.bare[first : fact.first])
 
     def has_place(self, name: str) -> bool:
         """Return whether the scene is at such a place: "at the museum"."""
@@ -128,25 +209,71 @@ class Scene:
                 return True
         return False
 
+    def has_year_before(self, year: int) -> bool:
+        """Return whether the scene is dated by a number before a year: "1810", "14th century"."""
+        years = self._read_numbers()
+        return bool(years) and max(years) < year
+
+    def is_set_before(self, year: int) -> bool:
+        """Return whether the scene is set in a time before a year, and not only about that time.
+
+        "in Victorian London" and "Edo, a teacher" set it; "of the Crusades" does not.
+        """
+        if self.has_year_before(year):
+            return True
+        return any(self._sets_scene(fact) for fact in self._facts["period"])
+
+    def _sets_scene(self, fact: Fact) -> bool:
+        """Whether a fact stands behind "in" or "during", or is a clause of its own."""
+        if self.text.opens[fact.first]:
+            return True
+        before = self.text.bare[max(0, fact.first - 3) : fact.first]
+        return any(word in _SETTINGS for word in before)
+
     def has_stated_age(self) -> bool:
         """Return whether the age of the subject is stated in years: "30yo", "in her forties"."""
-        for match in _AGE.finditer(self.text.prompt):
-            if self._is_of_subject(match.start(), match.end()):
-                return True
-        return False
+        ages = self._ages_before_nouns()
+        for match in _AGE_BEHIND.finditer(self.text.prompt):
+            first, stop = self._words_at(match.start(), match.end())
+            ages.append(Fact("age", first, stop))
+        return any(self._is_age_of_subject(age) for age in ages if age.stop > age.first)
 
-    def _is_of_subject(self, start: int, end: int) -> bool:
-        """Whether characters start to end describe the subject, not a thing or another person."""
+    def _ages_before_nouns(self) -> list[Fact]:
+        """The ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
+        matches = _AGE_BEFORE_NOUN.finditer(self.text.prompt)
+        places = [self._words_at(match.start(), match.end()) for match in matches]
+        return [Fact("age before", first, stop) for first, stop in places if stop > first]
+
+    def _words_at(self, start: int, end: int) -> tuple[int, int]:
+        """The first word that begins in characters start to end, and the one behind the last."""
         inside = [i for i, at in enumerate(self.text.start) if start <= at < end]
-        if not inside:
-            return False
-        following = inside[-1] + 1
-        if inside[0] >= self.first and inside[-1] <= self.head:
+        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+    def _is_age_of_subject(self, fact: Fact) -> bool:
+        """Whether an age describes the subject, not a thing or another person."""
+        if self.is_in_phrase(fact):
             return True
-        if self.text.after(following - 1) and not self._ends_phrase(following):
-            if not self.is_person(following):
-                return False  # "a 30-year-old Bordeaux"
-        return self._owner(Fact("age", inside[0], following)) == self.head
+        following = fact.stop
+        if fact.name == "age before" and self._is_before_thing(following):
+            return False  # "a 30-year-old Bordeaux"
+        if fact.name == "age before":
+            return self._owner(fact) == self.head
+        return self._last_person_before(fact.first) == self.head
+
+    def _last_person_before(self, stop: int) -> int:
+        """The position of the last person before a word; the subject if there is none."""
+        for i in range(stop - 1, -1, -1):
+            if i == self.head or self.is_person(i):
+                return i
+        return self.head
+
+    def _is_before_thing(self, i: int) -> bool:
+        """Whether word i goes on with the phrase of a thing: of "a single malt", not "a nurse"."""
+        while i < len(self.text.bare) and adjective(self.text.low[i]) and not self.text.opens[i]:
+            i += 1
+        if i >= len(self.text.bare) or self.text.opens[i] or self._ends_phrase(i):
+            return False
+        return not self.is_person(i) and not self.text.low[i].endswith("ing")
 
     def is_in_phrase(self, fact: Fact) -> bool:
         """Return whether a fact stands in the subject's phrase."""
@@ -165,7 +292,10 @@ class Scene:
 
     def is_person(self, i: int) -> bool:
         """Return whether word i is a noun for a person."""
-        return person(self.text.bare[i]) or gendered(self.text.low[i])
+        word = self.text.low[i]
+        if word in _PRONOUNS:
+            return False
+        return person(self.text.bare[i]) or gendered(word)
 
     def _owner(self, fact: Fact) -> int:
         """The position of the person whom a fact describes: the one behind it ("a prostate cancer
@@ -175,10 +305,7 @@ class Scene:
                 break
             if self.is_person(i) and i >= fact.stop - 1:
                 return i
-        for i in range(fact.first - 1, -1, -1):
-            if i == self.head or self.is_person(i):
-                return i
-        return self.head
+        return self._last_person_before(fact.first)
 
     def _ends_phrase(self, i: int) -> bool:
         return listed(self.text.low[i], *STOPS)
@@ -187,6 +314,8 @@ class Scene:
         """Whether a fact only says which thing is meant: "a Viking museum", "Victorian house"."""
         names = "thing-of-origin" if self.is_in_phrase(fact) else "thing"
         last = min(fact.stop + 2, len(self.text.bare))
+        if self.is_in_phrase(fact):
+            last = min(last, self.head + 1)
         for i in range(fact.stop, last):
             if self.text.opens[i] or self._ends_phrase(i):
                 return False
@@ -256,16 +385,20 @@ class Scene:
     # ---- the time of the scene
 
     def _read_year(self) -> int | None:
-        words = self.text.bare
-        years = []
-        for i, word in enumerate(words):
-            if not self._about_picture[i]:
-                years += self._years_of_word(i, word)
+        years = self._read_numbers()
         if years:
             return max(years)
         if self.has("today"):
             return MODERN
         return _LAST_YEAR_OF_PERIODS if self.has("period") else None
+
+    def _read_numbers(self) -> list[int]:
+        """The years that numbers of the scene stand for."""
+        years = []
+        for i, word in enumerate(self.text.bare):
+            if not self._about_picture[i]:
+                years += self._years_of_word(i, word)
+        return years
 
     def _years_of_word(self, i: int, word: str) -> list[int]:
         """The year that a word stands for, if any: "1943", "1870s", "14th-century", "480BC"."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
@@ -20,6 +20,7 @@ from vldebias.prompts.english import (
     lists,
     origins,
     person,
+    religions,
 )
 from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
@@ -373,14 +374,8 @@ def rank_of(word: str) -> int:
     for rank, kind in enumerate(_ORDER):
         if word in lists()[kind]:
             return rank
-    is_nation = word in origins() or word in _religions()
+    is_nation = word in origins() or word in religions()
     return list(_ORDER).index("nation") if is_nation else -1
-
-
-@cache
-def _religions() -> frozenset[str]:
-    """Return the words for religions in lower case."""
-    return frozenset(word.lower() for word in lists()["religion"])
 
 
 def _rank_of_set(kind: str, last_words: set[str]) -> int:

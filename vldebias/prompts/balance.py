@@ -35,6 +35,7 @@ from vldebias.prompts.attribute import (
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
+from vldebias.prompts.english import is_proper
 from vldebias.prompts.groups import describe, fits
 from vldebias.prompts.prompt_set import PromptSet, append_word, load_prompts
 from vldebias.prompts.syntax import is_in_capitals
@@ -380,7 +381,8 @@ def _before(left: str, word: str, right: str) -> str:
     """Return a prompt with a word before a noun; its first letter is a capital at the start."""
     if not left.strip() and re.match(r"[A-Z][a-z]", right):
         word = word[0].upper() + word[1:]
-        right = right[0].lower() + right[1:]
+        if not is_proper(right.split()[0].lower()):  # "Tibetan priests"
+            right = right[0].lower() + right[1:]
     return f"{append_word(left, word)} {right}"
 
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.prompts.english import gendered, lists
+from vldebias.prompts.english import gendered, lists, origins
+from vldebias.prompts.facts import lists_of_word
 from vldebias.prompts.prompt_set import PromptSet
 from vldebias.prompts.scene import Scene, is_capital
 
@@ -135,6 +136,8 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
     """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
     if scene.has_in_phrase("body-state"):
         return True  # "a pregnant surgeon"
+    if _nurses_child(scene):
+        return True
     treats = "treats" in scene.roles
     works_beside = "treats-by-work" in scene.roles
     if scene.has_in_phrase("body"):
@@ -146,6 +149,16 @@ def _has_body_of_one_sex(scene: Scene) -> bool:
     if works_beside:
         return scene.undergoes("body")  # "a teacher with endometriosis"
     return scene.has_owned("body") and not scene.speaks_of("body")
+
+
+def _nurses_child(scene: Scene) -> bool:
+    """Whether the subject nurses a child at the breast: "nursing a two-month-old"."""
+    words = scene.text.bare
+    if "nursing" not in words[scene.head + 1 :] or scene.noun.startswith("nurse"):
+        return False
+    verb = words.index("nursing", scene.head + 1)
+    nearby = words[verb + 1 : verb + 5]
+    return any("suckling" in lists_of_word(word) for word in nearby)
 
 
 def _has_closed_office(scene: Scene) -> bool:
@@ -167,7 +180,18 @@ def _plays_in_league(scene: Scene) -> bool:
         return False
     if scene.has_in_phrase("league") or (scene.has("league") and "athlete" in scene.roles):
         return True
-    return scene.has_in_phrase("club") and "ball-role" in scene.roles
+    if "ball-role" not in scene.roles:
+        return False
+    return scene.has_in_phrase("club") or _plays_for_named_club(scene)
+
+
+def _plays_for_named_club(scene: Scene) -> bool:
+    """Whether two words with capitals before a player name a club: "Oakland Athletics shortstop"."""
+    positions = range(scene.first, scene.head)
+    capitals = [
+        i for i in positions if scene.text.capital[i] and scene.text.bare[i] not in origins()
+    ]
+    return len(capitals) > 1
 
 
 def _plays_in_early_world_cup(scene: Scene) -> bool:
@@ -194,7 +218,7 @@ def _is_warrior_of_a_people(scene: Scene) -> bool:
         return False
     if scene.has_in_phrase("warrior") and scene.has_in_phrase(*_ORIGINS):
         return True
-    return scene.has_in_phrase("closed-warrior") and scene.has_in_phrase("past-people")
+    return scene.has_in_phrase("closed-warrior", "armed") and scene.has_in_phrase("past-people")
 
 
 def _holds_office_of_the_past(scene: Scene) -> bool:
@@ -246,7 +270,7 @@ def _is_of_a_people(scene: Scene) -> bool:
             continue
         if scene.is_in_phrase(fact) and not _is_worn(scene, fact.first):
             return True
-        if scene.follows_as_tag(fact):
+        if scene.follows_as_tag(fact) or scene.owns_subject(fact):
             return True
     return scene.is_from("country")
 

@@ -89,7 +89,19 @@ def origins() -> frozenset[str]:
 @cache
 def names_of_history() -> frozenset[str]:
     """Return the words in lower case for peoples, troops, churches and periods: no names."""
-    return _facts_of("people", "open-nation", "troops", "one-origin", "period", "church")
+    history = ("troops", "one-origin", "period", "church", "expedition", "war", "war-site")
+    return _facts_of("people", "open-nation", "league", "closed-school", *history)
+
+
+def is_proper(word: str) -> bool:
+    """Return whether a word in lower case is written with a capital in any sentence."""
+    return word in origins() or word in religions() or word in lists()["nation"]
+
+
+@cache
+def religions() -> frozenset[str]:
+    """Return the words for religions in lower case."""
+    return frozenset(word.lower() for word in lists()["religion"])
 
 
 def _facts_of(*names: str) -> frozenset[str]:
@@ -148,6 +160,8 @@ def person(word: str) -> bool:
     one = singular(word)
     if listed(one, "also-person") or one.endswith(tuple(lists()["person-ending"])):
         return True
+    if not classes(one) and one.endswith(tuple(lists()["agent-ending"])) and not gendered(one):
+        return True  # "codebreaker": in no dictionary
     return "p" in classes(one) or (
         "p" in classes(one.rsplit("-", 1)[-1]) and not listed(one, "gendered")
     )
@@ -398,6 +412,8 @@ def _of_person(text: Text, first: int, stop: int) -> bool:
     own = text.bare[first:stop]
     if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
+    if " ".join(own) in names_of_history():
+        return False  # "La Liga"
     if any(listed(word, "no-name") for word in own) or (len(own) == 1 and own[0] in origins()):
         return False  # "the Supreme Court", "a Roman", "an American"
     if any(listed(word, "famous") or "i" in kinds(word) for word in own):
@@ -558,6 +574,8 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
         return any(listed(word, "thing-cue") for word in text.low) or (
             one == "model" and after == "of" and not own
         )
+    if one == "comic" and after in ("about", "of"):
+        return True  # "a comic about a boy"
     if one in ("head", "chair"):
         return not (
             after == "of"

@@ -9,7 +9,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from vldebias.prompts.english import STOPS, Text, adjective, gendered, listed, person, read_text
+from vldebias.prompts.english import (
+    STOPS,
+    Text,
+    adjective,
+    gendered,
+    kinds,
+    listed,
+    person,
+    read_text,
+)
 from vldebias.prompts.facts import Fact, find_facts, lists_of_word
 
 _NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku Klux Klan"
@@ -26,7 +35,7 @@ _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine
 _AGE_BEFORE_NOUN = re.compile(
     r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b"
     r"|\b(?:\w+[- ](?:and a half[- ])?)?[\d,]*[\w-]*[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
-    r"|\b(?:month|week|day)s?[- ]olds?\b|\b[\w-]+[- ]something\b"
+    r"|\b(?:month|week|day)s?[- ]olds?\b|\b\w+ty[- ]something\b"
     r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",
     re.IGNORECASE,
 )
@@ -73,7 +82,8 @@ class Scene:
         self.first = inside[0] if inside else 0
         self.head = inside[-1] if inside else 0
         self.noun = self.text.bare[self.head] if self.text.bare else ""
-        self.roles = lists_of_word(self.noun)
+        # "an astronomer-priest" is a priest as well.
+        self.roles = lists_of_word(self.noun) | lists_of_word(self.noun.rsplit("-", 1)[-1])
         found = find_facts(self.text)
         self._about_picture = self._find_picture(found)
         self._ages = [fact for fact in found if fact.name in _AGE_LISTS]
@@ -116,6 +126,9 @@ class Scene:
         "an elderly care worker", "a newborn photographer"; not "an elderly photographer".
         """
         if "works-with-age" in self.roles:
+            return any(fact.name == "young-person" and fact.first == i for fact in self._ages)
+        if i + 1 < self.head and not self.is_person(i + 1) and not adjective(self.text.low[i + 1]):
+            # "a youth orchestra conductor"
             return any(fact.name == "young-person" and fact.first == i for fact in self._ages)
         phrases = [fact for fact in self._ages if fact.stop - fact.first > 1]
         return any(fact.first <= i < fact.stop and fact.stop <= self.head + 1 for fact in phrases)
@@ -200,6 +213,14 @@ class Scene:
         """Return whether a fact is a clause of its own behind the subject: "a doctor, Nigerian"."""
         i = fact.first
         return i == self.head + 1 and self.text.opens[i] and not self.text.after(fact.stop - 1)
+
+    def owns_subject(self, fact: Fact) -> bool:
+        """Return whether a fact says whose the subject is: "a Zulu king's guard"."""
+        words = self.text.words
+        owner = self.first - 1
+        if owner < 0 or self.text.opens[self.first] or not words[owner].endswith(_POSSESSIVE):
+            return False
+        return owner - 2 <= fact.first <= owner
 
     def is_from(self, name: str) -> bool:
         """Return whether the subject is from such a place: "a nurse from Ghana"."""
@@ -312,6 +333,8 @@ class Scene:
 
     def _names_thing(self, fact: Fact) -> bool:
         """Whether a fact only says which thing is meant: "a Viking museum", "Victorian house"."""
+        if self._is_object_of_verb(fact):
+            return True
         names = "thing-of-origin" if self.is_in_phrase(fact) else "thing"
         last = min(fact.stop + 2, len(self.text.bare))
         if self.is_in_phrase(fact):
@@ -319,9 +342,33 @@ class Scene:
         for i in range(fact.stop, last):
             if self.text.opens[i] or self._ends_phrase(i):
                 return False
-            if names in lists_of_word(self.text.bare[i]):
+            lists_of_thing = lists_of_word(self.text.bare[i])
+            if fact.name == "church" and "house-of-church" in lists_of_thing:
+                return False  # "a priest in a Catholic church"
+            if names in lists_of_thing:
                 return True
         return False
+
+    def _is_object_of_verb(self, fact: Fact) -> bool:
+        """Whether a fact describes a thing with which somebody does something.
+
+        "making a Japanese lantern"; not "leading a Zulu army", "at the Tudor court".
+        """
+        thing = fact.stop
+        if fact.first <= self.head or thing >= len(self.text.bare) or self.text.opens[thing]:
+            return False
+        if (
+            self._ends_phrase(thing)
+            or self.is_person(thing)
+            or "n" not in kinds(self.text.bare[thing])
+        ):
+            return False
+        if "scene-noun" in lists_of_word(self.text.bare[thing]):
+            return False
+        verb = fact.first - 1
+        while verb > self.head and listed(self.text.low[verb], "determiner"):
+            verb -= 1
+        return verb > self.head and self.text.low[verb].endswith("ing")
 
     # ---- words about the picture
 

@@ -134,10 +134,8 @@ def _has_history(scene: Scene, *names: str) -> bool:
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
     """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
-    if scene.has_in_phrase("body-state"):
+    if scene.has_in_phrase("body-state") or _nurses_child(scene):
         return True  # "a pregnant surgeon"
-    if _nurses_child(scene):
-        return True
     treats = "treats" in scene.roles
     works_beside = "treats-by-work" in scene.roles
     if scene.has_in_phrase("body"):
@@ -186,7 +184,7 @@ def _plays_in_league(scene: Scene) -> bool:
 
 
 def _plays_for_named_club(scene: Scene) -> bool:
-    """Whether two words with capitals before a player name a club: "Oakland Athletics shortstop"."""
+    """Whether two words with capitals before a player name a club: "Leeds United striker"."""
     positions = range(scene.first, scene.head)
     capitals = [
         i for i in positions if scene.text.capital[i] and scene.text.bare[i] not in origins()

@@ -560,7 +560,8 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
     """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server
     in a rack"."""
     phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
-    if listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
+    is_comic = one == "comic" and after in ("about", "of")  # "a comic about a boy"
+    if is_comic or listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
         return True
     for kind, handles in (
         ("brand", "brand-person"),
@@ -574,8 +575,6 @@ def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
         return any(listed(word, "thing-cue") for word in text.low) or (
             one == "model" and after == "of" and not own
         )
-    if one == "comic" and after in ("about", "of"):
-        return True  # "a comic about a boy"
     if one in ("head", "chair"):
         return not (
             after == "of"

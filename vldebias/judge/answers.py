@@ -79,9 +79,9 @@ class AnnotationLog:
     path: Path
 
     def append(
-        self, image: str, annotator: str, attribute: str, value: str, **about: float | None
+        self, image: str, annotator: str, attribute: str, value: str, **numbers: float | None
     ) -> None:
-        """Write one answer with the present time; about: its seconds and weight.
+        """Write one answer with the present time; numbers: its seconds and weight.
 
         InvalidInputError: a field that the file may not hold. OSError: no room on the disk. The
         file is then as before.
@@ -91,7 +91,7 @@ class AnnotationLog:
             "annotator": annotator,
             "attribute": attribute,
             "value": value,
-            **about,
+            **numbers,
         }
         try:
             answer = Answer.model_validate({**fields, "time": datetime.now(UTC)})
@@ -101,9 +101,8 @@ class AnnotationLog:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = not self.path.exists()
         with self.path.open("ab+", buffering=0) as file:
-            with suppress(
-                ImportError
-            ):  # alone with the file, where the system has flock; closing it opens the lock
+            # Alone with the file, where the system has flock; closing it opens the lock.
+            with suppress(ImportError):
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -112,9 +111,8 @@ class AnnotationLog:
             file.truncate(size)
             if size and content[size - 1 : size] != b"\n":  # as an editor leaves it
                 line = b"\n" + line
-            if os.write(file.fileno(), line) < len(
-                line
-            ):  # the disk is full: leave no half of a line behind
+            written = os.write(file.fileno(), line)
+            if written < len(line):  # the disk is full: leave no half of a line behind
                 file.truncate(size)
                 raise OSError(f"{self.path}: no room for another answer; the file is as before")
             os.fsync(file.fileno())
@@ -124,7 +122,9 @@ class AnnotationLog:
     def answers(self) -> dict[Key, Answer]:
         """Return (annotator, image, attribute) -> last answer, empty without a file. Raises: see
         `read`."""
-        return {answer.key: answer for answer in self.read()} if self.path.exists() else {}
+        if not self.path.exists():
+            return {}
+        return {answer.key: answer for answer in self.read()}
 
     def read(self) -> list[Answer]:
         """Return all answers in the order of their lines; a torn last line is skipped with a
@@ -134,21 +134,21 @@ class AnnotationLog:
         first few.
         """
         content = read_bytes(self.path)
-        answers, problems = [], []
-        for number, line in enumerate(
-            content.removesuffix(_torn(self.path, content)).split(b"\n"), start=1
-        ):
-            if line.strip():
-                try:
-                    answers.append(Answer.model_validate_json(line))
-                except ValidationError as error:
-                    problems.append(f"line {number}: {explain(error)}")
+        answers = []
+        problems = []
+        complete = content.removesuffix(_torn(self.path, content))
+        for number, line in enumerate(complete.split(b"\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                answers.append(Answer.model_validate_json(line))
+            except ValidationError as error:
+                problems.append(f"line {number}: {explain(error)}")
         if problems:
-            came = (
-                f"{len(problems)} lines are no answers of the labelling app:"
-                f" {'; '.join(problems[:5])}"
+            raise InvalidInputError(
+                f"{self.path}: {len(problems)} lines are no answers of the labelling app:"
+                f" {'; '.join(problems[:5])}; correct or remove them"
             )
-            raise InvalidInputError(f"{self.path}: {came}; correct or remove them")
         return answers
 
 
@@ -176,8 +176,11 @@ def read_answers(paths: Sequence[Path]) -> list[Answer]:
     """
     last = dict[Key, Answer]()
     for path in paths:
-        for key, answer in {one.key: one for one in AnnotationLog(path).read()}.items():
-            last[key] = max(last.get(key, answer), answer, key=lambda one: one.time)
+        answer_of_key = {answer.key: answer for answer in AnnotationLog(path).read()}
+        for key, answer in answer_of_key.items():
+            if key not in last or answer.time > last[key].time:
+                last[key] = answer
     if not last:
-        raise InvalidInputError(f"labels: no answer in {', '.join(map(str, paths)) or 'no files'}")
+        names = ", ".join(map(str, paths)) or "no files"
+        raise InvalidInputError(f"labels: no answer in {names}")
     return list(last.values())

@@ -70,14 +70,14 @@ def predict(judge: Judge, images: Sequence[Image]) -> Probabilities:
     An attribute that is missing, or an array that is not (n, values) of probabilities, raises
     InvalidInputError.
     """
-    given, checked = judge.predict(images), {}
+    predicted = judge.predict(images)
+    checked = {}
     for attribute, values in judge.names.items():
-        rows, shape = (
-            np.asarray(given.get(attribute, np.empty(0)), dtype=np.float64),
-            (len(images), len(values)),
-        )
+        rows = np.asarray(predicted.get(attribute, np.empty(0)), dtype=np.float64)
+        shape = (len(images), len(values))
         # Half precision rounds; NaN is refused as well.
-        if rows.shape != shape or not ((rows >= 0).all() and (rows.sum(1) <= 1.001).all()):
+        are_probabilities = rows.shape == shape and bool((rows >= 0).all())
+        if not are_probabilities or not (rows.sum(1) <= 1.001).all():
             raise InvalidInputError(
                 f"judge {judge.name}: {attribute}: got an array {rows.shape}, largest"
                 f" {rows.max(initial=0):.3g}; expected probabilities {shape} whose rows sum to at"
@@ -93,7 +93,8 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
     Unknown where the largest probability is below `sure`, or below what is left for none of the
     values.
     """
-    best, rest = probabilities.max(axis=1), 1 - probabilities.sum(axis=1)
+    best = probabilities.max(axis=1)
+    rest = 1 - probabilities.sum(axis=1)
     known = (best >= sure) & (best >= rest)
     return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
 
@@ -140,18 +141,18 @@ class MiniatureJudge(JudgeSpec):
 
         def answers(images: Sequence[Image]) -> Probabilities:
             pixels = np.stack([np.asarray(image.convert("RGB")) for image in images])
-            read = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
-            said = dict[str, np.ndarray]()
+            outputs = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
+            probabilities = dict[str, np.ndarray]()
             for world, fields in (("portraits", portraits), ("birds", birds)):
-                chance = read["world_probabilities"][:, words.WORLDS.index(world), None]
-                said |= {
-                    one: (read[f"{one}_probabilities"] * chance).double().cpu().numpy()
-                    for one in fields
-                }
+                chance = outputs["world_probabilities"][:, words.WORLDS.index(world), None]
+                for field in fields:
+                    rows = outputs[f"{field}_probabilities"] * chance
+                    probabilities[field] = rows.double().cpu().numpy()
             # The first half of the species is land birds, the first half of the places is land.
-            for half, of in zip(halves, birds, strict=True):
-                said[half] = said[of].reshape(len(images), 2, -1).sum(axis=2)
-            return said
+            for half, field in zip(halves, birds, strict=True):
+                rows_of_halves = probabilities[field].reshape(len(images), 2, -1)
+                probabilities[half] = rows_of_halves.sum(axis=2)
+            return probabilities
 
         return Judge(
             "miniature judge",
@@ -197,20 +198,21 @@ class ClassifierJudge(JudgeSpec):
         )
         labels = [model.config.id2label[i] for i in range(model.config.num_labels)]
         values = self.values or {label: (label,) for label in labels}
-        used = [label for some in values.values() for label in some]
+        used = list(chain.from_iterable(values.values()))
         if not set(used) <= set(labels) or len(set(used)) < len(used):
             raise InvalidInputError(
                 f"values: got {values}; expected each of the labels {labels} at most once"
             )
-        columns = torch.tensor(
-            [[label in some for some in values.values()] for label in labels]
-        ).float()
+        # (labels, values): 1 where a label means a value
+        columns = torch.zeros(len(labels), len(values))
+        for column, labels_of_value in enumerate(values.values()):
+            for label in labels_of_value:
+                columns[labels.index(label), column] = 1
 
         @torch.no_grad()
         def answers(images: Sequence[Image]) -> Probabilities:
-            pixels = processor([image.convert("RGB") for image in images], return_tensors="pt")[
-                "pixel_values"
-            ]
+            pictures = [image.convert("RGB") for image in images]
+            pixels = processor(pictures, return_tensors="pt")["pixel_values"]
             logits = model(pixels.to(next(model.parameters()))).logits.float().cpu()
             return {self.attribute: (logits.softmax(1) @ columns).double().numpy()}
 
@@ -255,49 +257,54 @@ class ClipJudge(JudgeSpec):
         task."""
         prompts = task.prompt_set
         names = (*prompts.class_names, *prompts.held_out_class_names)
-        texts = ((text,) for text in (*prompts.classes, *prompts.held_out_classes))
-        asked = {
-            **self.prompts,
-            task.noun: self.prompts.get(task.noun) or dict(zip(names, texts, strict=True)),
-        }
-        return self.model_copy(update={"prompts": asked}).on(self.loaded(session))
+        texts = (*prompts.classes, *prompts.held_out_classes)
+        texts_of_attribute = dict(self.prompts)
+        if not texts_of_attribute.get(task.noun):
+            texts_of_attribute[task.noun] = {
+                name: (text,) for name, text in zip(names, texts, strict=True)
+            }
+        judge = self.model_copy(update={"prompts": texts_of_attribute})
+        return judge.on(self.loaded(session))
 
     def on(self, loaded: Loaded) -> Judge:
         """Return the judge that asks this model; InvalidInputError: a model without a logit
         scale."""
         encoder = image_encoder(loaded.host, loaded.preprocess, name=loaded.name)
-        texts, scale = text_host(loaded.host, loaded.tokenizer), logit_scale(loaded.host)
-        rows = {}
-        for attribute, asked in self.prompts.items():
-            texts.embed(
-                [*chain.from_iterable(asked.values()), *self.reject]
-            )  # in one pass of the tower
-            values = [normalize(texts.embed(own).mean(0), dim=0) for own in asked.values()]
-            rows[attribute] = torch.stack(
-                [*values, *(texts.embed(self.reject) if self.reject else ())]
-            )
+        texts = text_host(loaded.host, loaded.tokenizer)
+        scale = logit_scale(loaded.host)
+        rows_of_attribute = {}
+        for attribute, texts_of_value in self.prompts.items():
+            # All in one pass of the tower; the host keeps what it has embedded.
+            texts.embed([*chain.from_iterable(texts_of_value.values()), *self.reject])
+            rows = []
+            for value_texts in texts_of_value.values():
+                rows.append(normalize(texts.embed(value_texts).mean(0), dim=0))
+            if self.reject:
+                rows.extend(texts.embed(self.reject))
+            rows_of_attribute[attribute] = torch.stack(rows)
 
         def answers(images: Sequence[Image]) -> Probabilities:
-            features = normalize(
-                encoder.encode([image.convert("RGB") for image in images]).double(), dim=-1
-            )
-            chances = {
-                attribute: (scale * features @ own.T).softmax(dim=-1)
-                for attribute, own in rows.items()
-            }
-            return {one: of[:, : len(self.prompts[one])].numpy() for one, of in chances.items()}
+            pictures = [image.convert("RGB") for image in images]
+            features = normalize(encoder.encode(pictures).double(), dim=-1)
+            probabilities = {}
+            for attribute, rows in rows_of_attribute.items():
+                chances = (scale * features @ rows.T).softmax(dim=-1)
+                values = len(self.prompts[attribute])  # the columns after these are rejects
+                probabilities[attribute] = chances[:, :values].numpy()
+            return probabilities
 
         towers = [encoder.fingerprint, texts.weights]
         mark = hash_of([towers, encoder.preprocessing, round(scale, 3), self.prompts, self.reject])
-        names = {attribute: tuple(asked) for attribute, asked in self.prompts.items()}
+        names = {attribute: tuple(values) for attribute, values in self.prompts.items()}
         return Judge(f"zero-shot {encoder.name}", names, answers, mark)
 
 
 def logit_scale(model: Any) -> float:
     """Return exp(logit_scale) of CLIP and similar models, or one over the temperature of ALIGN."""
     for name, scale in (("logit_scale", torch.exp), ("temperature", torch.reciprocal)):
-        if (own := getattr(model, name, None)) is not None:
-            return float(scale(own.detach().float()))
+        parameter = getattr(model, name, None)
+        if parameter is not None:
+            return float(scale(parameter.detach().float()))
     raise InvalidInputError(
         f"{type(model).__name__} has no logit_scale, which turns cosines into probabilities"
     )
@@ -336,87 +343,110 @@ class VlmJudge(JudgeSpec):
 
     def ready(self, task: Any, session: Opener) -> Judge:
         """Return the judge with its model loaded."""
-        asked = self.questions or {
-            task.attributes[0].split(" x ")[0]: tuple(task.prompts.attributes)
-        }
-        how = {"dtype": session.options.dtype or "auto"}
-        loaded = _from_hub(
-            self.model, session, "AutoModelForImageTextToText", "AutoProcessor", **how
+        questions = self.questions
+        if not questions:
+            attribute = task.attributes[0].split(" x ")[0]
+            questions = {attribute: tuple(task.prompts.attributes)}
+        dtype = session.options.dtype or "auto"
+        model, processor = _from_hub(
+            self.model, session, "AutoModelForImageTextToText", "AutoProcessor", dtype=dtype
         )
-        return self.model_copy(update={"questions": asked}).on(*loaded)
+        return self.model_copy(update={"questions": questions}).on(model, processor)
 
     def on(self, model: Any, processor: Any) -> Judge:
         """Return the judge that asks this model; InvalidInputError: its processor has no chat
         template."""
-        names, warned = self.questions, set[str]()
+        names = self.questions
+        warned = set[str]()
         if not getattr(processor, "chat_template", None):
             raise InvalidInputError(
                 f"judge {self.model}: got no chat template; give a model that follows instructions"
             )
 
         def answers(images: Sequence[Image]) -> Probabilities:
-            said = Probabilities()
+            probabilities = Probabilities()
             for attribute, values in names.items():
-                some, each = sorted(values), []
-                for first in range(len(some)):  # each value is once in each place
-                    order = [*some[first:], *some[:first], NONE_OF_THESE]
-                    rows = self._asked(
-                        model, processor, images, self.question(attribute, order), len(order)
-                    )
-                    each.append(rows[:, [*map(order.index, values), -1]])
-                chances = np.exp(each)
-                bias = (
-                    0.5 * np.abs(chances[:, None] - chances[None]).sum(-1).max(axis=(0, 1)).mean()
-                )
+                rows = self._in_every_order(model, processor, images, attribute, values)
+                bias = _bias_of_order(rows)
                 if bias > BIAS and attribute not in warned:
                     warned.add(attribute)
-                    found = (
-                        f"depend on the order of the options (mean total variation {bias:.2f}),"
-                        " averaged here"
-                    )
                     warn(
-                        f"{self.model}: answers about {attribute} {found}; label some images to"
-                        " correct the judge"
+                        f"{self.model}: answers about {attribute} depend on the order of the"
+                        f" options (mean total variation {bias:.2f}), averaged here; label some"
+                        " images to correct the judge"
                     )
-                mean = np.mean(each, axis=0)
-                said[attribute] = np.exp(mean - np.logaddexp.reduce(mean, axis=1, keepdims=True))[
-                    :, :-1
-                ]
-            return said
+                mean = np.mean(rows, axis=0)
+                total = np.logaddexp.reduce(mean, axis=1, keepdims=True)
+                probabilities[attribute] = np.exp(mean - total)[:, :-1]
+            return probabilities
 
         texts = {
-            attribute: self.question(attribute, sorted(some)) for attribute, some in names.items()
+            attribute: self.question(attribute, sorted(values))
+            for attribute, values in names.items()
         }
         mark = hash_of([weights_fingerprint(model), processor.chat_template, texts, names])
         return Judge(self.model, names, answers, mark)
 
+    def _in_every_order(
+        self,
+        model: Any,
+        processor: Any,
+        images: Sequence[Image],
+        attribute: str,
+        values: Sequence[str],
+    ) -> np.ndarray:
+        """Return log probabilities (orders, n, values + 1) with the values in each cyclic order."""
+        options = sorted(values)
+        rows_of_order = []
+        for first in range(len(options)):  # each value is once in each place
+            order = [*options[first:], *options[:first], NONE_OF_THESE]
+            question = self.question(attribute, order)
+            rows = self._log_probabilities(model, processor, images, question, len(order))
+            columns = [order.index(value) for value in values]
+            rows_of_order.append(rows[:, [*columns, -1]])
+        return np.stack(rows_of_order)
+
     @torch.no_grad()
-    def _asked(
+    def _log_probabilities(
         self, model: Any, processor: Any, images: Sequence[Image], text: str, count: int
     ) -> np.ndarray:
         """Return log probabilities (n, count) that the model answers with each of the first
         letters."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-        prompt += "" if prompt[-1:].isspace() else " "
-        pictures, weight, found = (
-            [[image.convert("RGB")] for image in images],
-            next(model.parameters()),
-            [],
-        )
+        if not prompt[-1:].isspace():
+            prompt += " "
+        pictures = [[image.convert("RGB")] for image in images]
         texts = [prompt + letter for letter in string.ascii_uppercase[:count]]
-        ids = [processor(text=[one], images=pictures[:1])["input_ids"][0] for one in texts]
-        place = next(i for i, column in enumerate(zip(*ids, strict=True)) if len(set(column)) > 1)
-        for batch in (
-            pictures[i : i + self.batch_size] for i in range(0, len(pictures), self.batch_size)
-        ):
-            read = processor(text=texts[:1] * len(batch), images=batch, return_tensors="pt")
-            moved = {
-                k: v.to(weight) if v.is_floating_point() else v.to(weight.device)
-                for k, v in read.items()
-            }
-            scores = (
-                model(**moved).logits[:, place - 1].double().cpu()[:, [row[place] for row in ids]]
-            )
-            found.append(scores.log_softmax(dim=1).numpy())
-        return np.concatenate(found)
+        ids = [processor(text=[answer], images=pictures[:1])["input_ids"][0] for answer in texts]
+        place = _first_difference(ids)  # of the letter among the tokens
+        letter_ids = [row[place] for row in ids]
+        weight = next(model.parameters())
+        parts = []
+        for start in range(0, len(pictures), self.batch_size):
+            batch = pictures[start : start + self.batch_size]
+            inputs = processor(text=texts[:1] * len(batch), images=batch, return_tensors="pt")
+            inputs_on_device = {}
+            for name, tensor in inputs.items():
+                # Ids keep their dtype; pixels get that of the weights.
+                like = weight if tensor.is_floating_point() else weight.device
+                inputs_on_device[name] = tensor.to(like)
+            logits = model(**inputs_on_device).logits[:, place - 1].double().cpu()
+            parts.append(logits[:, letter_ids].log_softmax(dim=1).numpy())
+        return np.concatenate(parts)
+
+
+def _bias_of_order(rows: np.ndarray) -> float:
+    """Return the mean, over images, of the largest total variation between two orders of options,
+    from log probabilities (orders, n, options)."""
+    chances = np.exp(rows)
+    distances = 0.5 * np.abs(chances[:, None] - chances[None]).sum(-1)  # (orders, orders, n)
+    return float(distances.max(axis=(0, 1)).mean())
+
+
+def _first_difference(rows: Sequence[Sequence[int]]) -> int:
+    """Return the first place at which rows of token ids differ."""
+    for place, column in enumerate(zip(*rows, strict=True)):
+        if len(set(column)) > 1:
+            return place
+    raise InvalidInputError(f"the answers A, B, ... have the same tokens: {list(rows[0])}")

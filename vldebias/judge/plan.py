@@ -53,9 +53,8 @@ OTHERS = {
     "without a person": (*_THINGS, "An empty classroom in the morning."),
     "of a named person": (*_NAMED, "Albert Einstein riding a bicycle."),
 }
-Asked = tuple[
-    str, str, str, str | None
-]  # prompt, concept, part and stated value of a `PlannedImage`
+# Prompt, concept, part and stated value of a `PlannedImage`.
+PlannedPrompt = tuple[str, str, str, str | None]
 
 
 def hash_of(value: Any) -> str:
@@ -65,10 +64,9 @@ def hash_of(value: Any) -> str:
 
 @cache
 def _path(variant: str, prompt: str, seed: int) -> str:
-    told_apart = hashlib.sha256(prompt.encode()).hexdigest()[
-        :8
-    ]  # "A photo." and "a photo" have one slug
-    return f"{file_slug(variant)[:60]}/{file_slug(prompt)[:60]}-{told_apart}/{seed}.png"
+    # A hash as well: "A photo." and "a photo" have one slug.
+    prompt_hash = hashlib.sha256(prompt.encode()).hexdigest()[:8]
+    return f"{file_slug(variant)[:60]}/{file_slug(prompt)[:60]}-{prompt_hash}/{seed}.png"
 
 
 @dataclass(frozen=True)
@@ -98,9 +96,8 @@ class PlannedImage:
         Some noise favours one gender; if all prompts shared it, all of them would be biased the
         same way.
         """
-        return int.from_bytes(
-            hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()[:6], "big"
-        )
+        hashed = hashlib.sha256(f"{self.seed}\0{self.prompt}".encode()).digest()
+        return int.from_bytes(hashed[:6], "big")
 
     def under(self, variant: str) -> PlannedImage:
         """Return the image of the same prompt and seed under another variant."""
@@ -109,7 +106,7 @@ class PlannedImage:
 
 def planned_prompts(
     prompts: PromptSet, concepts: str, *, stated: bool, as_written: bool
-) -> list[Asked]:
+) -> list[PlannedPrompt]:
     """Return the class prompts of a set; if asked for its stated prompts, WORDINGS of its concepts,
     and OTHERS.
 
@@ -118,44 +115,65 @@ def planned_prompts(
     Raises:
         InvalidInputError: no class prompts, or no prompts that state one value.
     """
+    # Of each part the class prompts, the names of their concepts, and the groups of stated prompts.
     parts = {
         "train": (prompts.classes, prompts.class_names, prompts.groups),
         "unseen": (prompts.held_out_classes, prompts.held_out_class_names, prompts.held_out_groups),
     }
-    parts = {part: of for part, of in parts.items() if concepts in (part, "both")}
-    planned: list[Asked] = [
-        (*one, part, None) for part, of in parts.items() for one in zip(*of[:2], strict=True)
-    ]
+    if concepts != "both":
+        parts = {concepts: parts[concepts]}
+    planned: list[PlannedPrompt] = []
+    concepts_as_written: tuple[str, ...] = ()
+    for part, (class_prompts, names, _) in parts.items():
+        for prompt, name in zip(class_prompts, names, strict=True):
+            planned.append((prompt, name, part, None))
+        if class_prompts:
+            concepts_as_written = names  # of the last part that has some
     if not planned:
         raise InvalidInputError(
             f"{prompts.name}: has no {concepts} classes, so there is no prompt to generate"
         )
-    written = [concept for _, concept, part, _ in planned if part == planned[-1][2]]
-    for part, (_, names, groups) in parts.items() if stated else ():
-        known = StatedWords(names)
-        for prompt in dict.fromkeys(chain(*groups)):
-            named = prompts.values_in(prompt)
-            if len(named) != 1:
-                expected = (
-                    f"expected one of the values {list(prompts.attributes)}; use stated=False"
-                )
-                raise InvalidInputError(
-                    f"{prompts.name}: {prompt!r} states {list(named)}, {expected}"
-                )
-            planned.append((prompt, next(iter(known.find(prompt)), ""), part, named[0]))
-        if not groups:
-            raise InvalidInputError(
-                f"{prompts.name}: stated=True needs {part} pairs; use stated=False"
-            )
+    if stated:
+        for part, (_, names, groups) in parts.items():
+            planned += _stated_prompts(prompts, part, names, groups)
     if as_written:
-        planned += [
-            (fill(text, concept=name), name, "wordings", None)
-            for name in written
-            for text in WORDINGS
-        ]
-        planned += [
-            (text, kind, "others", None) for kind, texts in OTHERS.items() for text in texts
-        ]
+        planned += _prompts_as_written(concepts_as_written)
+    return planned
+
+
+def _stated_prompts(
+    prompts: PromptSet, part: str, names: Sequence[str], groups: Sequence[Sequence[str]]
+) -> list[PlannedPrompt]:
+    """Return the prompts of a part that state a value, each once.
+
+    Raises:
+        InvalidInputError: there is none, or a prompt that does not state exactly one value.
+    """
+    if not groups:
+        raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
+    concept_words = StatedWords(names)
+    planned: list[PlannedPrompt] = []
+    for prompt in dict.fromkeys(chain(*groups)):
+        values = prompts.values_in(prompt)
+        if len(values) != 1:
+            raise InvalidInputError(
+                f"{prompts.name}: {prompt!r} states {list(values)}, expected one of the values"
+                f" {list(prompts.attributes)}; use stated=False"
+            )
+        concept = next(iter(concept_words.find(prompt)), "")
+        planned.append((prompt, concept, part, values[0]))
+    return planned
+
+
+def _prompts_as_written(concepts: Sequence[str]) -> list[PlannedPrompt]:
+    """Return WORDINGS of each concept, and OTHERS."""
+    planned: list[PlannedPrompt] = []
+    for concept in concepts:
+        for text in WORDINGS:
+            planned.append((fill(text, concept=concept), concept, "wordings", None))
+    for kind, texts in OTHERS.items():
+        for text in texts:
+            planned.append((text, kind, "others", None))
     return planned
 
 
@@ -172,7 +190,7 @@ class Plan(Strict):
     model: dict[str, Any]
     prompt_set: str
     prompt_set_hash: str
-    prompts: tuple[Asked, ...]
+    prompts: tuple[PlannedPrompt, ...]
     variants: dict[str, dict[str, Any]]
     seeds: tuple[int, ...]
     images: int
@@ -184,30 +202,32 @@ class Plan(Strict):
 
     @field_validator("variants")
     @classmethod
-    def _in_different_folders(cls, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        if given[NONE] or len({file_slug(name)[:60] for name in given} - {""}) < len(given):
+    def _in_different_folders(
+        cls, variants: dict[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        folders = {file_slug(name)[:60] for name in variants}
+        if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
                 "expected names that stay different as names of folders, and none that is called"
                 " 'none'"
             )
-        return given
+        return variants
 
     @cached_property
     def all_images(self) -> tuple[PlannedImage, ...]:
         """Return the images of all variants, one variant after the other, prompt by prompt."""
         images = []
-        for variant, about in self.variants.items():
-            for asked in self.prompts:
-                plain = asked[3] is None
-                count = (
-                    self.images if plain and asked[2] in ("train", "unseen") else self.stated_images
-                )
-                for run, i in product(
-                    self.seeds, range(0 if plain and about.get("only_stated") else count)
-                ):
+        for variant, settings in self.variants.items():
+            for planned in self.prompts:
+                prompt, _, part, stated_value = planned
+                is_class_prompt = stated_value is None and part in ("train", "unseen")
+                count = self.images if is_class_prompt else self.stated_images
+                if stated_value is None and settings.get("only_stated"):
+                    count = 0
+                for run, i in product(self.seeds, range(count)):
                     seed = SEED_STEP * run + i
-                    path = _path(variant, asked[0], seed)
-                    images.append(PlannedImage(*asked, path=path, variant=variant, seed=seed))
+                    path = _path(variant, prompt, seed)
+                    images.append(PlannedImage(*planned, path=path, variant=variant, seed=seed))
         return tuple(images)
 
     def batches(self, images: Sequence[PlannedImage]) -> list[list[int]]:
@@ -217,14 +237,18 @@ class Plan(Strict):
         Prompts that state their attribute share no batch with others, so a variant that leaves them
         alone copies all.
         """
-        kinds = [
-            [i for i, one in enumerate(images) if (one.stated is not None) == stated]
-            for stated in (False, True)
-        ]
-        size = self.batch_size
-        return [
-            alike[start : start + size] for alike in kinds for start in range(0, len(alike), size)
-        ]
+        plain = []
+        stated = []
+        for number, image in enumerate(images):
+            if image.stated is None:
+                plain.append(number)
+            else:
+                stated.append(number)
+        batches = []
+        for numbers in (plain, stated):
+            for start in range(0, len(numbers), self.batch_size):
+                batches.append(numbers[start : start + self.batch_size])
+        return batches
 
     def settle(self, folder: Path) -> GeneratedImages:
         """Write the plan into a folder and return its images; a plan that has images already is
@@ -237,24 +261,34 @@ class Plan(Strict):
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
         kept = GeneratedImages.open(folder)
-        old, new = (
-            plan.model_dump(mode="json", exclude={"model"}) | plan.model
-            for plan in (kept.plan, self)
-        )
-        was, now = (
-            mark and Fingerprint(**mark)
-            for mark in (one.pop("fingerprint", None) for one in (old, new))
-        )
-        differ = [] if was is None or was.matches(now) else ["the weights differ"]
-        for key in [key for key in {**old, **new} if old.get(key) != new.get(key)]:
-            before, after = (shortened(json.dumps(one.get(key)), 120) for one in (old, new))
-            differ.append(f"{key} was {before} and is {after} now")
-        if differ:
-            expected = "use another folder, or repeat the settings to go on with these images"
+        differences = kept.plan._differences(self)
+        if differences:
             raise InvalidInputError(
-                f"{folder}: holds images of other settings: {'; '.join(differ)}; {expected}"
+                f"{folder}: holds images of other settings: {'; '.join(differences)}; use another"
+                " folder, or repeat the settings to go on with these images"
             )
         return kept
+
+    def _differences(self, new: Plan) -> list[str]:
+        """Return what a new plan has otherwise, in words; weights may differ by rounding."""
+        old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
+        new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
+        old_weights = old_settings.pop("fingerprint", None)
+        new_weights = new_settings.pop("fingerprint", None)
+        differences = []
+        if old_weights:
+            other = Fingerprint(**new_weights) if new_weights else None
+            if not Fingerprint(**old_weights).matches(other):
+                differences.append("the weights differ")
+        for key in old_settings | new_settings:
+            before = old_settings.get(key)
+            after = new_settings.get(key)
+            if before != after:
+                differences.append(
+                    f"{key} was {shortened(json.dumps(before), 120)} and is"
+                    f" {shortened(json.dumps(after), 120)} now"
+                )
+        return differences
 
 
 @dataclass(frozen=True)
@@ -300,57 +334,67 @@ class GeneratedImages:
     def result(self, *, settings: Mapping[str, Any], **fields: Any) -> TaskResult:
         """Return an empty block about these images; fields: task, title, description, ...; rows
         have lam, strength."""
-        plan, model = self.plan, dict(self.plan.model)
+        plan = self.plan
+        model = dict(plan.model)
         stated = sum(value is not None for *_, value in plan.prompts)
         n = {
             "prompts": len(plan.prompts) - stated,
             "stated": stated,
             "images": len(plan.all_images),
         }
-        about: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "split": "generated",
             "n": n,
             "model": str(model.get("id") or model["pipeline"]),
-        }
-        about |= {
             "prompts": plan.prompt_set,
             "prompts_hash": plan.prompt_set_hash,
             "methods": plan.variants,
+            "seeds": list(plan.seeds),
+            "fingerprint": model.pop("fingerprint"),
+            "settings": {**model, **settings},
         }
-        about |= {"seeds": list(plan.seeds), "fingerprint": model.pop("fingerprint")}
-        return TaskResult(TaskProvenance(**{**about, "settings": {**model, **settings}, **fields}))
+        return TaskResult(TaskProvenance(**(columns | fields)))
 
 
 def identity(pipe: Any) -> dict[str, Any]:
     """Return what identifies a pipeline; one fingerprint of all weights, None where some are on
     meta tensors."""
-    components = sorted(pipe.components.items())
-    modules = {
-        name: getattr(m, "_orig_mod", m) for name, m in components if isinstance(m, nn.Module)
-    }
-    prints = [
-        one.to_dict() for m in modules.values() if (one := weights_fingerprint(m)) is not None
-    ]
-    joint = [numbers for one in prints for numbers in one["tensors"]]
-    structure = hash_of([list(modules), [one["structure"] for one in prints]])
+    modules = {}
+    for name, component in sorted(pipe.components.items()):
+        if isinstance(component, nn.Module):
+            modules[name] = getattr(component, "_orig_mod", component)  # what is compiled
     # Private entries say which values were defaults, in an order that changes from process to
     # process.
     scheduler = sorted(
         (key, value) for key, value in pipe.scheduler.config.items() if not key.startswith("_")
     )
+    adapters: set[str] = set()
+    precisions: set[str] = set()
+    for module in modules.values():
+        adapters |= set(getattr(module, "peft_config", None) or ())
+        precisions |= {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     return {
         "pipeline": type(pipe).__name__,
         "id": str(getattr(pipe, "name_or_path", None) or "") or None,
-        "fingerprint": (
-            {"structure": structure, "tensors": joint}
-            if prints and len(prints) == len(modules)
-            else None
-        ),
+        "fingerprint": _joint_fingerprint(modules),
         "scheduler": f"{type(pipe.scheduler).__name__} {hash_of(scheduler)}",
-        "adapters": sorted(
-            {name for m in modules.values() for name in getattr(m, "peft_config", None) or ()}
-        ),
-        "precision": sorted(
-            {str(p.dtype).removeprefix("torch.") for m in modules.values() for p in m.parameters()}
-        ),
+        "adapters": sorted(adapters),
+        "precision": sorted(precisions),
     }
+
+
+def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> dict[str, Any] | None:
+    """Return one fingerprint of the weights of all modules; None where one has weights without
+    values."""
+    fingerprints = []
+    for module in modules.values():
+        fingerprint = weights_fingerprint(module)
+        if fingerprint is not None:
+            fingerprints.append(fingerprint.to_dict())
+    if not fingerprints or len(fingerprints) < len(modules):
+        return None
+    tensors: list[Any] = []
+    for content in fingerprints:
+        tensors += content["tensors"]
+    structures = [content["structure"] for content in fingerprints]
+    return {"structure": hash_of([list(modules), structures]), "tensors": tensors}

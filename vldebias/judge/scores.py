@@ -26,7 +26,7 @@ from vldebias.files import digest, write_atomically
 from vldebias.hosts import Host
 from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
-from vldebias.judge.plan import GeneratedImages
+from vldebias.judge.plan import GeneratedImages, PlannedImage
 from vldebias.measure.result import NONE, TaskResult
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug
@@ -57,13 +57,15 @@ def judge_images(
     Raises:
         InvalidInputError: images are missing, or the judge answers in a wrong shape.
     """
-    if missing := [image.path for image in images if not images.path(image).is_file()]:
-        came = f"{len(missing)} of {len(images)} images are missing, such as {missing[0]}"
+    missing = [image.path for image in images if not images.path(image).is_file()]
+    if missing:
         raise InvalidInputError(
-            f"{images.folder}: {came}; generate again, which goes on where it stopped"
+            f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as"
+            f" {missing[0]}; generate again, which goes on where it stopped"
         )
     name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
-    path, keys = images.folder / "judgements" / name, _keys(images)
+    path = images.folder / "judgements" / name
+    keys = _keys(images)
     if not path.exists():
         names = {attribute: list(values) for attribute, values in judge.names.items()}
         write_atomically(path, json.dumps({"name": judge.name, "names": names}))
@@ -73,19 +75,19 @@ def judge_images(
     with path.open("a", encoding="utf-8") as file, bars as advance:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
-            said = predict(judge, [images.read(image) for image, _ in batch])
+            probabilities = predict(judge, [images.read(image) for image, _ in batch])
             for i, (_, key) in enumerate(batch):
-                known[key] = {
-                    attribute: np.round(rows[i], 6).tolist() for attribute, rows in said.items()
-                }
-                file.write(
-                    "\n" + json.dumps({key: known[key]})
-                )  # the line before may be torn by a kill
+                known[key] = {}
+                for attribute, rows in probabilities.items():
+                    known[key][attribute] = np.round(rows[i], 6).tolist()
+                # A line break comes first, since the line before may be torn by a kill.
+                file.write("\n" + json.dumps({key: known[key]}))
             file.flush()
             advance(len(batch))
-    return {
-        attribute: np.array([known[key][attribute] for key in keys]) for attribute in judge.names
-    }
+    rows_of_attribute = {}
+    for attribute in judge.names:
+        rows_of_attribute[attribute] = np.array([known[key][attribute] for key in keys])
+    return rows_of_attribute
 
 
 def last_judgements(
@@ -100,21 +102,27 @@ def last_judgements(
     files = images.folder.glob("judgements/*.jsonl")
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         known = _stored(path)
-        if set(values) <= set(names := known["names"].get(attribute, ())):
-            never = {attribute: [0.0] * len(names)}
-            chances = np.array([known.get(key, never)[attribute] for key in _keys(images)])
-            codes = decide(chances, names, SURE).codes
-            seen = [
-                names[code] if code >= 0 and names[code] in values else NO_VALUE for code in codes
-            ]
-            return known["name"], seen, chances.max(axis=1)
+        names = known["names"].get(attribute, ())
+        if not set(values) <= set(names):
+            continue
+        never_judged = {attribute: [0.0] * len(names)}
+        chances = np.array([known.get(key, never_judged)[attribute] for key in _keys(images)])
+        answers = []
+        for code in decide(chances, names, SURE).codes:
+            name = names[code] if code >= 0 else NO_VALUE
+            answers.append(name if name in values else NO_VALUE)
+        return known["name"], answers, chances.max(axis=1)
     return None
 
 
 def _keys(images: GeneratedImages) -> list[str]:
     """Return path and hash of every image file; the hash of a missing one is "-"."""
-    files = [(image.path, images.path(image)) for image in images]
-    return [f"{path} {digest(file)[:24] if file.is_file() else '-'}" for path, file in files]
+    keys = []
+    for image in images:
+        file = images.path(image)
+        file_hash = digest(file)[:24] if file.is_file() else "-"
+        keys.append(f"{image.path} {file_hash}")
+    return keys
 
 
 def _stored(path: Path) -> dict[str, Any]:
@@ -128,84 +136,134 @@ def _stored(path: Path) -> dict[str, Any]:
 
 
 def scored(
-    made: GeneratedImages,
+    generated: GeneratedImages,
     encoder: ImageEncoder,
     texts: Host,
     name: str,
     *,
     clip: bool,
     fid: bool,
-    **boot: Any,
+    **resampling: Any,
 ) -> list[TaskResult]:
-    """Return the blocks of CLIPScore and FID, as far as asked for, of the images of prompts that
+    """Return the blocks of CLIPScore and FID, as far as requested, of the images of prompts that
     state no value.
 
-    encoder, texts: the image and the text side of the same model. boot: resamples, seed.
+    encoder, texts: the image and the text side of the same model. resampling: resamples, seed.
     """
-
-    def block(what: str, n: Mapping[str, int], settings: Mapping[str, Any]) -> TaskResult:
-        about = {
-            "task": f"{name}: {what}",
-            "title": f"{what} of generated images",
-            "description": ABOUT[what],
-        }
-        results.append(made.result(**about, n=n, settings=settings))
-        return results[-1]
-
-    plain = sorted(
-        (one for one in made if one.stated is None), key=lambda one: (one.prompt, one.seed)
-    )
-    features, results = dict[str, Tensor](), list[TaskResult]()
-    for variant in made.plan.variants:  # "none" first, which FID compares with
-        own = [one for one in plain if one.variant == variant]
-        batches = (
-            [made.read(one) for one in own[i : i + BATCH]] for i in range(0, len(own), BATCH)
-        )
-        if own:
-            features[variant] = torch.cat([encoder.encode(batch).double() for batch in batches])
+    plain = [image for image in generated if image.stated is None]
+    plain.sort(key=lambda image: (image.prompt, image.seed))
+    features = _features_of_variants(generated, encoder, plain)
+    results = []
     if clip:
-        prompts = [one.prompt for one in plain if one.variant == NONE]
-        names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
-        wanted, values = normalize(texts.embed(names.tolist()).double(), dim=1)[index], {}
-        for variant, of in features.items():
-            # Hessel et al., section 3: cut off at zero for each image; torchmetrics cuts the mean
-            # off.
-            each = 100 * (normalize(of, dim=1) * wanted).sum(1).clamp(min=0).numpy()
-            # Means of prompts are the units, or the images where there is one prompt.
-            values[variant] = each if len(sizes) == 1 else np.bincount(index, weights=each) / sizes
-        n = {"prompts": len(sizes), "images": len(index)}
-        how: dict[str, Any] = {
-            "scale": "percent: 100 max(cos, 0)",
-            "scored by": encoder.name,
-            **boot,
-        }
-        how |= {"preprocessing": encoder.preprocessing, "image tower": encoder.fingerprint}
-        block("CLIPScore", n, how | {"text tower": texts.weights}).add_resampled(
-            "clip_score", values, n=n, **boot
+        prompts = [image.prompt for image in plain if image.variant == NONE]
+        results.append(
+            _clip_scores(generated, encoder, texts, name, features, prompts, **resampling)
         )
     if fid:
-        count, dim = features[NONE].shape
-        if count < (enough := max(ENOUGH, dim + 1)):
-            warn(
-                f"FID of {count} images: fewer than {enough} bias it upwards; compare figures of as"
-                " many images"
-            )
-        network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
-        network.num_features = dim
-        metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
-            network, reset_real_features=False
-        )
-        metric.update(features.pop(NONE), real=True)
-        distances = {}
-        for variant, of in features.items():
-            metric.reset()
-            metric.update(of, real=False)
-            distances[variant] = float(metric.compute())
-        n = {"images": count, "reference images": count}
-        how = {"features": encoder.name, "dimensions": dim, "feature weights": encoder.fingerprint}
-        how |= {
-            "reference": "the images of the pipeline without a method",
-            "value": "torchmetrics, in float64",
-        }
-        block("FID", n, how).add_draws("fid", distances, n=n)
+        results.append(_frechet_distances(generated, encoder, name, features))
     return results
+
+
+def _features_of_variants(
+    generated: GeneratedImages, encoder: ImageEncoder, images: Sequence[PlannedImage]
+) -> dict[str, Tensor]:
+    """Return the features (n, d) of each variant's images; "none", which FID compares with, is the
+    first."""
+    features = {}
+    for variant in generated.plan.variants:
+        of_variant = [image for image in images if image.variant == variant]
+        batches = []
+        for start in range(0, len(of_variant), BATCH):
+            pictures = [generated.read(image) for image in of_variant[start : start + BATCH]]
+            batches.append(encoder.encode(pictures).double())
+        if batches:
+            features[variant] = torch.cat(batches)
+    return features
+
+
+def _block(
+    generated: GeneratedImages,
+    name: str,
+    quality: str,
+    n: Mapping[str, int],
+    settings: Mapping[str, Any],
+) -> TaskResult:
+    """Return an empty block of a measure of quality, with its description."""
+    return generated.result(
+        task=f"{name}: {quality}",
+        title=f"{quality} of generated images",
+        description=ABOUT[quality],
+        n=n,
+        settings=settings,
+    )
+
+
+def _clip_scores(
+    generated: GeneratedImages,
+    encoder: ImageEncoder,
+    texts: Host,
+    name: str,
+    features: Mapping[str, Tensor],
+    prompts: Sequence[str],
+    **resampling: Any,
+) -> TaskResult:
+    """Return the block of CLIPScore; prompts: of each image of a variant."""
+    names, index, sizes = np.unique(prompts, return_inverse=True, return_counts=True)
+    text_rows = normalize(texts.embed(names.tolist()).double(), dim=1)[index]
+    values = {}
+    for variant, rows in features.items():
+        # Hessel et al., section 3: cut off at zero for each image; torchmetrics cuts the mean off.
+        scores = 100 * (normalize(rows, dim=1) * text_rows).sum(1).clamp(min=0).numpy()
+        # Means of prompts are the units, or the images where there is one prompt.
+        if len(sizes) > 1:
+            scores = np.bincount(index, weights=scores) / sizes
+        values[variant] = scores
+    n = {"prompts": len(sizes), "images": len(index)}
+    settings: dict[str, Any] = {
+        "scale": "percent: 100 max(cos, 0)",
+        "scored by": encoder.name,
+        **resampling,
+        "preprocessing": encoder.preprocessing,
+        "image tower": encoder.fingerprint,
+        "text tower": texts.weights,
+    }
+    block = _block(generated, name, "CLIPScore", n, settings)
+    block.add_resampled("clip_score", values, n=n, **resampling)
+    return block
+
+
+def _frechet_distances(
+    generated: GeneratedImages, encoder: ImageEncoder, name: str, features: Mapping[str, Tensor]
+) -> TaskResult:
+    """Return the block of FID of each variant against the images without a method."""
+    count, dim = features[NONE].shape
+    enough = max(ENOUGH, dim + 1)
+    if count < enough:
+        warn(
+            f"FID of {count} images: fewer than {enough} bias it upwards; compare figures of as"
+            " many images"
+        )
+    network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
+    network.num_features = dim
+    metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
+        network, reset_real_features=False
+    )
+    metric.update(features[NONE], real=True)
+    distances = {}
+    for variant, rows in features.items():
+        if variant == NONE:
+            continue
+        metric.reset()
+        metric.update(rows, real=False)
+        distances[variant] = float(metric.compute())
+    n = {"images": count, "reference images": count}
+    settings = {
+        "features": encoder.name,
+        "dimensions": dim,
+        "feature weights": encoder.fingerprint,
+        "reference": "the images of the pipeline without a method",
+        "value": "torchmetrics, in float64",
+    }
+    block = _block(generated, name, "FID", n, settings)
+    block.add_draws("fid", distances, n=n)
+    return block

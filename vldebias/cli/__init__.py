@@ -14,6 +14,7 @@ from vldebias.cli.common import App, say
 from vldebias.cli.debias import debias_command
 from vldebias.cli.generate import generate_command
 from vldebias.cli.quickstart import quickstart
+from vldebias.cli.serve import serve
 from vldebias.cli.train import train
 from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
 
@@ -30,6 +31,7 @@ app.command()(prompts.methods)
 app.command("train")(train)
 app.command("audit")(audit_command)
 app.command("diagnose")(diagnose_command)
+app.command("serve")(serve)
 app.command("demo")(apps.demo_command)
 app.command("label")(apps.label_command)
 app.add_typer(evaluate.app, name="eval")

@@ -57,7 +57,7 @@ def balance(
     """
     from vldebias.prompts import balance_prompts
 
-    chosen = _shares_of(shares)
+    chosen = shares_of(shares)
     prompts = [text for text in read_prompts(file, column) for _ in range(images)]
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
     found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
@@ -127,7 +127,7 @@ def _prompt_of(row: Mapping[str, Any], column: str, place: str) -> str:
     return prompt
 
 
-def _shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
+def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:
     """Return value -> share of options such as "female=0.7,male=0.3"."""
     if not options:
         return None

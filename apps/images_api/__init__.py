@@ -1,0 +1,6 @@
+"""Put balanced prompts before any server of the OpenAI images API; `vldebias serve` starts it, and
+`vldebias.serving.images_proxy` gives it as an ASGI app."""
+
+from .app import images_proxy
+
+__all__ = ["images_proxy"]

@@ -1,0 +1,66 @@
+"""Join the answers of several calls to the answer of one request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .order import Call
+
+Json = dict[str, Any]
+
+
+def read_answer(content: bytes) -> Json | None:
+    """Return an answer of the images API; None where it has another form."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    images = answer.get("data") if isinstance(answer, dict) else None
+    has_images = isinstance(images, list) and all(isinstance(image, dict) for image in images)
+    return answer if has_images else None
+
+
+def joined(calls: Sequence[Call], answers: Sequence[Json | None]) -> tuple[Json, list[int]]:
+    """Join what came, in the order of the images.
+
+    Args:
+        calls: of one request. answers: of each, None where it failed.
+
+    Returns:
+        The answer, and the rows of the images that are in it.
+    """
+    image_of_row: dict[int, Json] = {}
+    for call, answer in zip(calls, answers, strict=True):
+        images = answer["data"] if answer else []
+        for row, image in zip(call.rows, images, strict=False):
+            image_of_row[row] = _with_prompt(image, call.prompt)
+    rows = sorted(image_of_row)
+    came = [answer for answer in answers if answer is not None]
+    whole = {**came[0], "data": [image_of_row[row] for row in rows]}
+    usages = [answer["usage"] for answer in came if isinstance(answer.get("usage"), dict)]
+    if usages:
+        whole["usage"] = added(usages)
+    return whole, rows
+
+
+def _with_prompt(image: Json, prompt: str) -> Json:
+    """Return an image with the prompt that it was made from, unless the server says another."""
+    return {**image, "revised_prompt": image.get("revised_prompt") or prompt}
+
+
+def added(usages: Sequence[Mapping[str, Any]]) -> Json:
+    """Return counts of tokens summed, nested ones too; what is no number is that of the first."""
+    total: Json = {}
+    for usage in usages:
+        for name, value in usage.items():
+            if isinstance(value, Mapping):
+                before = total.get(name)
+                total[name] = added([before, value] if isinstance(before, Mapping) else [value])
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                before = total.get(name)
+                total[name] = value + (before if isinstance(before, int | float) else 0)
+            else:
+                total.setdefault(name, value)
+    return total

@@ -1,0 +1,389 @@
+"""Serve the images API with balanced prompts, as an ASGI app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from vldebias.prompts import BalancedPrompts, Balancer
+
+from .answer import joined, read_answer
+from .limits import Limits
+from .order import Call, Order, RefusedError, balanced, calls_of
+from .upstream import OF_BODY, Reply, Upstream, checked_address, kept, late, unreachable
+
+log = logging.getLogger("vldebias.serving")
+NOTE = "x-vldebias"  # header of answers: values, reasons, and what failed
+INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+LEFT_ALONE = {
+    "images/edits": "edits a given image",
+    "images/variations": "varies a given image",
+}
+GONE = 499  # what logs call a client that went away; nobody receives it
+
+
+def images_proxy(  # noqa: PLR0913 - a service has as many settings
+    upstream: str,
+    sets: Any,
+    *,
+    shares: Mapping[str, float] | None = None,
+    seed: int | None = None,
+    groups: str = "mixed",
+    most: int = 10_000,
+    batch: bool = False,
+    limits: Limits | None = None,
+    log_prompts: bool = False,
+    transport: Any = None,
+) -> Starlette:
+    """Return an ASGI app that balances the prompts of requests for images and passes them on.
+
+    `POST .../images/generations` of n images becomes n calls of the upstream server, each with a
+    value in its prompt; all other paths are passed on as they are. Keys, headers and errors go
+    through unchanged; the app holds no key.
+
+    Args:
+        upstream: the `base_url` that a client has without this app, "https://api.openai.com/v1".
+        sets, shares, seed, groups: as of `vldebias.balance_prompts`; values are even over all
+            requests of this app, and without a seed one is drawn.
+        most: prompts whose counts are remembered; the one asked for longest ago is forgotten first.
+        batch: one call for each distinct prompt, with its number of images, instead of one for
+            each image.
+        limits: of time, size and number; see `Limits`.
+        log_prompts: write prompts into the log "vldebias.serving". Default: numbers alone.
+        transport: of httpx, for tests.
+
+    Raises:
+        InvalidInputError: an address, a set, shares or limits that do not fit.
+
+    >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
+    """
+    limits = Limits() if limits is None else limits
+    balancer = Balancer(sets, shares, seed, groups=groups, most=most)
+    service = Service(
+        checked_address(upstream),
+        balancer,
+        limits=limits,
+        batch=batch,
+        log_prompts=log_prompts,
+        transport=transport,
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    # An app that is mounted in another has no lifespan of its own: connections open on demand.
+    routes = [Route("/{path:path}", service.answer, methods=METHODS)]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+class Service:
+    """Answer requests: balance those for images, pass on all others."""
+
+    def __init__(
+        self,
+        address: str,
+        balancer: Balancer,
+        *,
+        limits: Limits,
+        batch: bool,
+        log_prompts: bool,
+        transport: Any,
+    ) -> None:
+        self.address = address
+        self.balancer = balancer
+        self.limits = limits
+        self.batch = batch
+        self.log_prompts = log_prompts
+        self.transport = transport
+        self.running = 0
+        self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
+
+    @property
+    def upstream(self) -> Upstream:
+        """Return what asks the server, one for each event loop."""
+        loop = asyncio.get_running_loop()
+        if self._upstream is None or self._upstream[0] is not loop:
+            self._upstream = (loop, Upstream(self.address, self.limits, self.transport))
+        return self._upstream[1]
+
+    async def close(self) -> None:
+        """Close the connections to the server."""
+        if self._upstream is not None:
+            await self._upstream[1].close()
+            self._upstream = None
+
+    async def answer(self, request: Request) -> Response:
+        """Answer any request."""
+        path = request.path_params["path"].removeprefix("v1/").strip("/")
+        is_for_images = request.method == "POST" and path == "images/generations"
+        began = time.monotonic()
+        try:
+            if is_for_images:
+                response = await self.generate(request, path)
+            else:
+                response = await self.pass_on(request, path)
+        except RefusedError as refusal:
+            headers = {"retry-after": "1"} if refusal.status == 503 else None
+            response = JSONResponse(refusal.content, refusal.status, headers)
+        except ClientDisconnect:
+            response = Response(status_code=GONE)
+        seconds = time.monotonic() - began
+        log.info("%s %s: %d in %.2f s", request.method, path, response.status_code, seconds)
+        return response
+
+    async def generate(self, request: Request, path: str) -> Response:
+        """Answer a request for images.
+
+        Raises:
+            RefusedError: a request that is not passed on, or a server that gives nothing.
+        """
+        if self.running >= self.limits.requests:
+            message = f"{self.running} requests are being answered; come again later"
+            raise RefusedError(503, message, code="busy")
+        self.running += 1
+        try:
+            order = Order.read(await self._body(request), int(self.limits.images))
+            index = _index_of(request)
+            # Long prompts take some milliseconds, in which other requests go on.
+            found = await asyncio.to_thread(balanced, self.balancer, order, index)
+            if self.log_prompts:
+                log.info("prompt %r: %r", order.prompt, found.prompts)
+            calls = calls_of(order, found.prompts, batch=self.batch)
+            if order.streams:
+                content = json.dumps(calls[0].body).encode()
+                headers = kept(request.headers.items())
+                sent = self._send(request, path, headers, content)
+                reply = await _unless_client_goes(request, sent)
+                return _streamed(reply, _note(found, range(order.n)))
+            results = await _unless_client_goes(request, self._ask_all(request, path, calls))
+            return _joined_response(calls, results, found)
+        finally:
+            self.running -= 1
+
+    async def pass_on(self, request: Request, path: str) -> Response:
+        """Pass a request on as it is, and its answer as it comes.
+
+        Raises:
+            RefusedError: the server cannot be reached.
+        """
+        why = LEFT_ALONE.get(path) if request.method == "POST" else None
+        note = json.dumps({"values": [], "reasons": [why]}) if why else ""
+        headers = kept(request.headers.items())
+        uploaded = asyncio.Event()
+        content = None
+        if "content-length" in request.headers or "transfer-encoding" in request.headers:
+            content = _upload(request, uploaded)
+            length = request.headers.get("content-length")
+            headers += [("content-length", length)] if length else []
+        else:
+            uploaded.set()
+        sent = self._send(request, path, headers, content)
+        reply = await _unless_client_goes(request, sent, after=uploaded)
+        return _streamed(reply, note)
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body of a request.
+
+        Raises:
+            RefusedError: it is longer than the limit, or compressed.
+        """
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise RefusedError(
+                415, "the body is compressed; send plain JSON", code="unsupported_value"
+            )
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > self.limits.body:
+                message = f"the body has more than {self.limits.body:,} bytes"
+                raise RefusedError(413, message, code="too_large")
+        return bytes(body)
+
+    async def _ask_all(
+        self, request: Request, path: str, calls: Sequence[Call]
+    ) -> list[Reply | RefusedError]:
+        """Return the answer to each call, or why there is none; those that take too long are
+        cancelled, the others stay."""
+        url = self.upstream.url(path, request.url.query)
+        headers = kept(request.headers.items(), *OF_BODY)
+        tasks = [asyncio.create_task(self.upstream.ask(url, headers, call.body)) for call in calls]
+        try:
+            await asyncio.wait(tasks, timeout=self.limits.seconds)
+        finally:
+            for task in tasks:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        results: list[Reply | RefusedError] = []
+        for outcome in outcomes:
+            if isinstance(outcome, asyncio.CancelledError):
+                results.append(late(self.limits.seconds))
+            elif isinstance(outcome, Reply | RefusedError):
+                results.append(outcome)
+            else:
+                log.error("a call failed: %s", type(outcome).__name__)
+                results.append(unreachable(Exception()))
+        return results
+
+    async def _send(
+        self, request: Request, path: str, headers: Sequence[tuple[str, str]], content: Any
+    ) -> httpx.Response:
+        """Send a request on with this content; return the answer before its body is read.
+
+        Raises:
+            RefusedError: the server cannot be reached.
+        """
+        url = self.upstream.url(path, request.url.query)
+        client = self.upstream.client
+        sent = client.build_request(request.method, url, headers=list(headers), content=content)
+        try:
+            return await client.send(sent, stream=True)
+        except httpx.TimeoutException:
+            raise late(self.limits.seconds) from None
+        except httpx.TransportError as error:
+            raise unreachable(error) from None
+
+
+async def _unless_client_goes(
+    request: Request, work: Coroutine[Any, Any, Any], *, after: asyncio.Event | None = None
+) -> Any:
+    """Return what the work gives; cancel it where the client goes away.
+
+    after: set once the body of the request is read, which comes by the same channel.
+
+    Raises:
+        ClientDisconnect: the client went.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_gone(request, after))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        watching.cancel()
+        working.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _gone(request: Request, after: asyncio.Event | None) -> None:
+    """Return when the client of a request goes away."""
+    if after is not None:
+        await after.wait()
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
+
+
+async def _upload(request: Request, uploaded: asyncio.Event) -> AsyncIterator[bytes]:
+    """Yield the body of a request piece by piece, and set the event at its end."""
+    async for piece in request.stream():
+        yield piece
+    uploaded.set()
+
+
+def _streamed(reply: httpx.Response, note: str) -> Response:
+    """Return an answer that is passed on as it comes."""
+    response = StreamingResponse(_pieces(reply), reply.status_code)
+    _add_headers(response, kept(reply.headers.multi_items()), note)
+    length = reply.headers.get("content-length")
+    if length:
+        response.headers["content-length"] = length
+    return response
+
+
+def _add_headers(response: Response, headers: Iterable[tuple[str, str]], note: str) -> None:
+    """Add headers of the upstream server to a response, and the note where there is one."""
+    for name, text in headers:
+        response.headers.append(name, text)
+    if note:
+        response.headers[NOTE] = note
+
+
+async def _pieces(reply: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the raw pieces of an answer, and close it whatever happens."""
+    try:
+        async for piece in reply.aiter_raw():
+            yield piece
+    finally:
+        await reply.aclose()
+
+
+def _index_of(request: Request) -> int | None:
+    """Return the place of the first image in a count that the client has; None without one.
+
+    Raises:
+        RefusedError: the header holds no whole number.
+    """
+    text = request.headers.get(INDEX)
+    if text is None:
+        return None
+    if not text.isdecimal() or len(text) > 18:
+        raise RefusedError(400, f"{INDEX}: expected a whole number from 0 on", param=INDEX)
+    return int(text)
+
+
+def _note(found: BalancedPrompts, rows: Sequence[int], **more: Any) -> str:
+    """Return the header that says which values the images have, or why a prompt was left alone."""
+    values = [found.values[row] for row in rows]
+    reasons = [found.reasons[row] for row in rows]
+    return json.dumps({"values": values, "reasons": reasons, **more})
+
+
+def _joined_response(
+    calls: Sequence[Call], results: Sequence[Reply | RefusedError], found: BalancedPrompts
+) -> Response:
+    """Return one answer: the images that came, or where none came the first failure as it is.
+
+    Raises:
+        RefusedError: no call was answered at all.
+    """
+    replies = [result for result in results if isinstance(result, Reply)]
+    answers = []
+    for result in results:
+        answer = None
+        if isinstance(result, Reply) and result.is_success:
+            answer = read_answer(result.content)
+        answers.append(answer)
+    if not any(answers):
+        return _first_failure(results)
+    whole, rows = joined(calls, answers)
+    failed = len(found.prompts) - len(rows)
+    note = _note(found, rows, failed=failed) if failed else _note(found, rows)
+    first = next(reply for reply in replies if reply.is_success)
+    response = JSONResponse(whole, first.status)
+    _add_headers(response, kept(first.headers.multi_items(), *OF_BODY), note)
+    return response
+
+
+def _first_failure(results: Sequence[Reply | RefusedError]) -> Response:
+    """Return the first answer of the server as it came.
+
+    Raises:
+        RefusedError: no call was answered.
+    """
+    for result in results:
+        if isinstance(result, Reply):
+            response = Response(result.content, result.status)
+            headers = kept(result.headers.multi_items(), "content-encoding")
+            _add_headers(response, headers, "")
+            return response
+    refusal = results[0]
+    assert isinstance(refusal, RefusedError)
+    raise refusal
+
+
+__all__ = ["Limits", "Service", "images_proxy"]

@@ -1,0 +1,417 @@
+"""The images API with balanced prompts, before a server that makes no images."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests.apps.false_upstream import KEY, FalseUpstream, served
+from vldebias.errors import InvalidInputError
+from vldebias.serving import Limits, images_proxy
+
+PATH = "/v1/images/generations"
+CEO = "A photo of a CEO in an office"
+KING = "A photo of a king"
+RIGHT = {"authorization": f"Bearer {KEY}"}
+VALUES = {
+    "A photo of a female CEO in an office": "female",
+    "A photo of a male CEO in an office": "male",
+}
+Calls = Callable[[httpx.AsyncClient], Awaitable[Any]]
+
+
+def ask(app: Any, calls: Calls) -> Any:
+    """Return what calls of an app in this process give."""
+
+    async def asking() -> Any:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await calls(client)
+
+    return asyncio.run(asking())
+
+
+def proxy(upstream: FalseUpstream, **how: Any) -> Any:
+    how.setdefault("transport", httpx.ASGITransport(app=upstream.app))
+    how.setdefault("seed", 0)
+    return images_proxy("http://there/v1", how.pop("sets", "gender"), **how)
+
+
+def post(app: Any, body: Any, **headers: str) -> httpx.Response:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    async def calls(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post(PATH, content=content, headers={**RIGHT, **headers})
+
+    return ask(app, calls)  # type: ignore[no-any-return]
+
+
+def note(response: httpx.Response) -> Any:
+    return json.loads(response.headers["x-vldebias"])
+
+
+def test_n_images_become_n_calls_with_even_values() -> None:
+    upstream = FalseUpstream()
+    body = {"prompt": CEO, "n": 4, "seed": 7, "model": "tiny", "size": "8x8", "steps": 3}
+    response = post(proxy(upstream), body)
+    assert response.status_code == 200
+    assert Counter(VALUES[call["prompt"]] for call in upstream.seen) == {"female": 2, "male": 2}
+    assert sorted(call["seed"] for call in upstream.seen) == [7, 8, 9, 10]
+    assert {call["n"] for call in upstream.seen} == {1}
+    assert all((call["model"], call["steps"]) == ("tiny", 3) for call in upstream.seen)
+    assert {headers["authorization"] for headers in upstream.headers} == {f"Bearer {KEY}"}
+    answer = response.json()
+    prompts = [image["revised_prompt"] for image in answer["data"]]
+    assert [VALUES[prompt] for prompt in prompts] == note(response)["values"]
+    made = [image["b64_json"].split("|") for image in answer["data"]]
+    assert [prompt for prompt, _, _ in made] == prompts
+    assert [seed for _, seed, _ in made] == ["7", "8", "9", "10"]
+    assert answer["usage"] == {"total_tokens": 40, "input_tokens_details": {"text_tokens": 16}}
+    assert (answer["created"], answer["size"]) == (5, "8x8")
+    assert response.headers["x-request-id"] == "r-200"
+
+
+def test_batch_makes_a_call_for_each_distinct_prompt() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream, batch=True), {"prompt": CEO, "n": 5})
+    assert sorted(call["n"] for call in upstream.seen) == [2, 3]
+    assert len({call["prompt"] for call in upstream.seen}) == 2
+    images = response.json()["data"]
+    assert [VALUES[image["revised_prompt"]] for image in images] == note(response)["values"]
+    assert len({image["b64_json"] for image in images}) == 5
+
+
+def test_prompts_that_state_a_value_go_as_they_are() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": KING, "n": 2, "seed": 1})
+    assert [call["prompt"] for call in upstream.seen] == [KING, KING]
+    assert sorted(call["seed"] for call in upstream.seen) == [1, 2]
+    assert note(response)["values"] == [None, None]
+    assert all(note(response)["reasons"])
+
+
+def test_a_request_without_n_and_seed_gets_neither() -> None:
+    upstream = FalseUpstream()
+    post(proxy(upstream), {"prompt": CEO})
+    assert set(upstream.seen[0]) == {"prompt"}
+    post(proxy(upstream), {"prompt": CEO, "n": None})
+    assert upstream.seen[1]["n"] == 1
+
+
+def test_several_sets_and_shares() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream, sets=["gender", "age"]), {"prompt": CEO, "n": 4})
+    assert len({tuple(values) for values in note(response)["values"]}) > 2
+    response = post(proxy(upstream, shares={"female": 1, "male": 0}), {"prompt": CEO, "n": 3})
+    assert note(response)["values"] == ["female"] * 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "status", "calls"),
+    [
+        ("A busy chef", 429, 3),
+        ("A chef of tomorrow", 429, 1),
+        ("A forbidden chef", 400, 1),
+    ],
+)
+@pytest.mark.parametrize("n", [1, 3])
+def test_errors_are_those_of_upstream(prompt: str, status: int, calls: int, n: int) -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": prompt, "n": n})
+    assert response.status_code == status
+    assert response.json()["error"]["code"] in (
+        "rate_limit_exceeded",
+        "quota",
+        "moderation_blocked",
+    )
+    assert len(upstream.seen) == calls * n
+    if status == 429 and calls > 1:
+        assert response.headers["retry-after-ms"] == "10"
+        assert response.headers["x-request-id"] == "r-429"
+
+
+def test_a_wrong_key_is_told_by_upstream() -> None:
+    response = post(proxy(FalseUpstream()), {"prompt": CEO}, authorization="Bearer sk-wrong")
+    assert response.status_code == 401
+    assert response.json()["error"]["code"] == "invalid_api_key"
+    assert response.headers["x-request-id"] == "r-401"
+
+
+def test_what_failed_for_a_moment_is_asked_again() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": "A moody CEO", "n": 2})
+    assert response.status_code == 200
+    assert len(response.json()["data"]) == 2
+    assert len(upstream.seen) == 4
+    again = post(proxy(FalseUpstream(), limits=Limits(retries=0)), {"prompt": "A moody CEO"})
+    assert again.status_code == 503
+
+
+def test_what_was_paid_for_is_returned() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": "A lopsided CEO", "n": 4})
+    assert response.status_code == 200
+    assert [("female" in image["revised_prompt"]) for image in response.json()["data"]] == [
+        False
+    ] * 2
+    assert note(response) == {"values": ["male"] * 2, "reasons": [None] * 2, "failed": 2}
+    assert response.json()["usage"]["total_tokens"] == 20
+    assert len(upstream.seen) == 4, "what is refused is not asked again"
+
+
+def test_late_answers_end_and_the_others_are_returned() -> None:
+    upstream = FalseUpstream()
+    app = proxy(upstream, limits=Limits(seconds=0.4))
+    began = time.monotonic()
+    response = post(app, {"prompt": "A slow chef", "n": 2})
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "upstream_timeout")
+    response = post(app, {"prompt": "A sluggish chef", "n": 2})
+    assert note(response)["values"] == ["male"]
+    assert note(response)["failed"] == 1
+    assert time.monotonic() - began < 10
+
+
+def test_an_unreachable_server_and_a_strange_answer() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        app = images_proxy(address, "gender", limits=Limits(retries=0))
+        response = post(app, {"prompt": CEO})
+        assert response.status_code == 502
+        assert response.json()["error"]["code"] == "upstream_unreachable"
+        assert ask(app, lambda client: client.get("/v1/models")).status_code == 502
+    response = post(proxy(FalseUpstream()), {"prompt": "A shapeless CEO", "n": 2})
+    assert (response.status_code, response.json()) == (200, {"images": []})
+
+
+BAD: list[tuple[Any, int, str]] = [
+    (b"{", 400, "not JSON"),
+    (b"[" * 100_000, 400, "not JSON"),
+    (b"\xff", 400, "not JSON"),
+    ([1], 400, "no JSON object"),
+    ({}, 400, "prompt: expected a text"),
+    ({"prompt": " "}, 400, "prompt: expected a text"),
+    ({"prompt": ["A CEO"]}, 400, "prompt: expected a text"),
+    ({"prompt": CEO, "n": 0}, 400, "n: expected a whole number from 1 to 16"),
+    ({"prompt": CEO, "n": 17}, 400, "n: expected a whole number from 1 to 16"),
+    ({"prompt": CEO, "n": True}, 400, "n: expected a whole number"),
+    ({"prompt": CEO, "n": 1.0}, 400, "n: expected a whole number"),
+    ({"prompt": CEO, "n": 2, "stream": True}, 400, "several images cannot be streamed"),
+    ({"prompt": "x" * 1_000_001}, 413, "more than 1,000,000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "message"), BAD)
+def test_bad_requests_get_a_sentence_and_reach_nobody(body: Any, status: int, message: str) -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), body)
+    assert response.status_code == status
+    assert message in response.json()["error"]["message"]
+    assert not upstream.seen
+
+
+def test_bad_headers_get_a_sentence() -> None:
+    upstream = FalseUpstream()
+    for index in ("-1", "one", "9" * 30):
+        response = post(proxy(upstream), {"prompt": CEO}, **{"x-vldebias-index": index})
+        assert response.status_code == 400
+    response = post(proxy(upstream), {"prompt": CEO}, **{"content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert not upstream.seen
+
+
+def test_no_more_calls_and_requests_at_once_than_the_limits() -> None:
+    upstream = FalseUpstream(seconds=0.02)
+    app = proxy(upstream, limits=Limits(parallel=3, requests=4))
+
+    async def calls(client: httpx.AsyncClient) -> list[int]:
+        body = {"prompt": CEO, "n": 4}
+        asked = [client.post(PATH, json=body, headers=RIGHT) for _ in range(6)]
+        return [response.status_code for response in await asyncio.gather(*asked)]
+
+    assert Counter(ask(app, calls)) == {200: 4, 503: 2}
+    assert upstream.most == 3
+
+
+def test_41_single_requests_are_at_most_two_apart() -> None:
+    upstream = FalseUpstream()
+    app = proxy(upstream, seed=None)
+
+    async def calls(client: httpx.AsyncClient) -> None:
+        asked = [client.post(PATH, json={"prompt": CEO}, headers=RIGHT) for _ in range(41)]
+        await asyncio.gather(*asked)
+
+    ask(app, calls)
+    counts = Counter(VALUES[call["prompt"]] for call in upstream.seen)
+    assert counts.total() == 41
+    assert abs(counts["female"] - counts["male"]) <= 2
+
+
+def test_an_index_gives_even_values_without_a_memory() -> None:
+    values = []
+    for index in range(0, 12, 3):  # each request meets a process of its own
+        app = proxy(FalseUpstream())
+        response = post(app, {"prompt": CEO, "n": 3}, **{"x-vldebias-index": str(index)})
+        values += note(response)["values"]
+    assert Counter(values) == {"female": 6, "male": 6}
+
+
+def test_other_paths_pass() -> None:
+    upstream = FalseUpstream()
+
+    async def calls(client: httpx.AsyncClient) -> list[httpx.Response]:
+        picture = {"image": ("a.png", b"\x89PNG" * 1000)}
+        return [
+            await client.get("/v1/models?after=x"),
+            await client.post("/v1/images/edits", files=picture, data={"prompt": CEO}),
+            await client.delete("/v1/files/f1"),
+            await client.get("/v1/nothing"),
+            await client.get("/models"),
+        ]
+
+    models, edited, removed, nothing, short = ask(proxy(upstream), calls)
+    assert models.json()["query"] == "after=x"
+    assert models.headers.get_list("set-cookie") == ["a=1", "b=2"]
+    assert "x-vldebias" not in models.headers
+    assert (edited.text, removed.status_code, nothing.status_code) == ("edited", 204, 404)
+    assert note(edited) == {"values": [], "reasons": ["edits a given image"]}
+    assert upstream.raw[0].count(b"\x89PNG") == 1000
+    assert CEO.encode() in upstream.raw[0]
+    assert upstream.headers[0]["content-length"] == str(len(upstream.raw[0]))
+    assert short.json()["data"][0]["id"] == "tiny"
+
+
+def test_one_image_may_be_streamed() -> None:
+    upstream = FalseUpstream()
+    response = post(proxy(upstream), {"prompt": CEO, "stream": True, "partial_images": 1})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.text.count("event: ") == 3
+    assert upstream.seen[0]["prompt"] in VALUES
+    assert note(response)["values"] == [VALUES[upstream.seen[0]["prompt"]]]
+
+
+def test_nothing_of_a_prompt_or_a_key_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for prompt in (CEO, KING, "A forbidden CEO", "A busy CEO", "A shapeless CEO"):
+        post(proxy(FalseUpstream()), {"prompt": prompt, "n": 2})
+    post(proxy(FalseUpstream()), b"{ a CEO")
+    text = " ".join(record.getMessage() for record in caplog.records)
+    assert "images/generations: 200" in text
+    assert not any(word in text for word in ("CEO", "king", KEY))
+    post(proxy(FalseUpstream(), log_prompts=True), {"prompt": CEO})
+    assert CEO in caplog.text
+    assert KEY not in caplog.text
+
+
+def test_it_can_be_mounted_and_asked_from_several_loops() -> None:
+    upstream = FalseUpstream()
+    outer = Starlette(routes=[Mount("/openai", app=proxy(upstream))])
+
+    async def calls(client: httpx.AsyncClient) -> int:
+        body = {"prompt": CEO, "n": 2}
+        return (await client.post(f"/openai{PATH}", json=body, headers=RIGHT)).status_code
+
+    assert [ask(outer, calls) for _ in range(3)] == [200] * 3
+    assert len(upstream.seen) == 6
+
+
+def test_a_client_that_goes_away_cancels_its_calls() -> None:
+    upstream = FalseUpstream()
+    with served(upstream.app) as address, served(images_proxy(address, "gender")) as front:
+        body = json.dumps({"prompt": "A slow chef", "n": 3}).encode()
+        port = int(front.split(":")[2].split("/")[0])
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            wait_until(lambda: upstream.now == 3)
+        wait_until(lambda: upstream.cancelled == 3)
+    assert upstream.now == 0
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not is_true():
+        assert time.monotonic() < end, "waited for 20 s"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"upstream": "api.openai.com"}, "expected the base_url of a client"),
+        ({"upstream": "https://api.openai.com/v1?key=sk-1"}, "without a key"),
+        ({"upstream": "https://me:sk-1@api.openai.com/v1"}, "without a key"),
+        ({"upstream": "https://x:port/v1"}, "expected the base_url"),
+        ({"upstream": None}, "expected the base_url"),
+        ({"sets": "gendre"}, "did you mean"),
+        ({"shares": {"female": 2.0}}, "shares"),
+        ({"most": 0}, "most"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
+    settings = {"upstream": "https://api.openai.com/v1", "sets": "gender", **arguments}
+    with pytest.raises(InvalidInputError, match=message) as refusal:
+        images_proxy(**settings)
+    assert "sk-1" not in str(refusal.value)
+    with pytest.raises(InvalidInputError, match="seconds"):
+        Limits(seconds=0)
+
+
+def test_the_command_serves_this_machine_alone_until_it_is_told_to_end() -> None:
+    command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--port", "0"]
+    upstream = FalseUpstream()
+    with served(upstream.app) as address:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            [*command, "--upstream", address], stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert process.stderr is not None
+        try:
+            line = ""
+            while "base_url=" not in line:
+                line += process.stderr.readline()
+            base = line.split("base_url=")[1].strip()
+            assert base.startswith("http://127.0.0.1:")
+            body = {"prompt": CEO, "n": 2}
+            response = httpx.post(f"{base}/images/generations", json=body, headers=RIGHT)
+            assert sorted(note(response)["values"]) == ["female", "male"]
+            for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+                foreign = httpx.post(
+                    f"{base}/images/generations", json=body, headers={**RIGHT, **headers}
+                )
+                assert foreign.status_code == 403
+            assert len(upstream.seen) == 2
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest = process.communicate(timeout=20)[1]
+    assert CEO not in line + rest
+
+
+def test_the_command_refuses_in_a_sentence() -> None:
+    command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--upstream"]
+    done = subprocess.run([*command, "localhost"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "expected the base_url of a client" in " ".join(done.stderr.split())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        busy = [*command, "http://127.0.0.1:1/v1", "--port", port]
+        done = subprocess.run(busy, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "cannot be opened" in " ".join(done.stderr.split())

@@ -1,0 +1,145 @@
+"""The real openai client through `vldebias serve`, before a server that makes no images."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+openai = pytest.importorskip("openai", reason="make test-integrations installs it")
+pytest.importorskip("uvicorn", reason="pip install 'vldebias[serve]'")
+
+from tests.apps.false_upstream import KEY, FalseUpstream, served  # noqa: E402
+
+CEO = "A photo of a CEO in an office"
+NURSE = "Portrait of a nurse"
+
+
+@pytest.fixture(scope="module")
+def upstream() -> FalseUpstream:
+    return FalseUpstream()
+
+
+@pytest.fixture(scope="module")
+def base_url(upstream: FalseUpstream) -> Iterator[str]:
+    command = [sys.executable, "-m", "vldebias", "serve", "--attribute", "gender", "--port", "0"]
+    with served(upstream.app) as address:
+        process = subprocess.Popen(
+            [*command, "--upstream", address, "--seconds", "20"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stderr is not None
+        try:
+            line = ""
+            while "base_url=" not in line:
+                line += process.stderr.readline()
+            yield line.split("base_url=")[1].strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest = process.communicate(timeout=20)[1]
+    assert not any(word in rest for word in (CEO, NURSE, KEY)), "the log holds no prompt and no key"
+
+
+@pytest.fixture
+def client(base_url: str) -> Any:
+    return openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=20)
+
+
+def test_several_images(client: Any, upstream: FalseUpstream) -> None:
+    made = client.images.generate(
+        model="tiny", prompt=CEO, n=4, size="256x256", extra_body={"seed": 5}
+    )
+    prompts = [image.revised_prompt for image in made.data]
+    assert Counter("female" in prompt for prompt in prompts) == {True: 2, False: 2}
+    assert made.usage.total_tokens == 40
+    calls = upstream.seen[-4:]
+    assert sorted(call["seed"] for call in calls) == [5, 6, 7, 8]
+    assert {(call["n"], call["size"]) for call in calls} == {(1, "256x256")}
+
+
+def test_values_and_reasons_are_in_a_header(client: Any) -> None:
+    raw = client.images.with_raw_response.generate(model="tiny", prompt="A king", n=2)
+    assert '"values": [null, null]' in raw.headers["x-vldebias"]
+    assert raw.parse().data[0].revised_prompt == "A king"
+
+
+def test_other_calls_of_the_client(client: Any) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny"]
+    with pytest.raises(openai.NotFoundError):
+        client.batches.retrieve("nothing")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "error", "code"),
+    [
+        ("A busy chef", 3, "RateLimitError", "rate_limit_exceeded"),
+        ("A forbidden chef", 3, "BadRequestError", "moderation_blocked"),
+        ("A chef", 0, "BadRequestError", "invalid_value"),
+        ("A chef", 99, "BadRequestError", "invalid_value"),
+        ("", 1, "BadRequestError", "invalid_value"),
+    ],
+)
+def test_errors_are_those_that_the_client_knows(
+    client: Any, prompt: str, n: int, error: str, code: str
+) -> None:
+    with pytest.raises(getattr(openai, error)) as raised:
+        client.images.generate(model="tiny", prompt=prompt, n=n)
+    assert raised.value.code == code
+    assert raised.value.body["message"]
+
+
+def test_a_wrong_key_is_told_by_the_server(base_url: str) -> None:
+    client = openai.OpenAI(base_url=base_url, api_key="sk-wrong", max_retries=0)
+    with pytest.raises(openai.AuthenticationError) as raised:
+        client.images.generate(model="tiny", prompt=CEO)
+    assert raised.value.code == "invalid_api_key"
+    assert raised.value.request_id == "r-401"
+
+
+def test_a_client_that_stops_waiting_cancels(base_url: str, upstream: FalseUpstream) -> None:
+    client = openai.OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=0.5)
+    before = upstream.cancelled
+    with pytest.raises(openai.APITimeoutError):
+        client.images.generate(model="tiny", prompt="A slow chef", n=2)
+    end = time.monotonic() + 10
+    while upstream.cancelled < before + 2 and time.monotonic() < end:
+        time.sleep(0.02)
+    assert upstream.cancelled == before + 2
+
+
+def test_41_single_requests_are_at_most_two_apart(client: Any) -> None:
+    def prompt_of(_: int) -> str:
+        made = client.images.generate(model="tiny", prompt=NURSE, n=1)
+        return str(made.data[0].revised_prompt)
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = Counter("female" in prompt for prompt in pool.map(prompt_of, range(41)))
+    print("41 requests of one image:", dict(counts))
+    assert counts.total() == 41
+    assert abs(counts[True] - counts[False]) <= 2
+
+
+def test_images_come_in_events(client: Any) -> None:
+    events = client.images.generate(model="tiny", prompt=CEO, stream=True, partial_images=1)
+    assert len(list(events)) == 3
+
+
+def test_the_asynchronous_client(base_url: str) -> None:
+    import asyncio
+
+    async def ask() -> Any:
+        async with openai.AsyncOpenAI(base_url=base_url, api_key=KEY) as client:
+            return await client.images.generate(model="tiny", prompt=CEO, n=2)
+
+    prompts = [image.revised_prompt for image in asyncio.run(ask()).data]
+    assert Counter("female" in prompt for prompt in prompts) == {True: 1, False: 1}

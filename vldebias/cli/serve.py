@@ -1,0 +1,94 @@
+"""`vldebias serve`: balanced prompts before a server of the OpenAI images API."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from vldebias.cli.balance import shares_of
+from vldebias.cli.common import say
+
+LIMITS = "Limits"
+
+
+def serve(  # noqa: PLR0913 - each option of the command is an argument
+    upstream: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="base_url of the images API, such as https://api.openai.com/v1."
+        ),
+    ],
+    attribute: Annotated[
+        list[str], typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable.")
+    ],
+    shares: Annotated[
+        list[str] | None, typer.Option(help="value=share of the pictures, with commas; sum to 1.")
+    ] = None,
+    groups: Annotated[
+        str, typer.Option(help="Several persons: mixed, leave (alone) or same (value).")
+    ] = "mixed",
+    batch: Annotated[
+        bool,
+        typer.Option("--batch", help="One call for each distinct prompt, not for each image."),
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the values; default: drawn anew.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; another one opens the server to a network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8790,
+    log_prompts: Annotated[
+        bool, typer.Option("--log-prompts", help="Write prompts to stderr; default: none are.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(help="Most for one request.", rich_help_panel=LIMITS)
+    ] = 300.0,
+    images: Annotated[
+        int, typer.Option(min=1, help="Most in one request.", rich_help_panel=LIMITS)
+    ] = 16,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Calls of the upstream at once.", rich_help_panel=LIMITS)
+    ] = 16,
+    retries: Annotated[
+        int, typer.Option(min=0, help="How often a failed call goes again.", rich_help_panel=LIMITS)
+    ] = 2,
+) -> None:
+    """Serve the OpenAI images API with balanced prompts: n images become n requests of a server
+    that you name, each with a value in its prompt.
+
+    Clients change their base_url and nothing else. Their keys, all other paths, and errors go
+    through as they are. The server listens to this machine alone, and writes no prompt into a log.
+
+    Examples:
+      vldebias serve --upstream https://api.openai.com/v1 --attribute gender
+      vldebias serve --upstream http://127.0.0.1:8000/v1 --batch \\
+          --attribute gender --attribute age
+      vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
+          --shares female=0.7,male=0.3 --port 9000
+    """
+    serving: Any = import_module("vldebias.serving")
+    sets: Any = attribute if len(attribute) > 1 else attribute[0]
+    limits = serving.Limits(seconds=seconds, images=images, parallel=parallel, retries=retries)
+    app = serving.images_proxy(
+        upstream,
+        sets,
+        shares=shares_of(shares),
+        seed=seed,
+        groups=groups,
+        batch=batch,
+        limits=limits,
+        log_prompts=log_prompts,
+    )
+    server: Any = import_module("vldebias.serving.images_api.server")
+    if log_prompts:
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+        logging.getLogger("vldebias.serving").setLevel(logging.INFO)
+    what = " and ".join(attribute)
+    server.serve(
+        app,
+        host=host,
+        port=port,
+        say=lambda address: say(f"balancing {what} before {upstream}; base_url={address}"),
+    )

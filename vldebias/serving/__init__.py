@@ -1,0 +1,45 @@
+"""Serve balanced prompts to clients of the OpenAI images API: `images_proxy` gives an ASGI app.
+
+The app itself is `images_api`. A wheel has it in this folder; in a checkout it lies in apps/, the
+second place of `__path__`. It needs the extra "serve" (starlette, httpx, and uvicorn to run it) and
+no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.errors import missing_extra
+
+_HERE = Path(__file__).resolve().parent
+if not (_HERE / "images_api").is_dir():
+    __path__.append(str(_HERE.parents[1] / "apps"))
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    images_proxy: Callable[..., Any]
+    Limits: type[Any]
+
+__all__ = ["Limits", "images_proxy"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        app = import_module(f"{__name__}.images_api.app")
+    except ModuleNotFoundError as error:
+        named = missing_extra(error)
+        if named is None:
+            raise
+        raise named from None
+    globals()[name] = getattr(app, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

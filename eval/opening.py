@@ -1,38 +1,34 @@
-"""Generate what the demo and the README open with: `python -m eval.opening` writes opening.png and
-opening.json."""
+"""Make what the demo and the README open with: `python -m eval.opening` writes the saved examples
+of both tabs, and opening.png."""
 
 from __future__ import annotations
 
-import json
+import shutil
 import threading
-from dataclasses import asdict
-
-from PIL import Image
 
 from eval.tables import RESULTS
 from vldebias.cli.apps import page
 
 
 def main() -> None:
-    """Generate the default request with all rows, and keep images and readings."""
-    demo, engine = page("demo.page"), page("demo.engine").Engine()
-    request = page("demo.request").Request(demo.PROMPT)
-    for now in page("demo.generate").generate(engine, request, threading.Event()):
-        print(f"{now.share:.0%}", end=" ", flush=True)
-    side, rows = now.rows[0].images[0].width, now.rows
-    sheet = Image.new("RGB", (side * request.number, side * len(rows)))
-    for at, row in enumerate(rows):
-        for i, image in enumerate(row.images):
-            sheet.paste(image, (i * side, at * side))
-    for place in (demo.OPENING.with_suffix(".png"), RESULTS / "opening.png"):
-        sheet.save(place, optimize=True)
-    about = [
-        {name: getattr(row, name) for name in ("name", "codes", "recognised", "dealt")}
-        for row in rows
+    """Generate the default request and make the default search, and keep both."""
+    opening = page("demo.opening")
+    engine = page("demo.engine").Engine()
+    request = page("demo.request").Request(page("demo.generate_tab").PROMPT)
+    for result in page("demo.generate").generate(engine, request, threading.Event()):
+        print(f"{result.share:.0%}", end=" ", flush=True)
+    opening.save_result(result)
+    shutil.copyfile(opening.GENERATED.with_suffix(".png"), RESULTS / "opening.png")
+    print(*(text for text, _ in result.sentences()), sep="\n")
+
+    query = page("demo.search_tab").QUERIES[0]
+    answer, gallery = page("demo.search").search(engine, query, "gender", "default")
+    pictures = [
+        tuple(gallery.picture(engine, row) for row in found.rows)
+        for found in (answer.before, answer.after)
     ]
-    kept = {"request": asdict(request), "values": now.values, "rows": about}
-    demo.OPENING.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    print(*(text for text, _ in now.sentences()), sep="\n")
+    opening.save_search(opening.SavedSearch(answer, *pictures))
+    print(answer.sentence())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,19 +15,20 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.prompts import Balancer, fill, load_prompts
 
 from .engine import MINIATURE, Engine
 from .request import ATTRIBUTES, Request
 
-PLAIN, BALANCED, PROJECTED = "original", "balanced prompts", "projection (cali)"
+PLAIN = "as generated"
+BALANCED = "balanced prompts"
+PROJECTED = "projection (cali)"
 SURE = 0.8  # an answer of the judge with less probability counts as unknown
 ALPHA, LEAST = 0.05, 12  # level of the test; pairs without which there is none
 LOST = 0.75  # of the recognised subjects: when fewer are left, the line turns red
-AT_ONCE = {
-    True: 8,
-    False: 1,
-}  # images of a call, by whether the miniature generates: of others nobody knows the memory
+# Images of a call, by whether the miniature generates: of others nobody knows the memory.
+AT_ONCE = {True: 8, False: 1}
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
 WHY = {
@@ -34,7 +36,6 @@ WHY = {
     "named": "the prompt names a person",
     "no person": "no person is asked for",
 }
-PLURALS = {"female": "women", "male": "men"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Row:
 class Result:
     """The rows of one request, complete or in progress.
 
-    reason: why the prompt was left alone, "" where it was balanced.
+    reason: why the prompt was left alone, "" where it was balanced. share: of the work that is
+    done. seconds: that the work took so far, None where it was saved before.
     """
 
     request: Request
@@ -69,46 +71,52 @@ class Result:
     rows: tuple[Row, ...] = ()
     reason: str = ""
     share: float = 0.0
-    notes: tuple[str, ...] = field(default=())
+    seconds: float | None = None
 
     @property
     def whole(self) -> bool:
         """Return whether every row has all its images."""
         return bool(self.rows) and all(len(row.images) == self.request.number for row in self.rows)
 
+    @property
+    def images(self) -> int:
+        """Return how many images there are."""
+        return sum(len(row.images) for row in self.rows)
+
+    def seen(self, row: Row) -> dict[str, int]:
+        """Return value -> number of images of a row that show it."""
+        counts = {value: row.count(code) for code, value in enumerate(self.values)}
+        return largest_first(counts)
+
     def sentences(self) -> list[tuple[str, bool]]:
         """Return a line for each method, and whether it is a warning."""
-        if self.reason:
-            why = WHY.get(self.reason, self.reason)
-            lines = [(f"Left alone: {why}. Balanced prompts changed nothing.", True)]
-        else:
-            lines = []
         plain, *others = self.rows
-        first = int(np.argmax([plain.count(code) for code in range(len(self.values))]))
+        lines = []
         for row in others:
             if row.name == BALANCED and self.reason:
-                continue
-            moved = (
-                f"{self._shown(plain, first)} of {self.request.number} → {row.count(first)} of"
-                f" {self.request.number}"
-            )
-            seen = f"recognised {sum(plain.recognised)} → {sum(row.recognised)}"
-            lost = sum(row.recognised) < LOST * sum(plain.recognised)
-            told = self._dealt(row) if any(row.dealt) else _tested(plain, row, first)
-            warning = " The subject is lost." if lost else ""
-            lines.append((f"{row.name.capitalize()}: {moved}; {told}; {seen}.{warning}", lost))
+                why = WHY.get(self.reason, self.reason)
+                lines.append((f"Left alone: {why}. Both rows are the same.", False))
+            else:
+                lines.append(self._sentence(plain, row))
         return lines
 
-    def _shown(self, row: Row, code: int) -> str:
-        value = self.values[code]
-        return f"{row.count(code)} {PLURALS.get(value, value)}"
-
-    def _dealt(self, row: Row) -> str:
-        dealt = [str(sum(one == value for one in row.dealt)) for value in self.values]
-        return (
-            f"dealt {' / '.join(dealt)}, seen"
-            f" {' / '.join(str(row.count(i)) for i in range(len(self.values)))}"
+    def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
+        """Return what a method did, and whether the subject is lost."""
+        if any(row.dealt):
+            requested = largest_first({value: row.dealt.count(value) for value in self.values})
+            seen = self.seen(row)
+            numbers = listed([seen[value] for value in requested])
+            found = f"asked for {in_words(requested)}, {numbers} seen"
+        else:
+            first = int(np.argmax([plain.count(code) for code in range(len(self.values))]))
+            found = f"{in_words(self.seen(row))}; {_tested(plain, row, first)}"
+        before, after = sum(plain.recognised), sum(row.recognised)
+        is_lost = after < LOST * before
+        warning = " The subject is lost." if is_lost else ""
+        recognised = (
+            f"subject recognised in {after} of {self.request.number}, {before} as generated"
         )
+        return f"{row.name.capitalize()}: {found}; {recognised}.{warning}", is_lost
 
 
 def _tested(before: Row, after: Row, code: int) -> str:
@@ -137,66 +145,122 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
     Closing the iterator, or setting `stop`, ends the work at its next denoising step.
     """
     key = ("rows", request)
-    if (known := engine.known(key)) is not None:
+    known = engine.known(key)
+    if known is not None:
         yield known
         return
-    said: SimpleQueue[Result | BaseException | None] = SimpleQueue()
+    results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
 
     def work() -> None:
         try:
-            _generate(engine, request, stop, said.put)
-            said.put(None)
+            Work(engine, request, stop, results.put).run()
+            results.put(None)
         except Stopped:
-            said.put(None)
+            results.put(None)
         except BaseException as error:  # raised where the result is waited for
-            said.put(error)
+            results.put(error)
 
     threading.Thread(target=work, name="generate", daemon=True).start()
     try:
-        while (one := said.get()) is not None:
-            if isinstance(one, BaseException):
-                raise one
-            if one.whole:
-                engine.keep(key, one)
-            yield one
+        while True:
+            result = results.get()
+            if result is None:
+                return
+            if isinstance(result, BaseException):
+                raise result
+            if result.whole:
+                engine.keep(key, result)
+            yield result
     finally:
         stop.set()  # not joined: whoever closes this must not wait for the step that is under way
 
 
-def _generate(
-    engine: Engine, request: Request, stop: threading.Event, say: Callable[[Result], None]
-) -> None:
-    name, n = ATTRIBUTES[request.attribute], request.number
-    balanced = Balancer(name, seed=request.seed, strength=request.strength).next(
-        [request.prompt] * n
-    )
-    reason = next((str(why) for why in balanced.reasons if why not in (None, "strength")), "")
-    read = engine.once(f"judge {name}", lambda: Reader.of(engine, request.attribute))
-    plans: list[tuple[str, str | None, list[str]]] = [(PLAIN, None, [request.prompt] * n)]
-    plans.append((BALANCED, None, balanced.prompts))
-    if request.projection:
-        plans.append((PROJECTED, "cali", [request.prompt] * n))
-    rows = [Row(one) for one, _, _ in plans]
-    rows[1] = replace(rows[1], dealt=tuple(balanced.values))
-    size = AT_ONCE[engine.pipeline_name == MINIATURE]
-    done = 0
-    say(Result(request, read.values, tuple(rows), reason))
-    for start in range(0, n, size):  # all rows grow together
-        places = range(start, min(start + size, n))
-        for at, (_, method, prompts) in enumerate(plans):
-            texts = [prompts[place] for place in places]
-            if at == 1 and texts == [request.prompt] * len(places):
-                images = list(rows[0].images[start:])  # the same noise and prompts: the same images
-            else:
-                images = _images(
-                    engine, request, method, texts, [request.seed + place for place in places], stop
-                )
-            codes, recognised = read(images, request.prompt)
-            new: dict[str, Any] = {"images": images, "codes": codes, "recognised": recognised}
-            new = {name: (*getattr(rows[at], name), *of) for name, of in new.items()}
-            rows[at] = replace(rows[at], **new)
-            done += len(places)
-            say(Result(request, read.values, tuple(rows), reason, done / (n * len(plans))))
+@dataclass(frozen=True)
+class Plan:
+    """What is generated for a row: a prompt for each image, with a method attached or none."""
+
+    name: str
+    method: str | None
+    prompts: list[str]
+
+
+class Work:
+    """The generation of one request: all rows grow together, a batch at a time.
+
+    Args:
+        engine, request: what generates, and what.
+        stop: ends the work at its next denoising step.
+        say: called with the result as it grows, first without images.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        stop: threading.Event,
+        say: Callable[[Result], None],
+    ) -> None:
+        self.engine = engine
+        self.request = request
+        self.stop = stop
+        self.say = say
+        self.start = time.monotonic()
+        self.attribute = ATTRIBUTES[request.attribute]
+        balancer = Balancer(self.attribute, seed=request.seed, strength=request.strength)
+        unchanged = [request.prompt] * request.number
+        balanced = balancer.next(unchanged)
+        reasons = [str(why) for why in balanced.reasons if why not in (None, "strength")]
+        self.reason = reasons[0] if reasons else ""
+        self.plans = [Plan(PLAIN, None, unchanged), Plan(BALANCED, None, balanced.prompts)]
+        if request.projection:
+            self.plans.append(Plan(PROJECTED, "cali", unchanged))
+        self.rows = [Row(plan.name) for plan in self.plans]
+        self.rows[1] = replace(self.rows[1], dealt=tuple(balanced.values))
+
+    def run(self) -> None:
+        """Generate all rows.
+
+        Raises:
+            Stopped: `stop` was set.
+        """
+        # The empty boxes come before a model is loaded.
+        self._say(tuple(load_prompts(self.attribute).attributes))
+        name = f"judge {self.attribute}"
+        read = self.engine.once(name, lambda: Reader.of(self.engine, self.request.attribute))
+        number = self.request.number
+        size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
+        for first in range(0, number, size):
+            places = range(first, min(first + size, number))
+            for at in range(len(self.plans)):
+                self._grow(at, places, read)
+                self._say(read.values)
+
+    def _grow(self, at: int, places: range, read: Reader) -> None:
+        """Add the images of some places to a row."""
+        plan = self.plans[at]
+        row = self.rows[at]
+        prompts = [plan.prompts[place] for place in places]
+        is_unchanged = prompts == [self.request.prompt] * len(places)
+        if plan.name == BALANCED and is_unchanged:
+            # The same noise and prompts: the same images.
+            images = list(self.rows[0].images[places.start :])
+        else:
+            seeds = [self.request.seed + place for place in places]
+            images = _images(self.engine, self.request, plan.method, prompts, seeds, self.stop)
+        codes, recognised = read(images, self.request.prompt)
+        self.rows[at] = replace(
+            row,
+            images=(*row.images, *images),
+            codes=(*row.codes, *codes),
+            recognised=(*row.recognised, *recognised),
+        )
+
+    def _say(self, values: tuple[str, ...]) -> None:
+        rows = tuple(self.rows)
+        seconds = time.monotonic() - self.start
+        done = sum(len(row.images) for row in rows)
+        share = done / (self.request.number * len(rows))
+        self.say(Result(self.request, values, rows, self.reason, share, seconds))
 
 
 def _images(
@@ -234,12 +298,12 @@ def _images(
 class Reader:
     """Reads the attribute and the subject of images with a judge.
 
-    asked: what the judge calls the attribute. values: of the attribute, in the order of the prompt
+    attribute: what the judge calls it. values: of the attribute, in the order of the prompt
     set.
     """
 
     judge: Any
-    asked: str
+    attribute: str
     values: tuple[str, ...]
 
     @classmethod
@@ -251,30 +315,37 @@ class Reader:
         prompts = load_prompts(ATTRIBUTES[attribute])
         values = tuple(prompts.attributes)
         if engine.pipeline_name == MINIATURE and attribute in MINIATURE_NAMES:
-            own, name = MiniatureJudge().ready(), MINIATURE_NAMES[attribute]
-            return cls(own, name, own.names[name])
-        said = prompts.attributes.items()
-        asked = {
-            value: tuple(fill("a photo of a {value} person", value=one) for one in words)
-            for value, words in said
+            packaged = MiniatureJudge().ready()
+            name = MINIATURE_NAMES[attribute]
+            # The judge's "light-skinned" is what the prompt set calls "light".
+            values = tuple(value.removesuffix("-skinned") for value in packaged.names[name])
+            return cls(packaged, name, values)
+        texts_of_value = {
+            value: tuple(fill("a photo of a {value} person", value=word) for word in words)
+            for value, words in prompts.attributes.items()
         }
-        judge = ClipJudge(prompts={prompts.name: asked}, reject=NO_PERSON).on(engine.clip())
-        return cls(judge, prompts.name, values)
+        judge = ClipJudge(prompts={prompts.name: texts_of_value}, reject=NO_PERSON)
+        return cls(judge.on(engine.clip()), prompts.name, values)
 
     def __call__(self, images: Sequence[Image.Image], prompt: str) -> tuple[list[int], list[bool]]:
         """Return the value of each image, -1 for unknown, and whether each shows the subject or a
         person."""
-        said = self.judge.predict(images)
-        chances = np.asarray(said[self.asked])
-        codes = np.where(chances.max(axis=1) >= SURE, chances.argmax(axis=1), -1)
+        answers = self.judge.predict(images)
+        chances = np.asarray(answers[self.attribute])
+        is_sure = chances.max(axis=1) >= SURE
+        codes = np.where(is_sure, chances.argmax(axis=1), -1)
         subjects = self.judge.names.get("profession", ())
-        words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
-        subject = max((one for one in subjects if f" {one} " in words), key=len, default="")
+        subject = _subject(prompt, subjects)
         if subject:
-            read = np.asarray(said["profession"])
-            recognised = (read.argmax(axis=1) == subjects.index(subject)) & (
-                read.max(axis=1) >= SURE
-            )
+            professions = np.asarray(answers["profession"])
+            is_subject = professions.argmax(axis=1) == subjects.index(subject)
+            recognised = is_subject & (professions.max(axis=1) >= SURE)
         else:  # a person is there where the values together outweigh "none of them"
             recognised = chances.sum(axis=1) >= 0.5
         return codes.tolist(), recognised.tolist()
+
+
+def _subject(prompt: str, subjects: Sequence[str]) -> str:
+    """Return the longest of the subjects that a prompt names: "pastry chef", not "chef"."""
+    words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
+    return max((name for name in subjects if f" {name} " in words), key=len, default="")

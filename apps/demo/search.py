@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,15 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.wording import persons
 from vldebias.metrics import max_skew
 
 from .engine import Engine
 from .request import check_choice, check_text
 
 METHODS = ("default", "cali", "orth-cali")
-SHOWN, TOP = 12, 50  # pictures of a row; results whose shares are counted
+SHOWN = 12  # pictures of a row
+TOP = 50  # results whose shares are counted
 PUT_RIGHT = 8
 BATCH = 64
 PICTURES = 600  # of a world: more would keep the first visitor waiting
@@ -118,41 +121,95 @@ def _embed(
 
 @dataclass(frozen=True)
 class Found:
-    """Results of one query: rows of the gallery, shares of each group among the first `top`, and
-    MaxSkew."""
+    """Results of one query.
+
+    rows: of the gallery, the best first. groups: what each of these pictures is counted as. shares:
+    of each group among the first `top`. skew: MaxSkew of these.
+    """
 
     rows: tuple[int, ...]
+    groups: tuple[str, ...]
     shares: dict[str, float]
     skew: float
     top: int
 
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> Found:
+        """Return results that were written as JSON."""
+        return cls(**facts | {"rows": tuple(facts["rows"]), "groups": tuple(facts["groups"])})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Results of one query without and with a method.
+
+    column: the labels by which pictures are counted. why: why the method changes nothing, "" where
+    it acts.
+    """
+
+    query: str
+    column: str
+    before: Found
+    after: Found
+    why: str = ""
+
+    def sentence(self) -> str:
+        """Return how many of the first results each group has, before and after."""
+        before, after = self.before, self.after
+        shares = ", ".join(
+            f"{persons(name)} {share:.0%} → {after.shares[name]:.0%}"
+            for name, share in before.shares.items()
+        )
+        skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
+        return f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even."
+
+    def counted(self) -> str:
+        """Return which pictures are shown, and what they are counted as."""
+        shown = len(self.before.rows)
+        return (
+            f"Shown are the first {shown} of {self.before.top}. Below each stands what it is"
+            f" counted as: its label in the column “{self.column}”."
+        )
+
 
 def search(
     engine: Engine, query: object, column: object, method: object, strength: float = 1.0
-) -> tuple[Found, Found, Gallery]:
-    """Return the results of a query without and with a method.
+) -> tuple[Answer, Gallery]:
+    """Return the results of a query without and with a method, and the pictures.
 
     Raises:
         InvalidInputError: no query, an unknown method or column.
     """
-    text, gallery = check_text(query, "query"), portraits(engine)
+    text = check_text(query, "query")
+    gallery = portraits(engine)
     name = check_choice(column, columns(engine), "groups")
     chosen = check_choice(method, METHODS, "method")
-    groups = gallery.labels[name]
+    before = _found(engine, gallery, text, name, None, strength)
+    after = _found(engine, gallery, text, name, chosen, strength)
+    why = abstention(engine, name, chosen)
+    return Answer(text, name, before, after, why), gallery
+
+
+def _found(
+    engine: Engine, gallery: Gallery, query: str, column: str, method: str | None, strength: float
+) -> Found:
+    """Return the results of a query with a method, or without one."""
+    groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
     top = min(TOP, int(known.sum()))
-    found = []
-    for one in (None, chosen):
-        scores = (
-            gallery.features @ _embed(engine, [text], prompts_of(name), one, strength)[0]
-        ).numpy()
-        order = np.argsort(-scores, kind="stable")
-        first = groups[order[known[order]][:top]]
-        skew = float(max_skew(scores[known].astype(float), codes, k=top))
-        shares = {str(value): float((first == value).mean()) for value in values}
-        found.append(Found(tuple(map(int, order[:SHOWN])), shares, skew, top))
-    return found[0], found[1], gallery
+    direction = _embed(engine, [query], prompts_of(column), method, strength)[0]
+    scores = (gallery.features @ direction).numpy()
+    order = np.argsort(-scores, kind="stable")
+    first = groups[order[known[order]][:top]]
+    shown = order[:SHOWN]
+    return Found(
+        rows=tuple(map(int, shown)),
+        groups=tuple(map(str, groups[shown])),
+        shares={str(value): float((first == value).mean()) for value in values},
+        skew=float(max_skew(scores[known].astype(float), codes, k=top)),
+        top=top,
+    )
 
 
 def abstention(engine: Engine, column: str, method: str) -> str:
@@ -197,19 +254,35 @@ def classify(
     Raises:
         InvalidInputError: an unknown method.
     """
-    chosen, gallery = check_choice(method, METHODS, "method"), birds(engine)
-    label, place = gallery.labels["label"], gallery.labels["place"]
-    right = []
-    for one in (None, chosen):
-        scores = gallery.features @ _embed(engine, BIRDS, "waterbirds", one, strength).T
-        right.append(np.array(["landbird", "waterbird"])[scores.argmax(dim=1).numpy()] == label)
+    chosen = check_choice(method, METHODS, "method")
+    gallery = birds(engine)
+    label = gallery.labels["label"]
+    place = gallery.labels["place"]
+    right_before = _right(engine, gallery, None, strength)
+    right_after = _right(engine, gallery, chosen, strength)
     groups = []
     for bird in np.unique(label):
         for ground in np.unique(place):
             rows = (label == bird) & (place == ground)
-            n = int(rows.sum())
-            counts = [int(one[rows].sum()) for one in right]
-            before, after = ((count / n, *wilson_interval(count, n)) for count in counts)
-            groups.append(Group(f"{bird} on {ground}", n, before, after))
-    mended = np.flatnonzero(~right[0] & right[1])[:PUT_RIGHT]
-    return sorted(groups, key=lambda one: one.before[0]), mended.tolist(), gallery
+            before = _accuracy(right_before[rows])
+            after = _accuracy(right_after[rows])
+            groups.append(Group(f"{bird} on {ground}", int(rows.sum()), before, after))
+    mended = np.flatnonzero(~right_before & right_after)[:PUT_RIGHT]
+    worst_first = sorted(groups, key=lambda group: group.before[0])
+    return worst_first, mended.tolist(), gallery
+
+
+def _right(
+    engine: Engine, gallery: Gallery, method: str | None, strength: float
+) -> NDArray[np.bool_]:
+    """Return which birds are classified rightly, with a method or without one."""
+    texts = _embed(engine, BIRDS, "waterbirds", method, strength)
+    answers = (gallery.features @ texts.T).argmax(dim=1).numpy()
+    return np.array(["landbird", "waterbird"])[answers] == gallery.labels["label"]
+
+
+def _accuracy(right: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Return the share of right answers with its interval."""
+    n = len(right)
+    count = int(right.sum())
+    return (count / n, *wilson_interval(count, n))

@@ -88,13 +88,18 @@ def test_a_projection_is_tested_over_pairs_of_the_same_noise(
     assert verdict in line
 
 
-def test_a_lost_subject_and_a_prompt_without_a_person_are_warnings() -> None:
+def test_a_lost_subject_is_a_warning() -> None:
     lost = result([1] * 12, [1] * 12, recognised=(True,) * 6 + (False,) * 6)
-    left = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
-    for found, said in ((lost, "recognised 12 → 6"), (left, "no person")):
-        ((line, warning),) = found.sentences()
-        assert warning
-        assert said in line
+    ((line, is_warning),) = lost.sentences()
+    assert is_warning
+    assert "recognised in 6 of 12, 12 as generated. The subject is lost." in line
+
+
+def test_a_prompt_without_a_person_is_rightly_left_alone() -> None:
+    alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
+    ((line, is_warning),) = alone.sentences()
+    assert not is_warning
+    assert line.startswith("Left alone: no person is asked for.")
 
 
 class Painter:
@@ -145,10 +150,10 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     assert len(set(hue[0])) > 6
     assert (plain.count(1), balanced.count(1)) == (12, 6)
     assert balanced.dealt.count("female") == 6
-    ((line, warning),) = found.sentences()
-    assert line.startswith("Balanced prompts: 12 women of 12 → 6 of 12; dealt 6 / 6, seen 6 / 6")
+    ((line, is_warning),) = found.sentences()
+    assert line.startswith("Balanced prompts: asked for 6 men and 6 women, 6 and 6 seen;")
     assert "p =" not in line, "values that were dealt are not tested"
-    assert not warning
+    assert not is_warning
     calls = len(painted.pipe().asked)
     assert run(painted, found.request) is found, "remembered"
     assert len(painted.pipe().asked) == calls
@@ -160,7 +165,7 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
 def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str) -> None:
     found = run(painted, Request(prompt, number=12))
     assert found.reason
-    assert found.sentences()[0][1]
+    assert found.sentences()[0][0].startswith("Left alone: ")
     assert {one for call in painted.pipe().asked for one in call} == {prompt}
     assert sum(map(len, painted.pipe().asked)) == 12
 
@@ -211,7 +216,7 @@ def test_the_projection_is_fitted_once_and_comes_off(engine: Any) -> None:
 @pytest.mark.slow
 def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
     """The same verdict, and pictures that differ by rounding alone."""
-    opening = page("demo.page").opening()
+    opening = page("demo.opening").saved_result()
     now = run(engines.Engine(), opening.request)
     assert now.sentences() == opening.sentences()
     for one, other in zip(now.rows, opening.rows, strict=True):
@@ -220,13 +225,55 @@ def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
 
 
 @pytest.mark.slow
+def test_the_search_tab_opens_with_what_is_found_now(engine: Any) -> None:
+    saved = page("demo.opening").saved_search()
+    now, gallery = searches.search(engine, saved.answer.query, saved.answer.column, "default")
+    assert now.sentence() == saved.answer.sentence()
+    assert now.before == saved.answer.before
+    for row, image in zip(saved.answer.after.rows, saved.after, strict=True):
+        assert np.array_equal(np.asarray(gallery.picture(engine, row)), np.asarray(image))
+
+
+def test_boxes_come_first_and_pictures_fill_them(painted: Any) -> None:
+    request = Request("A photo of a doctor.", number=12)
+    results = list(rows.generate(painted, request, threading.Event()))
+    assert [result.images for result in results] == [0, 8, 16, 20, 24]
+    tab = page("demo.generate_tab").GenerateTab
+    shown = [tab._faces(SimpleNamespace(is_small=True), result, 0) for result in results]
+    assert [text.count("<li>") for text in shown] == [12] * 5
+    assert [text.count("face empty") for text in shown] == [12, 4, 4, 0, 0]
+
+
+def test_the_seconds_of_a_picture_are_measured_and_told(painted: Any) -> None:
+    tab = page("demo.generate_tab")
+    request = Request("A photo of a cook.", number=12)
+    first, second, *_, last = rows.generate(painted, request, threading.Event())
+    assert 0 < second.seconds <= last.seconds
+    assert "the models are loaded" in tab._status(first)
+    assert "8 of 24 pictures" in tab._status(second)
+    text = f"24 pictures in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
+    assert text in tab._status(last)
+    assert "A saved example" in tab._status(replace(last, seconds=None))
+
+
+def test_the_tone_of_a_skin_is_counted_by_the_words_of_the_prompt_set(engine: Any) -> None:
+    reader = rows.Reader.of(engine, "skin tone")
+    assert reader.values == ("pale", "light", "tan", "brown", "dark")
+
+
+@pytest.mark.slow
 def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
-    before, after, gallery = searches.search(engine, "A photo of a nurse.", "gender", "cali")
-    assert before.rows != after.rows
+    answer, gallery = searches.search(engine, "A photo of a nurse.", "gender", "cali")
+    before = answer.before
+    assert before.rows != answer.after.rows
     assert sum(before.shares.values()) == pytest.approx(1)
+    counted = [str(gallery.labels["gender"][row]) for row in before.rows]
+    assert list(before.groups) == counted
     assert gallery.picture(engine, before.rows[0]).size == (64, 64)
-    again, same, _ = searches.search(engine, "A photo of a nurse.", "gender", "cali", 0.0)
-    assert (again.rows, same.rows) == (before.rows, before.rows)  # strength 0 is the model as it is
+    # At strength 0 it is the model as it is.
+    unchanged, _ = searches.search(engine, "A photo of a nurse.", "gender", "cali", 0.0)
+    assert unchanged.before.rows == before.rows
+    assert unchanged.after.rows == before.rows
     groups, mended, _ = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(one.before[0] for one in groups)
@@ -238,9 +285,9 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
 @pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
 def test_a_search_says_why_the_default_changes_nothing(engine: Any) -> None:
     asked = ("A photo of a nurse.", "age", "default")
-    before, after, _ = searches.search(engine, *asked)
-    assert before.rows == after.rows
-    assert "reference=" in searches.abstention(engine, "age", "default")
+    answer, _ = searches.search(engine, *asked)
+    assert answer.before.rows == answer.after.rows
+    assert "reference=" in answer.why
     assert searches.abstention(engine, "gender", "cali") == ""
 
 

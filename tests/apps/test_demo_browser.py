@@ -42,9 +42,52 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         page.get_by_label("Prompt").fill("A photo of a nurse.")
         page.locator("#rows.stale").wait_for()
         page.get_by_role("button", name="A photo of a bird.").click()
-        page.locator("#verdict .warning").wait_for()
+        page.wait_for_function(
+            "document.querySelector('#verdict').innerText.includes('Left alone')"
+        )
         assert "no person" in verdict(page)
+        assert page.locator("#verdict .warning").count() == 0, "it is a right answer"
+        assert "s each" in page.locator("#status").inner_text()
         page.locator("#rows:not(.stale)").wait_for()
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: int) -> None:
+    with opened(browser, address, width) as page:
+        verdict(page)
+        first = page.locator("#row-0 img").first
+        small = first.bounding_box()
+        assert small["y"] + small["height"] < 844, "the first picture is on the first screen"
+        first.click()
+        large = first.bounding_box()
+        assert large["width"] >= 0.85 * min(width, 900)
+        assert large["y"] >= 0
+        page.keyboard.press("Escape")
+        assert first.bounding_box()["width"] == small["width"]
+
+
+def test_boxes_stay_where_they_are_while_pictures_come(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        verdict(page)
+        before = page.locator("#row-1 li").last.bounding_box()
+        page.get_by_label("Prompt").fill("A photo of a pilot.")
+        page.locator("#generate-button").click()
+        page.locator("#rows .face.empty").first.wait_for()
+        boxes = page.locator("#row-1 li")
+        assert boxes.count() == 16
+        assert boxes.last.bounding_box() == before
+        page.wait_for_function("document.querySelectorAll('#rows .face.empty').length === 0")
+        page.locator("#verdict .line").first.wait_for()
+        assert boxes.last.bounding_box() == before
+
+
+def test_the_search_opens_on_a_result(address: str, browser: Any) -> None:
+    with opened(browser, address) as page:
+        page.get_by_role("tab", name="Search and classify").click()
+        line = page.locator("#search-verdict .line").first.inner_text()
+        assert "Of the first 50 pictures: women" in line
+        assert page.locator("#search-1 li").count() == 12
+        assert set(page.locator("#search-1 li > span").all_inner_texts()) == {"man", "woman"}
 
 
 def test_a_search_and_a_classification(address: str, browser: Any) -> None:

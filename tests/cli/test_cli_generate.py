@@ -12,7 +12,8 @@ from PIL import Image
 from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError
 from vldebias.files import digest
-from vldebias.study import side_by_side, variants
+from vldebias.measure.wording import in_words
+from vldebias.study import variants
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")
@@ -154,7 +155,7 @@ def test_other_settings_have_another_usual_folder(
     ],
 )
 def test_counts_in_words(counts: dict[str, int], words: str) -> None:
-    assert side_by_side.in_words(counts) == words
+    assert in_words(counts) == words
 
 
 def test_nothing_is_loaded_for_a_wrong_name(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.measure.result import NONE
+from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts
 from vldebias.study.variants import Variant, compose, generate
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 AS_GENERATED = "as generated"
-# What one person and several persons of a value are called; other values are adjectives: "4 young".
-PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 BATCH_SIZE = 8
 COLUMNS = 8  # pictures of a row of the grid
 # Steps and guidance of a pipeline: the miniature was trained for few steps and weak guidance.
@@ -166,10 +165,12 @@ class SideBySide:
         if not requested:
             reason = self.reasons.get(attribute) if method != NONE else None
             start = f"left alone ({reason}), " if reason else ""
-            counted = f"{in_words(seen)} seen" if seen else f"{len(row)} pictures"
+            counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} pictures"
         else:
+            requested = largest_first(requested)
             start = f"asked for {in_words(requested)}"
-            counted = f", {' and '.join(map(str, seen.values()))} seen" if seen else ""
+            numbers = [seen.get(value, 0) for value in requested]
+            counted = f", {listed(numbers)} seen" if seen else ""
         unclear = len(row) - sum(seen.values()) if seen else 0
         end = f", {unclear} unclear" if unclear else ""
         return f"{title}: {start}{counted}{end}."
@@ -211,18 +212,6 @@ class SideBySide:
 def title_of(method: str) -> str:
     """Return what a row is called on a picture."""
     return AS_GENERATED if method == NONE else method.replace("-", " ")
-
-
-def in_words(counts: Mapping[str, int]) -> str:
-    """Write counts: "1 woman and 7 men", "3 young, 3 middle and 2 old"."""
-    *first, last = [counted(count, value) for value, count in counts.items()]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def counted(count: int, value: str) -> str:
-    """Write how many persons have a value: "1 woman", "7 men", "3 young"."""
-    singular, plural = PERSONS.get(value, (value, value))
-    return f"{count} {singular if count == 1 else plural}"
 
 
 def side_by_side(

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vldebias.cli.common import device_of
+from vldebias.cli.common import device_of, say
 from vldebias.cli.flags import HOST, flags_of_options, with_flags
 from vldebias.errors import need
 
@@ -84,6 +84,7 @@ def demo_command(
           --images ./fairface
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
+    say("vldebias demo: starting; the address follows in a few seconds")  # torch is not there yet
     where = {name: named.pop(name) for name in ("port", "public") if name in named}
     named |= {"device": device_of(named.get("device")), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(named, **where)

@@ -1,0 +1,74 @@
+"""Rows of pictures as markup: fixed boxes that fill, each enlarged by a click or a key."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from PIL import Image
+
+from vldebias.measure.strip import LARGEST, encoded
+
+# Escape closes what is enlarged; one picture is large at a time.
+SCRIPT = """
+<script>
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const box of document.querySelectorAll(".face input:checked")) box.checked = false;
+});
+document.addEventListener("change", (event) => {
+  if (!event.target.matches(".face input") || !event.target.checked) return;
+  for (const box of document.querySelectorAll(".face input:checked"))
+    if (box !== event.target) box.checked = false;
+});
+</script>
+"""
+
+
+@dataclass(frozen=True)
+class Face:
+    """A picture of a row.
+
+    name: what a screen reader hears, such as "seed 3: woman". caption: the words below it, "" for
+    none.
+    """
+
+    image: Image.Image
+    name: str
+    caption: str = ""
+
+
+def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool) -> str:
+    """Return a heading and a row of boxes as HTML; text is escaped.
+
+    Args:
+        title: the heading of the row.
+        faces: the pictures that there are.
+        boxes: how many there will be; those to come are empty.
+        pixels: whether enlarged pixels stay sharp, as those of the miniature.
+    """
+    style = "faces pixels" if pixels else "faces"
+    cells = [_cell(face) for face in faces]
+    cells += ['<li><span class="face empty"></span></li>'] * (boxes - len(faces))
+    return f'<h3>{escape(title)}</h3><ul class="{style}">{"".join(cells)}</ul>'
+
+
+def _cell(face: Face) -> str:
+    name = escape(face.name)
+    caption = f"<span>{escape(face.caption)}</span>" if face.caption else ""
+    return (
+        f'<li><label class="face"><input type="checkbox" aria-label="Enlarge {name}">'
+        f'<img alt="{name}" src="{_source(face.image)}"></label>{caption}</li>'
+    )
+
+
+def _source(image: Image.Image) -> str:
+    """Return a picture as an address that holds it, at most 384 pixels wide."""
+    shown = image
+    if max(image.size) > LARGEST:
+        shown = image.copy()
+        shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+    kind = "png" if max(shown.size) <= 128 else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"

@@ -1,0 +1,208 @@
+"""The tab "Generate": a prompt, and rows of pictures from the same noise that fill as they come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from vldebias.errors import VldebiasError
+from vldebias.measure.wording import in_words, person
+
+from .engine import MINIATURE, Engine
+from .events import QUIET, dim, lines, undim, with_messages
+from .faces import Face, row_of_faces
+from .generate import BALANCED, PLAIN, PROJECTED, Result, Row, generate
+from .opening import saved_result
+from .request import ATTRIBUTES, NUMBERS, Request
+
+PROMPT = "A photo of an editor."
+TRY = (
+    PROMPT,
+    "A photo of a smiling pharmacist in a shop.",
+    "A photo of a female editor.",
+    "A photo of a bird.",
+)
+# Steps and guidance by whether the miniature generates.
+STEPS = {True: 20, False: 30}
+GUIDANCE = {True: 3.0, False: 7.5}
+ROWS = (PLAIN, BALANCED, PROJECTED)
+EMPTY = "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
+SAVED = "A saved example, generated before. Change the prompt or a setting, and press Generate."
+
+
+class GenerateTab:
+    """The components of the tab and their events."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.is_small = engine.pipeline_name == MINIATURE
+        first = saved_result() if self.is_small else None
+        if first is not None:
+            # The first click shows what the page opened with.
+            engine.keep(("rows", first.request), first)
+        self._ask()
+        self.status = gr.HTML(_status(first), elem_id="status")
+        with gr.Column(elem_id="rows"):
+            self.verdict = gr.HTML(_verdict(first), elem_id="verdict")
+            self.rows = [
+                gr.HTML(self._faces(first, at), visible=_has(first, at), elem_id=f"row-{at}")
+                for at in range(len(ROWS))
+            ]
+        self._options()
+        self._connect()
+
+    def _ask(self) -> None:
+        """Lay out the prompt and the buttons."""
+        with gr.Row(elem_id="ask"):
+            self.prompt = gr.Textbox(
+                PROMPT, label="Prompt", elem_id="prompt", max_lines=3, scale=6, min_width=140
+            )
+            self.attribute = gr.Dropdown(
+                list(ATTRIBUTES), label="Attribute", elem_id="attribute", min_width=130
+            )
+            self.go = gr.Button(
+                "Generate", variant="primary", elem_id="generate-button", min_width=90
+            )
+            self.halt = gr.Button("Stop", elem_id="stop", min_width=60)
+
+    def _options(self) -> None:
+        """Lay out what stands below the pictures: prompts to try, settings, and code."""
+        gr.Markdown("Try:", elem_classes="try")
+        with gr.Row(elem_classes="try"):
+            self.examples = [gr.Button(text, size="sm", min_width=120) for text in TRY]
+        with gr.Accordion("Settings", open=False, elem_id="settings"):
+            with gr.Row(elem_id="more"):
+                self.projection = gr.Checkbox(
+                    False, label="Add the projection as a third row", elem_id="projection"
+                )
+                self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", elem_id="strength")
+            with gr.Row():
+                self.number = gr.Dropdown(list(NUMBERS), value=NUMBERS[-1], label="Images of a row")
+                self.seed = gr.Number(0, label="Seed", precision=0)
+                self.steps = gr.Number(STEPS[self.is_small], label="Steps", precision=0)
+                self.guidance = gr.Number(GUIDANCE[self.is_small], label="Guidance")
+        usual = Request(PROMPT, steps=STEPS[self.is_small], guidance=GUIDANCE[self.is_small])
+        with gr.Accordion("The same in Python", open=False):
+            self.code = gr.Code(
+                usual.code(self.engine.pipeline_name),
+                language="python",
+                elem_id="code",
+                interactive=False,
+            )
+
+    @property
+    def _form(self) -> list[Any]:
+        """Return the components whose values make a request, in the order of `Request.of`."""
+        row = [self.prompt, self.attribute, self.number, self.strength]
+        return [*row, self.projection, self.seed, self.steps, self.guidance]
+
+    def _connect(self) -> None:
+        outputs = [self.status, self.verdict, *self.rows]
+        running: dict[str, Any] = {
+            "concurrency_limit": 1,
+            "concurrency_id": "pipeline",
+            "trigger_mode": "once",
+            "show_progress": "hidden",
+        }
+        private = running | {"api_visibility": "private"}
+        form = self._form
+        run = with_messages(self._run)
+        works = [
+            self.go.click(run, form, outputs, api_name="generate", **running),
+            self.prompt.submit(run, form, outputs, **private),
+        ]
+        for button, text in zip(self.examples, TRY, strict=True):
+            filled = button.click(lambda text=text: text, None, [self.prompt], **QUIET)
+            works.append(filled.then(run, form, outputs, **private))
+        for event in (self.status.change, *(work.then for work in works)):
+            event(None, None, None, js=undim("rows"), api_visibility="private")
+        self.halt.click(
+            lambda: lines([("Stopped.", "about")]),
+            None,
+            [self.status],
+            cancels=works,
+            queue=False,
+            **QUIET,
+        )
+        for part in form:
+            part.change(None, None, None, js=dim("rows"), api_visibility="private")
+            part.change(
+                self._show_code, form, [self.code], queue=False, trigger_mode="always_last", **QUIET
+            )
+
+    def _run(self, *values: Any) -> Iterator[list[Any]]:
+        """Yield the outputs as the pictures come.
+
+        Gradio closes this generator when the visitor stops it or leaves, and that stops the work.
+        """
+        request = Request.of(*values)
+        for result in generate(self.engine, request, threading.Event()):
+            rows = [
+                gr.update(value=self._faces(result, at), visible=_has(result, at))
+                for at in range(len(ROWS))
+            ]
+            yield [_status(result), _verdict(result), *rows]
+
+    def _show_code(self, *values: Any) -> Any:
+        try:
+            return Request.of(*values).code(self.engine.pipeline_name)
+        except VldebiasError:
+            return gr.skip()  # the button says what is wrong
+
+    def _faces(self, result: Result | None, at: int) -> str:
+        """Return a row of pictures, with empty boxes for those to come."""
+        if result is None or at >= len(result.rows):
+            return ""
+        row = result.rows[at]
+        title = row.name.capitalize()
+        if row.images:
+            title = f"{title}: {in_words(result.seen(row))}"
+            unclear = row.codes.count(-1)
+            title += f", {unclear} unclear" if unclear else ""
+        faces = [
+            Face(image, f"seed {result.request.seed + i}: {_read(result, row, i)}")
+            for i, image in enumerate(row.images)
+        ]
+        return row_of_faces(title, faces, result.request.number, pixels=self.is_small)
+
+
+def _has(result: Result | None, at: int) -> bool:
+    return result is not None and at < len(result.rows)
+
+
+def _read(result: Result, row: Row, place: int) -> str:
+    """Return what the judge reads in a picture."""
+    code = row.codes[place]
+    return person(result.values[code]) if code >= 0 else "cannot be told"
+
+
+def _status(result: Result | None) -> str:
+    """Return how far the work is, and how long a picture takes."""
+    if result is None:
+        return lines([(EMPTY, "about")])
+    if result.seconds is None:
+        return lines([(SAVED, "about")])
+    requested = result.request.number * len(result.rows)
+    if not result.images:
+        return lines([(f"0 of {requested} pictures: the models are loaded …", "about")])
+    pace = result.seconds / result.images
+    if result.whole:
+        text = f"{requested} pictures in {result.seconds:.1f} s, {pace:.2f} s each."
+    else:
+        remaining = pace * (requested - result.images)
+        text = f"{result.images} of {requested} pictures, {pace:.2f} s each; {remaining:.0f} s more"
+    return lines([(text, "about")])
+
+
+def _verdict(result: Result | None) -> str:
+    """Return the prompt and a sentence for each method; the place is kept while it runs."""
+    if result is None:
+        return ""
+    texts = [(f"“{result.request.prompt}”", "about")]
+    if result.whole:
+        for sentence, is_warning in result.sentences():
+            texts.append((sentence, "warning" if is_warning else "line"))
+    return lines(texts)

@@ -1,0 +1,108 @@
+"""What the page opens with on the miniature: examples that `python -m eval.opening` saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vldebias.pictures import open_image
+
+from .generate import Result, Row
+from .request import Request
+from .search import Answer, Found
+
+HERE = Path(__file__).parent
+GENERATED = HERE / "opening.json"
+SEARCHED = HERE / "search.json"
+
+
+@dataclass(frozen=True)
+class SavedSearch:
+    """A search with the pictures of both rows, in the order of their results."""
+
+    answer: Answer
+    before: tuple[Image.Image, ...]
+    after: tuple[Image.Image, ...]
+
+
+def saved_result() -> Result:
+    """Return the rows that the tab "Generate" opens with."""
+    facts = json.loads(GENERATED.read_text(encoding="utf-8"))
+    request = Request(**facts["request"])
+    with open_image(GENERATED.with_suffix(".png")) as sheet:
+        pictures = cut(sheet, request.number)
+    rows = tuple(
+        Row(
+            row["name"],
+            images,
+            tuple(row["codes"]),
+            tuple(row["recognised"]),
+            tuple(row["dealt"]),
+        )
+        for row, images in zip(facts["rows"], pictures, strict=True)
+    )
+    return Result(request, tuple(facts["values"]), rows, share=1.0)
+
+
+def save_result(result: Result) -> None:
+    """Keep a result for `saved_result`."""
+    names = ("name", "codes", "recognised", "dealt")
+    facts = {
+        "request": asdict(result.request),
+        "values": result.values,
+        "rows": [{name: getattr(row, name) for name in names} for row in result.rows],
+    }
+    _write(GENERATED, facts, [row.images for row in result.rows])
+
+
+def saved_search() -> SavedSearch:
+    """Return the search that the tab "Search" opens with."""
+    facts = json.loads(SEARCHED.read_text(encoding="utf-8"))
+    before = Found.from_dict(facts["before"])
+    after = Found.from_dict(facts["after"])
+    with open_image(SEARCHED.with_suffix(".png")) as sheet:
+        pictures = cut(sheet, len(before.rows))
+    answer = Answer(facts["query"], facts["column"], before, after)
+    return SavedSearch(answer, pictures[0], pictures[1])
+
+
+def save_search(search: SavedSearch) -> None:
+    """Keep a search for `saved_search`."""
+    answer = search.answer
+    facts = {
+        "query": answer.query,
+        "column": answer.column,
+        "before": asdict(answer.before),
+        "after": asdict(answer.after),
+    }
+    _write(SEARCHED, facts, [search.before, search.after])
+
+
+def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
+    """Return rows of pictures of one size as one picture."""
+    side = rows[0][0].width
+    sheet = Image.new("RGB", (side * len(rows[0]), side * len(rows)))
+    for at, row in enumerate(rows):
+        for i, image in enumerate(row):
+            sheet.paste(image, (i * side, at * side))
+    return sheet
+
+
+def cut(sheet: Image.Image, columns: int) -> list[tuple[Image.Image, ...]]:
+    """Return the rows of pictures that `sheet_of` joined."""
+    side = sheet.width // columns
+    rows = []
+    for top in range(0, sheet.height, side):
+        boxes = [(i * side, top, (i + 1) * side, top + side) for i in range(columns)]
+        rows.append(tuple(sheet.crop(box).convert("RGB") for box in boxes))
+    return rows
+
+
+def _write(path: Path, facts: dict[str, Any], rows: Sequence[Sequence[Image.Image]]) -> None:
+    path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    sheet_of(rows).save(path.with_suffix(".png"), optimize=True)

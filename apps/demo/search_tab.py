@@ -1,0 +1,182 @@
+"""The tab "Search and classify": two rows of results for a query, and the worst of four groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import gradio as gr
+from PIL import Image
+
+from vldebias.measure.wording import person
+
+from . import search
+from .engine import MINIATURE, Engine
+from .events import QUIET, dim, lines, undim, with_messages
+from .faces import Face, row_of_faces
+from .opening import SavedSearch, saved_search
+
+QUERIES = (
+    "A photo of a nurse.",
+    "A photo of a doctor.",
+    "A photo of an interpreter.",
+    "A photo of a manager.",
+)
+TITLES = ("Without the method", "With the method")
+SAVED = "A saved example. Change the query or a setting, and press Search."
+BIRDS = """The model takes land behind a bird for a land bird. Each method is fitted to texts
+alone."""
+
+
+class SearchTab:
+    """The components of the tab and their events."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        is_packaged = engine.model_name == MINIATURE and engine.embeddings is None
+        self._lay_out_search(saved_search() if is_packaged else None)
+        self._lay_out_birds()
+        self._connect()
+
+    def _lay_out_search(self, first: SavedSearch | None) -> None:
+        gr.Markdown("## One query, two rows")
+        with gr.Row(elem_classes="ask"):
+            self.query = gr.Textbox(
+                QUERIES[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=160
+            )
+            self.column = gr.Dropdown(
+                ["gender", "age"],
+                label="Groups",
+                elem_id="groups",
+                min_width=110,
+                allow_custom_value=True,
+            )
+            self.method = _method("method")
+            self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", min_width=140)
+            self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
+        with gr.Column(elem_id="results"):
+            self.verdict = gr.HTML(_opening_lines(first), elem_id="search-verdict")
+            self.rows = [
+                gr.HTML(value, elem_id=f"search-{at}") for at, value in enumerate(_opening(first))
+            ]
+        with gr.Row(elem_classes="try"):
+            self.examples = [gr.Button(text, size="sm", min_width=120) for text in QUERIES]
+
+    def _lay_out_birds(self) -> None:
+        gr.Markdown("## Land birds and water birds: the worst of four groups")
+        gr.Markdown(BIRDS)
+        with gr.Row(elem_classes="ask"):
+            self.birds_method = _method("birds-method")
+            self.check = gr.Button(
+                "Classify", variant="primary", elem_id="classify-button", min_width=100
+            )
+        with gr.Column(elem_id="classified"):
+            self.worst = gr.HTML(elem_id="classify-verdict")
+            self.groups = gr.Dataframe(
+                headers=["group", "pictures", "before", "after"],
+                interactive=False,
+                visible=False,
+                elem_id="accuracy",
+            )
+            self.mended = gr.HTML(visible=False, elem_id="mended")
+
+    def _connect(self) -> None:
+        limits: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+        private = limits | {"api_visibility": "private"}
+        form = [self.query, self.column, self.method, self.strength]
+        outputs = [self.verdict, *self.rows]
+        run = with_messages(self._search)
+        works = [
+            self.go.click(run, form, outputs, api_name="search", **limits),
+            self.query.submit(run, form, outputs, **private),
+        ]
+        for button, text in zip(self.examples, QUERIES, strict=True):
+            filled = button.click(lambda text=text: text, None, [self.query], **QUIET)
+            works.append(filled.then(run, form, outputs, **private))
+        for part in form:
+            part.change(None, None, None, js=dim("results"), api_visibility="private")
+        for work in works:
+            work.then(None, None, None, js=undim("results"), api_visibility="private")
+        birds = [self.birds_method]
+        classified = self.check.click(
+            with_messages(self._classify),
+            birds,
+            [self.worst, self.groups, self.mended],
+            api_name="classify",
+            **limits,
+        )
+        self.birds_method.change(None, None, None, js=dim("classified"), api_visibility="private")
+        classified.then(None, None, None, js=undim("classified"), api_visibility="private")
+
+    def _search(self, query: str, column: str, method: str, strength: float) -> Iterator[list[Any]]:
+        answer, gallery = search.search(self.engine, query, column, method, strength)
+        rows = []
+        for title, found in zip(TITLES, (answer.before, answer.after), strict=True):
+            pictures = [gallery.picture(self.engine, row) for row in found.rows]
+            rows.append(_row(title, found, pictures))
+        yield [_lines(answer), *rows]
+
+    def _classify(self, method: str) -> Iterator[list[Any]]:
+        groups, mended, gallery = search.classify(self.engine, method)
+        table = [[g.name, g.n, _interval(g.before), _interval(g.after)] for g in groups]
+        before = min(group.before[0] for group in groups)
+        after = min(group.after[0] for group in groups)
+        count = sum(group.n for group in groups)
+        text = f"Worst group: {before:.0%} → {after:.0%} right, of {count:,} pictures in all."
+        pictures = [gallery.picture(self.engine, row) for row in mended]
+        faces = [
+            Face(picture, f"bird {i}", str(gallery.labels["label"][row]))
+            for i, (row, picture) in enumerate(zip(mended, pictures, strict=True), start=1)
+            if picture is not None
+        ]
+        shown = row_of_faces("Put right by the method", faces, len(faces), pixels=True)
+        yield [
+            lines([(text, "line")]),
+            gr.update(value=table, visible=True),
+            gr.update(value=shown, visible=bool(faces)),
+        ]
+
+
+def _method(name: str) -> gr.Dropdown:
+    return gr.Dropdown(list(search.METHODS), label="Method", elem_id=name, min_width=110)
+
+
+def _interval(value: tuple[float, float, float]) -> str:
+    share, low, high = value
+    return f"{share:.0%} [{low:.0%}, {high:.0%}]"
+
+
+def _row(title: str, found: search.Found, pictures: Sequence[Image.Image | None]) -> str:
+    """Return a row of results; each says what it is counted as."""
+    faces = []
+    for place, (group, picture) in enumerate(zip(found.groups, pictures, strict=True), start=1):
+        if picture is not None:
+            name = person(group)
+            faces.append(Face(picture, f"result {place}: {name}", name))
+    return row_of_faces(title, faces, len(faces), pixels=True) if faces else ""
+
+
+def _lines(answer: search.Answer, *more: str) -> str:
+    """Return what was found, in sentences."""
+    texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
+    if answer.why:
+        texts.append(
+            (f"Both rows are the same: the default attaches nothing. {answer.why}", "line")
+        )
+    texts += [(text, "about") for text in (answer.counted(), *more)]
+    return lines(texts)
+
+
+def _opening_lines(first: SavedSearch | None) -> str:
+    return "" if first is None else _lines(first.answer, SAVED)
+
+
+def _opening(first: SavedSearch | None) -> list[str]:
+    """Return both rows of the saved search, empty where there is none."""
+    if first is None:
+        return ["", ""]
+    answer = first.answer
+    return [
+        _row(TITLES[0], answer.before, first.before),
+        _row(TITLES[1], answer.after, first.after),
+    ]

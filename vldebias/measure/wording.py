@@ -1,0 +1,41 @@
+"""Write counts of people in words: "1 woman and 7 men"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+# What one person and several persons of a value are called; other values are adjectives: "4 young".
+PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """Write counts: "1 woman and 7 men", "3 young, 3 middle and 2 old"."""
+    *first, last = [counted(count, value) for value, count in counts.items()]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def counted(count: int, value: str) -> str:
+    """Write how many persons have a value: "1 woman", "7 men", "3 young"."""
+    singular, plural = PERSONS.get(value, (value, value))
+    return f"{count} {singular if count == 1 else plural}"
+
+
+def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts with the largest first; equal ones keep their order."""
+    return dict(sorted(counts.items(), key=lambda pair: -pair[1]))
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """Write the numbers alone, where the values were named before: "4 and 4", "3, 3 and 2"."""
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def person(value: str) -> str:
+    """Return what one person of a value is called: "woman", "young"."""
+    return PERSONS.get(value, (value, value))[0]
+
+
+def persons(value: str) -> str:
+    """Return what several persons of a value are called: "women", "young"."""
+    return PERSONS.get(value, (value, value))[1]

@@ -1,0 +1,13 @@
+"""ComfyUI nodes that state an attribute of a person evenly over the pictures of a prompt."""
+
+from typing import Any
+
+
+async def comfy_entrypoint() -> Any:
+    """Return the extension that ComfyUI asks for.
+
+    The nodes are imported here, so that what they compute can be imported without ComfyUI.
+    """
+    from .nodes import BalancedPromptsExtension
+
+    return BalancedPromptsExtension()

@@ -1,0 +1,193 @@
+"""Write the prompts of a run's pictures: text alone, without a model and without ComfyUI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.prompts import Balancer, load_prompts
+from vldebias.prompts.attribute import words_of_values
+
+from .alternatives import choose_alternatives
+
+ATTRIBUTES = ("gender", "age", "race", "fairface-race", "skin-tone")
+MOST_IMAGES = 64
+LARGEST = 2**53 - 1  # a widget is a number of JavaScript, which is exact up to here
+# Shares that round to 100 %, such as three times 33.3, are meant to sum to 1.
+ROUNDING = 0.005
+
+# Which value a picture gets depends on its number alone: so the runs of a queue stay even also
+# where the text changes from one run to the next, as it does behind a node of wildcards.
+_ANYBODY = "a person"
+_SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%?\s*")
+
+
+class PicturePrompts(NamedTuple):
+    """Hold what a run's pictures are made of, in their order.
+
+    Attributes:
+        prompts: the prompt of each picture.
+        values: the value that was written into each; empty where the prompt was left alone.
+        seeds: a seed of the noise for each, the next of the picture before.
+        reasons: a line for each picture: the value, or why the prompt was left alone.
+    """
+
+    prompts: list[str]
+    values: list[str]
+    seeds: list[int]
+    reasons: str
+
+
+def balance(
+    prompt: str, attribute: str, images: int, shares: str = "", seed: int = 0, index: int = 0
+) -> PicturePrompts:
+    """Write values of an attribute into the prompt of each picture of a run.
+
+    Args:
+        prompt: the prompt, with whatever syntax its generator reads.
+        attribute: one of ATTRIBUTES.
+        images: number of pictures of the run.
+        shares: "female: 70, male: 30", in percent or as fractions; empty for even shares.
+        seed: decides which picture gets which value.
+        index: number of the run, from 0 on. Runs of equal `images` and `seed` continue each other.
+
+    Raises:
+        InvalidInputError: an unknown attribute or value, shares that do not sum to 100 % or 1,
+            numbers out of range.
+    """
+    _check_number("images", images, 1, MOST_IMAGES)
+    _check_number("seed", seed, 0, LARGEST)
+    _check_number("index", index, 0, LARGEST // MOST_IMAGES)
+    balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=seed)
+    pictures = PicturePrompts([], [], [], "")
+    lines: list[str] = []
+    first = index * images
+    for number in range(first, first + images):
+        text, value, reason = _write(balancer, prompt, number)
+        # Chosen after the value is written: a branch that is a person has the word by then.
+        pictures.prompts.append(choose_alternatives(text, f"{seed}/{number}"))
+        pictures.values.append(value)
+        pictures.seeds.append((seed + number) % (LARGEST + 1))
+        lines.append(_line(len(lines) + 1, value, reason))
+    return pictures._replace(reasons="\n".join(lines))
+
+
+def read_shares(text: str, attribute: str) -> dict[str, float] | None:
+    """Read "female: 70, male: 30" into shares that sum to 1.
+
+    Returns:
+        value -> share, with the values as the prompt set spells them; None for an empty text,
+        which means even shares.
+
+    Raises:
+        InvalidInputError: an unknown attribute or value, a value that occurs twice, a share that
+            is no number, shares that sum neither to 100 nor to 1.
+    """
+    _check_attribute(attribute)
+    names = list(words_of_values(load_prompts(attribute)))
+    name_of_spelling = {name.lower(): name for name in names}
+    share_of_value: dict[str, float] = {}
+    for part in re.split(r"[,;\n]", text):
+        if not part.strip():
+            continue
+        spelling, share = _read_share(part.strip(), names)
+        name = name_of_spelling.get(spelling.lower())
+        if name is None:
+            suggestion = did_you_mean(spelling, names, otherwise="")
+            sentence = f"shares: {spelling!r} is no value of {attribute}; expected one of"
+            raise InvalidInputError(f"{sentence} {', '.join(names)}. {suggestion}".rstrip())
+        if name in share_of_value:
+            raise InvalidInputError(f"shares: {name!r} occurs twice; expected each value once")
+        share_of_value[name] = share
+    return _normalised(share_of_value)
+
+
+def _read_share(part: str, names: Sequence[str]) -> tuple[str, float]:
+    """Return a value, as it was spelt, and its share: "female: 70 %" -> ("female", 70.0)."""
+    match = _SHARE.fullmatch(part)
+    if match is None:
+        example = f"{names[0]}: 70, {names[1]}: 30"
+        raise InvalidInputError(
+            f"shares: got {part!r}; expected values with a share, such as '{example}', or nothing"
+            " for even shares"
+        )
+    return match["value"].strip(), float(match["share"])
+
+
+def problem_of(attribute: str | None, shares: str | None) -> str | None:
+    """Return the sentence that refuses these inputs, or None where they can run.
+
+    attribute, shares: as of `balance`; None where another node gives them when it has run.
+    """
+    if attribute is None:
+        return None
+    try:
+        read_shares(shares or "", attribute)
+    except InvalidInputError as error:
+        return str(error)
+    return None
+
+
+def _normalised(share_of_value: Mapping[str, float]) -> dict[str, float] | None:
+    if not share_of_value:
+        return None
+    total = sum(share_of_value.values())
+    is_percent = isfinite(total) and abs(total - 100) <= 100 * ROUNDING
+    if not is_percent and abs(total - 1) > ROUNDING:
+        raise InvalidInputError(
+            f"shares: they sum to {total:g}; expected 100 (percent) or 1 (fractions)"
+        )
+    return {value: share / total for value, share in share_of_value.items()}
+
+
+def _write(balancer: Balancer, prompt: str, number: int) -> tuple[str, str, str | None]:
+    """Return the prompt of one picture, the value in it, and the reason if it was left alone."""
+    made = balancer.at(prompt, number)
+    value = made.values[0]
+    if value is None:
+        return prompt, "", made.reasons[0]
+    if isinstance(value, Mapping):  # a group: value -> number of persons
+        return made.prompts[0], _describe(value), None
+    even_value = balancer.at(_ANYBODY, number).values[0]
+    written = balancer.write([prompt], [even_value])
+    return written[0], str(even_value), None
+
+
+def _describe(number_of_value: Mapping[str, Any]) -> str:
+    """Return the values in one picture as words.
+
+    >>> _describe({"female": 2, "male": 1}), _describe({"female": None, "male": None})
+    ('2 female, 1 male', 'female, male')
+    """
+    parts = []
+    for value, number in number_of_value.items():
+        if number is None:
+            parts.append(str(value))
+        else:
+            parts.append(f"{number} {value}")
+    return ", ".join(parts)
+
+
+def _line(position: int, value: str, reason: str | None) -> str:
+    if reason is None:
+        return f"picture {position}: {value}"
+    return f"picture {position}: left alone ({reason})"
+
+
+def _check_attribute(attribute: str) -> None:
+    if attribute not in ATTRIBUTES:
+        raise InvalidInputError(
+            f"attribute: got {attribute!r}; expected one of {', '.join(ATTRIBUTES)};"
+            f" {did_you_mean(attribute, ATTRIBUTES)}"
+        )
+
+
+def _check_number(name: str, number: int, least: int, most: int) -> None:
+    is_whole = isinstance(number, int) and not isinstance(number, bool)
+    if not is_whole or not least <= number <= most:
+        raise InvalidInputError(
+            f"{name}: got {number!r}; expected a whole number from {least} to {most:,}"
+        )

@@ -1,0 +1,143 @@
+"""Join the conditionings of several prompts into one that has a row for each picture.
+
+A conditioning is ComfyUI's: a list of (states, options), where the states have the shape
+(1, tokens, width), and the options hold the pooled vector and settings. It has more than one entry
+where hooks change the text encoder during sampling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+
+Conditioning = list[list[Any]]
+
+# States that are repeated to a common length change nothing where the model reads them by cross
+# attention alone. Above this length, sixteen blocks of 77 tokens, sampling gets slow.
+MOST_TOKENS = 16 * 77
+_INSTEAD = "use Balance Prompt with CLIP Text Encode, which makes the pictures one after the other"
+
+
+class Family(NamedTuple):
+    """Hold what a family of models does with the states of a prompt.
+
+    Attributes:
+        name: as people call the family.
+        can_repeat: whether states may be repeated, because the model reads them by cross attention.
+    """
+
+    name: str
+    can_repeat: bool
+
+
+# Class of the text encoder in ComfyUI -> family.
+FAMILIES = {
+    "SD1ClipModel": Family("SD 1", can_repeat=True),
+    "SD2ClipModel": Family("SD 2", can_repeat=True),
+    "SDXLClipModel": Family("SDXL", can_repeat=True),
+    "SD3ClipModel": Family("SD 3", can_repeat=False),
+    "FluxClipModel": Family("Flux", can_repeat=False),
+}
+
+
+def family_of(text_encoder: object) -> Family:
+    """Return the family of a text encoder.
+
+    Raises:
+        UnsupportedHostError: it is of another family; the message names its class.
+    """
+    # SD3 and Flux make a subclass for each file, with an underscore behind the name.
+    class_name = type(text_encoder).__name__.rstrip("_")
+    family = FAMILIES.get(class_name)
+    if family is None:
+        names = ", ".join(family.name for family in FAMILIES.values())
+        raise UnsupportedHostError(
+            f"the text encoder {class_name} was not tried with a row per picture (supported:"
+            f" {names}); {_INSTEAD}"
+        )
+    return family
+
+
+def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditioning:
+    """Return one conditioning whose row i is that of prompt i.
+
+    Args:
+        conditionings: one for each picture, of the same text encoder.
+        family: decides whether prompts of different length can be joined.
+
+    Raises:
+        InvalidInputError: the prompts have lengths that the family cannot join, or options that
+            differ between them.
+    """
+    if len({len(entries) for entries in conditionings}) > 1:
+        raise InvalidInputError(
+            f"the prompts are encoded in different numbers of steps; {_INSTEAD}"
+        )
+    joined: Conditioning = []
+    for entries in zip(*conditionings, strict=True):
+        states = [entry[0] for entry in entries]
+        options = [entry[1] for entry in entries]
+        joined.append([_join_states(states, family), _join_options(options)])
+    return joined
+
+
+def _join_states(states: Sequence[torch.Tensor], family: Family) -> torch.Tensor:
+    """Return states of the shape (pictures, tokens, width)."""
+    lengths = sorted({row.shape[1] for row in states})
+    length = lengths[0]
+    if len(lengths) > 1:
+        length = _common_length(lengths, family)
+    return torch.cat([row.repeat(1, length // row.shape[1], 1) for row in states])
+
+
+def _common_length(lengths: Sequence[int], family: Family) -> int:
+    length = math.lcm(*lengths)
+    if family.can_repeat and length <= MOST_TOKENS:
+        return length
+    numbers = ", ".join(map(str, lengths))
+    raise InvalidInputError(
+        f"the prompts of this run have different lengths ({numbers} tokens), and {family.name}"
+        f" takes one length in a sampler call; shorten the prompt, or {_INSTEAD}"
+    )
+
+
+def _join_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return options with tensors of one row joined, and all other options as they are."""
+    joined: dict[str, Any] = {}
+    for name in dict.fromkeys(name for row in options for name in row):
+        values = [row.get(name) for row in options]
+        if all(map(_is_row, values)):
+            joined[name] = _join_tensors(name, values)
+        elif _are_equal(values):
+            joined[name] = values[0]
+        else:
+            raise _different(name)
+    return joined
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim > 0 and value.shape[0] == 1
+
+
+def _are_equal(values: Sequence[Any]) -> bool:
+    if all(value is values[0] for value in values):
+        return True
+    has_tensors = any(isinstance(value, torch.Tensor) for value in values)
+    return not has_tensors and all(value == values[0] for value in values)
+
+
+def _join_tensors(name: str, values: Sequence[Any]) -> torch.Tensor:
+    if len({value.shape for value in values}) > 1:
+        raise _different(name)
+    return torch.cat(list(values))
+
+
+def _different(name: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the option {name!r} of the text encoder differs between the prompts; {_INSTEAD}"
+    )

@@ -1,0 +1,264 @@
+"""What the nodes for ComfyUI compute, without ComfyUI; tests/integrations has the real one."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+import vldebias
+from apps.comfyui.alternatives import choose_alternatives
+from apps.comfyui.balancing import ATTRIBUTES, balance, problem_of, read_shares
+from apps.comfyui.rows import FAMILIES, Conditioning, family_of, join_rows
+from vldebias.errors import InvalidInputError, UnsupportedHostError
+
+ROOT = Path(__file__).parents[2]
+NODES = ROOT / "apps" / "comfyui"
+EXAMPLES = sorted((NODES / "example_workflows").glob("*.json"))
+CEO = "A photo of a CEO in an office"
+
+
+def test_values_are_even_and_written_into_the_prompts() -> None:
+    pictures = balance(CEO, "gender", 4)
+    assert Counter(pictures.values) == {"female": 2, "male": 2}
+    assert pictures.prompts == [
+        f"A photo of a {value} CEO in an office" for value in pictures.values
+    ]
+    assert pictures.seeds == [0, 1, 2, 3]
+    assert pictures.reasons.splitlines()[0] == f"picture 1: {pictures.values[0]}"
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_runs_of_a_queue_continue_one_even_sequence(attribute: str) -> None:
+    values = Counter(balance(CEO, attribute, 1, index=index).values[0] for index in range(41))
+    assert max(values.values()) - min(values.values()) <= 2
+    assert "" not in values
+
+
+def test_runs_stay_even_where_the_text_changes() -> None:
+    values = Counter(
+        balance(f"{CEO}, {index}", "gender", 1, index=index).values[0] for index in range(40)
+    )
+    assert values == {"female": 20, "male": 20}
+
+
+def test_runs_of_several_pictures_do_not_repeat_numbers() -> None:
+    together = balance(CEO, "race", 6, seed=5)
+    first = balance(CEO, "race", 3, seed=5, index=0)
+    second = balance(CEO, "race", 3, seed=5, index=1)
+    assert first.values + second.values == together.values
+    assert first.seeds + second.seeds == together.seeds
+
+
+def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
+    pictures = balance("a lady editor", "gender", 2)
+    assert pictures.prompts == ["a lady editor"] * 2
+    assert pictures.values == ["", ""]
+    assert pictures.reasons == "picture 1: left alone (stated)\npicture 2: left alone (stated)"
+
+
+def test_a_group_is_mixed_in_one_picture() -> None:
+    pictures = balance("five engineers", "gender", 2)
+    assert sorted(pictures.values) == ["3 female, 2 male", "3 male, 2 female"]
+    assert all("women" in text and " men" in text for text in pictures.prompts)
+
+
+@pytest.mark.parametrize(
+    "text", ["female: 75, male: 25", "Female=.75; male=.25", "female: 75 %\nmale: 25 %"]
+)
+def test_shares_in_percent_or_fractions(text: str) -> None:
+    assert read_shares(text, "gender") == {"female": 0.75, "male": 0.25}
+    assert Counter(balance(CEO, "gender", 4, text).values) == {"female": 3, "male": 1}
+
+
+def test_shares_that_round_to_the_whole_and_none() -> None:
+    shares = read_shares("White: 33.3, Black: 33.3, Asian: 33.3", "race")
+    assert shares is not None
+    assert sum(shares.values()) == pytest.approx(1)
+    assert read_shares(" \n", "race") is None
+
+
+@pytest.mark.parametrize(
+    ("attribute", "shares", "words"),
+    [
+        ("gender", "female 75", ["female 75", "nothing for even shares"]),
+        ("gender", "woman: 75, male: 25", ["'woman'", "female"]),
+        ("gender", "femal: 100", ["did you mean 'female'"]),
+        ("gender", "female: 70, male: 40", ["110", "100"]),
+        ("gender", "female: 3, male: 1", ["sum to 4"]),
+        ("gender", "female: 50, FEMALE: 50", ["twice"]),
+        ("gender", "female: -1, male: 2", ["female: -1"]),
+        ("gendre", "", ["'gendre'", "did you mean 'gender'?"]),
+        ("professions-gender", "", ["expected one of"]),
+    ],
+)
+def test_bad_shares_and_attributes_have_a_sentence(
+    attribute: str, shares: str, words: list[str]
+) -> None:
+    sentence = problem_of(attribute, shares)
+    assert sentence is not None
+    for word in words:
+        assert word in sentence
+    with pytest.raises(InvalidInputError):
+        balance(CEO, attribute, 4, shares)
+
+
+def test_inputs_that_other_nodes_give_are_not_refused_before() -> None:
+    assert problem_of(None, None) is None
+    assert problem_of("gender", None) is None
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [{"images": 0}, {"images": 65}, {"images": 4, "index": -1}, {"images": 4, "seed": -1}],
+)
+def test_numbers_out_of_range_are_refused(numbers: dict[str, int]) -> None:
+    with pytest.raises(InvalidInputError, match=list(numbers)[-1]):
+        balance(CEO, "gender", **numbers)
+
+
+def test_alternatives_are_chosen_for_each_picture_and_the_rest_passes() -> None:
+    syntax = "{red|blue} hat, (CEO:1.2), <lora:film:0.8> BREAK __colour__, {2$$a|b}, {0.3::c|d}"
+    prompts = balance(syntax, "gender", 16).prompts
+    assert {text.split()[0] for text in prompts} == {"red", "blue"}
+    for text in prompts:
+        rest = text.replace("female ", "").replace("male ", "").split(" ", 1)[1]
+        assert rest == syntax.split(" ", 1)[1]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"subject": "a CEO | a nurse"}', "{gender}", r"\{a|b\}", "a | b", "{a}", "(a|b)"]
+)
+def test_what_is_no_alternative_is_left(text: str) -> None:
+    assert choose_alternatives(text, "0") == text
+
+
+def test_nested_alternatives_are_chosen() -> None:
+    chosen = {choose_alternatives("a {b|{c|d} e}", str(key)) for key in range(40)}
+    assert chosen == {"a b", "a c e", "a d e"}
+
+
+def test_a_placeholder_is_filled() -> None:
+    prompts = balance("Portrait of a {gender} chef", "gender", 2).prompts
+    assert set(prompts) == {"Portrait of a female chef", "Portrait of a male chef"}
+
+
+def conditioning(length: int, value: float, **options: Any) -> Conditioning:
+    return [
+        [torch.full((1, length, 3), value), {"pooled_output": torch.full((1, 2), value)} | options]
+    ]
+
+
+def test_rows_have_states_and_pooled_vectors_in_the_order_of_the_pictures() -> None:
+    rows = [conditioning(77, float(value)) for value in range(4)]
+    ((states, options),) = join_rows(rows, FAMILIES["SDXLClipModel"])
+    assert states.shape == (4, 77, 3)
+    assert states[:, 0, 0].tolist() == [0, 1, 2, 3]
+    assert options["pooled_output"].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+
+
+def test_shorter_prompts_are_repeated_whole_where_attention_ignores_that() -> None:
+    two = torch.arange(154 * 3.0).reshape(1, 154, 3)
+    three = torch.arange(231 * 3.0).reshape(1, 231, 3)
+    rows: list[Conditioning] = [[[two, {}]], [[three, {}]]]
+    ((states, _),) = join_rows(rows, FAMILIES["SD1ClipModel"])
+    queries = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    for row, alone in enumerate((two[0], three[0])):
+        joined = states[row]
+        expected = torch.softmax(queries @ alone.T, dim=-1) @ alone
+        torch.testing.assert_close(torch.softmax(queries @ joined.T, dim=-1) @ joined, expected)
+
+
+@pytest.mark.parametrize("encoder", ["SD3ClipModel", "FluxClipModel"])
+def test_lengths_that_cannot_be_joined_are_refused(encoder: str) -> None:
+    rows = [conditioning(256, 0.0), conditioning(257, 1.0)]
+    with pytest.raises(InvalidInputError, match="256, 257"):
+        join_rows(rows, FAMILIES[encoder])
+
+
+def test_lengths_that_would_be_too_long_are_refused() -> None:
+    rows = [conditioning(6 * 77, 0.0), conditioning(7 * 77, 1.0)]
+    with pytest.raises(InvalidInputError, match="462, 539"):
+        join_rows(rows, FAMILIES["SD1ClipModel"])
+
+
+def test_other_options_stay_and_must_agree() -> None:
+    hooks = object()
+    rows = [conditioning(77, 0.0, hooks=hooks, guidance=3.5, mask=None) for _ in range(2)]
+    ((_, options),) = join_rows(rows, FAMILIES["FluxClipModel"])
+    assert options["hooks"] is hooks
+    assert options["guidance"] == 3.5
+    assert options["mask"] is None
+    rows[1][0][1]["guidance"] = 4.0
+    with pytest.raises(InvalidInputError, match="guidance"):
+        join_rows(rows, FAMILIES["FluxClipModel"])
+
+
+def test_a_schedule_keeps_its_entries() -> None:
+    rows = [conditioning(77, value) + conditioning(77, value + 10) for value in (0.0, 1.0)]
+    joined = join_rows(rows, FAMILIES["SD1ClipModel"])
+    assert [states[:, 0, 0].tolist() for states, _ in joined] == [[0, 1], [10, 11]]
+    with pytest.raises(InvalidInputError, match="steps"):
+        join_rows([rows[0], conditioning(77, 0.0)], FAMILIES["SD1ClipModel"])
+
+
+def test_other_text_encoders_are_refused_by_name() -> None:
+    class FluxClipModel_:  # noqa: N801  # as ComfyUI names the class that it makes for a file
+        pass
+
+    class LuminaModel(FluxClipModel_):
+        pass
+
+    assert family_of(FluxClipModel_()).name == "Flux"
+    with pytest.raises(UnsupportedHostError, match=r"LuminaModel.*Balance Prompt"):
+        family_of(LuminaModel())
+
+
+def test_the_text_node_needs_the_text_core_alone() -> None:
+    """Neither torch nor a library of models is imported for it."""
+    program = (
+        "import sys; from apps.comfyui.balancing import balance; balance('A CEO', 'gender', 2);"
+        " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_package_says_what_the_registry_asks_for() -> None:
+    package = tomllib.loads((NODES / "pyproject.toml").read_text())
+    project = package["project"]
+    assert project["name"] == "balanced-prompts"
+    assert (NODES / project["license"]["file"]).read_text() == (ROOT / "LICENSE").read_text()
+    assert (NODES / "requirements.txt").read_text().split() == project["dependencies"]
+    assert project["version"] == vldebias.__version__
+    assert project["dependencies"] == [f"vldebias>={vldebias.__version__}"]
+    assert (NODES / package["tool"]["comfy"]["web"]).is_dir()
+
+
+def test_the_wheel_has_no_nodes() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    wheel = built["targets"]["wheel"]
+    assert wheel["packages"] == ["vldebias"]
+    assert not any("comfyui" in path for path in wheel["force-include"])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_pictures_of_workflows_hold_them(path: Path) -> None:
+    with Image.open(path.with_suffix(".png"), formats=["PNG"]) as picture:
+        held = json.loads(picture.info["workflow"])
+    assert held == json.loads(path.read_text())
+    assert path.with_suffix(".png").stat().st_size < 150_000
+    kinds = {node["type"] for node in held["nodes"]}
+    assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
+
+
+def test_both_nodes_have_an_example() -> None:
+    assert [path.stem for path in EXAMPLES] == ["balance-prompt", "one-sampler-call"]

@@ -17,6 +17,7 @@ from vldebias.prompts.english import (
     classes,
     find_subject,
     gendered,
+    listed,
     lists,
     origins,
     person,
@@ -232,12 +233,16 @@ class Attribute:
         for at, word in subject.words[:-1]:
             if self.kind == "origin" and word.endswith("skinned"):
                 return True  # "a pale skinned nurse"
-            if rank_of(word) != self.rank:
+            if rank_of(word) != self.rank or self._is_rank_at_work(word, scene):
                 continue
             position = scene.text.start.index(at)
             if self.kind != "age" or not scene.is_for_age(position):
                 return True
         return False
+
+    def _is_rank_at_work(self, word: str, scene: Scene) -> bool:
+        """Return whether an adjective is a rank: "a senior engineer", not "a senior couple"."""
+        return word == "senior" and not listed(scene.noun, "people")
 
     def _leaves(self, group: Group) -> bool:
         """Return whether a group is left alone: it cannot be mixed, and is not of one value."""

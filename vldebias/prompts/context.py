@@ -134,8 +134,8 @@ def _has_history(scene: Scene, *names: str) -> bool:
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
     """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
-    if scene.has_in_phrase("body-state") or _nurses_child(scene):
-        return True  # "a pregnant surgeon"
+    if scene.has_owned("body-state") or _nurses_child(scene):
+        return True  # "a pregnant surgeon", "a dentist five months pregnant"
     treats = "treats" in scene.roles
     works_beside = "treats-by-work" in scene.roles
     if scene.has_in_phrase("body"):
@@ -208,6 +208,8 @@ def _is_of_closed_troops(scene: Scene) -> bool:
 def _is_armed_of_the_past(scene: Scene) -> bool:
     if _is_shown(scene) or scene.has("women-too") or _looks_on(scene):
         return False
+    if scene.year == 1936 and "militia" in scene.text.bare:
+        return False  # women fought in those of Spain
     return scene.has_in_phrase("armed") and _is_dated(scene, 1950)
 
 
@@ -332,7 +334,7 @@ def _has_years(scene: Scene) -> bool:
 
 
 def _is_veteran_of_old_war(scene: Scene) -> bool:
-    return scene.has_in_phrase("veteran") and scene.has("veteran-war")
+    return scene.has_in_phrase("veteran") and scene.has("veteran-war", "war", "war-site")
 
 
 def _competes_young(scene: Scene) -> bool:

@@ -17,6 +17,7 @@ from vldebias.prompts.english import Text, read_lists, singular
 
 _FOLDER = Path(__file__).parent / "facts"
 _SHORTEST_STEM = 4
+_OF_PEOPLE = ("-speaking", "-born", "-descended")  # "a Quechua-speaking farmer"
 
 
 class Fact(NamedTuple):
@@ -74,6 +75,8 @@ def lists_of_word(word: str) -> frozenset[str]:
     """Return the names of the lists that have a word in lower case, in the singular or plural."""
     index = _index()
     word = plain(word)
+    for ending in _OF_PEOPLE:
+        word = word.removesuffix(ending)
     names = {*index.lists_of_phrase.get(word, ()), *index.lists_of_phrase.get(singular(word), ())}
     names.update(index.lists_of_phrase.get(word.removesuffix("s"), ()))
     for n in range(_SHORTEST_STEM, len(word) + 1):

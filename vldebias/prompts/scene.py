@@ -16,6 +16,7 @@ from vldebias.prompts.english import (
     gendered,
     kinds,
     listed,
+    origins,
     person,
     read_text,
 )
@@ -25,6 +26,9 @@ _NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku
 _LINKS = ("of", "in", "from", "for", "with", "on")
 _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
 _PRONOUNS = frozenset({"he", "she", "him", "her", "his", "hers", "himself", "herself"})
+# Lists of facts that date or place a scene.
+_SCENES = ("period", "one-origin", "war", "war-site", "event", "event-of", "troops", "expedition")
+_OWNERS = frozenset({"her", "his", "their", "my", "our"})
 _AGE_LISTS = ("age-said", "young-person")
 _SETTINGS = ("in", "during", "at")
 _PLACES = ("in", "at", "on", "inside", "for", "from")
@@ -35,7 +39,7 @@ _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine
 _AGE_BEFORE_NOUN = re.compile(
     r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b"
     r"|\b(?:\w+[- ](?:and a half[- ])?)?[\d,]*[\w-]*[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
-    r"|\b(?:month|week|day)s?[- ]olds?\b|\b\w+ty[- ]something\b"
+    r"|\b(?:month|week|day)s?[- ]olds?\b|\b(?:\d+|\w+ty)[- ]something\b"
     r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",
     re.IGNORECASE,
 )
@@ -89,8 +93,11 @@ class Scene:
         self._ages = [fact for fact in found if fact.name in _AGE_LISTS]
         self._facts = defaultdict[str, list[Fact]](list)
         for fact in found:
-            if not self._about_picture[fact.first] and not self._names_thing(fact):
+            is_told = self._is_told_about(fact)
+            if not self._about_picture[fact.first] and not is_told and not self._names_thing(fact):
                 self._facts[fact.name].append(fact)
+                if fact.name == "troops-capital" and self.text.words[fact.first][:2].isupper():
+                    self._facts["troops"].append(fact)
         self.year = self._read_year()
 
     def without_picture(self, origins: bool, ages: bool) -> str:
@@ -148,7 +155,8 @@ class Scene:
         if self.text.opens[fact.first]:
             return False
         if fact.name == "young-person":
-            return True
+            # A child of the subject's says that the subject is not old: "her baby".
+            return self.text.before(fact.first) not in _OWNERS
         return behind < len(self.text.bare) and not (
             self.text.opens[behind] or self._ends_phrase(behind)
         )
@@ -178,8 +186,17 @@ class Scene:
     def has_own_age(self, name: str) -> bool:
         """Return whether a word for an age is on the subject: not in "a young adult novel"."""
         others = self._ages_of_others()
-        facts = [fact for fact in self._facts[name] if fact.first not in others]
-        return any(self.is_in_phrase(fact) or self._describes(fact) for fact in facts)
+        levels = {fact.first for fact in self._facts["level"] if fact.stop - fact.first > 1}
+        # The "junior" of "a junior high principal" is of the school.
+        inside = others | levels
+        facts = [fact for fact in self._facts[name] if fact.first not in inside]
+        for fact in facts:
+            if self.is_in_phrase(fact):
+                return True
+            # "a boss with a new intern": the intern is another person.
+            if self._describes(fact) and not self.is_person(fact.stop - 1):
+                return True
+        return False
 
     def has_owned(self, name: str) -> bool:
         """Return whether a fact is the subject's: not in "a nurse with a prostate patient"."""
@@ -246,7 +263,7 @@ class Scene:
 
     def _sets_scene(self, fact: Fact) -> bool:
         """Whether a fact stands behind "in" or "during", or is a clause of its own."""
-        if self.text.opens[fact.first]:
+        if self.text.opens[fact.first] or self.is_in_phrase(fact):
             return True
         before = self.text.bare[max(0, fact.first - 3) : fact.first]
         return any(word in _SETTINGS for word in before)
@@ -263,7 +280,13 @@ class Scene:
         """The ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
         matches = _AGE_BEFORE_NOUN.finditer(self.text.prompt)
         places = [self._words_at(match.start(), match.end()) for match in matches]
-        return [Fact("age before", first, stop) for first, stop in places if stop > first]
+        ages = []
+        for first, stop in places:
+            while first < stop and listed(self.text.low[first], "determiner"):
+                first += 1
+            if first < stop:
+                ages.append(Fact("age before", first, stop))
+        return ages
 
     def _words_at(self, start: int, end: int) -> tuple[int, int]:
         """The first word that begins in characters start to end, and the one behind the last."""
@@ -333,7 +356,7 @@ class Scene:
 
     def _names_thing(self, fact: Fact) -> bool:
         """Whether a fact only says which thing is meant: "a Viking museum", "Victorian house"."""
-        if self._is_object_of_verb(fact):
+        if self._is_object_of_verb(fact) or self._is_origin_of_thing(fact):
             return True
         names = "thing-of-origin" if self.is_in_phrase(fact) else "thing"
         last = min(fact.stop + 2, len(self.text.bare))
@@ -349,21 +372,37 @@ class Scene:
                 return True
         return False
 
+    def _is_told_about(self, fact: Fact) -> bool:
+        """Whether somebody tells or learns about a fact: "a book about the Crusades"."""
+        before = fact.first - 1
+        while before > self.head and listed(self.text.low[before], "determiner"):
+            before -= 1
+        return fact.name in _SCENES and before > self.head and self.text.low[before] == "about"
+
+    def _is_origin_of_thing(self, fact: Fact) -> bool:
+        """Whether a fact behind the subject says where a thing is from: "Chinese medicine"."""
+        if fact.first <= self.head or self.text.bare[fact.first] not in origins():
+            return False
+        return self._is_thing(fact.stop)
+
+    def _is_thing(self, i: int) -> bool:
+        """Whether word i goes on with a noun for a thing, not for a person or a scene."""
+        if i >= len(self.text.bare) or self.text.opens[i] or self._ends_phrase(i):
+            return False
+        word = self.text.bare[i]
+        lists_of_noun = lists_of_word(word)
+        if lists_of_noun & {"scene-noun", "country", "open-country"} or listed(word, "no-name"):
+            return False  # "at the Tudor court", "in Anglo-Saxon Britain"
+        if self.is_person(i) or is_capital(self.text, i):
+            return False
+        return not kinds(word) or "n" in kinds(word)
+
     def _is_object_of_verb(self, fact: Fact) -> bool:
         """Whether a fact describes a thing with which somebody does something.
 
         "making a Japanese lantern"; not "leading a Zulu army", "at the Tudor court".
         """
-        thing = fact.stop
-        if fact.first <= self.head or thing >= len(self.text.bare) or self.text.opens[thing]:
-            return False
-        if (
-            self._ends_phrase(thing)
-            or self.is_person(thing)
-            or "n" not in kinds(self.text.bare[thing])
-        ):
-            return False
-        if "scene-noun" in lists_of_word(self.text.bare[thing]):
+        if fact.first <= self.head or not self._is_thing(fact.stop):
             return False
         verb = fact.first - 1
         while verb > self.head and listed(self.text.low[verb], "determiner"):

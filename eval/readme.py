@@ -393,7 +393,7 @@ GENERATED = {  # row of the result -> what the page calls it
     "default": "`cali`, lam lowered (for sets not about persons)",
     "cali": "`cali`, lam = 500 (`paper`)",
     "difference": "`difference`",
-    "fair pca": "`fair-pca`",
+    "fair pca": "`fair-pca` (fair PCA, without FairImagen's sampling)",
     "stated value": "a value stated for each image (as `balanced-prompts`)",
 }
 

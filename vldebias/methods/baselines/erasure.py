@@ -266,12 +266,13 @@ class FairImagen(Method):
     """Project every token state of a prompt by fair PCA; see `fair_pca`.
 
     Other than the authors', each tensor of a pipeline has a projection of its own, fitted to the
-    states at the end of the stated prompts at length 1, and there is no noise along a sampled
-    group.
+    states at the end of the stated prompts at length 1. Theirs also samples a group for each image
+    and moves the states along it (`enoise`), which gives the images of one prompt different
+    tendencies; this one does not, so its figures are of the projection alone.
     """
 
     name = "fair-pca"
-    title = "fair PCA"
+    title = "fair PCA, without FairImagen's sampling"
     source = "Fu et al., 2025 (FairImagen)"
     color = "#cc79a7"
     needs = frozenset({Need.PAIRS, Need.VALUES})

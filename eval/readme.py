@@ -616,7 +616,6 @@ STARS = (
     "mean over seeds ± 95 % interval of Student's t; * differs from {} on the same seeds beyond its"
     " interval"
 )
-NOISY = partial(arms, "noisy_captions")
 BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"front": front, "needs": needs_of_commands},
     "docs/explanation/figures.md": {"window": window},
@@ -642,50 +641,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/fine-tuning.md": {"verdicts": verdicts, "every_loss": every_loss},
     "docs/explanation/evidence.md": {"real": real.measured},
     "eval/README.md": {
-        "noisy_captions": partial(
-            NOISY,
-            {"eta": "eta"},
-            ["zero_shot_accuracy"],
-            "Zero-shot accuracy, " + STARS.format(BASE),
-            column="method",
-            task="noise",
-        ),
-        "noisy_captions_recall": partial(
-            NOISY,
-            {"eta": "eta"},
-            ["recall@1 text->image"],
-            "Recall@1, " + STARS.format(BASE),
-            column="method",
-            task="noise",
-        ),
-        "noisy_captions_lam": partial(
-            NOISY,
-            {"lam": "lam"},
-            ["zero_shot_accuracy"],
-            "RINCE q=0.5, zero-shot accuracy by eta, mean ± interval",
-            column="eta",
-            head="eta {}",
-            task="lam",
-        ),
         "wrong_pairs": partial(
             arms,
             "wrong_pairs",
             {"eta": "eta", "method": "loss"},
             ["auroc", "score of right pairs", "score of wrong pairs"],
             STARS.format(BASE),
-        ),
-        "ssa": partial(
-            arms,
-            "ssa",
-            {"method": "arm"},
-            [
-                "accuracy",
-                "robust_accuracy@2/255",
-                "robust_accuracy@8/255",
-                "gap, original",
-                "gap, mixed",
-            ],
-            STARS.format("none"),
         ),
     },
 }

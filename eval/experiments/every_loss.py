@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from eval.experiments.captions import TEXTS
 from eval.experiments.run import Cell, packed
 from eval.miniature import birds
 from eval.miniature.birds import Birds
+from eval.tables import place_of
+from vldebias.measure.result import Result
+from vldebias.pictures import subplots, write_png
 from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 
@@ -30,6 +34,14 @@ TAIL = 50  # the most frequent species has so many times the images of the rares
 COARSE = 6  # species that share one caption
 ACCURACY, RECALL = "zero_shot_accuracy", "recall@1 text->image"
 WORST, FINE, COST = "worst group", "species by means", "ms a step"
+
+SHARES = {
+    "clean": 0.0,
+    "20 % wrong captions": 0.2,
+    "40 % wrong captions": 0.4,
+    "60 % wrong captions": 0.6,
+}
+"""Kind of data -> its share of wrong captions."""
 
 Species = NDArray[np.int64]
 
@@ -203,3 +215,26 @@ def right_by_means(
     means = torch.stack([learned[species == code].mean(0) for code in range(len(TEXTS))])
     nearest = torch.cdist(image_features(found, unseen.features), means).argmin(dim=1).numpy()
     return (nearest == unseen.species).astype(float)
+
+
+def draw_losses(result: Result, path: Path) -> None:
+    """Draw accuracy over the share of wrong captions, a line with its interval for each loss."""
+    figure, axes = subplots(1, 1, (8, 4.5))
+    (axis,) = np.ravel(axes)
+    points = dict[str, list[tuple[float, float, float, float]]]()
+    for row in result.rows:
+        data = str(place_of(row).get("data"))
+        if row.task == "losses" and row.metric == ACCURACY and data in SHARES:
+            points.setdefault(row.method, []).append((SHARES[data], row.value, *row.interval))
+    styles: dict[str, dict[str, Any]] = {
+        "not trained": {"color": "grey", "linestyle": ":"},
+        "InfoNCE": {"color": "black"},
+        "InfoNCE, filtered": {"color": "black", "linestyle": "--"},
+    }
+    for arm, rows in points.items():
+        shares, values, lows, highs = np.array(sorted(rows)).T
+        (line,) = axis.plot(shares, values, marker="o", ms=4, label=arm, **styles.get(arm, {}))
+        axis.fill_between(shares, lows, highs, alpha=0.08, color=line.get_color())
+    axis.set(xlabel="share of wrong captions", ylabel=ACCURACY.replace("_", " "))
+    axis.legend(fontsize=8, loc="lower left", ncols=2)
+    write_png(figure, path, {"from": f"{path.stem}.json"}, small=True)

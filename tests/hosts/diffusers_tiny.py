@@ -18,6 +18,7 @@ from unittest import mock
 import tiny_tokenizers
 import torch
 import yaml
+from releases import skip_without
 from torch import nn
 
 from vldebias.prompts import PromptSet
@@ -143,6 +144,7 @@ def encoder(config):
     settings = {key: value for key, value in config.items() if key not in ("class", "around")}
     if isinstance(settings["vocab_size"], str):
         settings["vocab_size"] = len(getattr(tiny_tokenizers, settings["vocab_size"])())
+    skip_without("transformers", config["class"])
     kind = getattr(import_module("transformers"), config["class"])
     model = kind(kind.config_class(**settings))
     return globals()[config["around"]](model) if "around" in config else model
@@ -202,6 +204,7 @@ def _pipeline(name):
             for key, entry in config.items()
             if key != "class"
         }
+        skip_without("diffusers", config["class"])
         pipe = (cls or getattr(import_module("diffusers"), config["class"]))(**parts | extra)
         pipe.set_progress_bar_config(disable=True)
         return pipe
@@ -300,6 +303,7 @@ class Case:
     def make(self, whole=False, pipeline=None):
         """A new pipeline, of the text side alone or whole; pipeline: another class of the
         family."""
+        skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
         if self.length is not None and not whole:
             cls = type(self.pipeline, (cls,), {"__call__": shorter(cls.__call__, self.length)})

@@ -13,6 +13,7 @@ import tiny_tokenizers
 import torch
 import transformers
 import yaml
+from releases import skip_lost, skip_without
 from tiny_tokenizers import CLIP_IDS
 from torch import Tensor, nn
 
@@ -137,6 +138,7 @@ def make(name: str, **text: Any) -> nn.Module:
     config = config | (
         {"text_config": config["text_config"] | text} if "text_config" in config else text
     )
+    skip_without("transformers", name)
     kind = getattr(transformers, name)
     return kind(kind.config_class(**config)).eval()
 
@@ -160,6 +162,13 @@ def tokenizer_for(model: nn.Module) -> Any:
     return getattr(
         tiny_tokenizers, f"{TRANSFORMERS[type(model).__name__]['tokenizer']}_tokenizer"
     )()
+
+
+def embedding(output: Any) -> Tensor:
+    """The embedding in what a model gives: transformers 4 gives the tensor itself."""
+    if isinstance(output, Tensor):
+        return output
+    return output.text_embeds if "text_embeds" in output else output.pooler_output
 
 
 class Subject:
@@ -256,6 +265,7 @@ class OpenClip(Subject):
 
 class Transformers(Subject):
     def __init__(self, name: str) -> None:
+        skip_lost(name)
         self.name, self.host = name, made(name)
         self.tokenizer = tokenizer_for(self.host)
         self.merges_images = not name.startswith(("Siglip", "Align"))
@@ -283,10 +293,9 @@ class Transformers(Subject):
 
     def features(self, **more: Any) -> Tensor:
         """The embedding before it is normalised, by the shortest path."""
-        output = getattr(self.host, "get_text_features", self.host)(**{**self.inputs(), **more})
-        if isinstance(output, Tensor):
-            return output
-        return output.text_embeds if "text_embeds" in output else output.pooler_output
+        return embedding(
+            getattr(self.host, "get_text_features", self.host)(**{**self.inputs(), **more})
+        )
 
     def outputs(self) -> dict[str, Tensor]:
         found, model, inputs = {"features": self.features()}, self.host, self.inputs()
@@ -305,7 +314,7 @@ class Transformers(Subject):
             }
         output = model(**inputs, **self.pixels())
         found |= {
-            "positional": model.get_text_features(ids).pooler_output,
+            "positional": embedding(model.get_text_features(ids)),
             "forward": output.text_embeds,
         }
         found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text}
@@ -326,7 +335,7 @@ class Transformers(Subject):
             model.get_image_features(**pixels),
         )
         found = {
-            "features": getattr(features, "pooler_output", features),
+            "features": embedding(features),
             "forward": output.image_embeds,
         }
         found |= {

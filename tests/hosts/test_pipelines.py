@@ -72,6 +72,8 @@ def test_what_the_tiny_ones_are_refused_for_is_what_the_sources_say():
             resolve(case.make()).roles  # noqa: B018 - it is read to be found out
         except UnsupportedHostError:
             refused.add(name)
+        except pytest.skip.Exception:  # the installed release has no such class
+            continue
     assert refused == {"BriaFibo", "HiDream", "HunyuanDiT"}
 
 

@@ -154,20 +154,47 @@ def roberta_tokenizer() -> Any:
 @cache
 def t5_tokenizer() -> Any:
     """A word-level Unigram vocabulary in the layout of T5: <pad> 0, </s> 1, <unk> 2."""
-    from transformers import T5Tokenizer
+    import transformers
 
     words = [(f"▁{word}", -2.0) for word in dict.fromkeys(SENTENCE.split())]
     letters = [(letter, -9.0) for letter in "▁abcdefghijklmnopqrstuvwxyz.-"]
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-    return T5Tokenizer(vocab=[*special, *words, *letters], extra_ids=0, model_max_length=64)
+    pieces = [*special, *words, *letters]
+    settings: dict[str, Any] = {"extra_ids": 0, "model_max_length": 64}
+    if takes_vocabulary(transformers.T5Tokenizer):
+        return transformers.T5Tokenizer(vocab=pieces, **settings)
+    backend = _t5_backend(pieces)
+    return transformers.T5TokenizerFast(tokenizer_object=backend, **settings)
+
+
+def takes_vocabulary(kind: Any) -> bool:
+    """Tell whether a class of tokenizers is made from a vocabulary in memory, as in transformers
+    5."""
+    return "vocab" in inspect.signature(kind.__init__).parameters
+
+
+def _t5_backend(pieces: list[tuple[str, float]]) -> Any:
+    """What T5Tokenizer of transformers 5 makes of a vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=2))
+    space = {"replacement": "▁", "prepend_scheme": "always"}
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)]
+    )
+    tokenizer.decoder = decoders.Metaspace(**space)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    return tokenizer
 
 
 @cache
 def gemma_tokenizer() -> Any:
     """A small BPE in the layout of Gemma: nothing at the end of a text, <pad> is not <eos>."""
+    import transformers
     from diffusers import SanaPipeline
     from tokenizers import Tokenizer, models, normalizers, trainers
-    from transformers import GemmaTokenizer
 
     instruction = (
         inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default
@@ -178,9 +205,29 @@ def gemma_tokenizer() -> Any:
     trainer = trainers.BpeTrainer(vocab_size=800, special_tokens=special, show_progress=False)
     raw.train_from_iterator([SENTENCE, *instruction], trainer)
     model = json.loads(raw.to_str())["model"]
-    return GemmaTokenizer(
-        vocab=model["vocab"], merges=[tuple(m) for m in model["merges"]], model_max_length=512
+    merges = [tuple(pair) for pair in model["merges"]]
+    if takes_vocabulary(transformers.GemmaTokenizer):
+        return transformers.GemmaTokenizer(
+            vocab=model["vocab"], merges=merges, model_max_length=512
+        )
+    backend = _gemma_backend(model["vocab"], merges)
+    return transformers.GemmaTokenizerFast(
+        tokenizer_object=backend, add_bos_token=False, model_max_length=512
     )
+
+
+def _gemma_backend(vocabulary: dict[str, int], merges: list[tuple[str, ...]]) -> Any:
+    """What GemmaTokenizer of transformers 5 makes of a vocabulary."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    settings: dict[str, Any] = {"fuse_unk": True, "unk_token": "<unk>", "byte_fallback": True}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, **settings))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return tokenizer
 
 
 def right_gemma_tokenizer() -> Any:

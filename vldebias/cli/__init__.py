@@ -8,34 +8,95 @@ from typing import Annotated, Any
 import typer
 
 import vldebias
-from vldebias.cli import apps, evaluate, prompts
-from vldebias.cli.audit import audit_command, diagnose_command
 from vldebias.cli.common import App, say
-from vldebias.cli.debias import debias_command
-from vldebias.cli.generate import generate_command
-from vldebias.cli.quickstart import quickstart
-from vldebias.cli.serve import serve
-from vldebias.cli.train import train
+from vldebias.cli.lazy import Entry, LazyGroup
 from vldebias.errors import VldebiasError, VldebiasWarning, missing_extra
 
 __all__ = ["app", "main"]
 
+
+COMMANDS = {
+    "quickstart": Entry(
+        "quickstart",
+        "quickstart",
+        "Measure bias and utility before and after on the embedded miniature world, offline, in"
+        " under two minutes.",
+    ),
+    "generate": Entry(
+        "generate",
+        "generate_command",
+        "Generate pictures of a prompt without and with balanced prompts, from the same noise.",
+    ),
+    "debias": Entry(
+        "debias",
+        "debias_command",
+        "Fit an edit for a model or pipeline and report what it does to the model's own texts.",
+    ),
+    "methods": Entry(
+        "prompts",
+        "methods",
+        "List the methods that --method takes: what each works on, what it needs, and where it"
+        " comes from.",
+    ),
+    "train": Entry(
+        "train",
+        "train",
+        "Fine-tune an image-text model on captions of which some are wrong.",
+    ),
+    "audit": Entry(
+        "audit",
+        "audit_command",
+        "Predict each prompt's share before any image is generated, with an interval, from its"
+        " text alone.",
+    ),
+    "diagnose": Entry(
+        "audit",
+        "diagnose_command",
+        "Probe embeddings for attribute leakage, worst-off groups, label errors and margins.",
+    ),
+    "serve": Entry(
+        "serve",
+        "serve",
+        "Serve the OpenAI images API with balanced prompts: n images become n requests of a server"
+        " that you name, each with a value in its prompt.",
+    ),
+    "demo": Entry(
+        "apps",
+        "demo_command",
+        "Open a page that compares generated images, a search and a classification before and"
+        " after.",
+    ),
+    "label": Entry(
+        "apps",
+        "label_command",
+        "Label images by hand: one at a time, blinded, in an order of its own for every annotator.",
+    ),
+    "eval": Entry(
+        "evaluate",
+        "app",
+        "Measure bias and utility before and after, with error bars: [bold]vldebias eval"
+        " SUITE[/bold].",
+    ),
+    "prompts": Entry(
+        "prompts",
+        "app",
+        "Balance prompts; list, show and make prompt sets, which describe a bias.",
+    ),
+}
+"""The commands in the order of `vldebias --help`; each is imported when it is called."""
+
+
+class Commands(LazyGroup):
+    """The commands of `vldebias`."""
+
+    entries = COMMANDS
+
+
 app = App(
     "Mitigate and measure bias in vision-language models, in closed form, without training or"
-    " labels."
+    " labels.",
+    cls=Commands,
 )
-app.command()(quickstart)
-app.command("generate")(generate_command)
-app.command("debias")(debias_command)
-app.command()(prompts.methods)
-app.command("train")(train)
-app.command("audit")(audit_command)
-app.command("diagnose")(diagnose_command)
-app.command("serve")(serve)
-app.command("demo")(apps.demo_command)
-app.command("label")(apps.label_command)
-app.add_typer(evaluate.app, name="eval")
-app.add_typer(prompts.app, name="prompts")
 
 
 def main() -> None:

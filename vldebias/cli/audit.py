@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vldebias.cli.checks import check_file, check_host, check_model, check_sets
 from vldebias.cli.common import check_out, device_of, print_result, split_names, write_run
 from vldebias.cli.flags import HOST, AttributeSet, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.names import check_methods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +66,9 @@ def audit_command(
             "expected one of --model, --pipeline and --texts, whose text embeddings are read"
         )
     check_out(folder)
+    check_sets([attribute])
+    if texts is None:
+        check_host(named)
     from vldebias.data.embeddings import load_texts
     from vldebias.files import write_atomically
     from vldebias.hosts.loading import load_host
@@ -153,6 +158,11 @@ def diagnose_command(
             f"--methods {methods}: these are fitted on texts; add --attribute SET"
         )
     check_out(folder)
+    check_sets([attribute])
+    check_methods(names)
+    check_model(brought.get("model"), brought.get("pretrained"))
+    for option in ("texts", "reference"):
+        check_file(f"--{option}", brought.get(option))
     from vldebias.data import load_embeddings
     from vldebias.options import Options
     from vldebias.study import diagnose

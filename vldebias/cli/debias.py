@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vldebias.cli.checks import check_file, check_host, check_sets
 from vldebias.cli.common import check_out, device_of, print_list, say
 from vldebias.cli.flags import HOST, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.names import check_methods
 
 if TYPE_CHECKING:
     from vldebias.edits.edit import Edit
@@ -80,6 +82,10 @@ def debias_command(
     check_out(save)
     if merge is not None and merge.exists() and any(merge.iterdir()):
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
+    check_sets(prompts)
+    check_methods([method or "default"])
+    check_file("--reference", reference)
+    check_host(named)
     from pydantic import TypeAdapter
 
     from vldebias.api import fit_projections

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from vldebias.cli import results
+from vldebias.cli.checks import check_file, check_model, check_suite
 from vldebias.cli.common import (
     App,
     check_out,
@@ -22,6 +23,7 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.names import check_methods
 from vldebias.options import Options
 
 
@@ -84,6 +86,11 @@ def run(
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
     check_out(given.get("out"))
+    check_suite(suite)
+    check_methods(split_names(given.get("methods")))
+    check_model(given.get("model"), given.get("pretrained"))
+    for option in ("data_root", "embeddings", "table", "texts", "reference"):
+        check_file(f"--{option.replace('_', '-')}", given.get(option))
     from vldebias.methods import get_method
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite
@@ -94,10 +101,6 @@ def run(
     if root is None and "embeddings" not in given and "--data-root" in loaded.needs:
         raise InvalidInputError(
             f"{suite}: this suite needs {loaded.needs}; or --embeddings, features of these images"
-        )
-    if root is not None and not Path(root).exists():
-        raise InvalidInputError(
-            f"--data-root {root}: no such folder or manifest file; name the one with the data set"
         )
     chosen = (
         tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None

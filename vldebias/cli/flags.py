@@ -7,12 +7,14 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import typer
-from pydantic import BaseModel
 
 from vldebias.options import Options
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON alone on stdout.")]
 AttributeSet = Annotated[

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vldebias.cli.checks import check_sets
 from vldebias.cli.common import check_out, device_of, err, out, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
+from vldebias.names import check_methods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,6 +78,8 @@ def generate_command(  # noqa: PLR0913  (each is an option of the command)
     if not prompt.strip():
         raise InvalidInputError("PROMPT: it is empty; write what to generate")
     check_out(folder)
+    check_sets(attribute)
+    check_methods(method or ())
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 

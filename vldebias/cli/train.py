@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vldebias.cli.checks import check_model, check_sets
 from vldebias.cli.common import err, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
 from vldebias.training.settings import GROUPS, PRESETS, load_settings
@@ -109,9 +110,6 @@ def train(
       vldebias train --config run.yaml --show
       accelerate launch --num_processes 8 -m vldebias train --config run.yaml
     """
-    from vldebias.progress import SILENT, Progress
-    from vldebias.training.run import list_pairs, steps_done, train_model
-
     others = parse_pairs(more or (), "--set", "ema=0.999")
     values = {name.replace("-", "_"): value for name, value in others.items()} | given
     values |= {} if preset is None else {"preset": preset}
@@ -119,6 +117,11 @@ def train(
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return
+    check_model(settings.model, settings.pretrained)
+    check_sets([settings.debias])
+    from vldebias.progress import SILENT, Progress
+    from vldebias.training.run import list_pairs, steps_done, train_model
+
     progress = SILENT if int(os.environ.get("RANK", "0")) else Progress(err)
     try:
         how: dict[str, Any] = {"cpu": cpu, "progress": progress}

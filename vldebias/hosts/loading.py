@@ -16,11 +16,11 @@ from vldebias.errors import (
     InvalidInputError,
     UnsupportedHostError,
     VldebiasError,
-    did_you_mean,
     need,
 )
 from vldebias.hosts.attachment import resolve
 from vldebias.hosts.host import Host
+from vldebias.names import check_architecture
 
 SCHEMAS = (
     "hf-hub:",
@@ -119,11 +119,7 @@ def check_name(model: str, pretrained: str | None = None) -> None:
             _refuse_bare_architecture(model)
         return
     open_clip = need("open_clip")
-    if model not in open_clip.list_models():
-        hint = did_you_mean(model, open_clip.list_models())
-        raise InvalidInputError(
-            f"{model!r} is not an open_clip architecture; see open_clip.list_models(); {hint}"
-        )
+    check_architecture(model)
     if not (open_clip.is_pretrained_cfg(model, pretrained) or Path(pretrained).exists()):
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise InvalidInputError(

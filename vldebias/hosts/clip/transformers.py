@@ -71,7 +71,18 @@ _INSTEAD = {
         "it ends before the joint space: load MetaClip2TextModelWithProjection instead"
     ),
     "PeftModel": "pass the model inside, model.get_base_model()",
+    "SiglipTextTransformer": (
+        "transformers 4 nests it in the text tower: pass the SiglipModel, or a SiglipTextModel"
+    ),
+    "Siglip2TextTransformer": (
+        "transformers 4 nests it in the text tower: pass the Siglip2Model, or a Siglip2TextModel"
+    ),
 }
+
+_NEEDS_RELEASE_5 = {
+    "ChineseCLIPModel": "get_text_features of transformers 4 fails, since it pools no text state"
+}
+"""Classes that transformers 4 has and cannot embed texts with -> why."""
 
 
 class TransformersHost(JointHost):
@@ -102,6 +113,7 @@ class TransformersHost(JointHost):
                 f" {', '.join(_FAMILIES)}\nDescribe any other by vldebias.hosts.custom(model,"
                 " 'method', embed=...); docs/how-to/own-model.md"
             )
+        _refuse_before_release_5(known)
         self._family, self._text = _FAMILIES[known], getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
         self._call = getattr(model, "get_text_features", model)
@@ -238,6 +250,17 @@ class TransformersHost(JointHost):
                 handle.remove()
 
         return take_off
+
+
+def _refuse_before_release_5(kind: str) -> None:
+    """Raise UnsupportedHostError for a class that the installed transformers 4 cannot embed
+    with."""
+    release = need("transformers").__version__
+    if kind in _NEEDS_RELEASE_5 and release.startswith("4."):
+        raise UnsupportedHostError(
+            f"{kind}: {_NEEDS_RELEASE_5[kind]} (transformers {release} is installed). Install"
+            " transformers 5 or newer"
+        )
 
 
 class _Hooks(Hook):

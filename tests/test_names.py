@@ -1,0 +1,82 @@
+"""Names that are known without importing a library are those of the library."""
+
+import subprocess
+import sys
+
+import open_clip
+import pytest
+import typer
+
+from vldebias.cli import COMMANDS, app
+from vldebias.errors import InvalidInputError
+from vldebias.methods import METHODS
+from vldebias.names import METHOD_NAMES, architectures, check_architecture
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+
+def test_methods_are_those_of_the_registry() -> None:
+    own = [name for name, method in METHODS.items() if type(method).__module__.startswith("vldeb")]
+    assert list(METHOD_NAMES) == own
+
+
+def test_architectures_are_those_of_open_clip_and_take_no_import() -> None:
+    script = """
+import sys
+from vldebias.names import architectures
+print(*architectures(), sep="\\n")
+assert not {"torch", "open_clip"} & set(sys.modules)
+"""
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    packaged = run("import open_clip; print(*open_clip.list_models(), sep='\\n')")
+    assert sorted(done.stdout.split()) == sorted(packaged.stdout.split())
+    assert set(architectures()) == set(open_clip.list_models())
+
+
+def test_a_misspelt_architecture_is_refused_with_a_near_one() -> None:
+    with pytest.raises(InvalidInputError, match=r"'ViT-B-23' .*did you mean .*'ViT-B-32'"):
+        check_architecture("ViT-B-23")
+    check_architecture("ViT-B-32")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("debias gendre --model ViT-B-32 --pretrained openai", "gendre"),
+        ("debias gender --model ViT-B-23 --pretrained openai", "ViT-B-23"),
+        ("debias gender --model miniature --method calli", "calli"),
+        ("debias gender --model miniature --reference nosuch.npz", "nosuch.npz: no such file"),
+        ("debias gender --moddel x", "--moddel"),
+        ("eval waterbird --model miniature", "waterbird"),
+        ("eval waterbirds --model miniature --data-root nosuch", "--data-root nosuch: no such"),
+        ("train --model ViT-B-23 --pretrained openai --data birds", "ViT-B-23"),
+        ("train --data birds --set foo=1", "foo: unknown key"),
+        ("generate x --attribute gendre", "gendre"),
+    ],
+)
+def test_a_slip_in_the_arguments_is_answered_before_torch_is_imported(
+    arguments: str, message: str
+) -> None:
+    script = f"""
+import sys
+sys.argv = ["vldebias", *{arguments.split()!r}]
+from vldebias.cli import main
+try:
+    main()
+except SystemExit as end:
+    print("torch" in sys.modules, end.code)
+"""
+    done = run(script)
+    assert done.stdout.split() == ["False", "2"], done
+    assert message in done.stderr
+
+
+def test_the_list_of_commands_shows_the_first_paragraph_of_each_help() -> None:
+    group = typer.main.get_command(app)
+    for name, entry in COMMANDS.items():
+        command = group.commands[name]
+        assert command.name == name
+        assert command.help.split("\n\n")[0] == entry.summary

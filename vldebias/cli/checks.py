@@ -1,0 +1,77 @@
+"""Look at the arguments of a command before it imports a library, so that a slip is answered at
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.names import check_architecture
+
+WITHOUT_TAG = ("hf-hub:", "local-dir:")
+"""How names start that open_clip finds without its list of architectures."""
+
+
+def check_sets(names: Iterable[str | None]) -> None:
+    """Refuse a prompt set that is not there, or a file that is none."""
+    from vldebias.prompts import load_prompts
+
+    for name in names:
+        if name is not None:
+            load_prompts(name)
+
+
+def check_host(options: Mapping[str, Any]) -> None:
+    """Refuse a model that can be seen not to exist.
+
+    Args:
+        options: what `load_host` takes: model, pretrained, pipeline.
+
+    Raises:
+        InvalidInputError: --pretrained with a name that is no architecture of open_clip; neither or
+            both of --model and --pipeline.
+    """
+    model = options.get("model")
+    pretrained = options.get("pretrained")
+    pipeline = options.get("pipeline")
+    if (model is None) == (pipeline is None) or (pretrained is not None and model is None):
+        raise InvalidInputError(
+            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
+        )
+    check_model(model, pretrained)
+
+
+def check_model(model: str | None, pretrained: str | None) -> None:
+    """Refuse an architecture that open_clip does not have."""
+    if model is not None and pretrained is not None and not model.startswith(WITHOUT_TAG):
+        check_architecture(model)
+
+
+def check_file(option: str, path: Path | str | None) -> None:
+    """Refuse a file or folder that is not there.
+
+    Args:
+        option: how the command names it, such as "--reference".
+        path: what was passed; None passes, and so does a pattern such as 'shards/*.npy'.
+    """
+    if path is None or "*" in str(path) or Path(path).exists():
+        return
+    raise InvalidInputError(f"{option} {path}: no such file or folder; check the path")
+
+
+def check_suite(name: str) -> None:
+    """Refuse a suite that is neither packaged nor a file."""
+    from vldebias.files import packaged
+
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        check_file("SUITE", path)
+        return
+    known = packaged("suites")
+    if name not in known:
+        raise InvalidInputError(
+            f"got the suite {name!r}; expected one of {', '.join(known)}, or a .yaml file;"
+            f" {did_you_mean(name, known)}"
+        )

@@ -1,0 +1,72 @@
+"""Import a command when it is called, so that `vldebias --help` waits for no library."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from vldebias.cli.common import App
+
+
+class Entry(NamedTuple):
+    """Say where a command is, and what the list of commands shows of it.
+
+    module: in `vldebias.cli`. attribute: a function, or an App with further commands. summary: the
+    first paragraph of its help.
+    """
+
+    module: str
+    attribute: str
+    summary: str
+
+
+class Commands(UserDict[str, Any]):
+    """Map names to commands; a command is imported when it is first looked up."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        super().__init__()
+        self.data.update(entries)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.data[name]
+        if isinstance(value, Entry):
+            value = _load(name, value)
+            self.data[name] = value
+        return value
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are imported one at a time; a subclass names them in `entries`."""
+
+    entries: ClassVar[Mapping[str, Entry]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands(self.entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return what a list of commands shows, without importing the command."""
+        entry = self.entries.get(cmd_name)
+        return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is called, imported."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, self.commands[str(name)], rest
+
+
+def _load(name: str, entry: Entry) -> Any:
+    target = getattr(import_module(f"vldebias.cli.{entry.module}"), entry.attribute)
+    if isinstance(target, typer.Typer):
+        command: Any = typer.main.get_group(target)
+    else:
+        single = App("", add_completion=False)
+        single.command(name)(target)
+        command = typer.main.get_command(single)
+    command.name = name
+    return command

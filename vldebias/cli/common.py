@@ -148,7 +148,7 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(
         head[0],
-        width=min(max(len(row[0]) for row in (head, *rows)), out.width // 2),
+        width=min(max(len(row[0]) for row in (head, *rows)), 2 * out.width // 3),
         overflow="fold",
     )
     for name in head[1:]:

@@ -123,7 +123,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
     (("watrbirds",), r"got the suite 'watrbirds'; expected one of .*'waterbirds'"),
     (("miniature", "--only", "nests"), "got task 'nests'; expected one of birds"),
     (("waterbirds",), "this suite needs --data-root"),
-    (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such folder"),
+    (("waterbirds", "--data-root", "nowhere"), "--data-root nowhere: no such file"),
     (("show", "nothing"), "got the suite 'nothing'"),
     (("show", "generation", "--texts"), "this suite embeds no prompts"),
     (("miniature", "--out", __file__), "is a file; name a folder"),

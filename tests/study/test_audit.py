@@ -13,7 +13,8 @@ import torch
 import vldebias
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
-from vldebias.study.auditing import LEVEL, ShareLine, read_prompts, read_shares, subject
+from vldebias.study.auditing import read_prompts, subject
+from vldebias.study.share_line import LEVEL, ShareLine, read_shares
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

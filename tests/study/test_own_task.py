@@ -23,7 +23,7 @@ from vldebias.metrics import METRICS
 from vldebias.registry import Registry
 from vldebias.study import TASKS, evaluate, load_suite
 from vldebias.study.retrieval import Gallery
-from vldebias.study.shares import add_shares
+from vldebias.study.share_rows import ShareRows
 
 METRIC_FILE = """
 import numpy as np
@@ -154,15 +154,10 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
 def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:
     counts, right = {"none": np.array([[2, 2, 0], [3, 1, 0]])}, {"none": np.array([1.0, 0.5])}
     drawn = TaskResult(protocol(task="generation gender"))
-    add_shares(
-        drawn,
-        ("male", "female"),
-        counts,
-        ["nurse", "pilot"],
-        subset="train",
-        recognised=right,
-        resamples=20,
+    rows = ShareRows(
+        drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train", resamples=20
     )
+    rows.add(recognised=right)
     rows = {(row.metric, row.subset): row for row in drawn.rows if row.method == "none"}
     assert rows["most_shown", "train"].value == (3 / 4 + 2 / 4) / 2
     assert rows["most_shown", "train"].n == {"prompts": 2, "images each": 4}

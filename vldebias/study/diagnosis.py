@@ -9,7 +9,7 @@ thesis (Figure 8-2).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,14 +20,15 @@ from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, Labels, cross
 from vldebias.errors import InvalidInputError, need
+from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.methods import get_method
+from vldebias.methods import Method, get_method
 from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.doubts import check_images
-from vldebias.study.images import disjoint, fit_method
+from vldebias.study.images import disjoint, fit_method, split_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +37,7 @@ Codes = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK = 8192  # rows in float64 at once
 FOLDS = 5
+PERMUTATIONS = 100  # of labels, for the limit of chance
 SEARCHED = 20_000  # rows among which neighbours are sought at most
 FEW = 30  # rows of a group below which its accuracy is no reason for advice
 LARGEST_SUBSET = 1000  # rows of a subset of the k-variance at most; a pair of these takes a second
@@ -46,18 +48,20 @@ PROBES["class_probe"] = "labels", "linear"
 
 def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
     """Return float32 rows of length 1 with a known label, their codes, and the names of the values
-    that occur."""
-    rows, column = torch.as_tensor(features).detach().cpu(), Labels.of_array(labels)
+    that occur.
+
+    Raises:
+        InvalidInputError: lengths that do not fit, features that are not finite, fewer than two
+            values of `FOLDS` rows.
+    """
+    rows = torch.as_tensor(features).detach().cpu()
+    column = Labels.of_array(labels)
     if rows.ndim != 2 or len(rows) != len(column):
         raise InvalidInputError(
             f"labels: expected {len(rows)}, one for each row of features, got {len(column)}"
         )
-    unit = torch.cat(
-        [
-            normalize(block.float(), dim=1)
-            for block in rows[torch.from_numpy(column.known)].split(BLOCK)
-        ]
-    )
+    known = rows[torch.from_numpy(column.known)]
+    unit = torch.cat([normalize(block.float(), dim=1) for block in known.split(BLOCK)])
     if not unit.isfinite().all():
         raise InvalidInputError(
             f"features: expected finite numbers, got NaN or infinity in {len(rows)} rows"
@@ -87,12 +91,18 @@ def _ridge(rows: Tensor) -> Any:
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
 
 
-def _margin(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
-    """Return the score (n,) of the given class less the best other score, and the class of that,
-    for scores (n, k)."""
-    given = np.arange(scores.shape[1]) == codes[:, None]
-    rival = np.where(given, -np.inf, scores).argmax(1)
-    return scores[given] - scores[np.arange(len(codes)), rival], rival
+class Margins(NamedTuple):
+    """Hold by how much the class of a row leads."""
+
+    lead: Floats  # (n,) score of the row's class less the best other score
+    rival: Codes  # (n,) the class of the best other score
+
+
+def _margins_of(scores: Floats, codes: Codes) -> Margins:
+    """Return the margins of the classes (n,) in scores (n, k)."""
+    is_class = np.arange(scores.shape[1]) == codes[:, None]
+    rival = np.where(is_class, -np.inf, scores).argmax(1)
+    return Margins(scores[is_class] - scores[np.arange(len(codes)), rival], rival)
 
 
 class Probe(NamedTuple):
@@ -118,21 +128,25 @@ def readable(
     rng = np.random.default_rng(seed)
     if reader == "linear":
         discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
-        model = discriminant(
-            solver="lsqr", shrinkage="auto", priors=np.full(len(names), 1 / len(names))
-        )
+        priors = np.full(len(names), 1 / len(names))
+        model = discriminant(solver="lsqr", shrinkage="auto", priors=priors)
     else:
-        some = np.sort(rng.permutation(len(codes))[:SEARCHED])
-        rows, codes = rows[torch.from_numpy(some)], np.unique(codes[some], return_inverse=True)[1]
+        sample = np.sort(rng.permutation(len(codes))[:SEARCHED])
+        rows = rows[torch.from_numpy(sample)]
+        codes = np.unique(codes[sample], return_inverse=True)[1]
         model = need("sklearn.neighbors").KNeighborsClassifier(1, metric="cosine")
-    named, sizes = _out_of_fold(model, rows, codes, codes, seed), np.bincount(codes)
-    dealt = (codes, *(rng.permutation(codes) for _ in range(100)))
-    shares, *chance = (np.bincount(one, weights=named == one) / sizes for one in dealt)
-    by_chance = np.mean(chance, axis=1)
-    drawn = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes))) / sizes
-    return Probe(
-        float(shares.mean()), float(by_chance.mean() + 1.96 * by_chance.std(ddof=1)), drawn.mean(1)
-    )
+    predicted = _out_of_fold(model, rows, codes, codes, seed)
+    sizes = np.bincount(codes)
+    # (values,) the share of the rows of each value that are predicted right
+    shares = np.bincount(codes, weights=predicted == codes) / sizes
+    by_chance = []
+    for _ in range(PERMUTATIONS):
+        permuted = rng.permutation(codes)
+        hits = np.bincount(permuted, weights=predicted == permuted)
+        by_chance.append((hits / sizes).mean())
+    limit = float(np.mean(by_chance) + 1.96 * np.std(by_chance, ddof=1))
+    hits = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes)))
+    return Probe(float(shares.mean()), limit, (hits / sizes).mean(1))
 
 
 def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
@@ -145,19 +159,25 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
-    given, proposed = np.array(names)[codes], np.array(names)[scores.argmax(1)]
-    found = {
-        "row": np.flatnonzero(Labels.of_array(labels).known),
-        "given": given,
-        "proposed": proposed,
-    }
-    frame = need("pandas").DataFrame(found | {"confidence": _margin(scores, codes)[0]})
+    frame = need("pandas").DataFrame(
+        {
+            "row": np.flatnonzero(Labels.of_array(labels).known),
+            "given": np.array(names)[codes],
+            "proposed": np.array(names)[scores.argmax(1)],
+            "confidence": _margins_of(scores, codes).lead,
+        }
+    )
     return frame.sort_values("confidence", kind="stable", ignore_index=True)
 
 
-def margins(
-    head: Any, features: Any, codes: Codes, *, seed: int = 0
-) -> tuple[dict[str, Floats], Floats]:
+class ClassMargins(NamedTuple):
+    """Hold the margins of a linear classifier."""
+
+    of_metric: dict[str, Floats]  # metric -> (n,)
+    variance: Floats  # (k,) k-variance of each class
+
+
+def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> ClassMargins:
     """Return the margins (n,) of a linear classifier by metric, and the k-variance (k,) of the
     classes.
 
@@ -166,38 +186,83 @@ def margins(
     Lip_c, and "kv_gn_margin" the normalised one over E_c[Var_c] (section 8.4). The last two are
     missing where classes are points.
 
-    head: (weight (k, d), bias (k,)) or nn.Linear. features: (n, d) as the head takes them. codes:
-    (n,) classes. Shapes that do not fit and a class of a single row raise InvalidInputError.
+    Args:
+        head: (weight (k, d), bias (k,)) or nn.Linear.
+        features: (n, d) as the head takes them.
+        codes: (n,) classes.
+
+    Raises:
+        InvalidInputError: shapes that do not fit, a class of a single row.
     """
-    if isinstance(head, nn.Linear):
-        head = head.weight, torch.zeros(head.out_features) if head.bias is None else head.bias
-    rows, weight, bias = (torch.as_tensor(part).detach().cpu() for part in (features, *head))
-    weight, sizes = weight.double(), np.bincount(codes, minlength=len(weight))
-    if (
-        weight.shape != (len(sizes), rows.shape[1])
-        or bias.shape != weight.shape[:1]
-        or sizes[sizes > 0].min() < 2
-    ):
+    rows = torch.as_tensor(features).detach().cpu()
+    weight, bias = _weight_and_bias(head)
+    sizes = np.bincount(codes, minlength=len(weight))
+    has_shapes = weight.shape == (len(sizes), rows.shape[1]) and bias.shape == weight.shape[:1]
+    if not has_shapes or sizes[sizes > 0].min() < 2:
         raise InvalidInputError(
             f"head: got weight {tuple(weight.shape)}, bias {tuple(bias.shape)} and classes of"
             f" {sizes.tolist()} rows; expected (k, {rows.shape[1]}), (k,) and two or more rows of"
             " each class"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
-    margin, rival = _margin(scores.numpy(), codes)
+    margin, rival = _margins_of(scores.numpy(), codes)
+    # (n,) length of the gradient of each row's margin
     slope = torch.cdist(weight, weight).numpy()[codes, rival]
-    variance, steepest = np.zeros((2, len(sizes)))
+    variance = np.zeros(len(sizes))
+    steepest = np.zeros(len(sizes))
     for code in np.flatnonzero(sizes):
         members = rows[torch.from_numpy(codes == code)].float()
         # The thesis's k is half of the rows; the cost of a pair of subsets is cubic in k.
         subset_size = min(len(members) // 2, LARGEST_SUBSET)
         variance[code] = k_variance(members, k=subset_size, seed=seed)
         steepest[code] = slope[codes == code].max()
-    found, shares = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}, sizes / len(codes)
+
+    of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
+    shares = sizes / len(codes)
     if (steepest * variance).any():
-        found["kv_margin"] = margin / float(shares @ (steepest * variance))
-        found["kv_gn_margin"] = found["gn_margin"] / float(shares @ variance)
-    return found, variance
+        of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
+        of_metric["kv_gn_margin"] = of_metric["gn_margin"] / float(shares @ variance)
+    return ClassMargins(of_metric, variance)
+
+
+def _weight_and_bias(head: Any) -> tuple[Tensor, Tensor]:
+    """Return weight in float64 and bias of a linear classifier; nn.Linear may have no bias."""
+    if isinstance(head, nn.Linear):
+        weight: Any = head.weight
+        bias: Any = torch.zeros(head.out_features) if head.bias is None else head.bias
+    else:
+        weight, bias = head
+    weight = torch.as_tensor(weight).detach().cpu().double()
+    return weight, torch.as_tensor(bias).detach().cpu()
+
+
+class Column(NamedTuple):
+    """Hold labels of the rows and what they are called."""
+
+    name: str
+    labels: Labels
+
+
+class Parts(NamedTuple):
+    """Hold the values that split the rows into groups, and where they are from."""
+
+    labels: Labels
+    origin: str  # "by gender", "by the prompts' texts"
+
+
+class Edited(NamedTuple):
+    """Hold what methods make of features."""
+
+    rows: dict[str, Tensor]  # method -> (n, d) of length 1
+    about: dict[str, dict[str, Any]]  # method -> its entry in the provenance
+
+
+class Probed(NamedTuple):
+    """Hold what is probed."""
+
+    rows: dict[str, Tensor]  # method -> features (n, d) of length 1, "none" first
+    parts: Parts | None  # what splits the rows into groups
+    facts: dict[str, Any]  # fields of the provenance
 
 
 def diagnose(
@@ -214,179 +279,287 @@ def diagnose(
 ) -> Result:
     """Probe embeddings for attribute leakage, worst-off groups, label errors and margins.
 
-    features: (n, d) of one model, as an array, a tensor, or `vldebias.data.Embeddings`; compared at
-    length 1.
-    labels: (n,) classes; groups: (n,) values of an attribute; or names of columns. None, NaN and ""
-    are unknown.
-    texts: prompt -> embedding (d,), or the image-text model that the features are from; with
-    `prompts`.
-    head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear; None:
-    ridge regression.
-    prompts: the attribute's prompt set: without `groups`, its texts tell the value of each image.
-    methods: names or methods, fitted on it and compared with "none"; reference: image features (m,
-    d) for those that use some.
-
     The result has one task, "diagnose": `linear_probe` and `neighbour_probe` of the attribute and
     `class_probe` for every method, `accuracy` of every group by a classifier that did not see the
     row, `suspect_labels`, and medians of margins with their quartiles. The description of its
     provenance says what to do, and "removed" of a method only if a linear probe is at chance, out
-    of sample. Neither labels nor groups, lengths that do not fit, methods without prompts and
-    texts, and a class with fewer than five rows raise InvalidInputError.
+    of sample.
+
+    Args:
+        features: (n, d) of one model, as an array, a tensor, or `vldebias.data.Embeddings`;
+            compared at length 1.
+        labels: (n,) classes. groups: (n,) values of an attribute. Or names of columns. None, NaN
+            and "" are unknown.
+        texts: prompt -> embedding (d,), or the image-text model that the features are from; with
+            `prompts`.
+        head: linear classifier on features of length 1, (weight (k, d), bias (k,)) or nn.Linear;
+            None: ridge regression.
+        prompts: the attribute's prompt set: without `groups`, its texts tell the value of each
+            image.
+        methods: names or methods, fitted on it and compared with "none".
+        reference: image features (m, d) for those that use some.
+
+    Raises:
+        InvalidInputError: neither labels nor groups, lengths that do not fit, methods without
+            prompts and texts, a class with fewer than five rows.
 
     >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
     """
-    data, began = (
-        features if isinstance(features, Embeddings) else Embeddings.of(features),
-        time.monotonic(),
-    )
-    given = {role: one for role, one in (("labels", labels), ("groups", groups)) if one is not None}
-    if not given:
-        raise InvalidInputError(
-            f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}"
-        )
-    kinds = [get_method(one) for one in ([methods] if isinstance(methods, str) else methods)]
-    if any(one.name != NONE for one in kinds) and (prompts is None or texts is None):
+    start = time.monotonic()
+    data = features if isinstance(features, Embeddings) else Embeddings.of(features)
+    columns = _columns(data, labels, groups)
+    compared = [get_method(method) for method in _listed(methods)]
+    fits_methods = any(method.name != NONE for method in compared)
+    if fits_methods and (prompts is None or texts is None):
         raise InvalidInputError(
             "methods: got some without texts to fit them on; expected prompts= and texts= too"
         )
-    called = {role: one if isinstance(one, str) else role for role, one in given.items()}
-    columns = {
-        role: data.column(one) if isinstance(one, str) else Labels.of_array(one)
-        for role, one in given.items()
+    probed = _probed(data, columns, compared, prompts, texts, reference)
+    result = TaskResult(_provenance(data, columns, probed, seed))
+    probes = _add_probes(result, columns, probed.rows, seed)
+    advice = []
+    if "groups" in columns:
+        advice.append(_advice_on_probes(columns["groups"].name, probes))
+    if "labels" in columns:
+        classes = columns["labels"].labels
+        advice += _add_suspects(result, data, classes, probed.parts, seed)
+        _add_margins(result, data, classes, head, seed)
+    result.provenance.description = " ".join(advice)
+    result.provenance.settings = {
+        "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
+        "chance": _limits(probes, columns),
+        "advice": advice,
     }
+    return Result.of("diagnose", [result], seconds=round(time.monotonic() - start, 3))
+
+
+def _listed(methods: str | Sequence[Any]) -> Sequence[Any]:
+    """Return one method as a list of one."""
+    return [methods] if isinstance(methods, str) else methods
+
+
+def _columns(data: Embeddings, labels: Any, groups: Any) -> dict[str, Column]:
+    """Return role -> column: "labels" and "groups", as arrays or by the name of a column of the
+    data.
+
+    Raises:
+        InvalidInputError: neither is given, or one has another length than the features.
+    """
+    columns = {}
+    for role, values in (("labels", labels), ("groups", groups)):
+        if values is None:
+            continue
+        if isinstance(values, str):
+            columns[role] = Column(values, data.column(values))
+        else:
+            columns[role] = Column(role, Labels.of_array(values))
+    if not columns:
+        raise InvalidInputError(
+            f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}"
+        )
     for role, column in columns.items():
-        if len(column) != len(data):
+        if len(column.labels) != len(data):
             raise InvalidInputError(
-                f"{role}: expected {len(data)}, one for each row of features, got {len(column)}"
+                f"{role}: expected {len(data)}, one for each row of features, got"
+                f" {len(column.labels)}"
             )
-    classes, attribute, rows = columns.get("labels"), columns.get("groups"), {NONE: data.unit[:]}
-    parts, origin, model = attribute, f"by {called.get('groups')}", data.about.get("model")
-    split = (
-        " ".join(str(data.about[key]) for key in ("data", "split") if data.about.get(key))
-        or "unnamed split"
-    )
-    about: dict[str, Any] = {
-        "title": " by ".join(called.values()),
-        "n": {"images": len(data)},
-        "split": split,
+    return columns
+
+
+def _probed(
+    data: Embeddings,
+    columns: Mapping[str, Column],
+    methods: Sequence[Method],
+    prompts: str | PromptSet | None,
+    texts: Any,
+    reference: Any,
+) -> Probed:
+    """Return the features without and with each method, and the values that make groups: those of
+    the column of groups, else what the texts of the prompt set tell."""
+    model = data.about.get("model")
+    rows = {NONE: data.unit[:]}
+    parts = None
+    if "groups" in columns:
+        parts = Parts(columns["groups"].labels, f"by {columns['groups'].name}")
+    if prompts is None or texts is None:
+        return Probed(rows, parts, {"model": str(model or "unnamed model"), "methods": {}})
+    attribute = load_prompts(prompts)
+    host = text_host(texts)
+    check_images(data, host, attribute.spurious[0])
+    edited = _edited_rows(data, host, attribute, methods, reference)
+    facts = {
+        "model": str(model or host.model_id or "unnamed model"),
+        "methods": edited.about,
+        "prompts": attribute.name,
+        "prompts_hash": attribute.hash,
+        "fingerprint": host.weights,
     }
-    about |= {
-        "data": {"images": str(data.about["digest"])} if data.about.get("digest") else {},
-        "methods": {},
-    }
-    if prompts is not None and texts is not None:
-        own, side = load_prompts(prompts), text_host(texts)
-        about |= {"prompts": own.name, "prompts_hash": own.hash, "fingerprint": side.weights}
-        model = model or side.model_id
-        check_images(data, side, own.spurious[0])
-        other = (
-            reference
-            if reference is None or isinstance(reference, Embeddings)
-            else Embeddings.of(reference)
-        )
-        kept = disjoint(other, data)[0]
-        for method in kinds:
-            if (edit := fit_method(side, own, method, reference=kept)) is not None:
-                blocks = [normalize(edit.image(block), dim=1) for block in rows[NONE].split(BLOCK)]
-                rows[method.name], of = torch.cat(blocks), edit.provenance
-                about["methods"][method.name] = {
-                    "lam": of.lam,
-                    "prompts": of.prompts,
-                    "side": "image",
-                }
-        if attribute is None:
-            centres = torch.stack(
-                [side.embed(some).mean(0) for some in own.by_value().values()]
-            ).float()
-            parts = Labels((rows[NONE] @ centres.T).argmax(1).numpy(), tuple(own.by_value()))
-            origin = "by the prompts' texts"
-    about |= {"model": str(model or "unnamed model"), "seeds": [seed], "description": ""}
-    out, chance, advice = (
-        TaskResult(TaskProvenance(task="diagnose", **about)),
-        dict[str, Any](),
-        list[str](),
+    if parts is None:
+        parts = _parts_by_texts(rows[NONE], host, attribute)
+    return Probed({**rows, **edited.rows}, parts, facts)
+
+
+def _provenance(
+    data: Embeddings, columns: Mapping[str, Column], probed: Probed, seed: int
+) -> TaskProvenance:
+    """Return what is probed; its description comes with the rows."""
+    digest = data.about.get("digest")
+    return TaskProvenance(
+        task="diagnose",
+        title=" by ".join(column.name for column in columns.values()),
+        description="",
+        n={"images": len(data)},
+        split=split_of(data),
+        data={"images": str(digest)} if digest else {},
+        seeds=[seed],
+        **probed.facts,
     )
-    read = dict[str, dict[str, Probe]]()
+
+
+def _limits(
+    probes: Mapping[str, Mapping[str, Probe]], columns: Mapping[str, Column]
+) -> dict[str, dict[str, float]]:
+    """Return "linear_probe of gender" -> method -> accuracy up to which a probe is at chance."""
+    limits = {}
+    for metric, probe_of_method in probes.items():
+        role, _ = PROBES[metric]
+        limit_of_method = {method: probe.limit for method, probe in probe_of_method.items()}
+        limits[f"{metric} of {columns[role].name}"] = limit_of_method
+    return limits
+
+
+def _edited_rows(
+    data: Embeddings,
+    host: Host,
+    attribute: PromptSet,
+    methods: Sequence[Method],
+    reference: Any,
+) -> Edited:
+    """Return the features under each method that is fitted on the attribute's texts."""
+    if reference is not None and not isinstance(reference, Embeddings):
+        reference = Embeddings.of(reference)
+    kept = disjoint(reference, data)[0]
+    unit = data.unit[:]
+    edited = Edited({}, {})
+    for method in methods:
+        edit = fit_method(host, attribute, method, reference=kept)
+        if edit is None:
+            continue
+        blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
+        edited.rows[method.name] = torch.cat(blocks)
+        origin = edit.provenance
+        about = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
+        edited.about[method.name] = about
+    return edited
+
+
+def _parts_by_texts(rows: Tensor, host: Host, attribute: PromptSet) -> Parts:
+    """Return the value of each row (n, d): the one whose texts are nearest."""
+    texts_of_value = attribute.by_value()
+    centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
+    nearest = (rows @ centres.float().T).argmax(1).numpy()
+    return Parts(Labels(nearest, tuple(texts_of_value)), "by the prompts' texts")
+
+
+def _add_probes(
+    result: TaskResult, columns: Mapping[str, Column], rows: Mapping[str, Tensor], seed: int
+) -> dict[str, dict[str, Probe]]:
+    """Add a row for each probe and method, and return metric -> method -> probe."""
+    probes: dict[str, dict[str, Probe]] = {}
     for metric, (role, reader) in PROBES.items():
-        if role in columns:
-            probes = {
-                method: readable(of, columns[role], reader, seed=seed)
-                for method, of in rows.items()
-            }
-            values, draws = (
-                {m: one.accuracy for m, one in probes.items()},
-                {m: one.draws for m, one in probes.items()},
-            )
-            out.add_draws(
-                metric,
-                values,
-                draws,
-                n={"images": int(columns[role].known.sum())},
-                subset=called[role],
-            )
-            chance[f"{metric} of {called[role]}"] = {
-                method: one.limit for method, one in probes.items()
-            }
-            read[metric] = probes
-    if attribute is not None:
-        linear, neighbour = read["linear_probe"], read["neighbour_probe"][NONE].accuracy
-        removed = [method for method, one in linear.items() if one.accuracy <= one.limit]
-        # where nothing can be read without a method, it is not the method that removed it
-        said = (
-            "nothing to remove"
-            if NONE in removed
-            else f"removed by {', '.join(removed) or 'no method'}"
+        if role not in columns:
+            continue
+        column = columns[role]
+        probe_of_method = {}
+        for method, features in rows.items():
+            probe_of_method[method] = readable(features, column.labels, reader, seed=seed)
+        result.add_draws(
+            metric,
+            {method: probe.accuracy for method, probe in probe_of_method.items()},
+            {method: probe.draws for method, probe in probe_of_method.items()},
+            n={"images": int(column.labels.known.sum())},
+            subset=column.name,
         )
-        advice.append(
-            f"{called['groups']}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of"
-            f" held-out images, nearest neighbours in {neighbour:.0%} (chance at most"
-            f" {linear[NONE].limit:.0%}); {said}."
-        )
-    if classes is not None:
-        listed = wrong_labels(data.features, classes, seed=seed)
-        suspect, n = int((listed.confidence < 0).sum()), len(listed)
-        if parts is not None:
-            groups = cross(classes, parts)
-            found = listed.assign(
-                group=groups.codes[listed.row], right=listed.given == listed.proposed
+        probes[metric] = probe_of_method
+    return probes
+
+
+def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> str:
+    """Write how well the attribute can be read, and which methods removed it."""
+    linear = probes["linear_probe"]
+    neighbour = probes["neighbour_probe"][NONE].accuracy
+    removed = [method for method, probe in linear.items() if probe.accuracy <= probe.limit]
+    # Where nothing can be read without a method, it is not the method that removed it.
+    if NONE in removed:
+        conclusion = "nothing to remove"
+    else:
+        conclusion = f"removed by {', '.join(removed) or 'no method'}"
+    return (
+        f"{name}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out images,"
+        f" nearest neighbours in {neighbour:.0%} (chance at most {linear[NONE].limit:.0%});"
+        f" {conclusion}."
+    )
+
+
+def _add_suspects(
+    result: TaskResult, data: Embeddings, classes: Labels, parts: Parts | None, seed: int
+) -> list[str]:
+    """Add the accuracy of each group and the share of suspect labels; return sentences on both."""
+    frame = wrong_labels(data.features, classes, seed=seed)
+    advice = []
+    if parts is not None:
+        groups = cross(classes, parts.labels)
+        frame = frame.assign(group=groups.codes[frame.row], right=frame.given == frame.proposed)
+        known = frame.query("group >= 0")
+        # A row per group: sum (of hits), size and mean
+        table = known.groupby("group").right.agg(["sum", "size", "mean"])
+        for code, hits, size, share in table.itertuples():
+            result.add(
+                "accuracy",
+                NONE,
+                float(share),
+                wilson_interval(int(hits), int(size)),
+                n={"images": int(size)},
+                subset=groups.names[code],
             )
-            sizes = found.query("group >= 0").groupby("group").right.agg(["sum", "size", "mean"])
-            for code, hits, size, share in sizes.itertuples():
-                many, name = {"images": int(size)}, groups.names[code]
-                out.add(
-                    "accuracy",
-                    NONE,
-                    float(share),
-                    wilson_interval(int(hits), int(size)),
-                    n=many,
-                    subset=name,
-                )
-            if len(large := sizes[sizes["size"] >= FEW]):
-                _, size, share = large.loc[worst := large["mean"].idxmin()]
-                advice.append(
-                    f"Worst group {origin}: {groups.names[worst]}, {size:,.0f} images, {share:.0%}"
-                    f" right (all: {sizes['sum'].sum() / sizes['size'].sum():.0%}); reweight it"
-                    " first."
-                )
-        advice.append(
-            f"{suspect:,} of {n:,} labels fit another class better: look at them, the least"
-            " credible first."
-        )
-        out.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
-        known, which, names = _known(data.features, classes)
-        if head is None:
-            fitted = _ridge(known).fit(known.double().numpy(), np.eye(len(names))[which])
-            head = (fitted.coef_, fitted.intercept_)
-        else:  # its classes are all that the column knows, whether they occur or not
-            which, names = classes.codes[classes.known], classes.names
-        of_metric, variance = margins(head, known, which, seed=seed)
-        for code, name in enumerate(names):
-            many = {"images": int((which == code).sum())}
-            for metric, margin in of_metric.items() if many["images"] else ():
-                low, middle, high = map(float, np.percentile(margin[which == code], (25, 50, 75)))
-                out.add(metric, NONE, middle, (low, high), n=many, subset=name)
-            out.add("k_variance", NONE, float(variance[code]), n=many, subset=name)
-    probed = "balanced accuracy out of five folds; see vldebias.diagnose"
-    out.provenance.description = " ".join(advice)
-    out.provenance.settings = {"probes": probed, "chance": chance, "advice": advice}
-    return Result.of("diagnose", [out], seconds=round(time.monotonic() - began, 3))
+        large = table[table["size"] >= FEW]
+        if len(large):
+            worst = large["mean"].idxmin()
+            share = large["mean"][worst]
+            mean = table["sum"].sum() / table["size"].sum()
+            advice.append(
+                f"Worst group {parts.origin}: {groups.names[worst]},"
+                f" {large['size'][worst]:,.0f} images, {share:.0%} right (all: {mean:.0%});"
+                " reweight it first."
+            )
+    n = len(frame)
+    suspect = int((frame.confidence < 0).sum())
+    advice.append(
+        f"{suspect:,} of {n:,} labels fit another class better: look at them, the least credible"
+        " first."
+    )
+    result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
+    return advice
+
+
+def _add_margins(
+    result: TaskResult, data: Embeddings, classes: Labels, head: Any, seed: int
+) -> None:
+    """Add median and quartiles of the margins of each class, and its k-variance."""
+    rows, codes, names = _known(data.features, classes)
+    if head is None:
+        fitted = _ridge(rows).fit(rows.double().numpy(), np.eye(len(names))[codes])
+        head = (fitted.coef_, fitted.intercept_)
+    else:
+        # Its classes are all that the column knows, whether they occur or not.
+        codes = classes.codes[classes.known]
+        names = classes.names
+    of_metric, variance = margins(head, rows, codes, seed=seed)
+    for code, name in enumerate(names):
+        members = codes == code
+        n = {"images": int(members.sum())}
+        if members.any():
+            for metric, margin in of_metric.items():
+                low, middle, high = np.percentile(margin[members], (25, 50, 75)).tolist()
+                result.add(metric, NONE, middle, (low, high), n=n, subset=name)
+        result.add("k_variance", NONE, float(variance[code]), n=n, subset=name)

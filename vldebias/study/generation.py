@@ -30,7 +30,7 @@ from vldebias.prompts import PromptSet, balance_prompts, fill
 from vldebias.schema import Count, Name, Share, file_slug, one_of
 from vldebias.study.auditing import read_prompts
 from vldebias.study.inputs import Inputs
-from vldebias.study.shares import ABOUT_GAP, add_shares
+from vldebias.study.share_rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Prompts, Task, register_task
 from vldebias.study.variants import COLUMNS, ROWS, Variant, compose, generate
 
@@ -408,16 +408,10 @@ class GenerationTask(Task):
             }
             rows = [f"{name}, as people write it" for name in names] if written else names
             right = None if own.recognised.isna().any() else _means(own, "recognised")
-            add_shares(
-                result,
-                values,
-                counts,
-                rows,
-                subset=subset,
-                noun=self.noun,
-                recognised=right,
-                **self._boot,
+            share_rows = ShareRows(
+                result, values, counts, rows, subset=subset, noun=self.noun, **self._boot
             )
+            share_rows.add(recognised=right)
             if not pictures:  # of the images, which all attributes share
                 continue
             # Some of the prompts, from those that show the first value least often; each column

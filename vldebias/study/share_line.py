@@ -1,0 +1,169 @@
+"""Fit shares of judged images to the leans of their prompts, and read judged images from tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data.tables import read_table
+from vldebias.errors import InvalidInputError, need
+from vldebias.prompts import PromptSet
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVEL = 0.95
+LEAST = 8  # prompts that a calibration needs
+PUBLISHED = Path(__file__).parent / "calibrations" / "fair-diffusion.csv"
+# Words of values in tables, besides those of a prompt set.
+WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
+Floats = NDArray[np.float64]
+
+
+class LeaveOneOut(NamedTuple):
+    """Hold the lines (n,) that leave one prompt out each."""
+
+    slope: Floats
+    intercept: Floats
+
+    def at(self, x: Floats) -> Floats:
+        """Return what each line predicts at leans (m,), as (m, n)."""
+        return np.clip(np.outer(x, self.slope) + self.intercept, 0, 1)
+
+
+class ShareLine:
+    """Fit shares y (n,) to leans x (n,) by least squares, cut at 0 and 1; all figures on it are out
+    of sample.
+
+    Intervals are those of jackknife+: of the lines that leave one prompt out, each with its error
+    at that prompt (Barber, Candes, Ramdas and Tibshirani, 2021, "Predictive inference with the
+    jackknife+", eq. 1.4). They cover about LEVEL of exchangeable prompts, at least 2 LEVEL - 1;
+    with fewer than 1 / (1 - LEVEL) - 1 prompts they are [0, 1].
+
+    left_out: (n,) each share as predicted from the other prompts. r2: 1 - its squared error over
+    that of the mean.
+
+    Raises:
+        InvalidInputError: fewer than LEAST prompts, or leans that are all alike.
+    """
+
+    def __init__(self, x: Floats, y: Floats) -> None:
+        if len(x) < LEAST or float(np.ptp(x)) < 1e-9:
+            raise InvalidInputError(
+                f"calibration: got {len(x)} prompts whose shares and texts are known; expected"
+                f" {LEAST} or more that lean differently, such as 30 prompts with 8 images each"
+            )
+        self.x = x
+        self.y = y
+        self._lines = _leave_one_out(x, y)
+        self.left_out = np.diag(self._lines.at(x))
+        self._error = y - self.left_out
+        total = float(((y - y.mean()) ** 2).sum())
+        self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
+
+    def at(self, x: Floats) -> Floats:
+        """Return the predicted shares (m,) at leans (m,)."""
+        return np.clip(np.polyval(np.polyfit(self.x, self.y, 1), x), 0, 1)
+
+    def interval(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the lower and upper ends, (m,) each, of intervals around `at`."""
+        n = len(self.x)
+        rank = int(np.ceil(LEVEL * (n + 1)))
+        if rank > n:
+            return np.zeros(len(x)), np.ones(len(x))
+        predicted = self._lines.at(x)
+        size = np.abs(self._error)
+        low = np.sort(predicted - size, axis=1)[:, n - rank]
+        high = np.sort(predicted + size, axis=1)[:, rank - 1]
+        middle = self.at(x)
+        return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
+
+    def chance(self, x: Floats, parity: float) -> Floats:
+        """Return the probabilities (m,) that shares at leans (m,) exceed parity, from the lines and
+        their errors."""
+        possible = self._lines.at(x) + self._error
+        count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
+        return (count + 0.5) / (len(self.x) + 1)
+
+
+def _leave_one_out(x: Floats, y: Floats) -> LeaveOneOut:
+    """Return the least-squares line of all points but one, for each point."""
+    n = len(x) - 1
+    sum_x = x.sum() - x
+    sum_y = y.sum() - y
+    spread = (x**2).sum() - x**2 - sum_x**2 / n
+    rise = (x * y).sum() - x * y - sum_x * sum_y / n
+    # Without a spread of the others the line is level.
+    slope = np.divide(rise, spread, out=np.zeros_like(spread), where=spread > 1e-12)
+    return LeaveOneOut(slope, (sum_y - slope * sum_x) / n)
+
+
+def with_words(prompts: PromptSet) -> PromptSet:
+    """Return the prompt set with "man" as a word for male and "woman" for female, as tables write
+    them."""
+    attributes = {}
+    for value, words in prompts.attributes.items():
+        attributes[value] = tuple(sorted({*words, *WORDS.get(value.casefold(), ())}))
+    return replace(prompts, attributes=attributes)
+
+
+def read_shares(source: str | Path | pd.DataFrame | None, prompts: PromptSet) -> pd.DataFrame:
+    """Return the shares of the values among the images of each prompt: a row per prompt, a column
+    per value.
+
+    Args:
+        source: a table or its file, with a row per image (`prompt`, `value`; other values are left
+            out), or a row per prompt with a column of counts for each value; values by their names
+            or words in the prompt set. None: the published counts of men and women.
+        prompts: the prompt set of the attribute.
+
+    Raises:
+        InvalidInputError: columns that are missing, cells that are no counts.
+    """
+    pandas = need("pandas")
+    values = list(prompts.attributes)
+    if source is None and set(values) != {"male", "female"}:
+        raise InvalidInputError(
+            f"{prompts.name}: expected calibration= (--calibrate judged.csv) of images that you"
+            " labelled, 30 prompts with 8 images each; the published counts are of male and female"
+            " alone"
+        )
+    table: Any = source
+    if source is None:
+        table = pandas.read_csv(PUBLISHED, comment="#")
+    elif not isinstance(source, pandas.DataFrame):
+        table = read_table(Path(source)).to_pandas()
+    value_of_word = {}
+    for value, words in with_words(prompts).attributes.items():
+        for word in (value, *words):
+            value_of_word[word.casefold()] = value
+    table = table.rename(columns=lambda name: value_of_word.get(str(name).casefold(), name))
+    counts = _counts(table, values, value_of_word)
+
+    is_count = (counts >= 0) & (counts < np.inf)
+    is_repeated = counts.index.astype(str).str.casefold().has_duplicates
+    if not is_count.all(axis=None) or not counts.any(axis=None) or is_repeated:
+        file = "" if isinstance(source, pandas.DataFrame) else f" {source}"
+        raise InvalidInputError(
+            f"calibration{file}: got the columns {list(table)}; expected `prompt` and `value`, or"
+            f" each `prompt` once with counts from 0 on of each of {values}"
+        )
+    return counts.div(counts.sum(axis=1), axis=0).dropna()
+
+
+def _counts(table: Any, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
+    """Return numbers of images, a row per prompt and a column per value; no row where the table has
+    neither of the two forms."""
+    pandas = need("pandas")
+    if {"prompt", "value"} <= set(table):
+        words = table["value"].astype(str).str.strip().str.casefold()
+        counted = pandas.crosstab(table["prompt"], words.map(value_of_word))
+        return counted.reindex(columns=values, fill_value=0)
+    if "prompt" in table and table.columns.is_unique:
+        cells = table.set_index("prompt").reindex(columns=values)
+        return cells.apply(pandas.to_numeric, errors="coerce")
+    return pandas.DataFrame(columns=values)

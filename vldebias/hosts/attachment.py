@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,9 @@ from vldebias.errors import (
     VldebiasError,
     warn,
 )
+from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.custom import TextTable
-from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, adapters_length, during
+from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, during
 from vldebias.markup import html_table
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
@@ -187,7 +187,9 @@ class Attachment:
                 f"{host.name}: balanced prompts are for pipelines of diffusers; use another method,"
                 " as 'difference'"
             )
-        self.host, self.projections, self.balancer = host, dict(projections), balancer
+        self.host = host
+        self.projections = dict(projections)
+        self.balancer = balancer
         reads = host.generative or host.roles != (IMAGE,)  # an image states nothing
         self._gate = StatedWords(stated_words) if stated_words and reads else None
         self._label, self._state = label, "attached"
@@ -195,7 +197,8 @@ class Attachment:
         self.sampled: list[Any] = []
         self.reasons: list[Any] = []
         host.memory = {}  # weights may change from here on
-        self._warned, self._adapted = set[str](), adapters_length(host.text_modules)
+        self._warned = set[str]()
+        self._adapters = Adapters(host.text_modules)
         self._uninstall = host.install(self)
         encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
         self._watches = [one.register_forward_pre_hook(_watch) for one in encoders]
@@ -363,33 +366,16 @@ class Attachment:
 
         texts: returns one prompt for each row, or for each group of adjacent rows of equal length.
         """
-        if not self.acts or not len(embeddings):
+        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
             return embeddings
-        edit = self.projections.get(role)
-        if edit is None:
-            raise InvalidInputError(
-                f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}"
-            )
-        # Not its name, which a reload gives anew, but its weights say whether an adapter is the
-        # same.
-        if not math.isclose(adapters_length(self.host.text_modules), self._adapted, rel_tol=5e-3):
-            self.warn_once(
-                "the adapters (LoRA) of the text encoder have changed since the edit was attached,"
-                " and they change its embeddings. Fit again with them: attachment.remove(), then"
-                " vldebias.debias(host, prompts)"
-            )
+        edit = self._edit_of(role)
+        self._check_adapters()
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
-        rewords, prompts = hasattr(edit, "wordings"), list[str]()
+        rewords = hasattr(edit, "wordings")
+        prompts = list[str]()
         if texts is not None and (self._gate is not None or rewords):
-            with TOKENIZING:  # texts may be read from token ids
-                given = texts()
-            if not given or len(embeddings) % len(given):
-                raise InvalidInputError(
-                    f"{self.host.name}: {len(embeddings)} embeddings for {len(given)} prompts;"
-                    " expected a multiple"
-                )
-            prompts = [prompt for prompt in given for _ in range(len(embeddings) // len(given))]
+            prompts = self._prompts_of_rows(texts, len(embeddings))
         if rewords and not prompts:
             raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
         stated = self.stated(prompts)
@@ -398,8 +384,74 @@ class Attachment:
         changed = self.host.edited(edit, role, embeddings, prompts, self._strength)
         if not any(stated):
             return changed
-        keep = torch.tensor(stated, device=embeddings.device).view(-1, *[1] * (embeddings.ndim - 1))
-        return torch.where(keep, embeddings, changed)
+        return _where(torch.tensor(stated, device=embeddings.device), embeddings, changed)
+
+    def apply_by_ids(
+        self,
+        role: str,
+        embeddings: Tensor,
+        ids: Tensor | None,
+        stated_rows: Callable[[Tensor], Tensor] | None,
+        texts: Callable[[Tensor], Sequence[str]],
+    ) -> Tensor:
+        """Return `embeddings` (b, d) edited as `role`, as `apply` does, by the token ids of each
+        row.
+
+        Args:
+            ids: (b, length), or None where the tower was called without any.
+            stated_rows: ids -> (b,) whether a row states the attribute, on the device of the ids;
+                None where nothing is kept.
+            texts: ids -> prompts, for an edit that reads them.
+        """
+        if not self.acts or embeddings.shape[0] == 0:  # `len` would fix the size of a batch
+            return embeddings
+        edit = self._edit_of(role)
+        if hasattr(edit, "wordings"):
+            return self.apply(role, embeddings, None if ids is None else lambda: texts(ids))
+        self._check_adapters()
+        changed = edit(embeddings, self._strength)
+        if ids is None or stated_rows is None:
+            return changed
+        stated = stated_rows(ids)
+        return _where(stated.to(embeddings.device), embeddings, changed)
+
+    @property
+    def gate(self) -> StatedWords | None:
+        """Return the words whose prompts are left unchanged; None where all are edited."""
+        return self._gate
+
+    def _edit_of(self, role: str) -> Edit:
+        edit = self.projections.get(role)
+        if edit is None:
+            raise InvalidInputError(
+                f"{self.host.name}: expected a role of {sorted(self.projections)}, got {role!r}"
+            )
+        return edit
+
+    def _check_adapters(self) -> None:
+        """Warn once where the adapters of the text encoders are others than when it was attached.
+
+        Compiled code is compiled again by torch where modules change, and checks nothing itself.
+        """
+        if torch.compiler.is_compiling() or not self._adapters.changed():
+            return
+        self.warn_once(
+            "the adapters (LoRA) of the text encoder have changed since the edit was attached,"
+            " and they change its embeddings. Fit again with them: attachment.remove(), then"
+            " vldebias.debias(host, prompts)"
+        )
+
+    def _prompts_of_rows(self, texts: Callable[[], Sequence[str]], rows: int) -> list[str]:
+        """Return the prompt of each row."""
+        with TOKENIZING:  # texts may be read from token ids
+            prompts = texts()
+        if not prompts or rows % len(prompts):
+            raise InvalidInputError(
+                f"{self.host.name}: {rows} embeddings for {len(prompts)} prompts;"
+                " expected a multiple"
+            )
+        repeats = rows // len(prompts)
+        return [prompt for prompt in prompts for _ in range(repeats)]
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
@@ -461,6 +513,13 @@ class Attachment:
         if message not in self._warned:
             self._warned.add(message)
             warn(f"{self.host.name}: {message}")
+
+
+def _where(stated: Tensor, embeddings: Tensor, changed: Tensor) -> Tensor:
+    """Return the embeddings (b, ..., d) of rows that state their attribute (b,), else the changed
+    ones."""
+    keep = stated.view(-1, *[1] * (embeddings.ndim - 1))
+    return torch.where(keep, embeddings, changed)
 
 
 def _watch(module: nn.Module, _: Any) -> None:

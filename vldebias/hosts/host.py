@@ -10,11 +10,11 @@ import math
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Never, Self, cast
 from weakref import WeakKeyDictionary
 
@@ -30,6 +30,7 @@ from vldebias.errors import (
     VldebiasError,
     warn,
 )
+from vldebias.hosts.adapters import adapters_length
 from vldebias.prompts import StatedWords
 
 if TYPE_CHECKING:
@@ -350,24 +351,6 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
     return round(float(wide.norm()), 6), round(product, 6)
 
 
-def adapters_length(modules: Iterable[nn.Module]) -> float:
-    """Return the length of all LoRA weights (peft) that are active; 0 without."""
-    total = 0.0
-    layer: Any
-    for layer in (
-        part for module in modules for part in module.modules() if "base_layer" in part._modules
-    ):
-        acting = (
-            set()
-            if getattr(layer, "disable_adapters", False)
-            else set(getattr(layer, "active_adapters", ()))
-        )
-        for name, weight in layer.named_parameters():
-            if "lora_" in name and acting & set(name.split(".")) and not weight.is_meta:
-                total += float(weight.detach().double().square().sum())
-    return math.sqrt(total)
-
-
 # ---- how models are read
 # -------------------------------------------------------------------------------------------
 
@@ -454,11 +437,15 @@ class _MethodHook(Hook):
 
     original: Callable[..., Any]
     around: Callable[[Callable[..., Any], inspect.BoundArguments], Any]
+    signature: inspect.Signature = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.signature = inspect.signature(self.original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
-        call = inspect.signature(self.original).bind(*args, **kwargs)
+        call = self.signature.bind(*args, **kwargs)
         call.apply_defaults()
         return self.around(self.original, call)
 

@@ -77,6 +77,27 @@ class StatedWords:
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """Return the words and phrases as `split` writes them."""
+        return tuple(self._entries)
+
+    @staticmethod
+    def split(text: str) -> str:
+        """Return the words of a text, ignoring case, with a space between each two."""
+        return _split(text)
+
+    @staticmethod
+    def spans(text: str) -> tuple[str, list[tuple[int, int]]]:
+        """Return the text whose letters are compared, and the start and end of each word in it."""
+        plain = _folded(text)
+        return plain, [match.span() for match in _WORD.finditer(plain)]
+
+    @staticmethod
+    def stands_alone(letter: str) -> bool:
+        """Return whether a letter is a word by itself, as those of Chinese and Japanese are."""
+        return _WORD.fullmatch(letter + "a") is None
+
     def find(self, text: str) -> tuple[str, ...]:
         """Return the words that `text` contains, spelled as given, once each, in order of
         appearance.
@@ -90,9 +111,12 @@ class StatedWords:
 
 
 def _split(text: str) -> str:
-    return " ".join(
-        _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
-    )  # full-width letters are plain ones
+    return " ".join(_WORD.findall(_folded(text)))
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, in which full-width letters are plain ones."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def append_word(text: str, word: str) -> str:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
-from vldebias.hosts.attachment import resolve
+from vldebias.hosts.attachment import Attachment, resolve
 from vldebias.hosts.clip.merge import foldable
+from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 
 if TYPE_CHECKING:
@@ -88,7 +89,28 @@ class JointHost(Host):
 
     def texts(self, ids: Tensor) -> list[str]:
         """Return the text of each row of token ids (b, length)."""
-        return [self.decode(tuple(row)) for row in ids.reshape(-1, ids.shape[-1]).tolist()]
+        rows = ids.reshape(-1, ids.shape[-1]).tolist()
+        with TOKENIZING:
+            return [self.decode(tuple(row)) for row in rows]
+
+    def stated_rows(self, attachment: Attachment) -> StatedRows | None:
+        """Return the function that finds the rows of token ids which state the attribute; None
+        where all rows are edited.
+
+        The tokenizer is read now where it is known, so that the model can be compiled before its
+        first call; else with the first row.
+        """
+        if attachment.gate is None:
+            return None
+        stated = StatedRows(attachment.gate, self._word_table, self.texts)
+        is_known = self._given_tokenizer is not None or "tokenizer" in vars(self)
+        if is_known:
+            stated.prepare(next(self.model.parameters()).device)
+        return stated
+
+    def _word_table(self) -> WordTable | None:
+        with TOKENIZING:
+            return word_table(self.tokenizer, self.decode)
 
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return `features` for training, where a host may skip padding that has no effect on

@@ -3,6 +3,7 @@ normalisation."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import BoundArguments
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from vldebias.errors import InvalidInputError, UnsupportedHostError, need
 from vldebias.hosts.attachment import Attachment
 from vldebias.hosts.clip.images import JointHost
-from vldebias.hosts.host import BARE, IMAGE, TEXT, during, hook_methods
+from vldebias.hosts.clip.words import StatedRows
+from vldebias.hosts.host import IMAGE, TEXT, hook_methods
 
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 # CoCa's forward goes through the private ones
@@ -178,38 +180,64 @@ class OpenClipHost(JointHost):
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Replace the methods that return embeddings, as attributes of the instance."""
-        names = ["forward_intermediates", *(name for role in self.roles for name in _ENCODE[role])]
-        around = {
-            name: partial(self._change, attachment, name)
-            for name in names
-            if hasattr(self.model, name)
-        }
-        return hook_methods(attachment, self.model, around)
+        stated_rows = self.stated_rows(attachment)
+        hook = _Encoding(self, attachment, stated_rows)
+        around: dict[str, Any] = {}
+        for role in self.roles:
+            for name in _ENCODE[role]:
+                around[name] = partial(hook.encode, role)
+        around["forward_intermediates"] = hook.refuse
+        present = {name: change for name, change in around.items() if hasattr(self.model, name)}
+        return hook_methods(attachment, self.model, present)
 
-    def _change(
-        self, attachment: Attachment, name: str, original: Any, call: BoundArguments
-    ) -> Any:
+
+class _Encoding:
+    """Edit what the methods of a model return."""
+
+    def __init__(
+        self, host: OpenClipHost, attachment: Attachment, stated_rows: StatedRows | None
+    ) -> None:
+        self._host = host
+        self._attachment = attachment
+        self._stated_rows = stated_rows
+        self._calls = threading.local()  # a thread is inside of an edited method
+
+    def encode(self, role: str, original: Any, call: BoundArguments) -> Any:
         """Edit `encode_text(text, normalize)` and `encode_image(image, normalize)` -> (b, d) before
         it is normalised.
 
         CoCa's private ones return ((b, d), tokens), of which the tokens stay unchanged. Where one
-        method calls another, only the outermost edits. `forward_intermediates` has separate paths
-        through both towers and is refused.
+        method calls another, only the outermost edits.
         """
-        if not attachment.acts:
+        if not self._attachment.acts or getattr(self._calls, "inside", False):
             return original(*call.args, **call.kwargs)
-        if name not in _ENCODE[TEXT] + _ENCODE[IMAGE]:
-            raise UnsupportedHostError(
-                f"{self.name}: the edit does not apply to {name}. Call encode_text or encode_image"
-                f" for edited features, or {name} inside `with attachment.disabled():`"
-            )
-        normalize = call.arguments.get("normalize", False)
-        if normalize:
+        normalizes = bool(call.arguments.get("normalize", False))
+        if normalizes:
             call.arguments["normalize"] = False
-        with during(BARE):
+        self._calls.inside = True
+        try:
             output = original(*call.args, **call.kwargs)
-        features, *rest = output if isinstance(output, tuple) else (output,)
-        given, role = next(iter(call.arguments.values())), TEXT if name in _ENCODE[TEXT] else IMAGE
-        features = attachment.apply(role, features, lambda: self.texts(given))
-        features = F.normalize(features, dim=-1) if normalize else features
-        return (features, *rest) if isinstance(output, tuple) else features
+        finally:
+            self._calls.inside = False
+        features = output[0] if isinstance(output, tuple) else output
+        features = self._edited(role, features, next(iter(call.arguments.values())))
+        if normalizes:
+            features = F.normalize(features, dim=-1)
+        return (features, *output[1:]) if isinstance(output, tuple) else features
+
+    def _edited(self, role: str, features: Tensor, inputs: Tensor) -> Tensor:
+        if role == IMAGE:
+            return self._attachment.apply(role, features)
+        return self._attachment.apply_by_ids(
+            role, features, inputs, self._stated_rows, self._host.texts
+        )
+
+    def refuse(self, original: Any, call: BoundArguments) -> Any:
+        """Refuse `forward_intermediates`, which has separate paths through both towers."""
+        if not self._attachment.acts:
+            return original(*call.args, **call.kwargs)
+        name = original.__name__
+        raise UnsupportedHostError(
+            f"{self._host.name}: the edit does not apply to {name}. Call encode_text or"
+            f" encode_image for edited features, or {name} inside `with attachment.disabled():`"
+        )

@@ -269,16 +269,17 @@ class _Hooks(Hook):
 
     def __init__(self, attachment: Attachment, host: TransformersHost) -> None:
         super().__init__(attachment)
-        self.host, self.thread = host, threading.local()
+        self.host = host
+        self.stated_rows = host.stated_rows(attachment)
+        self.thread = threading.local()
 
     def keep_ids(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.thread.ids = kwargs.get("input_ids", args[0] if args else None)
 
     def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-        ids = vars(self.thread).pop("ids", None)
-        return self.attachment.apply(
-            TEXT, output, None if ids is None else lambda: self.host.texts(ids)
-        )
+        ids = getattr(self.thread, "ids", None)
+        self.thread.ids = None
+        return self.attachment.apply_by_ids(TEXT, output, ids, self.stated_rows, self.host.texts)
 
     def change_image(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         """(b, d), or (b, d, 1, 1) of the pooling of ALIGN."""

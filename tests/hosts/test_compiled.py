@@ -1,0 +1,144 @@
+"""Test attached models that are compiled whole, or exported."""
+
+import pytest
+import torch
+from models_tiny import IMAGES, PROMPTS, OpenClip, Transformers
+from torch import nn
+
+OPEN_CLIP = ("clip", "custom", "custom-linear", "coca", "hf-mlp")
+# XCLIP and the dual encoder, ALIGN and Chinese CLIP have towers that are not all of one graph
+TRANSFORMERS = ("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model", "SiglipModel")
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+class TextTower(nn.Module):
+    """Encode texts by an attached model, as somebody would export it."""
+
+    def __init__(self, subject):
+        super().__init__()
+        self.model = subject.host
+        self.encode = encoder(subject)
+
+    def forward(self, ids):
+        return features(self.encode(ids))
+
+
+def subject_of(name):
+    return OpenClip(name) if name in OPEN_CLIP else Transformers(name)
+
+
+def encoder(subject):
+    """Return the method or model that encodes ids of texts."""
+    for name in ("encode_text", "get_text_features"):
+        if hasattr(subject.host, name):
+            return getattr(subject.host, name)
+    return subject.host
+
+
+def features(output):
+    """Return the embedding in an output of a text tower."""
+    if isinstance(output, torch.Tensor):
+        return output
+    return output.text_embeds if "text_embeds" in output else output.pooler_output
+
+
+def ids_of(subject, prompts=PROMPTS):
+    if isinstance(subject, OpenClip):
+        return subject.tokenizer(prompts)
+    return subject.inputs(prompts)["input_ids"]
+
+
+def check_compiled(name, gender, backend):
+    subject = subject_of(name)
+    ids = ids_of(subject)
+    bare = features(encoder(subject)(ids))
+    with subject.debias(gender) as attachment:
+        edited = features(encoder(subject)(ids))
+        compiled = torch.compile(encoder(subject), fullgraph=True, backend=backend)
+        torch.testing.assert_close(features(compiled(ids)), edited)
+        assert not torch.allclose(edited[0], bare[0])
+        torch.testing.assert_close(features(compiled(ids))[3], bare[3])  # "A WOMAN"
+        with attachment.disabled():
+            torch.testing.assert_close(features(compiled(ids)), bare)
+        for strength in (0.5, 0.25, 0.0, 1.0):
+            attachment.strength = strength
+            expected = features(encoder(subject)(ids))
+            torch.testing.assert_close(features(compiled(ids)), expected)
+        torch.testing.assert_close(features(compiled(ids[:2])), edited[:2])
+    torch.testing.assert_close(features(compiled(ids)), bare)
+
+
+@torch.no_grad()
+def test_encoding_of_texts_is_one_graph(gender):
+    check_compiled("clip", gender, "eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", [*OPEN_CLIP, *TRANSFORMERS])
+@torch.no_grad()
+def test_encoding_of_texts_is_one_graph_in_every_class(gender, name, backend):
+    check_compiled(name, gender, backend)
+
+
+@pytest.mark.parametrize("name", [pytest.param("clip", marks=pytest.mark.slow), "CLIPModel"])
+@torch.no_grad()
+def test_whole_models_are_one_graph(gender, name):
+    subject = subject_of(name)
+    ids = ids_of(subject)
+    images = IMAGES[: len(ids)]
+    inputs = (images, ids[:3]) if name == "clip" else (ids[:3], images)
+    with subject.debias(gender, side="both"):
+        expected = subject.host(*inputs)
+        received = torch.compile(subject.host, fullgraph=True, backend="eager")(*inputs)
+    place = 1 if name == "clip" else "text_embeds"
+    torch.testing.assert_close(received[place], expected[place])
+    other = 0 if name == "clip" else "image_embeds"
+    torch.testing.assert_close(received[other], expected[other])
+
+
+def test_gradients_pass_through_compiled_edits(gender):
+    subject = subject_of("clip")
+    ids = ids_of(subject)
+    weight = subject.host.token_embedding.weight
+    with subject.debias(gender):
+        (expected,) = torch.autograd.grad(subject.host.encode_text(ids).sum(), weight)
+        compiled = torch.compile(subject.host.encode_text, fullgraph=True, backend="aot_eager")
+        (received,) = torch.autograd.grad(compiled(ids).sum(), weight)
+    torch.testing.assert_close(received, expected)
+
+
+@pytest.mark.parametrize("name", ["clip", "CLIPModel"])
+@torch.no_grad()
+def test_exported_programs_hold_the_edit(gender, name):
+    """A batch of any size; the strength is that of the export."""
+    subject = subject_of(name)
+    ids = ids_of(subject)
+    with subject.debias(gender, strength=0.5):
+        expected = features(encoder(subject)(ids))
+        batch = torch.export.Dim("batch", min=2)
+        exported = torch.export.export(TextTower(subject), (ids,), dynamic_shapes=({0: batch},))
+    received = exported.module()
+    torch.testing.assert_close(received(ids), expected)
+    torch.testing.assert_close(received(ids[1:4]), expected[1:4])
+
+
+@torch.no_grad()
+def test_a_tokenizer_that_has_to_be_decoded_breaks_the_graph_and_says_why(gender, monkeypatch):
+    monkeypatch.setattr("vldebias.hosts.clip.images.word_table", lambda *_: None)
+    subject = subject_of("clip")
+    ids = ids_of(subject)
+    with subject.debias(gender):
+        expected = subject.host.encode_text(ids)
+        compiled = torch.compile(subject.host.encode_text, backend="eager")
+        torch.testing.assert_close(compiled(ids), expected)
+        torch.compiler.reset()
+        compiled = torch.compile(subject.host.encode_text, backend="eager", fullgraph=True)
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="have to be decoded"):
+            compiled(ids)

@@ -1,0 +1,81 @@
+"""Measure the adapters (LoRA) of text encoders, and notice cheaply whether they changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+_SAME = 5e-3  # two loads of one adapter, in two precisions, differ by less
+
+
+def adapters_length(modules: Iterable[nn.Module]) -> float:
+    """Return the length of all LoRA weights (peft) that are active; 0 without."""
+    total = 0.0
+    for layer in _adapted_layers(modules):
+        active = _active_adapters(layer)
+        for name, weight in layer.named_parameters():
+            if "lora_" in name and active & set(name.split(".")) and not weight.is_meta:
+                total += float(weight.detach().double().square().sum())
+    return math.sqrt(total)
+
+
+def _adapted_layers(modules: Iterable[nn.Module]) -> list[Any]:
+    """Return the layers that peft wraps around a plain one."""
+    parts = (part for module in modules for part in module.modules())
+    return [part for part in parts if "base_layer" in part._modules]
+
+
+def _active_adapters(layer: Any) -> set[str]:
+    if getattr(layer, "disable_adapters", False):
+        return set()
+    return set(getattr(layer, "active_adapters", ()))
+
+
+class Adapters:
+    """Remember the adapters of text encoders.
+
+    Not its name, which a reload gives anew, but its weights say whether an adapter is the same.
+    Their length is computed again only where something changed that can change it: the modules,
+    which adapters are active, or the values of their weights, by the versions that torch counts.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._modules = list(modules)
+        self._remember()
+        self._length = self._present = adapters_length(self._modules)
+
+    def changed(self) -> bool:
+        """Return whether the adapters are others than at the beginning."""
+        if not self._is_as_remembered():
+            self._remember()
+            self._present = adapters_length(self._modules)
+        return not math.isclose(self._present, self._length, rel_tol=_SAME)
+
+    def _remember(self) -> None:
+        parts = [part for module in self._modules for part in module.modules()]
+        # the children of each module by themselves: peft puts its layers in their places
+        self._children = [(part._modules, tuple(part._modules.values())) for part in parts]
+        self._layers = _adapted_layers(self._modules)
+        self._facts = [_facts(layer) for layer in self._layers]
+
+    def _is_as_remembered(self) -> bool:
+        for children, before in self._children:
+            if len(children) != len(before):
+                return False
+            for child, module in zip(children.values(), before, strict=True):
+                if child is not module:
+                    return False
+        return [_facts(layer) for layer in self._layers] == self._facts
+
+
+def _facts(layer: Any) -> tuple[Any, ...]:
+    """Return what tells whether the active weights of a layer changed."""
+    weights = []
+    for name, weight in layer.named_parameters():
+        if "lora_" in name:
+            version = 0 if weight.is_inference() else weight._version
+            weights.append((name, id(weight), weight.data_ptr(), version))
+    return frozenset(_active_adapters(layer)), tuple(weights)

@@ -1,0 +1,459 @@
+"""Find the words of a prompt set in rows of token ids, by comparing numbers on their own device.
+
+A token contributes letters to a word, may begin a word and may end it. Each token has a number for
+its letters, and the letters of a word c_0 c_1 ... have the number
+
+    H(word) = sum_i code(c_i) p^i  modulo 2^64,
+
+whichever tokens spell it: a token that begins at letter o adds p^o times its own number. A phrase
+of several words has the number sum_k q_k H(word_k). A row states a word where one of its numbers is
+that of a stated word or phrase. Two words share a number by a chance of about 2^-60.
+
+Nothing here waits for a GPU, and all of it can be compiled. What single tokens do not tell is read
+from the text instead (`WordTable.unsure`): letters that a tokenizer splits into bytes, marks that
+combine with the letter before them, tokens of several words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from vldebias.prompts import StatedWords
+
+_MASK = (1 << 64) - 1
+_BASE = 0x9E3779B97F4A7C15  # p, odd
+_LONGEST = 1024  # letters of a word that are told apart by their place
+_CHECKED = (
+    128  # rows of random tokens by which a table is compared with the tokenizer's own decoding
+)
+_KEPT = 1 << 16  # rows whose decision is kept
+
+# bits of WordTable.tokens[:, 1]; the number of letters stands above them
+_HAS_LETTERS, _BEGINS, _STAYS_OPEN, _UNSURE = 1, 2, 4, 8
+_LENGTH = 16
+
+_END_OF_WORD = "</w>"
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+# ---- numbers of words
+# --------------------------------------------------------------------------------------------
+
+
+def _mixed(value: int) -> int:
+    """Return 64 bits that look random, a different value for each argument (splitmix64)."""
+    value = (value + 0x9E3779B97F4A7C15) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class _Codes(dict[str, int]):
+    """Hold the code of each character."""
+
+    def __missing__(self, character: str) -> int:
+        self[character] = code = _mixed(ord(character))
+        return code
+
+
+_CODES = _Codes()
+
+
+def _number(letters: str) -> int:
+    """Return H of letters, in [0, 2^64)."""
+    total = 0
+    for character in reversed(letters):
+        total = (total * _BASE + _CODES[character]) & _MASK
+    return total
+
+
+def _signed(number: int) -> int:
+    """Return the same 64 bits as torch.int64 holds them."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _place(k: int) -> int:
+    """Return q_k, the odd factor of word k of a phrase; q_0 is 1."""
+    return 1 if k == 0 else _mixed(k) | 1
+
+
+def _powers() -> Tensor:
+    """Return p^0, p^1, ... as int64."""
+    power, powers = 1, []
+    for _ in range(_LONGEST):
+        powers.append(_signed(power))
+        power = power * _BASE & _MASK
+    return torch.tensor(powers, device="cpu")
+
+
+# ---- tokens
+# ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Token:
+    """Describe what a token adds to a text.
+
+    letters: of the word that it adds to. begins, ends: a separator stands before or behind them.
+    unsure: the token alone does not tell.
+    """
+
+    letters: str = ""
+    begins: bool = True
+    ends: bool = True
+    unsure: bool = False
+
+    def row(self) -> tuple[int, int]:
+        """Return the number of the letters, and bits and length."""
+        if not self.letters:
+            return 0, _UNSURE if self.unsure else 0
+        bits = _HAS_LETTERS
+        if self.begins:
+            bits |= _BEGINS
+        if not self.ends:
+            bits |= _STAYS_OPEN
+        if self.unsure:
+            bits |= _UNSURE
+        return _signed(_number(self.letters)), bits + _LENGTH * len(self.letters)
+
+
+_SEPARATOR = _Token()
+_UNKNOWN = _Token(unsure=True)
+
+
+def _token(text: str) -> _Token:
+    """Return the token that adds `text`, as `StatedWords` reads texts.
+
+    >>> _token(" Woman"), _token("'s ")
+    (_Token(letters='woman', begins=True, ends=False, unsure=False), \
+_Token(letters='s', begins=True, ends=True, unsure=False))
+    """
+    plain, words = StatedWords.spans(text)
+    combines = bool(plain) and _combines(plain[0])
+    if not words:
+        return _Token(unsure=combines)
+    start = words[0][0]
+    end = words[-1][1]
+    letters = " ".join(plain[slice(*span)] for span in words)
+    stands_alone = [StatedWords.stands_alone(plain[place]) for place in (start, end - 1)]
+    return _Token(
+        letters,
+        begins=start > 0 or stands_alone[0],
+        ends=end < len(plain) or stands_alone[1],
+        unsure=combines or len(words) > 1,
+    )
+
+
+def _combines(character: str) -> bool:
+    """Return whether a character may become one with the character before it: an accent, or a part
+    of a Korean syllable."""
+    if "\ufe00" <= character <= "\ufe0f":  # variation selectors of emoji combine with nothing
+        return False
+    return unicodedata.category(character) in ("Mn", "Mc") or "\u1160" <= character <= "\u11ff"
+
+
+def _token_of_bytes(content: bytes) -> _Token:
+    """Return the token of UTF-8 bytes. Of bytes that end inside a character it is a guess: emoji
+    and punctuation separate words, other characters are letters."""
+    try:
+        return _token(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        pass
+    lead = max(content)
+    if lead in (0xE2, 0xEF, 0xF0) or lead < 0xC0:
+        return _UNKNOWN
+    ends = content.endswith(b" ")
+    return _Token("\ufffd", begins=content.startswith(b" "), ends=ends, unsure=True)
+
+
+def _byte_of_letter() -> dict[str, int]:
+    """Return the letters by which byte-level tokenizers write bytes: printable ones stand for
+    themselves, the others for U+0100 and what follows."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of_letter = {chr(byte): byte for byte in printable}
+    byte_of_letter.update({chr(256 + place): byte for place, byte in enumerate(others)})
+    return byte_of_letter
+
+
+_BYTES = _byte_of_letter()
+
+
+def _in_bytes(token: str) -> _Token:
+    """Read a token of a byte-level tokenizer; CLIP's mark the end of a word."""
+    letters = token.removesuffix(_END_OF_WORD)
+    if not all(letter in _BYTES for letter in letters):
+        return _UNKNOWN
+    content = bytes(_BYTES[letter] for letter in letters)
+    return _token_of_bytes(content + b" " if letters != token else content)
+
+
+def _in_word_pieces(token: str) -> _Token:
+    """Read a token of WordPiece; "n" may be glued to the word before it, in "n't"."""
+    if token == "n":
+        return _Token("n", unsure=True)
+    inside = token.removeprefix("##")
+    read = _token(inside)
+    begins = read.begins or inside == token
+    return _Token(read.letters, begins, read.ends, read.unsure)
+
+
+def _in_sentence_pieces(token: str) -> _Token:
+    """Read a token of SentencePiece, which marks spaces."""
+    if _BYTE_TOKEN.fullmatch(token):
+        return _UNKNOWN
+    return _token(token.replace("\u2581", " "))
+
+
+def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
+    """Return the reader of the tokens of a vocabulary, by the marks that it uses most."""
+    marks = {"word_end": 0, "##": 0, "\u2581": 0, "\u0120": 0}
+    for token in vocabulary:
+        if token.endswith(_END_OF_WORD):
+            marks["word_end"] += 1
+        elif token.startswith("##"):
+            marks["##"] += 1
+        elif token[:1] in marks:
+            marks[token[0]] += 1
+    most = max(marks, key=lambda mark: marks[mark])
+    if not marks[most] or most == "##":
+        return _in_word_pieces
+    return _in_sentence_pieces if most == "\u2581" else _in_bytes
+
+
+# ---- tables and decisions
+# ----------------------------------------------------------------------------------------
+
+
+class WordTable:
+    """Hold what each token of a tokenizer adds to a text.
+
+    Attributes:
+        tokens: (vocabulary, 2) int64: the number of the letters; bits and length.
+        powers: (longest word,) int64: p^0, p^1, ...
+    """
+
+    def __init__(self, tokens: Mapping[int, _Token]) -> None:
+        rows = [(0, _UNSURE)] * (max(tokens) + 1)
+        for token_id, token in tokens.items():
+            rows[token_id] = token.row()
+        self.tokens = torch.tensor(rows, device="cpu")
+        self.powers = _powers()
+
+    def to(self, device: torch.device) -> WordTable:
+        """Return the table on a device."""
+        if self.tokens.device == device:
+            return self
+        moved = object.__new__(WordTable)
+        moved.tokens = self.tokens.to(device)
+        moved.powers = self.powers.to(device)
+        return moved
+
+    def unsure(self, ids: Tensor) -> Tensor:
+        """Return (b,): the row has a token that does not tell by itself what it adds."""
+        return (self.tokens[:, 1][ids] & _UNSURE).ne(0).any(1)
+
+    def words(self, ids: Tensor) -> Tensor:
+        """Return the numbers (b, length + 1) of the words of rows of ids (b, length), in order; 0
+        first, and where no word is left."""
+        numbers, facts = self.tokens[ids].unbind(-1)
+        is_open = (facts & _STAYS_OPEN).ne(0)
+        follows = torch.nn.functional.pad(is_open[:, :-1], (1, 0))
+        has_letters = (facts & _HAS_LETTERS).ne(0)
+        begins = has_letters & ((facts & _BEGINS).ne(0) | ~follows)
+        word = begins.cumsum(1)
+        # the place of the first letter of each token in the row, then in its word
+        lengths = facts // _LENGTH
+        places = lengths.cumsum(1) - lengths
+        first = torch.where(begins, places, 0).cummax(1).values
+        places = (places - first).clamp(max=_LONGEST - 1)
+        parts = numbers * self.powers[places]
+        empty = numbers.new_zeros(ids.shape[0], ids.shape[1] + 1)
+        return empty.scatter_add(1, word, parts)
+
+    def read_words(self, ids: Sequence[int]) -> list[int]:
+        """Return the numbers of the words of one row, as `words` does."""
+        numbers = self.words(torch.tensor([list(ids)], device="cpu"))[0]
+        return [number for number in numbers.tolist() if number]
+
+
+class StatedIds:
+    """Decide whether rows of token ids state a word of a prompt set.
+
+    Attributes:
+        targets: (phrases,) int64, sorted: the numbers of the stated words and phrases.
+        longest: words of the longest phrase.
+    """
+
+    def __init__(self, table: WordTable, phrases: Iterable[str], device: torch.device) -> None:
+        words = [phrase.split() for phrase in phrases]
+        numbers = [sum(_place(k) * _number(part) for k, part in enumerate(row)) for row in words]
+        self.table = table.to(device)
+        self.targets = torch.tensor(
+            sorted({_signed(number & _MASK) for number in numbers}), device=device
+        )
+        self.longest = max(map(len, words))
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return (b,) whether a row of ids (b, length) states a word, on the device of the ids."""
+        words = self.table.words(ids)
+        length = words.shape[1]
+        padded = torch.nn.functional.pad(words, (0, self.longest - 1))
+        phrase = words
+        phrases = [phrase]
+        for k in range(1, self.longest):
+            phrase = phrase + _signed(_place(k)) * padded[:, k : k + length]
+            phrases.append(phrase)
+        numbers = torch.cat(phrases, dim=1)
+        nearest = torch.searchsorted(self.targets, numbers).clamp(max=len(self.targets) - 1)
+        return (self.targets[nearest] == numbers).any(1)
+
+
+_TABLES: WeakKeyDictionary[Any, WordTable | None] = WeakKeyDictionary()
+
+
+def word_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
+    """Return the table of a tokenizer; None where its tokens do not spell what it decodes.
+
+    Args:
+        tokenizer: open_clip's own or of transformers, or open_clip's class around one of these.
+        decode: row of ids -> text, with which the table is compared on random rows.
+    """
+    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    try:
+        if inner not in _TABLES:
+            _TABLES[inner] = _checked_table(inner, decode)
+    except TypeError:  # a tokenizer that cannot be a key, or that has no vocabulary
+        return None
+    return _TABLES[inner]
+
+
+def _checked_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
+    token_of_id = _vocabulary(tokenizer)
+    special = set(getattr(tokenizer, "all_special_ids", ()))
+    plain = [token_id for token_id in token_of_id if token_id not in special]
+    if not plain:
+        return None
+    read = _reader_of(token_of_id[token_id] for token_id in plain)
+    tokens = {token_id: read(token_of_id[token_id]) for token_id in plain}
+    for token_id, token in _added(tokenizer).items():
+        if token_id in tokens and token_of_id[token_id] == token:
+            tokens[token_id] = _UNKNOWN
+    sure = [token_id for token_id, token in tokens.items() if not token.unsure]
+    for token_id in special:
+        tokens[token_id] = _SEPARATOR
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    if unknown is not None and unknown not in ends and read is _in_sentence_pieces:
+        tokens[unknown] = _UNKNOWN  # left out by the decoder: its neighbours become one word
+    table = WordTable(tokens)
+    return table if sure and _decodes_alike(table, sure, decode) else None
+
+
+def _vocabulary(tokenizer: Any) -> dict[int, str]:
+    """Return id -> token."""
+    if hasattr(tokenizer, "get_vocab"):
+        return {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    return dict(getattr(tokenizer, "decoder", {}))
+
+
+def _added(tokenizer: Any) -> dict[int, str]:
+    """Return id -> token of tokens that were added to a vocabulary."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {token_id: str(token) for token_id, token in added.items()}
+
+
+def _decodes_alike(
+    table: WordTable, sure: Sequence[int], decode: Callable[[tuple[int, ...]], str]
+) -> bool:
+    """Compare the words of random rows of sure tokens with those of the decoded text."""
+    random = Random(0)
+    for _ in range(_CHECKED):
+        row = random.choices(sure, k=8)
+        words = StatedWords.split(decode(tuple(row))).split()
+        if table.read_words(row) != [_signed(_number(word)) for word in words]:
+            return False
+    return True
+
+
+class StatedRows:
+    """Decide for rows of token ids whether they state a word: by ids where these tell it, else by
+    the decoded text, behind a cache.
+
+    Args:
+        gate: the words.
+        table: returns the table of the tokenizer; None reads every row from its text.
+        texts: ids (b, length) -> texts.
+    """
+
+    def __init__(
+        self,
+        gate: StatedWords,
+        table: Callable[[], WordTable | None],
+        texts: Callable[[Tensor], list[str]],
+    ) -> None:
+        self._gate = gate
+        self._find_table = table
+        self._texts = texts
+        self._table: WordTable | None = None
+        self._is_prepared = False
+        self._by_ids = dict[torch.device, StatedIds]()
+        self._known = dict[bytes, bool]()
+
+    @torch.compiler.disable(reason="the tokenizer is not known: pass tokenizer= to debias()")
+    @torch.inference_mode(False)  # kept for later calls, which may need gradients
+    def prepare(self, device: torch.device) -> None:
+        """Read the tokenizer, and hold the numbers of the words on a device."""
+        if not self._is_prepared:
+            self._table = self._find_table()
+            self._is_prepared = True
+        if self._table is not None and device not in self._by_ids:
+            self._by_ids[device] = StatedIds(self._table, self._gate.phrases, device)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return (b,) for ids (b, length).
+
+        On the CPU the decision is that of the decoded text. On a GPU and in compiled code nothing
+        is decoded: there, letters that the tokenizer splits into bytes are taken for letters of no
+        stated word, and split punctuation for separators.
+        """
+        rows = ids.reshape(-1, ids.shape[-1])
+        if not self._is_prepared or (self._table and rows.device not in self._by_ids):
+            self.prepare(rows.device)
+        if self._table is None:
+            return self._read(rows)
+        stated = self._by_ids[rows.device](rows)
+        if torch.compiler.is_compiling() or rows.device.type != "cpu":
+            return stated
+        unsure = self._table.unsure(rows)
+        if unsure.any():
+            stated[unsure] = self._read(rows[unsure])
+        return stated
+
+    @torch.compiler.disable(reason="token ids of this tokenizer have to be decoded on the CPU")
+    def _read(self, rows: Tensor) -> Tensor:
+        """Decode rows that were not seen before; return (b,)."""
+        plain = rows.detach().to("cpu", torch.int64)
+        keys = [row.numpy().tobytes() for row in plain]
+        known = self._known  # another thread may replace it meanwhile
+        new = {key: place for place, key in enumerate(keys) if key not in known}
+        decisions = dict[bytes, bool]()
+        if new:
+            texts = self._texts(plain[list(new.values())])
+            decisions = {
+                key: bool(self._gate.find(text)) for key, text in zip(new, texts, strict=True)
+            }
+        stated = [decisions[key] if key in decisions else known[key] for key in keys]
+        known.update(decisions)
+        if len(known) > _KEPT:
+            self._known = decisions
+        return torch.tensor(stated, device=rows.device)

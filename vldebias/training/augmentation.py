@@ -20,16 +20,11 @@ from vldebias.errors import need
 if TYPE_CHECKING:
     from PIL import Image
 
-Augment = Callable[
-    ["Image.Image", torch.Generator], Tensor
-]  # RGB image -> (3, h, w); all randomness: the generator's
+# RGB image -> (3, h, w); all randomness is the generator's.
+Augment = Callable[["Image.Image", torch.Generator], Tensor]
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
-JITTER = (
-    0.8,
-    0.8,
-    0.8,
-    0.2,
-)  # brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A)
+# Brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A).
+JITTER = (0.8, 0.8, 0.8, 0.2)
 JITTER_SHARE = 0.8  # of the images whose colours change at all
 BLUR_SIGMA = (0.1, 2.0)  # pixels, sampled uniformly (SimCLR, appendix A)
 BLUR_KERNEL = 0.1  # width of the kernel, as a share of the image's height
@@ -62,20 +57,19 @@ class Augmentation:
         """Return an RGB image as augmented pixels (3, h, w)."""
         bicubic = need("torchvision.transforms").InterpolationMode.BICUBIC
         T = need("torchvision.transforms.v2.functional")
-        image = T.resized_crop(
-            image, *self.box(image.height, image.width, generator), list(self.size), bicubic
-        )
+        box = self.box(image.height, image.width, generator)
+        image = T.resized_crop(image, *box, list(self.size), bicubic)
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
             adjust = (T.adjust_brightness, T.adjust_contrast, T.adjust_saturation, T.adjust_hue)
-            reach = [self.jitter * full for full in JITTER]
-            middle = (1.0, 1.0, 1.0, 0.0)
-            factors = [
-                _uniform(m - r, m + r, generator) for m, r in zip(middle, reach, strict=True)
-            ]
-            for which in torch.randperm(len(adjust), generator=generator).tolist():
-                image = adjust[which](image, factors[which])
+            unchanged = (1.0, 1.0, 1.0, 0.0)
+            factors = []
+            for middle, full_reach in zip(unchanged, JITTER, strict=True):
+                reach = self.jitter * full_reach
+                factors.append(_uniform(middle - reach, middle + reach, generator))
+            for place in torch.randperm(len(adjust), generator=generator).tolist():
+                image = adjust[place](image, factors[place])
         if self.grayscale and _uniform(0, 1, generator) < self.grayscale:
             image = T.rgb_to_grayscale(image, num_output_channels=3)
         if self.blur and _uniform(0, 1, generator) < self.blur:
@@ -93,12 +87,11 @@ class Augmentation:
         for _ in range(10):
             area = height * width * _uniform(self.crop, 1, generator)
             ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            w = round(math.sqrt(area * ratio))
+            h = round(math.sqrt(area / ratio))
             if w and h and w <= width and h <= height:
-                top, left = (
-                    int(torch.randint(last + 1, (), generator=generator))
-                    for last in (height - h, width - w)
-                )
+                top = int(torch.randint(height - h + 1, (), generator=generator))
+                left = int(torch.randint(width - w + 1, (), generator=generator))
                 return top, left, h, w
         w = min(width, round(height * RATIO[1]))
         h = min(height, round(width / RATIO[0]))

@@ -14,8 +14,8 @@ import signal
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +33,12 @@ from vldebias.training.settings import LoopSettings
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-STATE, HISTORY = "state.pt", "history.jsonl"
+STATE = "state.pt"
+HISTORY = "history.jsonl"
 BETAS = (0.9, 0.98)  # of AdamW, as CLIP was trained
 
-Entry = dict[
-    str, float
-]  # after a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked
+# After a step: step, loss, lr, temperature, seconds, and the monitor's scores where it looked.
+Entry = dict[str, float]
 Scores = Callable[[Towers], dict[str, float]]
 _TYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -60,19 +60,28 @@ def make_accelerator(**options: Any) -> Accelerator:
             same folder.
     """
     accelerate = need("accelerate")
-    alone = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
-    made: Accelerator = accelerate.Accelerator(
-        mixed_precision="no", kwargs_handlers=[alone], **options
+    handler = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False)
+    accelerator: Accelerator = accelerate.Accelerator(
+        mixed_precision="no", kwargs_handlers=[handler], **options
     )
-    told = os.environ.get("WORLD_SIZE", "")
-    met = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ and not told
-    if made.num_processes == 1 and (met or (told.isdecimal() and int(told) > 1)):
+    if accelerator.num_processes == 1 and _launched_as_several():
         raise InvalidInputError(
             "launched as several processes, but this one sees itself alone: each would train"
             " separately and write into the same folder. On CPUs start them with torchrun"
             " --nproc_per_node 2 -m vldebias train ..."
         )
-    return made
+    return accelerator
+
+
+def _launched_as_several() -> bool:
+    """Return whether the environment is that of one of several processes.
+
+    `accelerate launch --cpu` sets the address of a main process and no number of processes.
+    """
+    processes = os.environ.get("WORLD_SIZE", "")
+    if processes:
+        return processes.isdecimal() and int(processes) > 1
+    return "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ
 
 
 def fit(
@@ -107,43 +116,27 @@ def fit(
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
-    with (
-        nullcontext() if folder is None or not accelerator.is_main_process else only_writer(folder)
-    ):
+    lock: AbstractContextManager[None] = nullcontext()
+    if folder is not None and accelerator.is_main_process:
+        lock = only_writer(folder)
+    with lock:
         run = Run(trainee, settings, accelerator, folder, {**(identity or {}), "steps": steps})
-        first, saved = run.resume(), time.monotonic()
-        # in this order: the workers are forked with the handlers in place, and stop when the run
-        # does
-        with (
-            _signals() as signals,
-            closing(batches.starting(first * settings.accumulation)) as micro,
-        ):
+        first = run.resume()
+        saved = time.monotonic()
+        first_batch = first * settings.accumulation
+        # In this order: the workers are forked with the handlers in place, and stop when the run
+        # does.
+        with _signals() as signals, closing(batches.starting(first_batch)) as micro_batches:
             for step in range(first, steps):
-                begun = time.monotonic()
-                loss = run.update(step, [next(micro) for _ in range(settings.accumulation)])
-                entry: Entry = {"step": step, "loss": loss, "lr": settings.rate(step, steps)}
-                entry |= {
-                    "temperature": trainee.objective.temperature,
-                    "seconds": time.monotonic() - begun,
-                }
-                every = settings.eval_every or math.ceil(steps / 10)
-                if monitor is not None and ((step + 1) % every == 0 or step + 1 == steps):
-                    run.module.eval()
-                    with nullcontext() if run.average is None else run.average.applied():
-                        entry |= monitor(trainee.towers)
-                run.history.append(entry)
-                if folder is not None and accelerator.is_main_process:
-                    with (folder / HISTORY).open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(entry) + "\n")
+                entry = run.take_step(step, micro_batches, monitor)
                 if on_step is not None:
                     on_step(entry, steps)
-                due, stop = run.agree(
-                    time.monotonic() - saved >= settings.save_every * 60, bool(signals)
-                )
-                if due or stop or step + 1 == steps:
+                minutes = (time.monotonic() - saved) / 60
+                is_due, must_stop = run.agree(minutes >= settings.save_every, bool(signals))
+                if is_due or must_stop or step + 1 == steps:
                     run.save(step + 1)
                     saved = time.monotonic()
-                if stop:
+                if must_stop:
                     raise KeyboardInterrupt(signals[0] if signals else signal.SIGTERM)
         run.module.eval()
         if run.average is not None:
@@ -155,21 +148,21 @@ def fit(
 def _signals() -> Iterator[list[int]]:
     """Put the first Ctrl-C or SIGTERM into the list while this lasts; a second raises
     KeyboardInterrupt at once."""
-    seen: list[int] = []
+    received: list[int] = []
 
     def note(number: int, _: object) -> None:
-        if seen:
+        if received:
             raise KeyboardInterrupt
-        seen.append(number)
+        received.append(number)
 
     if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
-        yield seen
+        yield received
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield seen
+        yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -184,30 +177,14 @@ class Run:
         folder: Path | None,
         identity: Any,
     ) -> None:
-        self.trainee, self.settings, self.accelerator, self.folder = (
-            trainee,
-            settings,
-            accelerator,
-            folder,
-        )
-        self.steps, self.identity = (
-            int(identity["steps"]),
-            json.loads(json.dumps(identity, default=str)),
-        )
+        self.trainee = trainee
+        self.settings = settings
+        self.accelerator = accelerator
+        self.folder = folder
+        self.steps = int(identity["steps"])
+        self.identity = json.loads(json.dumps(identity, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
-        split = (
-            [p for p in self.learning.values() if (p.ndim > 1) == matrix]
-            for matrix in (True, False)
-        )
-        decays = (
-            settings.weight_decay,
-            0.0,
-        )  # biases, gains of norms and temperatures do not decay
-        groups = [
-            {"params": own, "weight_decay": one}
-            for own, one in zip(split, decays, strict=True)
-            if own
-        ]
+        groups = _parameter_groups(self.learning.values(), settings.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
         self.module: nn.Module = accelerator.prepare(trainee)
         self.precision = settings.precision or "no"
@@ -217,35 +194,59 @@ class Run:
         self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
         self.history: list[Entry] = []
 
+    def take_step(self, step: int, micro_batches: Iterator[Batch], monitor: Scores | None) -> Entry:
+        """Make one step, score the model where it is due, and write the entry into the history."""
+        begin = time.monotonic()
+        micro = [next(micro_batches) for _ in range(self.settings.accumulation)]
+        loss = self.update(step, micro)
+        entry: Entry = {
+            "step": step,
+            "loss": loss,
+            "lr": self.settings.rate(step, self.steps),
+            "temperature": self.trainee.objective.temperature,
+            "seconds": time.monotonic() - begin,
+        }
+        every = self.settings.eval_every or math.ceil(self.steps / 10)
+        is_due = (step + 1) % every == 0 or step + 1 == self.steps
+        if monitor is not None and is_due:
+            self.module.eval()
+            with nullcontext() if self.average is None else self.average.applied():
+                entry |= monitor(self.trainee.towers)
+        self.history.append(entry)
+        if self.folder is not None and self.accelerator.is_main_process:
+            with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        return entry
+
     def update(self, step: int, micro: Sequence[Batch]) -> float:
-        """Make one update of the weights from micro-batches; return their mean loss."""
-        settings, parameters = (
-            self.settings,
-            [p for one in self.optimizer.param_groups for p in one["params"]],
-        )
+        """Make one update of the weights from micro-batches; return their mean loss.
+
+        Raises:
+            DivergedError: the loss or its gradient is no number.
+        """
+        settings = self.settings
+        parameters = []
+        for group in self.optimizer.param_groups:
+            parameters += group["params"]
         self.module.train()
         self.trainee.objective.at(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.rate(step, self.steps)
         loss = self.gradient(step, micro)
-        if (
-            settings.sharpness != "none"
-        ):  # both passes have the same random numbers, and state moves in the first
-            with (
-                climbed(parameters, settings.sharpness, settings.rho or RHO[settings.sharpness]),
-                still(self.module),
-            ):
+        if settings.sharpness != "none":
+            # Both passes have the same random numbers, and state moves in the first.
+            rho = settings.rho or RHO[settings.sharpness]
+            with climbed(parameters, settings.sharpness, rho), still(self.module):
                 self.optimizer.zero_grad()
                 self.gradient(step, micro)
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf)
-        value, length = float(self.accelerator.reduce(loss, reduction="mean")), float(norm)
-        overflow = (
-            self.scaler.is_enabled() and self.scaler.get_scale() >= 1
-        )  # which lowers the scale, no more
-        if not (
-            math.isfinite(value) and (math.isfinite(length) or overflow)
-        ):  # before it is carried into every weight
+        value = float(self.accelerator.reduce(loss, reduction="mean"))
+        length = float(norm)
+        # An overflow of half precision lowers the scale, no more.
+        may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
+        has_gradient = math.isfinite(length) or may_overflow
+        if not math.isfinite(value) or not has_gradient:  # before it is in every weight
             raise DivergedError(
                 f"step {step}: the loss is {value}, the norm of its gradient {length}. Lower lr,"
                 " raise temperature (rince grows like e^(q / t)), or warm q up with q_start, in a"
@@ -266,12 +267,13 @@ class Run:
         2021): features without a graph, the gradient of the loss of all in them, and every
         micro-batch again with that gradient, its dropout and its mixing.
         """
-        move, device = need("accelerate.utils").send_to_device, self.accelerator.device
-        there = [Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro]
+        move = need("accelerate.utils").send_to_device
+        device = self.accelerator.device
+        on_device = [Batch(**move(vars(batch), device, non_blocking=True)) for batch in micro]
         if self.settings.negatives == "step" and len(micro) > 1:
-            return self._gradient_of_all(step, there)
+            return self._gradient_of_all(step, on_device)
         total = torch.zeros((), device=device)
-        for number, batch in enumerate(there):
+        for number, batch in enumerate(on_device):
             with self._pass(step, number, last=number == len(micro) - 1):
                 with self._autocast():
                     loss = self.module(batch) / len(micro)
@@ -280,6 +282,36 @@ class Run:
         return total
 
     def _gradient_of_all(self, step: int, micro: Sequence[Batch]) -> Tensor:
+        """Add the gradient of the loss of all micro-batches together, as `gradient` says."""
+        # 1. Features without a graph; 2. the loss of all and its gradient in them.
+        features = self._features(step, micro)
+        objective = self.trainee.objective
+        parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+        with self._autocast():
+            loss = objective(**features, batch=Batch.joined(micro))
+        gradients = torch.autograd.grad(loss, [*features.values(), *parameters])
+        sizes = [len(batch) for batch in micro]
+        gradients_of_name = {}
+        for name, gradient in zip(features, gradients, strict=False):  # those of parameters follow
+            gradients_of_name[name] = gradient.split(sizes)
+
+        # 3. Every micro-batch again: the gradient of <features, gradient> is the chain rule's.
+        for number, batch in enumerate(micro):
+            is_last = number == len(micro) - 1
+            with self._pass(step, number, last=is_last):
+                with self._autocast():
+                    batch_features = self.module(batch, features=True)
+                    total = _inner_product(
+                        [batch_features[name] for name in gradients_of_name],
+                        [parts[number] for parts in gradients_of_name.values()],
+                    )
+                    if is_last:  # the loss's own parameters too go the way that processes exchange
+                        total = total + _inner_product(parameters, gradients[len(features) :])
+                self.scaler.scale(total).backward()
+        return loss.detach()
+
+    def _features(self, step: int, micro: Sequence[Batch]) -> dict[str, Tensor]:
+        """Return the features (n, d) of all micro-batches by name, without a graph behind them."""
         parts = []
         for number, batch in enumerate(micro):
             with (
@@ -289,29 +321,10 @@ class Run:
                 self._autocast(),
             ):
                 parts.append(self.module(batch, features=True))
-        every = {
-            name: torch.cat([part[name] for part in parts]).requires_grad_() for name in parts[0]
-        }
-        objective, sizes = self.trainee.objective, [len(batch) for batch in micro]
-        own = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-        with self._autocast():
-            loss = objective(**every, batch=Batch.joined(micro))
-        slopes = torch.autograd.grad(loss, [*every.values(), *own])
-        wanted = zip(*(slope.split(sizes) for slope in slopes[: len(every)]), strict=True)
-        for number, (batch, pulls) in enumerate(zip(micro, wanted, strict=True)):
-            last = number == len(micro) - 1
-            with self._pass(step, number, last=last):
-                with self._autocast():
-                    again = self.module(batch, features=True)
-                    pulled = sum(
-                        (again[name] * pull).sum() for name, pull in zip(every, pulls, strict=True)
-                    )
-                    if last:  # the loss's own parameters too go the way that processes exchange
-                        pulled = pulled + sum(
-                            (p * s).sum() for p, s in zip(own, slopes[len(every) :], strict=True)
-                        )
-                self.scaler.scale(pulled).backward()
-        return loss.detach()
+        features = {}
+        for name in parts[0]:
+            features[name] = torch.cat([part[name] for part in parts]).requires_grad_()
+        return features
 
     @contextmanager
     def _pass(self, step: int, number: int, *, last: bool) -> Iterator[None]:
@@ -329,16 +342,18 @@ class Run:
 
     def agree(self, *wishes: bool) -> list[bool]:
         """Return the union of the wishes of all processes, so that all act alike."""
-        own = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
-        return [bool(wish) for wish in self.accelerator.reduce(own, reduction="sum")]
+        votes = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
+        return [bool(total) for total in self.accelerator.reduce(votes, reduction="sum")]
 
     def _live(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds of model and loss: trained ones and
         buffers."""
-        kept = set(self.trainee.state_dict())
-        return {
-            name: buffer for name, buffer in self.trainee.named_buffers() if name in kept
-        } | self.learning
+        persistent = set(self.trainee.state_dict())
+        tensors: dict[str, Tensor] = {}
+        for name, buffer in self.trainee.named_buffers():
+            if name in persistent:
+                tensors[name] = buffer
+        return tensors | self.learning
 
     def save(self, step: int) -> None:
         """Write the state after `step` steps."""
@@ -363,25 +378,29 @@ class Run:
         if state is not None:
             self._restore(state)
         if self.folder is not None and self.accelerator.is_main_process:
-            write_atomically(
-                self.folder / HISTORY, "".join(json.dumps(entry) + "\n" for entry in self.history)
-            )
+            lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
+            write_atomically(self.folder / HISTORY, lines)
         return len(self.history)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        there, here = json.loads(state["identity"]), self.identity
-        if names := sorted(name for name in there | here if there.get(name) != here.get(name)):
-            differ = ", ".join(
-                f"{name} {there.get(name)!r} there and {here.get(name)!r} here" for name in names
-            )
+        """Take over the state of a checkpoint; refuse one of another run or another model."""
+        stored_identity = json.loads(state["identity"])
+        differences = []
+        for name in sorted(stored_identity | self.identity):
+            before = stored_identity.get(name)
+            now = self.identity.get(name)
+            if before != now:
+                differences.append(f"{name} {before!r} there and {now!r} here")
+        if differences:
             raise InvalidInputError(
-                f"{self.folder}: holds a run with other settings: {differ}. Choose another folder,"
-                " or delete it to begin again"
+                f"{self.folder}: holds a run with other settings: {', '.join(differences)}. Choose"
+                " another folder, or delete it to begin again"
             )
-        live, stored = self._live(), state["tensors"]
-        if {name: t.shape for name, t in live.items()} != {
-            name: t.shape for name, t in stored.items()
-        }:
+        live = self._live()
+        stored = state["tensors"]
+        live_shapes = {name: tensor.shape for name, tensor in live.items()}
+        stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
+        if live_shapes != stored_shapes:
             raise InvalidInputError(
                 f"{self.folder}: the state in it is not of the model and loss at hand"
             )
@@ -395,6 +414,33 @@ class Run:
                 mean.copy_(state["average"][name])
 
 
+def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Return the sum of products of tensors with their gradients; 0 without any."""
+    total = torch.zeros(())
+    for tensor, gradient in zip(tensors, gradients, strict=True):
+        total = total.to(tensor.device) + (tensor * gradient).sum()
+    return total
+
+
+def _parameter_groups(
+    parameters: Iterable[nn.Parameter], weight_decay: float
+) -> list[dict[str, Any]]:
+    """Return the groups of an optimizer: biases, gains of norms and temperatures do not decay."""
+    matrices = []
+    vectors = []
+    for parameter in parameters:
+        if parameter.ndim > 1:
+            matrices.append(parameter)
+        else:
+            vectors.append(parameter)
+    groups = []
+    if matrices:
+        groups.append({"params": matrices, "weight_decay": weight_decay})
+    if vectors:
+        groups.append({"params": vectors, "weight_decay": 0.0})
+    return groups
+
+
 def read_state(path: Path) -> dict[str, Any] | None:
     """Return a checkpoint, of tensors and plain values alone; None without one. Refuse a damaged
     file."""
@@ -402,8 +448,9 @@ def read_state(path: Path) -> dict[str, Any] | None:
         return None
     try:
         with zipfile.ZipFile(path) as archive:
-            if (damaged := archive.testzip()) is not None:  # which torch does not look at
-                raise ValueError(f"the checksum of {damaged} does not fit")
+            damaged = archive.testzip()  # torch does not look at checksums
+        if damaged is not None:
+            raise ValueError(f"the checksum of {damaged} does not fit")
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if set(state) != {
             "step",

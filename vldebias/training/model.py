@@ -60,31 +60,55 @@ def tune(
     if scope == "lora":
         _add_adapters(towers, lora_rank, seed)
     else:
-        image, text, heads = (
-            _parameters(p) for p in (towers.image_parts, towers.text_parts, towers.heads)
-        )
-        for side, tower in (("image", image), ("text", text)):
-            if scope == "heads" and not tower.keys() & heads.keys():
-                raise InvalidInputError(
-                    f"scope 'heads': the {side} tower of {type(model).__name__} ends without a"
-                    f" projection into the joint space; use scope {side!r}, 'all' or 'lora'"
-                )
-        chosen = {"all": image | text, "image": image, "text": text, "heads": heads}[scope]
+        chosen = _parameters_of_scope(towers, scope)
         for side, blocks in (last or {}).items():
             if blocks is not None:
-                depth, levels = depths(towers, side)
-                if blocks >= levels:
-                    raise InvalidInputError(
-                        f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
-                    )
-                chosen = {
-                    k: p for k, p in chosen.items() if depth.get(p, levels) >= levels - blocks
-                }
+                chosen = _last_blocks(towers, side, blocks, chosen)
         learning = _reached(towers, list(chosen.values()))
         model.requires_grad_(False)
         for parameter in learning:
             parameter.requires_grad_(True)
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
+    """Return the parameters of a scope by their identity.
+
+    Raises:
+        InvalidInputError: scope "heads" of a tower that ends without one.
+    """
+    image = _parameters(towers.image_parts)
+    text = _parameters(towers.text_parts)
+    heads = _parameters(towers.heads)
+    if scope == "heads":
+        for side, tower in (("image", image), ("text", text)):
+            if not tower.keys() & heads.keys():
+                raise InvalidInputError(
+                    f"scope 'heads': the {side} tower of {type(towers.model).__name__} ends"
+                    f" without a projection into the joint space; use scope {side!r}, 'all' or"
+                    " 'lora'"
+                )
+    return {"all": image | text, "image": image, "text": text, "heads": heads}[scope]
+
+
+def _last_blocks(
+    towers: Towers, side: str, blocks: int, parameters: Mapping[int, nn.Parameter]
+) -> dict[int, nn.Parameter]:
+    """Return the parameters without those of a tower before its last blocks.
+
+    Raises:
+        InvalidInputError: the tower has fewer blocks.
+    """
+    depth, levels = depths(towers, side)
+    if blocks >= levels:
+        raise InvalidInputError(
+            f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
+        )
+    kept = {}
+    for key, parameter in parameters.items():
+        if depth.get(parameter, levels) >= levels - blocks:  # of the other tower all
+            kept[key] = parameter
+    return kept
 
 
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
@@ -95,21 +119,18 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     its largest stage.
     """
     parts = towers.image_parts if side == "image" else towers.text_parts
-    modules = [run for part in parts if isinstance(part, nn.Module) for run in part.modules()]
-    runs = [list(run) for run in modules if isinstance(run, (nn.ModuleList, nn.Sequential))]
-    alike: list[list[nn.Module]] = [run for run in runs if len({type(block) for block in run}) == 1]
-    blocks = max(
-        alike, key=lambda run: sum(p.numel() for b in run for p in b.parameters()), default=[]
-    )
-    if not any(True for block in blocks for _ in block.parameters()):
+    blocks = max(_runs_of_blocks(parts), key=_size_of, default=[])
+    if not _size_of(blocks):
         raise UnsupportedHostError(
             f"{type(towers.model).__name__}: the {side} tower has no run of blocks to count"
         )
     depth = dict.fromkeys(_parameters(parts).values(), 0)
 
     def detached(*call: Any) -> Any:
-        out = call[-1]
-        return out.detach() if isinstance(out, Tensor) else type(out)(part.detach() for part in out)
+        output = call[-1]
+        if isinstance(output, Tensor):
+            return output.detach()
+        return type(output)(part.detach() for part in output)
 
     hook = blocks[-1].register_forward_hook(detached)
     try:  # what still has a gradient comes after
@@ -121,15 +142,36 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
     return depth, len(blocks) + 1
 
 
+def _runs_of_blocks(parts: Iterable[Any]) -> Iterator[list[nn.Module]]:
+    """Yield the runs of modules of one class in the parts of a tower."""
+    for part in parts:
+        if not isinstance(part, nn.Module):
+            continue
+        for module in part.modules():
+            if isinstance(module, (nn.ModuleList, nn.Sequential)):
+                blocks = list(module)
+                if len({type(block) for block in blocks}) == 1:
+                    yield blocks
+
+
+def _size_of(blocks: Iterable[nn.Module]) -> int:
+    """Return how many numbers the parameters of all blocks hold."""
+    size = 0
+    for block in blocks:
+        size += sum(parameter.numel() for parameter in block.parameters())
+    return size
+
+
 def _parameters(parts: Iterable[Any]) -> dict[int, nn.Parameter]:
     """Return the parameters of modules, and those that stand alone, each once, by their
     identity."""
-    each = (
-        p
-        for part in parts
-        for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())
-    )
-    return {id(parameter): parameter for parameter in each}
+    parameters: dict[int, nn.Parameter] = {}
+    for part in parts:
+        if isinstance(part, nn.Parameter):
+            parameters[id(part)] = part
+        else:
+            parameters |= {id(parameter): parameter for parameter in part.parameters()}
+    return parameters
 
 
 def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
@@ -142,48 +184,54 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
     moves the frozen weights; its adapters of single parameters do not.
     """
     peft = need("peft")
-    heads = {
-        id(part) for head in towers.heads if isinstance(head, nn.Module) for part in head.modules()
-    }
-    weights, running, hooks = dict[str, Tensor](), set[str](), []
-    for name, module in towers.model.named_modules():
-        weight = getattr(
-            module, _STACKED if isinstance(module, nn.MultiheadAttention) else "weight", None
-        )
-        if (
-            id(module) in heads
-            or weight is None
-            or not isinstance(module, (nn.Linear, nn.MultiheadAttention))
-        ):
+    weight_of_layer = _running_layers(towers)
+    reached = {id(weight) for weight in _reached(towers, list(weight_of_layer.values()))}
+    linear = []
+    stacked = []
+    for name, weight in weight_of_layer.items():
+        if id(weight) not in reached:
             continue
-        weights[name] = weight
-        hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
-    try:
-        with reading(towers.model):
-            _one_pair(towers)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    useful = {
-        id(w)
-        for w in _reached(towers, [weight for name, weight in weights.items() if name in running])
-    }
-    layers = [name for name, weight in weights.items() if name in running and id(weight) in useful]
-    stacked = [
-        name
-        for name in layers
-        if isinstance(towers.model.get_submodule(name), nn.MultiheadAttention)
-    ]
+        if isinstance(towers.model.get_submodule(name), nn.MultiheadAttention):
+            stacked.append(f"{name}.{_STACKED}")
+        else:
+            linear.append(name)
     towers.model.requires_grad_(False)
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=2 * rank,
-        target_modules=[name for name in layers if name not in stacked],
-        target_parameters=[f"{name}.{_STACKED}" for name in stacked] or None,
+        target_modules=linear,
+        target_parameters=stacked or None,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
+
+
+def _running_layers(towers: Towers) -> dict[str, Tensor]:
+    """Return the weight of each Linear and stacked attention, without the heads, that is called
+    when a pair is embedded, by the name of its module."""
+    heads: set[int] = set()
+    for head in towers.heads:
+        if isinstance(head, nn.Module):
+            heads |= {id(part) for part in head.modules()}
+    weights = dict[str, Tensor]()
+    running = set[str]()
+    hooks = []
+    for name, module in towers.model.named_modules():
+        if id(module) in heads or not isinstance(module, (nn.Linear, nn.MultiheadAttention)):
+            continue
+        is_attention = isinstance(module, nn.MultiheadAttention)
+        weight = getattr(module, _STACKED if is_attention else "weight", None)
+        if weight is not None:
+            weights[name] = weight
+            hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
+    try:
+        with reading(towers.model):
+            _embed_pair(towers)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: weight for name, weight in weights.items() if name in running}
 
 
 def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
@@ -197,12 +245,12 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
     for parameter in numbers:
         parameter.requires_grad_(True)
     with reading(towers.model), torch.enable_grad():
-        total = torch.stack([features.float().sum() for features in _one_pair(towers)]).sum()
+        total = torch.stack([features.float().sum() for features in _embed_pair(towers)]).sum()
         gradients = torch.autograd.grad(total, numbers, allow_unused=True)
     return [p for p, gradient in zip(numbers, gradients, strict=True) if gradient is not None]
 
 
-def _one_pair(towers: Towers) -> tuple[Tensor, Tensor]:
+def _embed_pair(towers: Towers) -> tuple[Tensor, Tensor]:
     """Return features (1, d) of an empty image and of a short caption."""
     device = next(towers.model.parameters()).device
     tokens = {name: tensor.to(device) for name, tensor in towers.tokenize(["a photo"]).items()}
@@ -212,15 +260,17 @@ def _one_pair(towers: Towers) -> tuple[Tensor, Tensor]:
 def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return `weights`, a state dict, as W + (alpha / rank) B A under the names without
     adapters."""
-    plain = {
-        name.replace(".base_layer.", "."): t for name, t in weights.items() if ".lora_" not in name
-    }
+    plain = {}
+    for name, tensor in weights.items():
+        if ".lora_" not in name:
+            plain[name.replace(".base_layer.", ".")] = tensor
     for name, first in weights.items():
-        layer, down, _ = name.partition(f".lora_A.{_NAME}.weight")
-        if down:
+        layer, is_adapter, _ = name.partition(f".lora_A.{_NAME}.weight")
+        if is_adapter:
             adapted: Any = model.get_submodule(layer)
             target = f"{layer}.{getattr(adapted, 'parameter_name', 'weight')}"
-            second, weight = weights[f"{layer}.lora_B.{_NAME}.weight"], plain[target]
+            second = weights[f"{layer}.lora_B.{_NAME}.weight"]
+            weight = plain[target]
             change = adapted.scaling[_NAME] * (second.float() @ first.float())
             plain[target] = (weight.float() + change.to(weight.device)).to(weight.dtype)
     return plain
@@ -236,24 +286,25 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     from safetensors.torch import save_file
 
     refuse_foreign(folder)
-    small = isinstance(towers.preprocess, Preprocess)
-    plain = merged(
-        towers.model, {key: t.detach().cpu() for key, t in towers.model.state_dict().items()}
-    )
-    with replacing(folder) as beside:
-        if small:
-            save_file(
-                {key: t.clone().contiguous() for key, t in plain.items()},
-                beside / "clip.safetensors",
-            )
-            save_tokenizer(list(towers.tokenizer.bpe_ranks), beside)
+    weights = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
+    plain = merged(towers.model, weights)
+    with replacing(folder) as new_folder:
+        if isinstance(towers.preprocess, Preprocess):
+            family = "miniature"
+            tensors = {key: tensor.clone().contiguous() for key, tensor in plain.items()}
+            save_file(tensors, new_folder / "clip.safetensors")
+            save_tokenizer(list(towers.tokenizer.bpe_ranks), new_folder)
         else:
-            towers.save(plain, beside, name=name)
-        family = "miniature" if small else towers.library
-        about = {"family": family, "base": name, "scope": scope, "vldebias_version": __version__}
-        (beside / MANIFEST).write_text(
-            json.dumps(about, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-        )
+            family = towers.library
+            towers.save(plain, new_folder, name=name)
+        manifest = {
+            "family": family,
+            "base": name,
+            "scope": scope,
+            "vldebias_version": __version__,
+        }
+        text = json.dumps(manifest, indent=2, sort_keys=True) + "\n"
+        (new_folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def check_savable(towers: Towers, *, name: str) -> None:
@@ -265,11 +316,10 @@ def check_savable(towers: Towers, *, name: str) -> None:
 
 def refuse_foreign(folder: Path) -> None:
     """Raise InvalidInputError where saving would overwrite anything but a saved model."""
-    if (
-        folder.exists()
-        and not (folder / MANIFEST).is_file()
-        and (not folder.is_dir() or any(folder.iterdir()))
-    ):
+    if not folder.exists() or (folder / MANIFEST).is_file():
+        return
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if not is_empty:
         raise InvalidInputError(
             f"{folder}: holds files other than a saved model; choose a new folder"
         )
@@ -280,17 +330,18 @@ def replacing(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `folder` when all is written; a kill leaves the old
     one."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    beside, before = (folder.with_name(folder.name + end) for end in (".part", ".before"))
-    if before.is_dir() and not folder.exists():  # a kill between the two moves left it aside
-        os.replace(before, folder)
-    for leftover in (beside, before):
+    new_folder = folder.with_name(folder.name + ".part")
+    old_folder = folder.with_name(folder.name + ".before")
+    if old_folder.is_dir() and not folder.exists():  # a kill between the two moves left it aside
+        os.replace(old_folder, folder)
+    for leftover in (new_folder, old_folder):
         shutil.rmtree(leftover, ignore_errors=True)
-    beside.mkdir()
+    new_folder.mkdir()
     try:
-        yield beside
+        yield new_folder
         if folder.exists():
-            os.replace(folder, before)
-        os.replace(beside, folder)
+            os.replace(folder, old_folder)
+        os.replace(new_folder, folder)
     finally:
-        for leftover in (beside, before):
+        for leftover in (new_folder, old_folder):
             shutil.rmtree(leftover, ignore_errors=True)

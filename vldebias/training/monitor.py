@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -35,19 +34,20 @@ def image_features(towers: Towers, images: Tensor) -> Tensor:
     """Return unit features (b, d) float32 of images (b, 3, h, w), in eval mode, without
     gradients."""
     with reading(towers.model):
-        there = images.to(next(towers.model.parameters()).device)
-        return normalize(towers.image(there.float()).float(), dim=-1)
+        on_device = images.to(next(towers.model.parameters()).device)
+        return normalize(towers.image(on_device.float()).float(), dim=-1)
 
 
 def text_features(towers: Towers, texts: Sequence[str], batch_size: int = 256) -> Tensor:
     """Return unit features (n, d) float32 of n texts, `batch_size` at a time, otherwise as
     `image_features`."""
-    parts, device = [], next(towers.model.parameters()).device
+    parts = []
+    device = next(towers.model.parameters()).device
     with reading(towers.model):
         for start in range(0, len(texts), batch_size):
             tokens = towers.tokenize(texts[start : start + batch_size])
-            there = {name: tensor.to(device) for name, tensor in tokens.items()}
-            parts.append(normalize(towers.text(there).float(), dim=-1))
+            on_device = {name: tensor.to(device) for name, tensor in tokens.items()}
+            parts.append(normalize(towers.text(on_device).float(), dim=-1))
     return torch.cat(parts)
 
 
@@ -70,14 +70,20 @@ def pixel_batches(
             skipped[row] = why_unreadable(error)
             return row, None
 
-    loaded = (
-        (row, pixels)
-        for row, pixels in prefetch(rows, load, workers, 2 * batch_size)
-        if pixels is not None
-    )
-    while held := list(islice(loaded, batch_size)):
-        yield torch.tensor([row for row, _ in held]), torch.stack([pixels for _, pixels in held])
-        held.clear()  # or two batches would be in memory
+    batch_rows: list[int] = []
+    batch_pixels: list[Tensor] = []
+    for row, pixels in prefetch(rows, load, workers, 2 * batch_size):
+        if pixels is None:
+            continue
+        batch_rows.append(row)
+        batch_pixels.append(pixels)
+        if len(batch_rows) == batch_size:
+            yield torch.tensor(batch_rows), torch.stack(batch_pixels)
+            # Before the next batch is read, or two would be in memory.
+            batch_rows.clear()
+            batch_pixels.clear()
+    if batch_rows:
+        yield torch.tensor(batch_rows), torch.stack(batch_pixels)
 
 
 class Monitor:
@@ -115,8 +121,11 @@ class Monitor:
             )
         if groups is not None and not bool((groups >= 0).any()):
             raise InvalidInputError("held-out data: no image has a known group; leave groups out")
-        self.images, self.captions, self.class_texts = images, tuple(captions), tuple(class_texts)
-        self.labels, self.groups = labels, groups
+        self.images = images
+        self.captions = tuple(captions)
+        self.class_texts = tuple(class_texts)
+        self.labels = labels
+        self.groups = groups
 
     @staticmethod
     def worsened(
@@ -159,36 +168,39 @@ class Monitor:
         """
         if limit is not None:  # in the order of the data
             data = data[np.sort(np.random.default_rng(0).permutation(len(data))[:limit])]
-        asked, skipped = dict[str, Any](), dict[int, str]()
-        if label is not None:
-            asked["class_texts"] = [
-                fill(template, **{"": n.replace("_", " ")}) for n in data.column(label).names
-            ]
-        parts = list(
-            pixel_batches(
-                range(len(data)),
-                data.read,
-                lambda i: prepare(i).half(),
-                workers=workers,
-                skipped=skipped,
-            )
-        )
+        skipped = dict[int, str]()
+        readable_rows = []
+        parts = []
+        for rows, pixels in pixel_batches(
+            range(len(data)),
+            data.read,
+            lambda image: prepare(image).half(),
+            workers=workers,
+            skipped=skipped,
+        ):
+            readable_rows.append(rows.numpy())
+            parts.append(pixels)
         if skipped:
             row, reason = min(skipped.items())
+            example = f"such as {data.ids[row]} ({reason})"
             note = (
                 f"{data.name} {data.split}: {len(skipped)} of {len(data)} held-out images cannot be"
                 " read"
             )
             if not parts:
-                raise InvalidInputError(
-                    f"{note}, such as {data.ids[row]} ({reason}); expected at least one"
-                )
-            warn(f"{note} and are left out, such as {data.ids[row]} ({reason})")
-            data = data[np.array([row for rows, _ in parts for row in rows.tolist()])]
-        for name, column in (("labels", label), ("groups", group)):
-            if column is not None:
-                asked[name] = torch.from_numpy(data.column(column).codes)
-        return cls(torch.cat([pixels for _, pixels in parts]), captions=data.captions, **asked)
+                raise InvalidInputError(f"{note}, {example}; expected at least one")
+            warn(f"{note} and are left out, {example}")
+            data = data[np.concatenate(readable_rows)]
+        columns = dict[str, Any]()
+        if label is not None:
+            classes = data.column(label)
+            columns["labels"] = torch.from_numpy(classes.codes)
+            columns["class_texts"] = [
+                fill(template, **{"": name.replace("_", " ")}) for name in classes.names
+            ]
+        if group is not None:
+            columns["groups"] = torch.from_numpy(data.column(group).codes)
+        return cls(torch.cat(parts), captions=data.captions, **columns)
 
     @classmethod
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
@@ -198,26 +210,24 @@ class Monitor:
         Warn of held-out images that are learned from, whose scores flatter; refuse where nine in
         ten are.
         """
-        data = open_images(settings, held_out=True) if settings.has_held_out else None
-        if not isinstance(data, ImageData) or (settings.label is None and not data.captions):
+        if not settings.has_held_out:
+            return None
+        data = open_images(settings, held_out=True)
+        if not isinstance(data, ImageData):
+            return None
+        if settings.label is None and not data.captions:
             return None
         if isinstance(learned, ImageData):
-            paths = [{one.path(row) for row in range(len(one))} for one in (data, learned)]
-            same, name = (
-                len(set.intersection(*paths) - {""}),
-                f"held-out data {data.name} {data.split}",
-            )
-            if data.fingerprint == learned.fingerprint or same >= 0.9 * len(data):
-                raise InvalidInputError(
-                    f"{name}: is the training data; set another val_split or val_data"
-                )
-            if same:
-                warn(
-                    f"{name}: {same} of {len(data)} images are files to learn from: scores flatter"
-                )
-        template = settings.caption_template or "a photo of a {}."
-        how: Any = {"template": template, "group": settings.group, "workers": settings.workers}
-        return cls.of(data, towers.prepare, settings.label, limit=settings.val_items, **how)
+            _doubt_overlap(data, learned)
+        return cls.of(
+            data,
+            towers.prepare,
+            settings.label,
+            template=settings.caption_template or "a photo of a {}.",
+            group=settings.group,
+            workers=settings.workers,
+            limit=settings.val_items,
+        )
 
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
         """Return the mean of every score over the images that have it, and the lowest accuracies.
@@ -227,14 +237,14 @@ class Monitor:
         rows = self.rows(towers, edit)
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
         if self.labels is not None:
-            correct, labels = rows["zero_shot_accuracy"].double(), self.labels.cpu()
+            correct = rows["zero_shot_accuracy"].double()
+            labels = self.labels.cpu()
             figures["zero_shot_worst_class"] = _lowest(correct, labels)
             if self.groups is not None:
                 groups = self.groups.cpu()
-                joint = (labels * (int(groups.max()) + 1) + groups).where(
-                    (labels >= 0) & (groups >= 0), -1
-                )
-                figures["zero_shot_worst_group"] = _lowest(correct, joint)
+                known = (labels >= 0) & (groups >= 0)
+                cells = labels * (int(groups.max()) + 1) + groups
+                figures["zero_shot_worst_group"] = _lowest(correct, cells.where(known, -1))
         return figures
 
     def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
@@ -246,49 +256,70 @@ class Monitor:
 
         def embedded(texts: Sequence[str]) -> Tensor:
             features = text_features(towers, texts)
-            return features if edit is None else normalize(edit(features), dim=-1)
+            if edit is None:
+                return features
+            return normalize(edit(features), dim=-1)
 
-        scores, seen = dict[str, Tensor](), list[Tensor]()
-        with reading(
-            towers.model
-        ):  # around the comparisons too, which a loop's autocast would round
+        scores = dict[str, Tensor]()
+        # Around the comparisons too, which a loop's autocast would round.
+        with reading(towers.model):
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
+            is_finite = bool(images.isfinite().all())
             if self.labels is not None:
-                classes, labels = embedded(self.class_texts), self.labels.to(images.device)
+                classes = embedded(self.class_texts)
+                labels = self.labels.to(images.device)
                 right = ((images @ classes.T).argmax(dim=1) == labels).float()
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
-                seen.append(classes)
-            has = [i for i, caption in enumerate(self.captions) if caption.strip()]
-            if has:
-                distinct = {
-                    caption: code
-                    for code, caption in enumerate(dict.fromkeys(self.captions[i] for i in has))
-                }
-                texts = embedded(list(distinct))
-                codes = torch.tensor(
-                    [distinct[self.captions[i]] for i in has], device=images.device
-                )
-                of_text = torch.arange(len(texts), device=codes.device)
-                to_text = first_hits(images[has], texts, codes, of_text)
-                to_image = first_hits(texts, images[has], of_text, codes)[codes]
-                found = {"positive_score": (images[has] * texts[codes]).sum(dim=1)}
-                for k in (1, 5, 10):
-                    found[f"recall@{k} image->text"] = (to_text < k).float()
-                    found[f"recall@{k} text->image"] = (to_image < k).float()
-                for name, values in found.items():
+                is_finite = is_finite and bool(classes.isfinite().all())
+            captioned = [row for row, caption in enumerate(self.captions) if caption.strip()]
+            if captioned:
+                captions = [self.captions[row] for row in captioned]
+                distinct = list(dict.fromkeys(captions))
+                texts = embedded(distinct)
+                code_of_caption = {caption: code for code, caption in enumerate(distinct)}
+                codes = torch.tensor([code_of_caption[caption] for caption in captions])
+                values_of_score = _caption_scores(images[captioned], texts, codes)
+                for name, values in values_of_score.items():
                     scores[name] = torch.full((len(images),), torch.nan)
-                    scores[name][has] = values.cpu()
-                seen.append(texts)
-        finite = all(bool(features.isfinite().all()) for features in (images, *seen))
-        return (
-            scores
-            if finite
-            else {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
-        )
+                    scores[name][captioned] = values.cpu()
+                is_finite = is_finite and bool(texts.isfinite().all())
+        if is_finite:
+            return scores
+        return {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+
+
+def _caption_scores(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, Tensor]:
+    """Return the retrieval scores and the cosine (n,) of images (n, d) with their captions.
+
+    texts: (m, d), each caption once. codes: (n,), the row of each image's caption in them.
+    """
+    codes = codes.to(images.device)
+    text_codes = torch.arange(len(texts), device=images.device)
+    to_text = first_hits(images, texts, codes, text_codes)
+    to_image = first_hits(texts, images, text_codes, codes)[codes]
+    scores = {"positive_score": (images * texts[codes]).sum(dim=1)}
+    for k in (1, 5, 10):
+        scores[f"recall@{k} image->text"] = (to_text < k).float()
+        scores[f"recall@{k} text->image"] = (to_image < k).float()
+    return scores
+
+
+def _doubt_overlap(held_out: ImageData, learned: ImageData) -> None:
+    """Warn of held-out images that are learned from; refuse where nine in ten are."""
+    held_out_paths = {held_out.path(row) for row in range(len(held_out))}
+    learned_paths = {learned.path(row) for row in range(len(learned))}
+    shared = len((held_out_paths & learned_paths) - {""})
+    name = f"held-out data {held_out.name} {held_out.split}"
+    if held_out.fingerprint == learned.fingerprint or shared >= 0.9 * len(held_out):
+        raise InvalidInputError(f"{name}: is the training data; set another val_split or val_data")
+    if shared:
+        warn(f"{name}: {shared} of {len(held_out)} images are files to learn from: scores flatter")
 
 
 def _lowest(correct: Tensor, cells: Tensor) -> float:
     """Return the lowest mean of `correct` (n,) over the rows of a cell; cells (n,), negative where
     a row is in none."""
+    if not correct.isfinite().any():
+        return float("nan")
     means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
-    return float(np.nanmin(means)) if correct.isfinite().any() else float("nan")
+    return float(np.nanmin(means))

@@ -38,7 +38,8 @@ class Average:
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter], decay: float) -> None:
-        self.decay, self.live = decay, parameters
+        self.decay = decay
+        self.live = parameters
         self.means = {name: _wide(p.detach()).clone() for name, p in parameters.items()}
 
     @torch.no_grad()
@@ -77,24 +78,21 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
 
     def scaled(parameter: nn.Parameter, vector: Any) -> Tensor:
         wide = _wide(vector)
-        return (
-            wide
-            if method == "sam" or parameter.ndim < 2
-            else wide * (parameter.to(wide.dtype).abs() + _ETA)
-        )
+        if method == "sam" or parameter.ndim < 2:
+            return wide
+        return wide * (parameter.to(wide.dtype).abs() + _ETA)
 
-    moving = [
-        parameter for parameter in parameters if parameter.grad is not None
-    ]  # whose gradients nothing here holds
+    # Nothing here holds their gradients, which the block may free.
+    moving = [parameter for parameter in parameters if parameter.grad is not None]
     with _put_back(moving):
         with torch.no_grad():
-            norm = nn.utils.get_total_norm(
-                [scaled(parameter, parameter.grad) for parameter in moving]
-            )
-            for parameter in (
-                moving if norm > 0 else ()
-            ):  # where all is flat there is nowhere to climb
-                parameter.add_(scaled(parameter, scaled(parameter, parameter.grad)) * (rho / norm))
+            gradients = [scaled(parameter, parameter.grad) for parameter in moving]
+            norm = nn.utils.get_total_norm(gradients)
+            del gradients
+            if norm > 0:  # where all is flat there is nowhere to climb
+                for parameter in moving:
+                    step = scaled(parameter, scaled(parameter, parameter.grad))
+                    parameter.add_(step * (rho / norm))
         yield
 
 

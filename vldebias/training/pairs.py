@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Name their column (caption), or make them from a label with label and caption_template"
 )
-_SPLIT, _TABLES = (
-    "split",
-    (".csv", ".tsv", ".jsonl"),
-)  # the column that names splits, of tables of paths
+# the column that names splits, of tables of paths
+_SPLIT = "split"
+_TABLES = (".csv", ".tsv", ".jsonl")
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}  # of the shipped pictures
 
 
@@ -64,78 +63,71 @@ class Pairs:
 
         Rows without a caption are left out, with a warning.
         """
-        labels, groups = None if settings.label is None else data.column(settings.label), None
+        labels = None if settings.label is None else data.column(settings.label)
+        groups = None
         if settings.group_dro is not None:
-            groups = cross(*(data.column(name.strip()) for name in settings.group_dro.split(",")))
-            seen = np.unique(groups.codes[groups.known])
-            if len(seen) < 2:
-                raise InvalidInputError(
-                    f"{data.name}: group_dro {settings.group_dro!r}: expected rows of two groups"
-                )
-            code = np.full(len(groups.names) + 1, -1)  # the last is -1, unknown
-            code[seen] = np.arange(len(seen))  # without combinations that do not occur
-            groups = Labels(code[groups.codes], tuple(groups.names[k] for k in seen))
-        rest: Any = {"labels": labels, "groups": groups, "path": data.path}
+            groups = _crossed_groups(data, settings.group_dro)
+        columns: Any = {"labels": labels, "groups": groups, "path": data.path}
         if settings.views == "two":
-            return cls(data.name, data.ids, (), data.read, **rest)
-        more = data.more_captions or ((),) * len(data)
-        captions = tuple(
-            (first, *others) for first, others in zip(data.captions, more, strict=False)
-        )
-        if settings.caption_template is not None and labels is not None:
-            texts = [*(settings.caption_template.replace("{}", one) for one in labels.names), ""]
-            captions = tuple((texts[code],) for code in labels.codes)
-        if not captions:
-            raise InvalidInputError(f"{data.name}: has no captions. {CAPTIONS_WANTED}")
-        has = np.array([says_something(own[0]) for own in captions])
-        if not has.any():
+            return cls(data.name, data.ids, (), data.read, **columns)
+        captions = _captions(data, settings, labels)
+        has_caption = np.array([says_something(texts[0]) for texts in captions])
+        if not has_caption.any():
             raise InvalidInputError(f"{data.name}: not one of {len(data)} rows has a caption")
-        if not has.all():
-            few = ", ".join(np.array(data.ids)[~has][:3])
+        if not has_caption.all():
+            examples = ", ".join(np.array(data.ids)[~has_caption][:3])
             warn(
-                f"{data.name}: {(~has).sum()} of {len(data)} rows have no caption and are left out,"
-                f" such as {few}"
+                f"{data.name}: {(~has_caption).sum()} of {len(data)} rows have no caption and are"
+                f" left out, such as {examples}"
             )
-        made = cls(data.name, data.ids, captions, data.read, **rest).taken(np.flatnonzero(has))
-        names, remedy = (
-            [own[0] for own in made.captions],
-            "Name the column of the captions (caption)",
-        )
-        if settings.caption_template is not None and made.labels is not None:
-            names, remedy = (
-                [made.labels.names[code] for code in made.labels.codes],
-                "Name the classes in words",
-            )
-        check_captions(data.name, names, remedy)
-        return (
-            made.with_noise(settings.caption_noise, settings.seed)
-            if settings.caption_noise
-            else made
-        )
+        pairs = cls(data.name, data.ids, captions, data.read, **columns)
+        pairs = pairs.taken(np.flatnonzero(has_caption))
+        pairs._check_captions(settings)
+        if not settings.caption_noise:
+            return pairs
+        return pairs.with_noise(settings.caption_noise, settings.seed)
+
+    def _check_captions(self, settings: TrainSettings) -> None:
+        """Warn of captions, or of names of classes, that are no words."""
+        names = [texts[0] for texts in self.captions]
+        remedy = "Name the column of the captions (caption)"
+        if settings.caption_template is not None and self.labels is not None:
+            names = [self.labels.names[code] for code in self.labels.codes]
+            remedy = "Name the classes in words"
+        check_captions(self.name, names, remedy)
 
     def taken(self, rows: NDArray[np.int64]) -> Self:
         """Return some of the pairs, by their numbers (m,)."""
-        read, path, each = self.read, self.path, rows.tolist()
-        columns = {name: getattr(self, name) for name in ("labels", "groups", "wrong")}
-        some: dict[str, Any] = {
-            k: None if column is None else column[rows] for k, column in columns.items()
-        }
-        some["captions"] = tuple(self.captions[row] for row in each) if self.captions else ()
-        some |= {"read": lambda index: read(each[index]), "path": lambda index: path(each[index])}
-        return replace(self, ids=tuple(self.ids[row] for row in each), **some)
+        read = self.read
+        path = self.path
+        numbers = rows.tolist()
+        columns: dict[str, Any] = {}
+        for name in ("labels", "groups", "wrong"):
+            column = getattr(self, name)
+            if column is not None:
+                columns[name] = column[rows]
+        if self.captions:
+            columns["captions"] = tuple(self.captions[number] for number in numbers)
+        return replace(
+            self,
+            ids=tuple(self.ids[number] for number in numbers),
+            read=lambda index: read(numbers[index]),
+            path=lambda index: path(numbers[index]),
+            **columns,
+        )
 
     def with_noise(self, eta: float, seed: int) -> Self:
         """Return pairs with a share eta of the captions replaced by random ones of all; see
         `noise`."""
-        every = list(chain.from_iterable(self.captions))
-        drawn = iter([every[row] for row in self.noise(len(every), eta, seed)])
-        captions = tuple(tuple(islice(drawn, len(own))) for own in self.captions)
-        changed = zip(captions, self.captions, strict=True)
-        return replace(
-            self,
-            captions=captions,
-            wrong=np.array([not set(new) <= set(own) for new, own in changed]),
-        )
+        all_captions = list(chain.from_iterable(self.captions))
+        noisy = iter([all_captions[row] for row in self.noise(len(all_captions), eta, seed)])
+        captions = []
+        wrong = []
+        for texts in self.captions:
+            noisy_texts = tuple(islice(noisy, len(texts)))
+            captions.append(noisy_texts)
+            wrong.append(not set(noisy_texts) <= set(texts))
+        return replace(self, captions=tuple(captions), wrong=np.array(wrong))
 
     @staticmethod
     def noise(n: int, eta: float, seed: int) -> NDArray[np.int64]:
@@ -147,47 +139,122 @@ class Pairs:
         are, by the same.
         """
         generator = numpy_generator("mixture noise", seed)
-        replaced, others = generator.random(n) < eta, generator.integers(n, size=n)
-        return np.where(replaced, others, np.arange(n))
+        replaced = generator.random(n) < eta
+        replacements = generator.integers(n, size=n)
+        return np.where(replaced, replacements, np.arange(n))
+
+
+def _crossed_groups(data: ImageData, columns: str) -> Labels:
+    """Return the groups of columns, named with commas between, without combinations that do not
+    occur.
+
+    Raises:
+        InvalidInputError: all rows are of one group.
+    """
+    groups = cross(*(data.column(name.strip()) for name in columns.split(",")))
+    occurring = np.unique(groups.codes[groups.known])
+    if len(occurring) < 2:
+        raise InvalidInputError(f"{data.name}: group_dro {columns!r}: expected rows of two groups")
+    new_codes = np.full(len(groups.names) + 1, -1)  # the last is that of unknown rows, -1
+    new_codes[occurring] = np.arange(len(occurring))
+    names = tuple(groups.names[code] for code in occurring)
+    return Labels(new_codes[groups.codes], names)
+
+
+def _captions(
+    data: ImageData, settings: TrainSettings, labels: Labels | None
+) -> tuple[tuple[str, ...], ...]:
+    """Return the captions of each image: its own, or the template with the name of its class.
+
+    Raises:
+        InvalidInputError: the data has no captions.
+    """
+    if settings.caption_template is not None and labels is not None:
+        texts = [settings.caption_template.replace("{}", name) for name in labels.names]
+        texts.append("")  # of the code -1, unknown
+        return tuple((texts[code],) for code in labels.codes)
+    if not data.captions:
+        raise InvalidInputError(f"{data.name}: has no captions. {CAPTIONS_WANTED}")
+    if not data.more_captions:
+        return tuple((caption,) for caption in data.captions)
+    both = zip(data.captions, data.more_captions, strict=False)
+    return tuple((first, *further) for first, further in both)
 
 
 def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData | ImageStream:
-    """Open the data to train on, or the held-out data."""
+    """Open the data to train on, or the held-out data.
+
+    Raises:
+        InvalidInputError: no such split, or the errors of `vldebias.data.open_data`.
+    """
     from vldebias.data import open_data
 
-    where, split = settings.data, settings.split
+    where = settings.data
+    split = settings.split
     if held_out:
         where = settings.val_data or settings.data
-        split = settings.val_split or (
-            "val" if where in WORLDS else "all" if Path(where).suffix in _TABLES else "train"
-        )
+        split = settings.val_split or _default_held_out_split(where)
     if where in WORLDS:
-        from vldebias.miniature import open_world
+        return _open_shipped(where, split, None if held_out else settings.items)
 
-        if split not in _WORLD_SPLITS:
-            raise InvalidInputError(
-                f"{where}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
-            )
-        return open_world(where, split=_WORLD_SPLITS[split], n=None if held_out else settings.items)
-    is_table = Path(where).suffix in _TABLES
-    columns = [
-        settings.label,
-        *([settings.group] if held_out else (settings.group_dro or "").split(",")),
-    ]
-    named = list(dict.fromkeys(column.strip() for column in columns if column and column.strip()))
-    root = settings.image_root and Path(settings.image_root).expanduser()
-    given = {"image": settings.image, "labels": named, "images": root}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value}
-    captions = settings.views == "captions" and settings.caption_template is None
-    if split == "train" and is_table:
-        split = "train" if _SPLIT in read_table(Path(where).expanduser()).column_names else "all"
-    if is_table:
-        options |= {"split_column": _SPLIT} if split != "all" else {}
-        options |= {"caption": (settings.caption or "caption") if captions else None}
-        return open_data(
-            "manifest", Path(where), split, allow_outside=settings.allow_outside, **options
-        )
-    options |= {"caption": settings.caption or "auto"} if captions else {}
+    options: dict[str, Any] = {}
+    names = _label_columns(settings, held_out)
+    if settings.image:
+        options["image"] = settings.image
+    if names:
+        options["labels"] = names
+    if settings.image_root:
+        options["images"] = Path(settings.image_root).expanduser()
+    reads_captions = settings.views == "captions" and settings.caption_template is None
+    if Path(where).suffix not in _TABLES:
+        if reads_captions:
+            options["caption"] = settings.caption or "auto"
+        is_streaming = settings.streaming and not held_out
+        return open_data("huggingface", where, split, streaming=is_streaming, **options)
+
+    if split == "train" and not _has_splits(Path(where)):
+        split = "all"
+    if split != "all":
+        options["split_column"] = _SPLIT
+    options["caption"] = (settings.caption or "caption") if reads_captions else None
     return open_data(
-        "huggingface", where, split, streaming=settings.streaming and not held_out, **options
+        "manifest", Path(where), split, allow_outside=settings.allow_outside, **options
     )
+
+
+def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
+    """Return the columns of labels that are used, each once: the class, and the groups to score by
+    or to train with."""
+    columns = [settings.label or ""]
+    if held_out:
+        columns.append(settings.group or "")
+    else:
+        columns += (settings.group_dro or "").split(",")
+    names = [column.strip() for column in columns]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _has_splits(table: Path) -> bool:
+    """Return whether a table of paths has a column of splits; without it all rows are for
+    training."""
+    return _SPLIT in read_table(table.expanduser()).column_names
+
+
+def _default_held_out_split(where: str) -> str:
+    """Return the split that is held out where none is named."""
+    if where in WORLDS:
+        return "val"
+    if Path(where).suffix in _TABLES:
+        return "all"
+    return "train"
+
+
+def _open_shipped(world: str, split: str, items: int | None) -> ImageData:
+    """Open pictures that ship with the package, at most `items` of them."""
+    from vldebias.miniature import open_world
+
+    if split not in _WORLD_SPLITS:
+        raise InvalidInputError(
+            f"{world}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
+        )
+    return open_world(world, split=_WORLD_SPLITS[split], n=items)

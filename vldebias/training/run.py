@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
+from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.clip.towers import Towers
@@ -27,7 +30,13 @@ from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import TrainSettings
 from vldebias.training.suspects import positive_scores, report_pairs
 
-SETTINGS, OUTCOME, MODEL, PROJECTION = "settings.yaml", "run.json", "model", "projection"
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+SETTINGS = "settings.yaml"
+OUTCOME = "run.json"
+MODEL = "model"
+PROJECTION = "projection"
 _SHOWN = ("zero_shot_accuracy", "recall@1 image->text", "recall@1 text->image")
 
 
@@ -37,14 +46,15 @@ def train_model(
     """Train by the settings, write the files below into `folder`, and in the first process return
     the data of run.json.
 
-    model/              the model, which every command that takes --model reads
-    projection/         with debias: the projection of the prompt set, fitted for this model
-    settings.yaml       all settings, to be given as --config
-    history.jsonl       loss, learning rate, temperature and scores, a line per step
-    pairs.csv, .html    the score of every pair of the training data, lowest first, and a page of
-    the first of them kept.parquet        with keep: that share of the pairs
-    run.json            the scores before and after, which of them got worse, and a record of the
-    run state.pt            the last checkpoint; a run that was interrupted goes on from it
+    - model/: the model, which every command that takes --model reads
+    - projection/: with debias, the projection of the prompt set, fitted for this model
+    - settings.yaml: all settings, to be given as --config
+    - history.jsonl: loss, learning rate, temperature and scores, a line per step
+    - pairs.csv, pairs.html: the score of every pair of the training data, lowest first, and a page
+      of the first of them
+    - kept.parquet: with keep, that share of the pairs
+    - run.json: the scores before and after, which of them got worse, and a record of the run
+    - state.pt: the last checkpoint; a run that was interrupted goes on from it
 
     Raises:
         InvalidInputError: settings that do not fit each other or the data, a folder that holds
@@ -53,113 +63,212 @@ def train_model(
     if settings.track is not None:
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-    main, processes = accelerator.is_main_process, accelerator.num_processes
-    progress = progress if main else SILENT
-    towers = make_towers(settings)
-    check_savable(towers, name=settings.model)
-    refuse_foreign(folder / MODEL)
-    if settings.debias is not None:
-        load_prompts(settings.debias)  # a wrong name shows before the first step
-    data = open_images(settings)
-    source = Pairs.of(data, settings) if isinstance(data, ImageData) else data
-    pairs = source if isinstance(source, Pairs) else None
-    batches = Batches.of(source, settings, towers)
-    objective = Objective(
-        settings,
-        temperature=towers.temperature,
-        bias=towers.bias,
-        items=batches.items,
-        two_views=settings.views == "two",
-        gather=processes > 1,
-        groups=None if pairs is None or pairs.groups is None else len(pairs.groups.names),
-    )
-    monitor = Monitor.held_out(settings, data, towers)
-    towers.model.to(accelerator.device)
-    mixed = {
-        n: p
-        for n, p in towers.model.named_parameters()
-        if p.requires_grad and settings.wise_ft is not None
-    }
-    begun = {name: parameter.detach().clone() for name, parameter in mixed.items()}
-    trainee = Trainee(towers, objective, fourier=settings.fourier)
-    identity = {
-        **settings.identity(),
-        "rows": batches.items,
-        "content": data.fingerprint,
-        "processes": processes,
-    }
-    if batches.items is not None:  # more processes with smaller batches go on with the same
-        identity |= {"processes": 1, "batch_size": settings.batch_size * processes}
-    steps, (done, _) = settings.updates(batches.per_epoch), steps_done(folder)
-
-    def watch(entry: Entry, steps: int) -> None:
-        step, loss = int(entry["step"]), f"loss {entry['loss']:.4g}"
-        advance(note=loss)
-        if settings.track is not None and main:
-            accelerator.log(
-                {name.replace("->", " to "): value for name, value in entry.items()}, step=step
+    is_main = accelerator.is_main_process
+    if not is_main:
+        progress = SILENT
+    training = _Training.prepare(settings, folder, accelerator)
+    weights_at_start = training.weights_for_averaging()
+    steps = settings.updates(training.batches.per_epoch)
+    done, _ = steps_done(folder)
+    with only_writer(folder, progress.say) if is_main else nullcontext(), progress:
+        training.announce(steps, done, progress)
+        before = training.scores()
+        with progress.bar("training", steps, done=done) as advance:
+            fit(
+                Trainee(training.towers, training.objective, fourier=settings.fourier),
+                training.batches,
+                settings,
+                accelerator=accelerator,
+                folder=folder,
+                identity=training.identity(),
+                monitor=training.monitor,
+                on_step=_StepReport(settings, accelerator, progress, advance),
             )
-        if scored := [entry[name] for name in _SHOWN if math.isfinite(entry.get(name, math.nan))]:
-            progress.say(f"step {step + 1} of {steps}: {loss}, score {scored[0]:.3f}")
+        accelerator.end_training()  # which parts the processes
+        if not is_main:
+            return None
+        training.average_with(weights_at_start)
+        return training.write(folder, before, progress)
 
-    with only_writer(folder, progress.say) if main else nullcontext(), progress:
-        if settings.track is not None:
-            accelerator.init_trackers(
-                "vldebias", config={k: str(v) for k, v in settings.model_dump().items()}
-            )
-        learning = sum(p.numel() for p in towers.model.parameters() if p.requires_grad)
-        size = "a stream of pairs" if batches.items is None else f"{batches.items:,} images"
-        negatives = (
-            settings.batch_size
-            * processes
-            * (settings.accumulation if settings.negatives == "step" else 1)
+
+class _Training(NamedTuple):
+    """Hold what a training consists of: model, data, loss and what scores the model."""
+
+    settings: TrainSettings
+    accelerator: Accelerator
+    towers: Towers
+    data: Any  # ImageData, or a stream
+    pairs: Pairs | None  # None for a stream
+    batches: Batches
+    objective: Objective
+    monitor: Monitor | None
+
+    @classmethod
+    def prepare(cls, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> _Training:
+        """Open model and data, and refuse what would fail after the first step."""
+        towers = make_towers(settings)
+        check_savable(towers, name=settings.model)
+        refuse_foreign(folder / MODEL)
+        if settings.debias is not None:
+            load_prompts(settings.debias)  # a wrong name shows before the first step
+        data = open_images(settings)
+        pairs = None
+        if isinstance(data, ImageData):
+            pairs = Pairs.of(data, settings)
+            batches = Batches.of(pairs, settings, towers)
+        else:
+            batches = Batches.of(data, settings, towers)
+        groups = None
+        if pairs is not None and pairs.groups is not None:
+            groups = len(pairs.groups.names)
+        objective = Objective(
+            settings,
+            temperature=towers.temperature,
+            bias=towers.bias,
+            items=batches.items,
+            two_views=settings.views == "two",
+            gather=accelerator.num_processes > 1,
+            groups=groups,
         )
+        monitor = Monitor.held_out(settings, data, towers)
+        towers.model.to(accelerator.device)
+        return cls(settings, accelerator, towers, data, pairs, batches, objective, monitor)
+
+    def weights_for_averaging(self) -> dict[str, Tensor]:
+        """Return copies of the weights that learn, where WiSE-FT averages with them at the end."""
+        if self.settings.wise_ft is None:
+            return {}
+        weights = {}
+        for name, parameter in self.towers.model.named_parameters():
+            if parameter.requires_grad:
+                weights[name] = parameter.detach().clone()
+        return weights
+
+    @torch.no_grad()
+    def average_with(self, weights_at_start: Mapping[str, Tensor]) -> None:
+        """Move the weights back towards where they began, if that is asked for (WiSE-FT, Wortsman
+        et al., 2022), and set the temperature that was learnt."""
+        share = self.settings.wise_ft or 1.0
+        parameters = dict(self.towers.model.named_parameters())
+        for name, weight in weights_at_start.items():
+            parameters[name].copy_(torch.lerp(weight, parameters[name], share))
+        self.towers.set_temperature(self.objective.temperature, self.objective.bias)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a checkpoint must share to be resumed."""
+        processes = self.accelerator.num_processes
+        identity = {
+            **self.settings.identity(),
+            "rows": self.batches.items,
+            "content": self.data.fingerprint,
+            "processes": processes,
+        }
+        if self.batches.items is not None:
+            # More processes with smaller batches go on with the same joint batches.
+            identity |= {"processes": 1, "batch_size": self.settings.batch_size * processes}
+        return identity
+
+    def announce(self, steps: int, done: int, progress: Progress) -> None:
+        """Say what will learn from what, and start the trackers."""
+        settings = self.settings
+        if settings.track is not None:
+            config = {name: str(value) for name, value in settings.model_dump().items()}
+            self.accelerator.init_trackers("vldebias", config=config)
+        learning = sum(p.numel() for p in self.towers.model.parameters() if p.requires_grad)
+        size = "a stream of pairs"
+        if self.batches.items is not None:
+            size = f"{self.batches.items:,} images"
+        processes = self.accelerator.num_processes
+        negatives = settings.batch_size * processes
+        if settings.negatives == "step":
+            negatives *= settings.accumulation
         progress.say(
             f"{settings.model}: {learning:,} parameters learn, from {size}; processes: {processes};"
             f" precision {settings.precision}; loss {settings.loss} at temperature"
-            f" {objective.temperature:.3g}, negatives from {negatives:,}"
+            f" {self.objective.temperature:.3g}, negatives from {negatives:,}"
         )
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
-        before = {} if monitor is None else monitor(towers)
-        with progress.bar("training", steps, done=done) as advance:
-            how: Any = {"accelerator": accelerator, "folder": folder, "identity": identity}
-            fit(trainee, batches, settings, monitor=monitor, on_step=watch, **how)
-        accelerator.end_training()  # which parts the processes
-        if not main:
-            return None
-        with torch.no_grad():  # WiSE-FT (Wortsman et al., 2022): back towards where they began
-            for name, parameter in mixed.items():
-                parameter.copy_(torch.lerp(begun[name], parameter, settings.wise_ft or 1.0))
-        towers.set_temperature(objective.temperature, objective.bias)
-        save_model(towers, folder / MODEL, scope=settings.tune, name=settings.model)
+
+    def scores(self, edit: Edit | None = None) -> dict[str, float]:
+        """Return the held-out scores of the model as it is, with an edit where one is given; none
+        without held-out pairs."""
+        if self.monitor is None:
+            return {}
+        return self.monitor(self.towers, edit)
+
+    def write(self, folder: Path, before: dict[str, float], progress: Progress) -> dict[str, Any]:
+        """Write the model and everything that `train_model` promises; return the data of
+        run.json."""
+        settings = self.settings
+        save_model(self.towers, folder / MODEL, scope=settings.tune, name=settings.model)
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
-        after = {} if monitor is None else monitor(towers)
+        after = self.scores()
+        wrong_pairs = None
+        if self.pairs is not None and self.pairs.captions and settings.score_pairs:
+            scores = positive_scores(
+                self.towers, self.pairs, workers=settings.workers, progress=progress
+            )
+            pair_files, wrong_pairs = report_pairs(self.pairs, scores, folder, keep=settings.keep)
+            files |= pair_files
+        debiased: dict[str, float] = {}
+        if settings.debias is not None:
+            debiased = self._write_projection(folder, settings.debias)
+            files["projection"] = PROJECTION
         outcome: dict[str, Any] = {
             "before": before,
             "after": after,
-            "debiased": {},
-            "wrong_pairs": None,
+            "debiased": debiased,
+            "wrong_pairs": wrong_pairs,
+            "processes": {
+                "number": self.accelerator.num_processes,
+                "kind": str(self.accelerator.distributed_type.value),
+            },
+            "settings": settings.model_dump(),
+            "versions": versions(),
+            "files": files,
+            "worse": Monitor.worsened(before, after),
         }
-        if pairs is not None and pairs.captions and settings.score_pairs:
-            scores = positive_scores(towers, pairs, workers=settings.workers, progress=progress)
-            more, outcome["wrong_pairs"] = report_pairs(pairs, scores, folder, keep=settings.keep)
-            files |= more
-        if settings.debias is not None:
-            saved = load_host(str(folder / MODEL))
-            edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
-            for role, edit in edits.items():
-                edit.save_pretrained(folder / PROJECTION / role)
-            files["projection"] = PROJECTION
-            outcome["debiased"] = {} if monitor is None else monitor(towers, edits["joint"])
-        outcome["processes"] = {
-            "number": processes,
-            "kind": str(accelerator.distributed_type.value),
-        }
-        outcome |= {"settings": settings.model_dump(), "versions": versions(), "files": files}
-        outcome["worse"] = Monitor.worsened(before, after)
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
-    return outcome
+        return outcome
+
+    def _write_projection(self, folder: Path, prompt_set: str) -> dict[str, float]:
+        """Fit the projection of a prompt set for the saved model, and return the scores with it."""
+        saved = load_host(str(folder / MODEL))
+        edits = fit_projections(saved.host, prompt_set, tokenizer=saved.tokenizer)
+        for role, edit in edits.items():
+            edit.save_pretrained(folder / PROJECTION / role)
+        return self.scores(edits["joint"])
+
+
+class _StepReport:
+    """Show what a step gave: in the bar, to the trackers, and a line where the model was scored."""
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        accelerator: Accelerator,
+        progress: Progress,
+        advance: Callable[..., None],
+    ) -> None:
+        self.settings = settings
+        self.accelerator = accelerator
+        self.progress = progress
+        self.advance = advance
+
+    def __call__(self, entry: Entry, steps: int) -> None:
+        """Report the entry of one of so many steps."""
+        step = int(entry["step"])
+        loss = f"loss {entry['loss']:.4g}"
+        self.advance(note=loss)
+        if self.settings.track is not None and self.accelerator.is_main_process:
+            values = {name.replace("->", " to "): value for name, value in entry.items()}
+            self.accelerator.log(values, step=step)
+        for name in _SHOWN:
+            score = entry.get(name, math.nan)
+            if math.isfinite(score):
+                self.progress.say(f"step {step + 1} of {steps}: {loss}, score {score:.3f}")
+                break
 
 
 def list_pairs(
@@ -186,11 +295,9 @@ def list_pairs(
 def steps_done(folder: Path) -> tuple[int, int]:
     """Return (steps done, steps in all) of the checkpoint in a folder; (0, -1) without one."""
     state = read_state(folder / STATE)
-    return (
-        (0, -1)
-        if state is None
-        else (int(state["step"]), int(json.loads(state["identity"])["steps"]))
-    )
+    if state is None:
+        return 0, -1
+    return int(state["step"]), int(json.loads(state["identity"])["steps"])
 
 
 def make_towers(settings: TrainSettings) -> Towers:
@@ -200,9 +307,10 @@ def make_towers(settings: TrainSettings) -> Towers:
             "tune 'text': two views of an image are not read by the text tower; tune another part"
         )
     loaded = load_host(settings.model, settings.pretrained)
-    made = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
+    towers = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
     last = {"image": settings.image_blocks, "text": settings.text_blocks}
-    tune(made, settings.tune, last=last, lora_rank=settings.lora_rank, seed=settings.seed)
-    for part in made.text_parts if settings.views == "two" else ():
-        part.requires_grad_(False)
-    return made
+    tune(towers, settings.tune, last=last, lora_rank=settings.lora_rank, seed=settings.seed)
+    if settings.views == "two":
+        for part in towers.text_parts:
+            part.requires_grad_(False)
+    return towers

@@ -27,9 +27,8 @@ def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
     """Return a torch generator on the CPU, of one purpose at one place, as `numpy_generator`."""
-    return torch.Generator().manual_seed(
-        int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0]) % 2**63
-    )
+    seed = int(_seeds(purpose, numbers).generate_state(1, np.uint64)[0])
+    return torch.Generator().manual_seed(seed % 2**63)
 
 
 class Sampler:
@@ -43,13 +42,11 @@ class Sampler:
     def __init__(
         self, items: int, batch_size: int, seed: int = 0, rank: int = 0, world: int = 1
     ) -> None:
-        self.items, self.batch_size, self.seed, self.rank, self.world = (
-            items,
-            batch_size,
-            seed,
-            rank,
-            world,
-        )
+        self.items = items
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rank = rank
+        self.world = world
         self.joint_size = batch_size * world
         if items < self.joint_size:
             raise InvalidInputError(
@@ -74,10 +71,8 @@ class Sampler:
     def _place(self, number: int) -> tuple[NDArray[np.int64], int]:
         """Return the order of the epoch of micro-batch `number`, and where the joint batch begins
         in it."""
-        return (
-            self.order(self.items, self.seed, self.epoch(number)),
-            number % self.per_epoch * self.joint_size,
-        )
+        order = self.order(self.items, self.seed, self.epoch(number))
+        return order, number % self.per_epoch * self.joint_size
 
     def rows(self, number: int) -> NDArray[np.int64]:
         """Return the rows of this process in micro-batch `number`, (batch_size,)."""
@@ -92,16 +87,14 @@ class Sampler:
         at most once in a joint batch, which losses with a state per row rely on.
         """
         order, first = self._place(number)
-        yield from np.delete(order, np.s_[first : first + self.joint_size])[
-            self.rank :: self.world
-        ].tolist()
+        spares = np.delete(order, np.s_[first : first + self.joint_size])
+        yield from spares[self.rank :: self.world].tolist()
 
 
 def turn(count: int, seed: int, epoch: int, image: int) -> int:
     """Return which of its `count` captions an image has in an epoch: each once in `count` epochs,
     from a random one."""
-    return (
-        0
-        if count == 1
-        else (epoch + int(numpy_generator("caption", seed, image).integers(count))) % count
-    )
+    if count == 1:
+        return 0
+    first = int(numpy_generator("caption", seed, image).integers(count))
+    return (epoch + first) % count

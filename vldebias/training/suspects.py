@@ -7,6 +7,7 @@ Source: Figure 5-5 of the thesis. A low score is a reason to look, not a verdict
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,17 +39,20 @@ def positive_scores(
         raise InvalidInputError(
             f"{pairs.name}: expected pairs of an image and a caption to score, got none"
         )
-    scores, skipped = np.full(pairs.items, np.nan, dtype=np.float32), dict[int, str]()
+    scores = np.full(pairs.items, np.nan, dtype=np.float32)
+    skipped = dict[int, str]()
     how: Any = {"batch_size": batch_size, "workers": workers, "skipped": skipped}
     with progress.bar(f"{pairs.name}: positive scores", pairs.items) as advance:
         for rows, images in pixel_batches(range(pairs.items), pairs.read, towers.prepare, **how):
-            own = [pairs.captions[row] for row in rows.tolist()]
-            shown = image_features(towers, images)
-            texts = text_features(towers, list(chain.from_iterable(own))).split(
-                [len(each) for each in own]
-            )
-            cosines = [(text * one).sum(1).min() for one, text in zip(shown, texts, strict=True)]
-            scores[rows.numpy()] = [float(cosine.clamp(-1, 1)) for cosine in cosines]
+            captions = [pairs.captions[row] for row in rows.tolist()]
+            features = image_features(towers, images)
+            text_rows = text_features(towers, list(chain.from_iterable(captions)))
+            texts_of_image = text_rows.split([len(texts) for texts in captions])
+            lowest = []
+            for image, texts in zip(features, texts_of_image, strict=True):
+                cosine = (texts * image).sum(1).min()
+                lowest.append(float(cosine.clamp(-1, 1)))
+            scores[rows.numpy()] = lowest
             advance(len(rows))
     if len(skipped) == pairs.items:
         raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read")
@@ -74,60 +78,73 @@ def report_pairs(
     Returns the files by kind, and with caption noise how well low scores find the wrong pairs, else
     None.
     """
-    wrong, own = pairs.wrong, [" | ".join(texts) for texts in pairs.captions]
+    wrong = pairs.wrong
+    captions = [" | ".join(texts) for texts in pairs.captions]
     ranked = Suspects(scores, pairs.ids, read=pairs.read, path=pairs.path)
-    said = (
-        {}
-        if wrong is None
-        else {row: "yes" if is_wrong else "no" for row, is_wrong in enumerate(wrong.tolist())}
-    )
-    ranked.write(
-        folder / "pairs.csv", {"caption": own.__getitem__, "wrong": lambda row: said.get(row, "")}
-    )
+
+    def wrong_word(row: int) -> str:
+        if wrong is None:
+            return ""  # nobody knows
+        return "yes" if wrong[row] else "no"
+
+    def page_words(row: int) -> tuple[str, str]:
+        mark = "wrong" if wrong_word(row) == "yes" else ""
+        return mark, captions[row]
+
+    ranked.write(folder / "pairs.csv", {"caption": captions.__getitem__, "wrong": wrong_word})
     title = f"{pairs.name}: the most suspicious of {len(ranked.order):,} pairs"
-    ranked.page(
-        folder / "pairs.html",
-        title,
-        lambda row: ("wrong" if said.get(row) == "yes" else "", own[row]),
-    )
+    ranked.page(folder / "pairs.html", title, page_words)
     files = {
         "pairs, most suspicious first": "pairs.csv",
         "page of the most suspicious": "pairs.html",
     }
     if keep is not None:
-        datasets = need("datasets")
-        several, text = any(len(texts) > 1 for texts in pairs.captions), datasets.Value("string")
+        rows = ranked.kept(keep).tolist()
+        files["pairs to keep"] = _write_kept(pairs, scores, rows, folder / "kept.parquet").name
+    if wrong is None:
+        return files, None
+    ranked_scores = scores[ranked.order]
+    ranked_wrong = wrong[ranked.order]
+    share = float(ranked_wrong.mean())
+    if not 0 < share < 1:
+        return files, None
+    area = auroc(ranked_scores, ranked_wrong)._asdict()
+    return files, {"scored": len(ranked_scores), "wrong": share, "auroc": area}
 
-        def record(row: int) -> dict[str, Any]:
-            path, file = pairs.path(row) or None, io.BytesIO()
-            if path is None:  # images that are files are named, not copied
-                pairs.read(row).save(file, "PNG")
-            image = {"bytes": None if path else file.getvalue(), "path": path}
-            caption: Any = list(pairs.captions[row]) if several else pairs.captions[row][0]
-            return {
-                "image": image,
-                "caption": caption,
+
+def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], path: Path) -> Path:
+    """Write some of the pairs to a parquet file that `datasets` and `vldebias train` read."""
+    datasets = need("datasets")
+    has_several = any(len(texts) > 1 for texts in pairs.captions)
+    text = datasets.Value("string")
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "caption": datasets.Sequence(text) if has_several else text,
+            "id": text,
+            "score": datasets.Value("float32"),
+        }
+    )
+    records = []
+    for row in rows:
+        captions = list(pairs.captions[row])
+        records.append(
+            {
+                "image": _image_record(pairs, row),
+                "caption": captions if has_several else captions[0],
                 "id": pairs.ids[row],
                 "score": float(scores[row]),
             }
-
-        kinds = {
-            "image": datasets.Image(),
-            "caption": datasets.Sequence(text) if several else text,
-            "id": text,
-        }
-        features = datasets.Features(kinds | {"score": datasets.Value("float32")})
-        made = datasets.Dataset.from_list(
-            [record(row) for row in ranked.kept(keep).tolist()], features=features
         )
-        files["pairs to keep"] = write_atomically(
-            folder / "kept.parquet", lambda part: made.to_parquet(part)
-        ).name
-    if wrong is None or not 0 < wrong[ranked.order].mean() < 1:
-        return files, None
-    values, bad = scores[ranked.order], wrong[ranked.order]
-    return files, {
-        "scored": len(values),
-        "wrong": float(bad.mean()),
-        "auroc": auroc(values, bad)._asdict(),
-    }
+    table = datasets.Dataset.from_list(records, features=features)
+    return write_atomically(path, lambda partial: table.to_parquet(partial))
+
+
+def _image_record(pairs: Pairs, row: int) -> dict[str, Any]:
+    """Return an image as `datasets` stores it: images that are files are named, not copied."""
+    path = pairs.path(row)
+    if path:
+        return {"bytes": None, "path": path}
+    file = io.BytesIO()
+    pairs.read(row).save(file, "PNG")
+    return {"bytes": file.getvalue(), "path": None}

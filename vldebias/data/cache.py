@@ -109,10 +109,8 @@ def embed_images(
         cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias"
     )
     folder = where / f"{readable}-{digest}"
-    place, origin = (
-        folder if runner is None else folder.absolute(),
-        about | {"shard_size": shard_size},
-    )
+    place = folder if runner is None else folder.absolute()
+    origin = about | {"shard_size": shard_size}
     with progress or Progress() as display:
         run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, runner)
         try:
@@ -179,7 +177,8 @@ class _Run:
     def read(self, index: int) -> Shard | None:
         """Return a shard, its features mapped into memory; None if it is missing or damaged and set
         aside."""
-        path, damage = self.path(index), ""
+        path = self.path(index)
+        damage = ""
         try:
             with safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {})[_ENTRY])
@@ -217,7 +216,9 @@ class _Run:
     def embeddings(self, data: ImageData, progress: Progress) -> Embeddings:
         """Find missing shards in process 0, share the work among all processes, and return
         everything in each."""
-        group, size, title = processes(), self.shard_size, f"{data.name} {data.split}"
+        group = processes()
+        size = self.shard_size
+        title = f"{data.name} {data.split}"
         shards = range(-(-len(data) // size))
         missing = group.share(
             [i for i in shards if self.read(i) is None] if group.rank == 0 else None
@@ -281,7 +282,9 @@ class _Run:
                 return row, why_unreadable(error)
             return row, self.encoder.prepare(image)
 
-        rows, skipped, parts = list[int](), list[list[str]](), list[Tensor]()
+        rows = list[int]()
+        skipped = list[list[str]]()
+        parts = list[Tensor]()
         batch: list[Pixels] = []
         for row, pixels in prefetch(places, load, self.workers, 2 * self.batch_size):
             if isinstance(pixels, str):

@@ -26,7 +26,9 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-_READERS, _AHEAD = 8, 256  # threads that check images, and images that are read at once
+# threads that check images, and images that are read at once
+_READERS = 8
+_AHEAD = 256
 _ENDS = 4096  # bytes that are read at either end of a file
 _FILES_AT_ONCE = 512  # per task of a thread: 200 000 files are opened in seconds, not one by one
 # Absolute (also as Windows writes it), an address, or a step upward anywhere on the way.
@@ -269,7 +271,8 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
             return error.strerror or str(error)
         return ""
 
-    display, bad = Progress() if progress else SILENT, list[tuple[str, str]]()
+    display = Progress() if progress else SILENT
+    bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             bad += [(data.ids[row], why)] if why else []

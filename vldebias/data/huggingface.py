@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -71,74 +71,158 @@ def open_huggingface(
             opened.
         config, revision: configuration and commit (branch, tag) on the hub.
         streaming: read rows as they come, without a copy on the disk.
+
+    Raises:
+        InvalidInputError: no such data set, split or column, or columns that cannot be told apart.
+        MissingPackageError: `datasets` is not installed.
     """
-    datasets, folder, where = need("datasets"), Path(root), f"huggingface: {root}"
-    source, why = source_of(str(root), config, revision), ""
-    try:
-        with offline_reason("." if "data_files" in source else root) as why:
-            loaded = datasets.load_dataset(**source, streaming=streaming)
-    except (
-        OSError,
-        ValueError,
-        need("datasets.exceptions").DatasetsError,
-        tarfile.TarError,
-    ) as error:
-        trouble = f"there is no such file or folder, and {why}" if why else reason(error)
-        raise InvalidInputError(
-            f"{where}: cannot be opened: {trouble}. Expected {LAYOUT}"
-        ) from error
-    opened = dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or "all"): loaded}
-    split = split or (next(iter(opened)) if len(opened) == 1 else "test")
-    order = [there for aliases in _ALIASES.values() for there in aliases if there in opened]
-    parts = dict.fromkeys((*order, *opened)) if split == "all" else _ALIASES.get(split, (split,))
-    found = [opened[there] for there in parts if there in opened]
-    if not found:
-        raise InvalidInputError(
-            f"{where}: expected split {' or '.join((*opened, 'all'))}, got {split!r}"
-        )
-    dataset = (
-        datasets.concatenate_datasets(found) if split == "all" and len(found) > 1 else found[0]
-    )
+    datasets = need("datasets")
+    folder = Path(root)
+    place = f"huggingface: {root}"
+    source = source_of(str(root), config, revision)
+    splits = _load(root, source, streaming)
+    if split is None:
+        split = next(iter(splits)) if len(splits) == 1 else "test"
+    dataset = _dataset_of_split(splits, split, place)
+
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
-    classes = {
-        c: tuple(map(str.strip, f.names))
-        for c, f in features.items()
-        if isinstance(f, datasets.ClassLabel)
-    }
+    classes = {}
+    for column, feature in features.items():
+        if isinstance(feature, datasets.ClassLabel):
+            classes[column] = tuple(name.strip() for name in feature.names)
     if image is None:
-        named = [name for name in _IMAGES if name in features]
-        candidates = named or [
-            name for name, kind in features.items() if isinstance(kind, datasets.Image)
-        ]
-        if len(candidates) != 1 and named[:1] != ["image"]:
-            came = f"images may be in any of {candidates}" if candidates else "no column of images"
-            raise InvalidInputError(
-                f"{where}: {came}; name it with image=... There are {list(features)}"
-            )
-        image = candidates[0]
-    if (caption == "auto" and caption not in features) or (caption is None and _TARS in features):
-        among = [name for name in CAPTIONS if name in features]
-        if caption == "auto" and not among:
-            raise InvalidInputError(
-                f"{where}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=...,"
-                " or make them from a label with label=... and caption_template='a photo of a"
-                f" {{}}.' There are {list(features)}"
-            )
-        caption = among[0] if among else None
-    columns = mapped_columns(labels if labels is not None else tuple(classes))
-    needed = list(dict.fromkeys([image, *filter(None, [caption]), *columns.values()]))
-    if missing := [column for column in needed if column not in features]:
-        raise InvalidInputError(f"{where}: expected columns {missing}; there are {list(features)}")
-    below = Path(images) if images is not None else folder if folder.is_dir() else folder.parent
-    base = None if isinstance(features[image], datasets.Image) else below
+        image = _image_column(features, place)
+    caption = _caption_column(caption, features, place)
+    columns = mapped_columns(tuple(classes) if labels is None else labels)
+    used = [image, *columns.values()]
+    if caption:
+        used.insert(1, caption)
+    _refuse_missing(used, features, place)
+
+    # Paths start from the folder of images, else from the folder or file that is opened; those of
+    # a column of images are found by `datasets`.
+    base = None
+    if not isinstance(features[image], datasets.Image):
+        base = folder if folder.is_dir() else folder.parent
+        if images is not None:
+            base = Path(images)
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
-    dataset = dataset.select_columns(needed).cast_column(image, datasets.Image(decode=False))
-    name = folder.parent.name or "files" if is_pattern(root) else folder.stem
-    about = {"root": str(root), "config": config, "revision": revision}
-    mark = partial(_fingerprint, split, source)
-    rows = ImageStream(image, caption, columns, classes, base, dataset, name, split, about, mark)
-    return rows if streaming else rows.images()
+    dataset = dataset.select_columns(list(dict.fromkeys(used)))
+    dataset = dataset.cast_column(image, datasets.Image(decode=False))
+    stream = ImageStream(
+        image=image,
+        caption=caption,
+        labels=columns,
+        classes=classes,
+        base=base,
+        dataset=dataset,
+        name=folder.parent.name or "files" if is_pattern(root) else folder.stem,
+        split=split,
+        about={"root": str(root), "config": config, "revision": revision},
+        fingerprint=partial(_fingerprint, split, source),
+    )
+    return stream if streaming else stream.images()
+
+
+def _refuse_missing(columns: Iterable[str], features: Mapping[str, Any], place: str) -> None:
+    """Refuse columns that a data set does not have."""
+    missing = [column for column in dict.fromkeys(columns) if column not in features]
+    if missing:
+        raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
+
+
+def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str, Any]:
+    """Return the splits of a data set by name.
+
+    Raises:
+        InvalidInputError: it cannot be opened; the message says why.
+    """
+    datasets = need("datasets")
+    library_errors = (need("datasets.exceptions").DatasetsError, tarfile.TarError)
+    why_offline = ""
+    try:
+        with offline_reason("." if "data_files" in source else root) as why_offline:
+            loaded = datasets.load_dataset(**source, streaming=streaming)
+    except (OSError, ValueError, *library_errors) as error:
+        trouble = reason(error)
+        if why_offline:
+            trouble = f"there is no such file or folder, and {why_offline}"
+        raise InvalidInputError(
+            f"huggingface: {root}: cannot be opened: {trouble}. Expected {LAYOUT}"
+        ) from error
+    if isinstance(loaded, dict):
+        return dict(loaded)
+    return {str(loaded.split or "all"): loaded}
+
+
+def _dataset_of_split(splits: Mapping[str, Any], split: str, place: str) -> Any:
+    """Return one split by any of its names, or all of them joined in the order train, val, test,
+    others.
+
+    Raises:
+        InvalidInputError: there is no such split.
+    """
+    if split == "all":
+        names: list[str] = []
+        for aliases in _ALIASES.values():
+            names += aliases
+        ordered = [name for name in names if name in splits]
+        parts = [splits[name] for name in dict.fromkeys((*ordered, *splits))]
+        if len(parts) > 1:
+            return need("datasets").concatenate_datasets(parts)
+        return parts[0]
+    for name in _ALIASES.get(split, (split,)):
+        if name in splits:
+            return splits[name]
+    raise InvalidInputError(
+        f"{place}: expected split {' or '.join((*splits, 'all'))}, got {split!r}"
+    )
+
+
+def _image_column(features: Mapping[str, Any], place: str) -> str:
+    """Return the column of images, by its name, else by its type.
+
+    Raises:
+        InvalidInputError: none, or several.
+    """
+    candidates = [name for name in _IMAGES if name in features]
+    if candidates[:1] == ["image"]:
+        return "image"
+    if not candidates:
+        kind = need("datasets").Image
+        candidates = [name for name, feature in features.items() if isinstance(feature, kind)]
+    if len(candidates) == 1:
+        return candidates[0]
+    problem = "no column of images"
+    if candidates:
+        problem = f"images may be in any of {candidates}"
+    raise InvalidInputError(
+        f"{place}: {problem}; name it with image=... There are {list(features)}"
+    )
+
+
+def _caption_column(caption: str | None, features: Mapping[str, Any], place: str) -> str | None:
+    """Return the column of captions; with "auto", and of tars, the first that is called as captions
+    are.
+
+    Raises:
+        InvalidInputError: "auto", and no column is called so.
+    """
+    is_auto = caption == "auto" and caption not in features
+    is_tar = caption is None and _TARS in features
+    if not is_auto and not is_tar:
+        return caption
+    for name in CAPTIONS:
+        if name in features:
+            return name
+    if is_tar:
+        return None
+    raise InvalidInputError(
+        f"{place}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=...,"
+        " or make them from a label with label=... and caption_template='a photo of a"
+        f" {{}}.' There are {list(features)}"
+    )
 
 
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
@@ -160,13 +244,11 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
     """Return a fingerprint of the files if they are local; else of their identity on the hub (the
     commit)."""
     builder = need("datasets").load_dataset_builder(**source)
-    parts, there = _ALIASES.get(split, (split,)), builder.config.data_files or {}
-    files = [
-        str(path)
-        for part, names in there.items()
-        if split == "all" or str(part) in parts
-        for path in names
-    ]
+    names = _ALIASES.get(split, (split,))
+    files: list[str] = []
+    for part, paths in (builder.config.data_files or {}).items():
+        if split == "all" or str(part) in names:
+            files += map(str, paths)
     if files and all(Path(path).is_file() for path in files):
         return fingerprint_files([Path(path).name for path in files], files)
     return fingerprint_of([split, *map(str, source.values()), str(builder.hash), *files])
@@ -196,11 +278,11 @@ class ImageStream:
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return column -> names of its labels where they are known beforehand."""
-        return {
-            here: self.classes[there]
-            for here, there in self.labels.items()
-            if there in self.classes
-        }
+        names = {}
+        for label, column in self.labels.items():
+            if column in self.classes:
+                names[label] = self.classes[column]
+        return names
 
     @property
     def shards(self) -> int:
@@ -213,9 +295,11 @@ class ImageStream:
 
         shard: of this part alone, `start` counted within it; others are not opened.
         """
-        dataset, prefix = self.dataset, ""
+        dataset = self.dataset
+        prefix = ""
         if shard is not None and self.shards > 1:
-            dataset, prefix = dataset.shard(num_shards=self.shards, index=shard), f"{shard}-"
+            dataset = dataset.shard(num_shards=self.shards, index=shard)
+            prefix = f"{shard}-"
         for index, row in enumerate(dataset.skip(start), start):
             cell = row[self.image]
             if self.base is not None and cell and cell["path"]:
@@ -225,66 +309,85 @@ class ImageStream:
     def images(self) -> ImageData:
         """Return the images of a map-style data set: labels and captions are read at once, images
         on demand."""
-        images, base, paths = (
-            self.dataset.select_columns([self.image]),
-            self.base or Path(),
-            list[str](),
-        )
-        if self.base is not None:
-            paths = [
-                (cell or {}).get("path") or ""
-                for cell in images.with_format("arrow")[:][self.image].to_pylist()
-            ]
-            refuse_outside(self.name, base, paths)
-        columns = list(dict.fromkeys([*filter(None, [self.caption]), *self.labels.values()]))
-        batches = (
-            self.dataset.select_columns(columns).with_format("arrow").iter(1000) if columns else ()
-        )
-        cells = [row for batch in batches for row in batch.to_pylist()] or [{}] * len(images)
-        rows = [self._record(row, f"{i:08d}", lambda: None) for i, row in enumerate(cells)]
-        labels = {
-            here: Labels.of([row.labels[here] for row in rows], self.names.get(here))
-            for here in self.labels
-        }
-        captions = [row.caption or "" for row in rows] if self.caption else []
-        more = (
-            [row.more_captions or () for row in rows]
-            if any(row.more_captions for row in rows)
-            else []
-        )
-        ids, first = [row.id for row in rows], np.arange(len(rows))
+        images = self.dataset.select_columns([self.image])
+        base = self.base or Path()
+        paths = self._paths_of_images(images)
+        records = self._records_without_images(len(images))
+        labels = {}
+        for label in self.labels:
+            values = [record.labels[label] for record in records]
+            labels[label] = Labels.of(values, self.names.get(label))
+        captions: Sequence[str] = []
+        if self.caption:
+            captions = [record.caption or "" for record in records]
+        more_captions: Sequence[tuple[str, ...]] = []
+        if any(record.more_captions for record in records):
+            more_captions = [record.more_captions or () for record in records]
+        ids = [record.id for record in records]
+
+        # Rows that name one file are captions of one image.
+        rows = np.arange(len(records))
         if captions and paths and all(paths):
-            first, captions, more = one_row_per_image(self.name, paths, captions, more, labels)
+            rows, captions, more_captions = one_row_per_image(
+                self.name, paths, captions, more_captions, labels
+            )
         return ImageData(
             name=self.name,
             split=self.split,
-            ids=tuple(ids[row] for row in first),
-            read=lambda index: self._read(images[int(first[index])][self.image]),
-            labels={here: column[first] for here, column in labels.items()},
+            ids=tuple(ids[row] for row in rows),
+            read=lambda index: self._read(images[int(rows[index])][self.image]),
+            labels={label: column[rows] for label, column in labels.items()},
             # Of the data set, and of the files that its rows name.
             fingerprint=lambda: fingerprint_of(
                 [self.fingerprint, fingerprint_files(paths, [base / path for path in paths]), *ids]
             ),
             captions=tuple(captions),
-            more_captions=tuple(more),
+            more_captions=tuple(more_captions),
             about=self.about,
-            path=lambda index: self._path(images[int(first[index])][self.image]),
+            path=lambda index: self._path(images[int(rows[index])][self.image]),
         )
+
+    def _paths_of_images(self, images: Any) -> list[str]:
+        """Return the path that each row names, "" where it holds the image; none where `datasets`
+        resolves paths. Paths outside of the folder are refused."""
+        if self.base is None:
+            return []
+        paths = []
+        for cell in images.with_format("arrow")[:][self.image].to_pylist():
+            path = cell["path"] if cell else None
+            paths.append(path or "")
+        refuse_outside(self.name, self.base, paths)
+        return paths
+
+    def _records_without_images(self, number: int) -> list[Record]:
+        """Return labels and captions of all rows; read in batches, since a column of texts may be
+        large."""
+        columns = list(dict.fromkeys(self.labels.values()))
+        if self.caption:
+            columns = list(dict.fromkeys([self.caption, *columns]))
+        rows: list[dict[str, Any]] = []
+        if columns:
+            for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
+                rows += batch.to_pylist()
+        if not rows:
+            rows = [{}] * number
+        return [self._record(row, f"{i:08d}", lambda: None) for i, row in enumerate(rows)]
 
     def _record(self, row: Mapping[str, Any], number: str, read: Callable[[], Any]) -> Record:
         """Return the record of a row, whose image `read` reads."""
-        caption, more = None, None
+        caption = None
+        more = None
         if self.caption is not None:
             caption, more = captions_in(row[self.caption], f"{self.name}: column {self.caption!r}")
         labels: dict[str, str | None] = {}
-        for here, there in self.labels.items():
-            value, names = row[there], self.classes.get(there)
-            if names is not None:
+        for label, column in self.labels.items():
+            value = row[column]
+            names = self.classes.get(column)
+            if names is not None:  # codes of classes; a negative one is unknown
                 value = None if value is None or value < 0 else names[value]
-            labels[here] = (
-                Labels.text_of(str(value).lower() if isinstance(value, bool) else value).strip()
-                or None
-            )
+            if isinstance(value, bool):
+                value = str(value).lower()
+            labels[label] = Labels.text_of(value).strip() or None
         return Record(number, read, labels, caption, more)
 
     def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:
@@ -292,7 +395,8 @@ class ImageStream:
         read."""
         if cell is not None and cell["bytes"] is not None:
             return decode(cell["bytes"])
-        if not (path := self._path(cell)):
+        path = self._path(cell)
+        if not path:
             raise OSError("the cell is empty")
         return decode(Path(path))
 

@@ -32,9 +32,8 @@ Index = NDArray[np.int64]
 T = TypeVar("T")
 R = TypeVar("R")
 
-BLOCK = (
-    1 << 10
-)  # rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core
+# Rows that are held at once: 2 MB of 512 float32, which stay in the cache of a core.
+BLOCK = 1 << 10
 PART = 1 << 18  # rows: a larger file is several parts, so that several workers can read it
 # rows: below, a product is summed in another order than in a block, and its last digit may differ
 _FEW = 16
@@ -56,11 +55,9 @@ class RowNumbers(Sequence[str]):
     def __getitem__(self, row: Any) -> Any:
         """Return the name of a row, or those of a slice."""
         numbers = range(self.first, self.first + self.n)[row]
-        return (
-            tuple(f"{self.before}{i}" for i in numbers)
-            if isinstance(row, slice)
-            else f"{self.before}{numbers}"
-        )
+        if isinstance(row, slice):
+            return tuple(f"{self.before}{number}" for number in numbers)
+        return f"{self.before}{numbers}"
 
 
 class Shards:
@@ -80,22 +77,18 @@ class Shards:
     def __init__(
         self, arrays: Sequence[Any], runner: OnRay | None = None, index: Index | None = None
     ) -> None:
-        self.arrays, self.runner, self.index = tuple(arrays), runner, index
-        came = sorted(
-            {
-                f"{np.dtype(one.dtype)} (n, {', '.join(map(str, one.shape[1:]))})"
-                for one in self.arrays
-            }
-        )
-        if len(came) != 1 or self.arrays[0].ndim != 2 or np.dtype(self.arrays[0].dtype).kind != "f":
+        self.arrays = tuple(arrays)
+        self.runner = runner
+        self.index = index
+        kinds = sorted({_kind_of(part) for part in self.arrays})
+        if len(kinds) != 1 or not _holds_floats(self.arrays[0]):
             raise InvalidInputError(
-                f"features in parts: expected floats (n, d) of one width and type, got {came[:5]}"
+                f"features in parts: expected floats (n, d) of one width and type, got {kinds[:5]}"
             )
-        self.starts: Index = np.cumsum([0, *(len(one) for one in self.arrays)], dtype=np.int64)
-        self.shape = (
-            int(self.starts[-1]) if index is None else len(index),
-            int(self.arrays[0].shape[1]),
-        )
+        lengths = [len(part) for part in self.arrays]
+        self.starts: Index = np.cumsum([0, *lengths], dtype=np.int64)
+        rows = int(self.starts[-1]) if index is None else len(index)
+        self.shape = (rows, int(self.arrays[0].shape[1]))
         self.dtype = np.dtype(self.arrays[0].dtype)
 
     @classmethod
@@ -109,7 +102,9 @@ class Shards:
             InvalidInputError: no such file, or shapes that do not fit together; later a file that
                 changed.
         """
-        arrays = [part for path in files_of(paths) for part in FileRows.parts(path.absolute())]
+        arrays: list[FileRows] = []
+        for path in files_of(paths):
+            arrays += FileRows.parts(path.absolute())
         try:
             return cls(arrays)
         except InvalidInputError as error:
@@ -132,15 +127,17 @@ class Shards:
     def map(self, work: Callable[[T], R], parts: Sequence[T]) -> Iterator[R]:
         """Return the results of `work` on each part, in their order, computed here or by the
         runner."""
-        return map(work, parts) if self.runner is None else self.runner.map(work, parts)
+        if self.runner is None:
+            return map(work, parts)
+        return self.runner.map(work, parts)
 
     def digest(self) -> str:
         """Return a SHA-256 over that of every part; it depends on the numbers, their order and the
         cuts."""
-        chosen = [] if self.index is None else [hashlib.sha256(self.index.tobytes()).hexdigest()]
-        return hashlib.sha256(
-            " ".join([*self.map(_digest, self.arrays), *chosen]).encode()
-        ).hexdigest()
+        digests = list(self.map(_digest, self.arrays))
+        if self.index is not None:
+            digests.append(hashlib.sha256(self.index.tobytes()).hexdigest())
+        return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -151,41 +148,54 @@ class Shards:
             index = np.arange(*rows.indices(len(self)))
         else:
             index = np.asarray(rows)
-            index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+            if index.dtype == bool:
+                index = np.flatnonzero(index)
+            index = index.astype(np.int64)
             index = np.where(index < 0, index + len(self), index)
-        if index.ndim != 1 or (len(index) and not 0 <= index.min() <= index.max() < len(self)):
+        is_inside = (index >= 0) & (index < len(self))
+        if index.ndim != 1 or not is_inside.all():
             raise IndexError(f"rows: expected a slice, a mask or indices below {len(self)}")
-        return index if self.index is None else self.index[index]
+        if self.index is None:
+            return index
+        return self.index[index]
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Return the rows at a slice, at indices or under a mask, as stored, read here."""
         if self.index is None and len(self.arrays) == 1 and isinstance(rows, slice):
             return np.asarray(self.arrays[0][rows])
         index = self.numbers(rows)
-        found = np.empty((len(index), self.shape[1]), dtype=self.dtype)
-        for i, local, places in self.cut(index):
-            found[places] = self.arrays[i][local]
-        return found
+        features = np.empty((len(index), self.shape[1]), dtype=self.dtype)
+        for number, local, places in self.cut(index):
+            features[places] = self.arrays[number][local]
+        return features
 
     def cut(self, index: Index) -> list[tuple[int, slice | Index, Index]]:
         """Return the parts that hold some rows: number, which of its rows, and their places in
         `index`."""
-        order, cuts = np.argsort(index, kind="stable"), list[tuple[int, slice | Index, Index]]()
+        order = np.argsort(index, kind="stable")
+        cuts = list[tuple[int, slice | Index, Index]]()
         rising = index[order]
-        for i, (start, stop) in enumerate(
-            itertools.pairwise(np.searchsorted(rising, self.starts).tolist())
-        ):
-            if start < stop:
-                local = rising[start:stop] - self.starts[i]
-                run = (np.diff(local) == 1).all()  # read as a slice, without a copy
-                cuts.append(
-                    (
-                        i,
-                        slice(int(local[0]), int(local[-1]) + 1) if run else local,
-                        order[start:stop],
-                    )
-                )
+        bounds = np.searchsorted(rising, self.starts).tolist()
+        for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            if start == stop:
+                continue
+            numbers = rising[start:stop] - self.starts[number]
+            local: slice | Index = numbers
+            if (np.diff(numbers) == 1).all():  # read as a slice, without a copy
+                local = slice(int(numbers[0]), int(numbers[-1]) + 1)
+            cuts.append((number, local, order[start:stop]))
         return cuts
+
+
+def _kind_of(part: Any) -> str:
+    """Return type and width of a part in words."""
+    width = ", ".join(map(str, part.shape[1:]))
+    return f"{np.dtype(part.dtype)} (n, {width})"
+
+
+def _holds_floats(part: Any) -> bool:
+    """Return whether a part holds floats (n, d)."""
+    return bool(part.ndim == 2 and np.dtype(part.dtype).kind == "f")
 
 
 def _digest(array: Any) -> str:
@@ -225,7 +235,9 @@ class UnitRows:
     def changed(self, change: Callable[[Tensor], Tensor]) -> UnitRows:
         """Return the same rows with a further change of each, applied after earlier ones."""
         before = self.change
-        return replace(self, change=change if before is None else lambda rows: change(before(rows)))
+        if before is None:
+            return replace(self, change=change)
+        return replace(self, change=lambda rows: change(before(rows)))
 
     def __getitem__(self, rows: Any) -> Tensor:
         """Return the unit rows at a slice, at indices or under a mask (numpy or torch), read
@@ -235,11 +247,11 @@ class UnitRows:
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop - start <= BLOCK:
             return self._read(rows)
-        found = torch.empty(stop - start, self.shape[1])
-        for part in found.split(BLOCK):
-            part[:] = self._read(slice(start, start + len(part)))
-            start += len(part)
-        return found
+        unit_rows = torch.empty(stop - start, self.shape[1])
+        for block in unit_rows.split(BLOCK):
+            block[:] = self._read(slice(start, start + len(block)))
+            start += len(block)
+        return unit_rows
 
     def split(self, size: int = BLOCK) -> Iterator[Tensor]:
         """Yield blocks (b, d) of at most `size` rows, in order; a row that is zero or not finite is
@@ -253,10 +265,10 @@ class UnitRows:
         products = {name: torch.empty(len(self), len(rows)) for name, rows in texts.items()}
         parts = self._parts()
         work = partial(_products, {name: rows.float() for name, rows in texts.items()})
-        found = self.features.map(work, [rows for rows, _ in parts])
-        for (_, places), scores in zip(parts, found, strict=True):
-            for name, of in scores.items():
-                products[name][places] = of
+        products_of_parts = self.features.map(work, [rows for rows, _ in parts])
+        for (_, places), products_of_part in zip(parts, products_of_parts, strict=True):
+            for name, scores in products_of_part.items():
+                products[name][places] = scores
         return products
 
     def top(self, queries: Tensor, k: int) -> Rows:
@@ -266,23 +278,24 @@ class UnitRows:
             raise InvalidInputError(
                 f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}"
             )
-        found = self.features.map(partial(_leaders, queries, k), self._parts())
-        return reduce(partial(merged, k=k), found)[1]
+        leaders_of_parts = self.features.map(partial(_leaders, queries, k), self._parts())
+        _, places = reduce(partial(merged, k=k), leaders_of_parts)
+        return places
 
     def _parts(self) -> list[tuple[UnitRows, Index]]:
         """Return the rows of each part, and their places among these."""
-        held, pieces = self.features, []
-        for i, local, places in held.cut(held.numbers(slice(None))):
-            part = held.arrays[i]
-            every = isinstance(local, slice) and local == slice(0, len(part))
-            index = None if every else np.arange(len(part))[local]
-            ids = (
-                self.ids
-                if len(held.arrays) == 1
-                else RowNumbers(len(part), int(held.starts[i]), "row ")
-            )
-            pieces.append((UnitRows(Shards([part], index=index), ids, self.change), places))
-        return pieces
+        shards = self.features
+        parts = []
+        for number, local, places in shards.cut(shards.numbers(slice(None))):
+            array = shards.arrays[number]
+            index = None
+            if not isinstance(local, slice) or local != slice(0, len(array)):
+                index = np.arange(len(array))[local]
+            ids = self.ids
+            if len(shards.arrays) > 1:
+                ids = RowNumbers(len(array), int(shards.starts[number]), "row ")
+            parts.append((UnitRows(Shards([array], index=index), ids, self.change), places))
+        return parts
 
     def _count_unusable(self) -> int:
         """Return how many of all rows are zero or not finite."""
@@ -291,21 +304,24 @@ class UnitRows:
         return sum(_count_rows_without_length(np.asarray(block)) for block in blocks)
 
     def _read(self, rows: slice) -> Tensor:
-        came = self.features[rows]
-        # torch makes float32 of float16 with instructions for that, in a quarter of the time
-        read = torch.from_numpy(
-            np.array(came, dtype=None if came.dtype == np.float16 else np.float32)
-        ).float()
-        lengths = read.norm(dim=1, keepdim=True)
-        bad = ~(torch.isfinite(lengths) & (lengths > 0)).squeeze(1)
-        if bad.any():
-            first = [self.ids[i] for i in self.features.numbers(rows)[bad.numpy()][:5].tolist()]
+        """Return the unit rows of a slice, changed by the change."""
+        stored = self.features[rows]
+        # torch makes float32 of float16 with instructions for that, in a quarter of the time.
+        dtype = None if stored.dtype == np.float16 else np.float32
+        unit_rows = torch.from_numpy(np.array(stored, dtype=dtype)).float()
+        lengths = unit_rows.norm(dim=1, keepdim=True)
+        is_bad = ~(torch.isfinite(lengths) & (lengths > 0)).squeeze(1)
+        if is_bad.any():
+            numbers = self.features.numbers(rows)[is_bad.numpy()][:5]
+            examples = [self.ids[number] for number in numbers.tolist()]
             raise InvalidInputError(
                 f"features: {self._count_unusable()} of {len(self)} rows are zero or not finite,"
-                f" such as {first}"
+                f" such as {examples}"
             )
-        read /= lengths
-        return read if self.change is None else self.change(_filled(read))[: len(read)]
+        unit_rows /= lengths
+        if self.change is None:
+            return unit_rows
+        return self.change(_filled(unit_rows))[: len(unit_rows)]
 
 
 def _count_rows_without_length(rows: NDArray[Any]) -> int:
@@ -318,19 +334,22 @@ def _filled(rows: Tensor, least: int = _FEW) -> Tensor:
     """Repeat the last of rows (n, d) where there are so few that products are summed in an order of
     their own."""
     lacking = least - len(rows)
-    return (
-        rows if lacking <= 0 or not len(rows) else torch.cat([rows, rows[-1:].expand(lacking, -1)])
-    )
+    if lacking <= 0 or not len(rows):
+        return rows
+    return torch.cat([rows, rows[-1:].expand(lacking, -1)])
 
 
 def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
-    """Name -> products (n, k) of the rows of one part, each the same whatever block or part its row
-    is in."""
-    products = {name: torch.empty(len(rows), len(one)) for name, one in texts.items()}
+    """Return name -> products (n, k) of the rows of one part, each the same whatever block or part
+    its row is in."""
+    products = {}
+    for name, text_rows in texts.items():
+        products[name] = torch.empty(len(rows), len(text_rows))
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
-        for name, one in texts.items():
-            found = _filled(block) @ _filled(one, 2).T
-            products[name][start : start + len(block)] = found[: len(block), : len(one)]
+        for name, text_rows in texts.items():
+            scores = _filled(block) @ _filled(text_rows, 2).T
+            kept = scores[: len(block), : len(text_rows)]
+            products[name][start : start + len(block)] = kept
     return products
 
 
@@ -352,13 +371,17 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         raise InvalidInputError(
             f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'"
         )
-    # By texts and numbers in turn: 9 before 10, as well as 009 before 010.
-    files.sort(
-        key=lambda path: [
-            int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)
-        ]
-    )
+    files.sort(key=_texts_and_numbers)
     return [Path(path) for path in files]
+
+
+def _texts_and_numbers(path: str) -> list[str | int]:
+    """Return the texts and numbers of a name in turn, by which 9 comes before 10, as well as 009
+    before 010."""
+    parts: list[str | int] = []
+    for part in re.split(r"(\d+)", path):
+        parts.append(int(part) if part.isdecimal() else part)
+    return parts
 
 
 def is_pattern(path: str | Path) -> bool:
@@ -369,11 +392,9 @@ def is_pattern(path: str | Path) -> bool:
 def digest_of(paths: str | Path) -> str:
     """Return the SHA-256 of a file; of several over those of all, in order."""
     files = files_of(paths)
-    return (
-        digest(files[0])
-        if len(files) == 1
-        else hashlib.sha256(" ".join(map(digest, files)).encode()).hexdigest()
-    )
+    if len(files) == 1:
+        return digest(files[0])
+    return hashlib.sha256(" ".join(map(digest, files)).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

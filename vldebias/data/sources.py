@@ -39,11 +39,9 @@ def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
         raise InvalidInputError(
             f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}"
         )
-    return (
-        np.arange(len(splits))
-        if split == "all"
-        else np.flatnonzero(splits.codes == splits.names.index(split))
-    )
+    if split == "all":
+        return np.arange(len(splits))
+    return np.flatnonzero(splits.codes == splits.names.index(split))
 
 
 def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
@@ -119,11 +117,13 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     ]
     folders = ["img_align_celeba/img_align_celeba", "img_align_celeba"]
     images = _find("celeba", base, folders, ("", "Img"))
-    attributes, partition = _read_celeba(paths[0], 2), _read_celeba(paths[1], 0)
+    attributes = _read_celeba(paths[0], 2)
+    partition = _read_celeba(paths[1], 0)
     files = as_texts(attributes.column(0).combine_chunks(), str(paths[0]))
     splits = _coded(partition, partition.column_names[1], SPLITS, paths[1])
     place = {file: i for i, file in enumerate(partition.column(0).to_pylist())}  # in any order
-    if lost := [file for file in files if file not in place]:
+    lost = [file for file in files if file not in place]
+    if lost:
         raise InvalidInputError(
             f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}"
         )
@@ -149,10 +149,13 @@ def _read_celeba(path: Path, header: int) -> pa.Table:
     """
     if path.suffix == ".csv":
         return read_table(path)
-    lines = [
-        line.split() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
-    ]
-    columns = ["image_id", *(lines[header - 1] if 0 < header <= len(lines) else ["partition"])]
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line.split() for line in text.splitlines()]
+    columns = ["image_id"]
+    if 0 < header <= len(lines):
+        columns += lines[header - 1]
+    else:
+        columns.append("partition")
     rows = [line for line in lines[header:] if line]
     wrong = [" ".join(row)[:60] for row in rows if len(row) != len(columns)]
     if wrong or not rows:
@@ -226,7 +229,8 @@ def open_manifest(
         InvalidInputError: no such column or split, an image twice without captions, a path that
             leads out.
     """
-    table, path = read_table(root), root
+    table = read_table(root)
+    path = root
     if split != "all":
         if split_column is None:
             raise InvalidInputError(
@@ -237,27 +241,44 @@ def open_manifest(
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
     if "" in files:
         raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
-    cells = column_of(table, caption, path).to_pylist() if caption else []
-    said = [captions_in(cell, f"{path}: column {caption!r}") for cell in cells]
-    more = [beside or () for _, beside in said] if any(beside for _, beside in said) else []
+    captions, more_captions = _captions_of(table, caption, path)
     mapped = mapped_columns(labels)
-    columns = {here: _labels(table, there, None, path) for here, there in mapped.items()}
-    rows, captions, more = one_row_per_image(
-        str(path), files, [first for first, _ in said], more, columns
+    columns = {}
+    for name, column in mapped.items():
+        columns[name] = _labels(table, column, None, path)
+    rows, captions, more_captions = one_row_per_image(
+        str(path), files, captions, more_captions, columns
     )
     used = {image, caption, split_column, *mapped.values()}
     unused = [column for column in table.column_names if column not in used]
     return file_images(
         path.stem,
         split,
-        Path(images) if images is not None else path.parent,
+        path.parent if images is None else Path(images),
         [files[row] for row in rows],
-        {here: column[rows] for here, column in columns.items()},
+        {name: column[rows] for name, column in columns.items()},
         captions=tuple(captions),
-        more_captions=tuple(more),
+        more_captions=tuple(more_captions),
         about={"columns not used": unused} if unused else {},
         allow_outside=allow_outside,
     )
+
+
+def _captions_of(
+    table: pa.Table, column: str | None, path: Path
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the caption of each row, and its further ones where a row has some; none without a
+    column."""
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    if column:
+        for cell in column_of(table, column, path).to_pylist():
+            first, further = captions_in(cell, f"{path}: column {column!r}")
+            captions.append(first)
+            more_captions.append(further or ())
+    if not any(more_captions):
+        more_captions = []
+    return captions, more_captions
 
 
 class _Source(NamedTuple):
@@ -331,15 +352,20 @@ def open_data(
             " vldebias.miniature.open_world. A folder of your own is a 'manifest'"
         )
     source = _SOURCES[name]
-    kinds = inspect.signature(source.open).parameters.values()
-    known = [one.name for one in kinds if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    if unknown := sorted(set(options) - set(known)):
+    known = []
+    for parameter in inspect.signature(source.open).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            known.append(parameter.name)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
         raise InvalidInputError(
             f"{name}: unknown options {unknown}; expected"
             f" {', '.join(known) or 'none for this data set'}"
         )
-    place = root if root is None or name == "huggingface" else Path(root).expanduser()
-    if root is None or (isinstance(place, Path) and not place.exists()):
-        came = "got no root" if root is None else f"{root} does not exist"
-        raise InvalidInputError(f"{name}: {came}; expected {source.layout}")
-    return source.open(place, split or source.split, **options)
+    if root is None:
+        raise InvalidInputError(f"{name}: got no root; expected {source.layout}")
+    if name != "huggingface":  # which may be an id
+        root = Path(root).expanduser()
+        if not root.exists():
+            raise InvalidInputError(f"{name}: {root} does not exist; expected {source.layout}")
+    return source.open(root, split or source.split, **options)

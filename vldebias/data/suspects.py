@@ -50,7 +50,10 @@ class Suspects:
         read: Callable[[int], Image.Image] | None = None,
         path: Callable[[int], str] = lambda _: "",
     ) -> None:
-        self.scores, self.ids, self.read, self.path = scores, ids, read, path
+        self.scores = scores
+        self.ids = ids
+        self.read = read
+        self.path = path
         if scores.shape != (len(ids),) or not np.isfinite(scores).any():
             raise InvalidInputError(
                 f"scores: expected ({len(ids)},), some of them finite, got {scores.shape}"

@@ -6,10 +6,11 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = Lazily("pyarrow")
-pd, pc, pj, pq = (
-    Lazily("pandas"),
-    Lazily("pyarrow.compute"),
-    Lazily("pyarrow.json"),
-    Lazily("pyarrow.parquet"),
-)
+pd = Lazily("pandas")
+pc = Lazily("pyarrow.compute")
+pj = Lazily("pyarrow.json")
+pq = Lazily("pyarrow.parquet")
 
 UNKNOWN = -1  # a code, never a value: -1 in a column of numbers is a value as 0 and 1 are
 ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
@@ -39,36 +38,16 @@ Names = Sequence[str] | Mapping[str, str] | None
 # Columns that become labels: their names, or name here -> name in the table.
 ColumnNames = Sequence[str] | Mapping[str, str]
 
-_MOST_NAMES = (
-    1000  # more names than this on more than half of the rows are no labels but ids or captions
-)
+# More names than this on more than half of the rows are no labels but ids or captions.
+_MOST_NAMES = 1000
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # all but tabs and line ends
-_FEW, _RARE = 5, 0.02  # rows of a group, their share of all
-_UNSAID = (
-    "nan",
-    "none",
-    "<na>",
-    "nat",
-    "null",
-    "n/a",
-    "unknown",
-    "unk",
-    "unclear",
-    "undetermined",
-    "not known",
-    "?",
-)
-_MARKS = (
-    "255",
-    "65535",
-    "99",
-    "999",
-    "9999",
-    "-9",
-    "-99",
-    "-100",
-    "-999",
-)  # how tables write unknown beside codes
+# rows of a group, their share of all
+_FEW = 5
+_RARE = 0.02
+# How tables write unknown in words, and beside codes.
+_UNKNOWN_WORDS = {"nan", "none", "<na>", "nat", "null", "n/a", "?"}
+_UNKNOWN_WORDS |= {"unknown", "unk", "unclear", "undetermined", "not known"}
+_UNKNOWN_NUMBERS = ("255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999")
 _NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
 _NO_WORDS = {
     "numbers": re.compile(r"[-+]?\d+([.,]\d+)*"),
@@ -90,17 +69,19 @@ class Labels:
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        codes, names = np.asarray(self.codes), tuple(self.names)
+        codes = np.asarray(self.codes)
+        names = tuple(self.names)
         if codes.ndim != 1 or codes.dtype.kind not in "iub":
             raise InvalidInputError(
                 f"labels: expected integer codes (n,), got {codes.shape} of {codes.dtype}"
             )
         if len(set(names)) != len(names):
             raise InvalidInputError(f"labels: expected different names, got {list(names)}")
-        if outside := np.unique(codes[(codes < UNKNOWN) | (codes >= len(names))])[:8].tolist():
+        is_outside = (codes < UNKNOWN) | (codes >= len(names))
+        if is_outside.any():
             raise InvalidInputError(
                 f"labels: expected codes {UNKNOWN} (unknown) .. {len(names) - 1} for {list(names)},"
-                f" got {outside}"
+                f" got {np.unique(codes[is_outside])[:8].tolist()}"
             )
         object.__setattr__(self, "codes", codes.astype(np.int64))
         object.__setattr__(self, "names", names)
@@ -113,11 +94,14 @@ class Labels:
         occur, sorted.
         """
         texts = [cls.text_of(value) for value in values]
-        known = tuple(names) if names is not None else tuple(sorted(set(texts) - {""}))
-        code = {name: i for i, name in enumerate(known)} | {"": UNKNOWN}
-        if strangers := sorted(set(texts) - set(code)):
-            raise InvalidInputError(f"labels: expected one of {list(known)}, got {strangers[:8]}")
-        return cls(np.array([code[text] for text in texts], dtype=np.int64), known)
+        if names is None:
+            names = sorted(set(texts) - {""})
+        code_of_name = {name: code for code, name in enumerate(names)} | {"": UNKNOWN}
+        strangers = sorted(set(texts) - set(code_of_name))
+        if strangers:
+            raise InvalidInputError(f"labels: expected one of {list(names)}, got {strangers[:8]}")
+        codes = [code_of_name[text] for text in texts]
+        return cls(np.array(codes, dtype=np.int64), tuple(names))
 
     @classmethod
     def of_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
@@ -139,21 +123,9 @@ class Labels:
                 f"labels: expected strings or integers (n,), got {array.shape} of {array.dtype}"
             )
         if array.dtype.kind in "SU":
-            texts = sorted(
-                {
-                    text
-                    for some in np.array_split(array, 1 + len(array) // 65536)
-                    for text in some.tolist()
-                }
-            )
-            different = cls.of(texts, names)
-            return cls(
-                different.codes[np.searchsorted(np.array(texts, array.dtype), array)],
-                different.names,
-            )
-        column = pd.Series(
-            array
-        ).convert_dtypes()  # whole numbers with gaps between them come as floats or objects
+            return cls._of_texts(array, names)
+        # Whole numbers with gaps between them come as floats or objects.
+        column = pd.Series(array).convert_dtypes()
         if column.dtype.kind == "O":
             return cls.of(array.tolist(), names)
         if column.dtype.kind not in "iub":
@@ -169,27 +141,41 @@ class Labels:
         return cls(codes, tuple(map(str, different.tolist())))
 
     @classmethod
+    def _of_texts(cls, array: NDArray[Any], names: Sequence[str] | None) -> Labels:
+        """Return labels of an array of texts (n,), each different text read once."""
+        different_texts: set[Any] = set()
+        for block in np.array_split(array, 1 + len(array) // 65536):
+            different_texts |= set(block.tolist())
+        texts = sorted(different_texts)
+        different = cls.of(texts, names)
+        places = np.searchsorted(np.array(texts, array.dtype), array)
+        return cls(different.codes[places], different.names)
+
+    @classmethod
     def of_column(cls, column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
         """Return labels of a column of a table; empty and missing values, and those in `unknown`,
         are unknown.
 
         Space around a value does not count.
         """
-        found = cls.of([text.strip() for text in as_texts(column, where)]).without(unknown)
+        texts = [text.strip() for text in as_texts(column, where)]
+        labels = cls.of(texts).without(unknown)
         if names is None:
-            if len(found.names) > max(_MOST_NAMES, len(found) // 2):
+            if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(
-                    f"{where}: {len(found.names)} values in {len(found)} rows; expected a label"
+                    f"{where}: {len(labels.names)} values in {len(labels)} rows; expected a label"
                 )
-            return found
-        known = {str(k): str(v) for k, v in mapped_columns(names).items()}
-        if unnamed := sorted(set(found.names) - set(known)):
-            raise InvalidInputError(f"{where}: expected one of {list(known)}, got {unnamed[:8]}")
-        texts = list(dict.fromkeys(known.values()))
-        code = np.array(
-            [texts.index(known[name]) for name in found.names] + [UNKNOWN], dtype=np.int64
-        )
-        return cls(code[found.codes], tuple(texts))
+            return labels
+        name_of_value = {str(value): str(name) for value, name in mapped_columns(names).items()}
+        unnamed = sorted(set(labels.names) - set(name_of_value))
+        if unnamed:
+            raise InvalidInputError(
+                f"{where}: expected one of {list(name_of_value)}, got {unnamed[:8]}"
+            )
+        new_names = list(dict.fromkeys(name_of_value.values()))
+        new_codes = [new_names.index(name_of_value[value]) for value in labels.names]
+        new_codes.append(UNKNOWN)  # which the code -1 reads
+        return cls(np.array(new_codes, dtype=np.int64)[labels.codes], tuple(new_names))
 
     @staticmethod
     def text_of(value: Any) -> str:
@@ -198,8 +184,10 @@ class Labels:
             return ""
         if isinstance(value, (float, np.floating)) and float(value).is_integer():
             value = int(value)
+        if not isinstance(value, bytes):
+            return str(value)
         try:
-            return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+            return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise InvalidInputError(
                 f"expected strings or bytes of UTF-8, got {value[:40]!r}: {error}"
@@ -208,24 +196,24 @@ class Labels:
     def without(self, unknown: Any) -> Labels:
         """Return the same rows with one or several values set to unknown; numbers are compared as
         written."""
-        several = (
-            unknown
-            if isinstance(unknown, Iterable) and not isinstance(unknown, (str, bytes))
-            else [unknown]
-        )
-        marks = set(map(self.text_of, several))
-        kept = tuple(name for name in self.names if name not in marks)
-        code = np.array(
-            [kept.index(name) if name in kept else UNKNOWN for name in self.names] + [UNKNOWN]
-        )
-        return Labels(code[self.codes], kept)
+        is_text = isinstance(unknown, (str, bytes))
+        if is_text or not isinstance(unknown, Iterable):
+            unknown = [unknown]
+        unknown_names = {self.text_of(value) for value in unknown}
+        kept = tuple(name for name in self.names if name not in unknown_names)
+        code_of_name = {name: code for code, name in enumerate(kept)}
+        new_codes = [code_of_name.get(name, UNKNOWN) for name in self.names]
+        new_codes.append(UNKNOWN)  # which the code -1 reads
+        return Labels(np.array(new_codes)[self.codes], kept)
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Labels:
         """Return the labels of some rows: a slice, indices or a mask."""
-        return Labels(self.codes[rows if isinstance(rows, slice) else np.asarray(rows)], self.names)
+        if not isinstance(rows, slice):
+            rows = np.asarray(rows)
+        return Labels(self.codes[rows], self.names)
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -249,16 +237,18 @@ def cross(*labels: Labels) -> Labels:
 
     The code is row-major: for two labels code = first.code * len(second.names) + second.code.
     """
-    if not labels or len({len(one) for one in labels}) > 1:
-        raise InvalidInputError(
-            f"cross: expected labels of one length, got lengths {[len(one) for one in labels]}"
-        )
+    lengths = [len(column) for column in labels]
+    if len(set(lengths)) != 1:
+        raise InvalidInputError(f"cross: expected labels of one length, got lengths {lengths}")
+    return reduce(_crossed, labels)
 
-    def pair(a: Labels, b: Labels) -> Labels:
-        codes = np.where(a.known & b.known, a.codes * len(b.names) + b.codes, UNKNOWN)
-        return Labels(codes, tuple(f"{x}/{y}" for x in a.names for y in b.names))
 
-    return reduce(pair, labels)
+def _crossed(first: Labels, second: Labels) -> Labels:
+    """Return the intersections of two columns of labels."""
+    codes = first.codes * len(second.names) + second.codes
+    known = first.known & second.known
+    names = tuple("/".join(pair) for pair in product(first.names, second.names))
+    return Labels(np.where(known, codes, UNKNOWN), names)
 
 
 _ALIKE = 0.8  # of difflib: a letter of five may differ
@@ -272,49 +262,71 @@ def odd_values(labels: Labels) -> list[str]:
     Values that differ by case or blanks alone, marks of an empty cell, groups of fewer than five
     rows and 2 % of all, and values of few rows that are spelt almost as one of many.
     """
-    rows, alike = {name: n for name, n in labels.counts.items() if n}, defaultdict(list)
-    for name in rows:
-        alike[" ".join(name.split()).casefold()].append(name)
-    problems = [
-        f"{' and '.join(map(repr, names))} differ by case or blanks alone; write them alike (in"
-        f" `vldebias eval shares` --same {names[0]}={names[1]})"
-        for names in alike.values()
-        if len(names) > 1
-    ]
-    numbers = (
-        (*_MARKS, "-1") if "0" in rows else _MARKS
-    )  # codes of pandas; -1 and 1 alone are values
-    codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in numbers for name in rows)
-    unsaid = set(_UNSAID) - (
-        {"none"} if "none" in rows else set()
-    )  # "none" beside "glasses" is a value, None is not
-    marks = [name for name in rows if name.casefold() in unsaid or (codes and name in numbers)]
-    if 0 < len(marks) < len(rows):
-        named = " and for ".join(map(repr, marks))
+    rows = {name: number for name, number in labels.counts.items() if number}
+    total = sum(rows.values())
+    problems = _alike_but_for_case(rows)
+    unknown_names = _names_of_unknown(rows)
+    if 0 < len(unknown_names) < len(rows):
+        first = unknown_names[0]
+        names = " and for ".join(map(repr, unknown_names))
         problems.append(
-            f"a group of its own for {named}; say unknown={marks[0]!r} (--unknown {marks[0]})"
+            f"a group of its own for {names}; say unknown={first!r} (--unknown {first})"
         )
-    rare = [
-        n
-        for n in rows
-        if n not in marks and rows[n] < _FEW and rows[n] <= _RARE * sum(rows.values())
-    ]
+    rare = []
+    for name, number in rows.items():
+        if name not in unknown_names and number < _FEW and number <= _RARE * total:
+            rare.append(name)
     if rare:
-        shown = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5]) + (
-            " ..." if len(rare) > 5 else ""
-        )
+        examples = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
+        if len(rare) > 5:
+            examples += " ..."
         problems.append(
-            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {shown}; correct the"
-            " value, leave these rows out, or add images; row numbers and scores cannot be groups"
+            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
+            " the value, leave these rows out, or add images; row numbers and scores cannot be"
+            " groups"
         )
-    known = {*marks, *rare}
-    for name, other in misspelt(rows):
-        if name not in known:
+    for name, frequent_name in misspelt(rows):
+        if name not in unknown_names and name not in rare:
             problems.append(
-                f"{name!r} ({rows[name]} of {sum(rows.values())} rows) is spelt almost as"
-                f" {other!r}; if it is the same, write them alike (--same {name}={other})"
+                f"{name!r} ({rows[name]} of {total} rows) is spelt almost as {frequent_name!r}; if"
+                f" it is the same, write them alike (--same {name}={frequent_name})"
             )
     return problems
+
+
+def _alike_but_for_case(names: Iterable[str]) -> list[str]:
+    """Return a remedy for names that differ by case or blanks alone."""
+    alike = defaultdict(list)
+    for name in names:
+        alike[" ".join(name.split()).casefold()].append(name)
+    problems = []
+    for spellings in alike.values():
+        if len(spellings) > 1:
+            listed = " and ".join(map(repr, spellings))
+            problems.append(
+                f"{listed} differ by case or blanks alone; write them alike (in `vldebias eval"
+                f" shares` --same {spellings[0]}={spellings[1]})"
+            )
+    return problems
+
+
+def _names_of_unknown(names: Collection[str]) -> list[str]:
+    """Return the names that stand for an empty cell: words, and marks beside codes.
+
+    -1 is a mark beside 0 (codes of pandas); -1 and 1 alone are values. "none" beside "glasses" is a
+    value, "None" is not.
+    """
+    marks = set(_UNKNOWN_NUMBERS)
+    if "0" in names:
+        marks.add("-1")
+    words = set(_UNKNOWN_WORDS)
+    if "none" in names:
+        words.remove("none")
+    # Numbers are marks only where all names are codes, from 0 to 50.
+    are_codes = all(re.fullmatch(r"[0-4]?\d|50", name) or name in marks for name in names)
+    if not are_codes:
+        marks = set()
+    return [name for name in names if name.casefold() in words or name in marks]
 
 
 def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -323,14 +335,16 @@ def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     A value that is part of the other, as "male" of "female", is a word of its own, and so is one
     that differs by its case alone, which is another slip.
     """
-    found = []
+    pairs = []
     for name, number in counts.items():
-        frequent = [other for other, rows in counts.items() if rows >= _MANY_TIMES * number]
-        for other in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
-            is_part = name in other and len(other) - len(name) > 1
-            if number < _FEW and not is_part and name.casefold() != other.casefold():
-                found.append((name, other))
-    return found
+        if number >= _FEW:
+            continue
+        frequent = [word for word, rows in counts.items() if rows >= _MANY_TIMES * number]
+        for word in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
+            is_part = name in word and len(word) - len(name) > 1
+            if not is_part and name.casefold() != word.casefold():
+                pairs.append((name, word))
+    return pairs
 
 
 def read_table(path: Path) -> pa.Table:
@@ -351,25 +365,39 @@ def read_table(path: Path) -> pa.Table:
         )
     try:
         if ending == ".parquet":
-            table = pq.read_table(path, page_checksum_verification=True)
-            if table.num_rows != (
-                told := pq.read_metadata(path).num_rows
-            ):  # the footer has no checksum
-                raise pa.ArrowInvalid(
-                    f"it says that it has {told} rows, and {table.num_rows} are there"
-                )
-        elif ending in (".csv", ".tsv"):
-            header, *rows = _read_csv(path, "," if ending == ".csv" else "\t")
-            columns = zip(*rows, strict=True) if rows else [()] * len(header)
-            table = pa.table(
-                [pa.array(map(unshielded, column), pa.string()) for column in columns], names=header
-            )
+            table = _read_parquet(path)
+        elif ending == ".csv":
+            table = _table_of_texts(_read_csv(path, ","))
+        elif ending == ".tsv":
+            table = _table_of_texts(_read_csv(path, "\t"))
         else:
             table = _read_json(path)
         table.validate(full=True)  # such as texts that are no UTF-8
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    """Return a parquet table whose pages have their checksums; the footer has none, so its number
+    of rows is compared."""
+    table = pq.read_table(path, page_checksum_verification=True)
+    expected = pq.read_metadata(path).num_rows
+    if table.num_rows != expected:
+        raise pa.ArrowInvalid(
+            f"it says that it has {expected} rows, and {table.num_rows} are there"
+        )
+    return table
+
+
+def _table_of_texts(rows: list[list[str]]) -> pa.Table:
+    """Return a table of texts from rows, of which the first names the columns."""
+    header = rows[0]
+    columns = []
+    for place in range(len(header)):
+        texts = [unshielded(row[place]) for row in rows[1:]]
+        columns.append(pa.array(texts, pa.string()))
+    return pa.table(columns, names=header)
 
 
 def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
@@ -380,7 +408,8 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
     of another number of cells, are refused, and cells with line breaks are warned of.
     """
     content = path.read_bytes()
-    if control := _CONTROL.search(content):
+    control = _CONTROL.search(content)
+    if control:
         line = content.count(b"\n", 0, control.start()) + 1
         raise InvalidInputError(
             f"{path}: line {line}: got the control character {control.group()!r}; expected a text"
@@ -388,15 +417,19 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
         )
     lines = io.StringIO(content.decode("utf-8-sig"), newline="")
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    rows, broken, start = list[list[str]](), list[int](), 1
+    rows = list[list[str]]()
+    broken = list[int]()
+    start = 1
     try:
         for row in reader:
             if row and rows and len(row) != len(rows[0]):
                 raise csv.Error(
                     f"expected {len(rows[0])} columns as in the first line, got {len(row)}"
                 )
-            rows += [row] if row else []
-            broken += [start] if reader.line_num > start else []
+            if row:
+                rows.append(row)
+            if reader.line_num > start:
+                broken.append(start)
             start = reader.line_num + 1
     except csv.Error as error:
         raise InvalidInputError(
@@ -418,23 +451,29 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
 
 
 def _read_json(path: Path) -> pa.Table:
-    with path.open(
-        "rb"
-    ) as file:  # a line that is no object can end the process: pyarrow runs into a null pointer
+    """Return the table of a file with an object a line.
+
+    A line that is no object is refused first: pyarrow can end the process there.
+    """
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"", b"{"):
-                shown = line.strip()[:40].decode(errors="replace")
+            first = line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+            if first not in (b"", b"{"):
+                start = line.strip()[:40].decode(errors="replace")
                 raise InvalidInputError(
                     f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
-                    f" {shown}"
+                    f" {start}"
                 )
     return pj.read_json(path).flatten()
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
     """Return the columns that become labels, as {name here: name in the table}."""
-    listed = [labels] if isinstance(labels, str) else labels
-    return dict(listed) if isinstance(listed, Mapping) else {column: column for column in listed}
+    if isinstance(labels, str):
+        return {labels: labels}
+    if isinstance(labels, Mapping):
+        return dict(labels)
+    return {column: column for column in labels}
 
 
 def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
@@ -468,17 +507,19 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
 def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
     """Return the caption of a cell, "" if it has none, and the further captions of a list, without
     blank ones."""
-    texts = cell if isinstance(cell, list) else []
-    if isinstance(cell, Mapping) or not all(
-        text is None or isinstance(text, str) for text in texts
-    ):
+    if cell is None:
+        return "", None
+    if not isinstance(cell, (list, Mapping)):
+        return str(cell), None
+    are_texts = isinstance(cell, list) and all(isinstance(text, str | None) for text in cell)
+    if not are_texts:
         raise InvalidInputError(
             f"{where}: expected a text or a list of texts in every row, got {str(cell)[:60]}"
         )
-    if not isinstance(cell, list):
-        return "" if cell is None else str(cell), None
-    first, *more = [text for text in texts if text and text.strip()] or [""]
-    return first, tuple(more)
+    texts = [text for text in cell if text and text.strip()]
+    if not texts:
+        return "", ()
+    return texts[0], tuple(texts[1:])
 
 
 def one_row_per_image(
@@ -494,38 +535,38 @@ def one_row_per_image(
     names: (n,) of the images. captions: n texts, or none; more: the further captions of each row,
     or none.
     """
-    rows = defaultdict[str, list[int]](list)
+    rows_of_image = defaultdict[str, list[int]](list)
     for row, name in enumerate(names):
-        rows[name].append(row)
-    if len(rows) == len(names):
+        rows_of_image[name].append(row)
+    if len(rows_of_image) == len(names):
         return np.arange(len(names)), list(captions), list(more)
     if not captions:
-        repeated = next(name for name, own in rows.items() if len(own) > 1)
+        repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
         raise InvalidInputError(
-            f"{where}: {len(names) - len(rows)} rows name an image that is there more than once,"
-            f" such as {repeated!r}; leave them out, or name their column of captions"
+            f"{where}: {len(names) - len(rows_of_image)} rows name an image that is there more than"
+            f" once, such as {repeated!r}; leave them out, or name their column of captions"
             " (caption=...): they become one row with several captions"
         )
     for column, values in labels.items():
-        apart = next(
-            (name for name, own in rows.items() if len(set(values.codes[own].tolist())) > 1), None
-        )
-        if apart is not None:
-            raise InvalidInputError(
-                f"{where}: column {column!r}: the rows of image {apart!r} have different values;"
-                " expected one per image"
-            )
-    every = []
-    for own in rows.values():
-        texts = [
-            text
-            for row in own
-            for text in (captions[row], *(more[row] if more else ()))
-            if says_something(text)
-        ]
-        every.append(texts or [""])
-    first = np.array([own[0] for own in rows.values()])
-    return first, [texts[0] for texts in every], [tuple(texts[1:]) for texts in every]
+        for name, rows in rows_of_image.items():
+            if len(set(values.codes[rows].tolist())) > 1:
+                raise InvalidInputError(
+                    f"{where}: column {column!r}: the rows of image {name!r} have different values;"
+                    " expected one per image"
+                )
+    first_captions = []
+    further_captions = []
+    for rows in rows_of_image.values():
+        texts: list[str] = []
+        for row in rows:
+            texts.append(captions[row])
+            if more:
+                texts += more[row]
+        texts = [text for text in texts if says_something(text)] or [""]
+        first_captions.append(texts[0])
+        further_captions.append(tuple(texts[1:]))
+    first_rows = np.array([rows[0] for rows in rows_of_image.values()])
+    return first_rows, first_captions, further_captions
 
 
 def says_something(caption: str) -> bool:
@@ -546,11 +587,11 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
     for kind, pattern in _NO_WORDS.items():
         strange = [text for text in captions if pattern.fullmatch(text.strip())]
         share = len(strange) / max(1, len(captions))
-        told = (
+        finding = (
             f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"
             f" {strange[:1]}"
         )
         if share > _MOST_NO_WORDS:
-            raise InvalidInputError(f"{told}; expected words. {remedy}")
+            raise InvalidInputError(f"{finding}; expected words. {remedy}")
         if strange:
-            warn(f"{told}; they are learned as they are. {remedy}")
+            warn(f"{finding}; they are learned as they are. {remedy}")

@@ -1,0 +1,47 @@
+"""Check what a wheel holds: `python .ci/check_wheel.py dist/vldebias-*.whl`."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+MOST_MB = 30  # shipped weights and pictures stay below it
+EXPECTED = (
+    "vldebias/py.typed",
+    "vldebias/prompts/balance_words.txt",
+    "vldebias/miniature/configs.json",
+    "vldebias/miniature/weights/",
+    "vldebias/measure/templates/",
+    "vldebias/_resources/prompts/gender.yaml",
+    "vldebias/_resources/suites/quickstart.yaml",
+    "vldebias/cli/apps/demo/",
+    "vldebias/cli/apps/label/",
+    "vldebias/cli/apps/images_api/",
+)
+"""Files, or folders with a slash, without which an installed command fails."""
+UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias/cli/apps/comfyui/")
+"""What stays in the repository: the node package of ComfyUI is published by itself."""
+
+
+def problems(wheel: Path) -> list[str]:
+    """Return what is missing in a wheel, what should not be in it, and whether it is too large."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    missing = [
+        path for path in EXPECTED if not any(name.startswith(path) for name in names)
+    ]
+    found = [f"missing: {path}" for path in missing]
+    unwanted = [name for name in names if name.startswith(UNWANTED) or "__pycache__" in name]
+    found += [f"does not belong there: {name}" for name in unwanted]
+    megabytes = wheel.stat().st_size / 1e6
+    if megabytes > MOST_MB:
+        found.append(f"too large: {megabytes:.0f} MB, at most {MOST_MB}")
+    return found
+
+
+if __name__ == "__main__":
+    (wheel,) = map(Path, sys.argv[1:])
+    messages = problems(wheel)
+    print("\n".join(messages) or f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, as it should")
+    sys.exit(bool(messages))

@@ -1,0 +1,77 @@
+"""The package is installed beside ComfyUI and Forge Neo, and moves no version that they pin.
+
+Their pins are data with a date (tests/neighbours/). Here every bound of ours is compared with
+theirs; `.ci/environments oldhosts` asks a resolver, with the index.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# The demo brings a Gradio that needs huggingface_hub 1; both neighbours have pages of their own.
+BESIDE_OTHERS = ("torch", "clip", "diffusers", "eval", "train", "serve", "lora")
+NEIGHBOURS = sorted((ROOT / "tests/neighbours").glob("*.txt"))
+
+
+def requirements_of(lines: list[str]) -> list[Requirement]:
+    """The requirements on lines of a file or a table, without comments and extras of our own."""
+    written = [line.partition("#")[0].strip() for line in lines]
+    found = [Requirement(line) for line in written if line]
+    return [requirement for requirement in found if requirement.name != "vldebias"]
+
+
+def ours() -> list[Requirement]:
+    extras = [line for name in BESIDE_OTHERS for line in PROJECT["optional-dependencies"][name]]
+    return requirements_of([*PROJECT["dependencies"], *extras])
+
+
+def lowest(requirement: Requirement) -> str:
+    """The version that a pin names, or the lowest that a bound allows."""
+    (specifier,) = requirement.specifier
+    return specifier.version
+
+
+@pytest.mark.parametrize("file", NEIGHBOURS, ids=lambda file: file.stem)
+def test_the_file_says_what_it_is_and_when_it_was_read(file: Path) -> None:
+    head = file.read_text().splitlines()[0]
+    assert re.search(r"commit [0-9a-f]{12}, read on \d{4}-\d\d-\d\d", head)
+
+
+@pytest.mark.parametrize("extra", ["", *BESIDE_OTHERS])
+def test_no_bound_of_ours_is_an_upper_one(extra: str) -> None:
+    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    for requirement in requirements_of(lines):
+        assert [specifier.operator for specifier in requirement.specifier] == [">="], requirement
+
+
+def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
+    lines = (ROOT / "tests/neighbours/forge-neo.txt").read_text().splitlines()
+    pins = {canonicalize_name(pin.name): lowest(pin) for pin in requirements_of(lines)}
+    compared = [one for one in ours() if canonicalize_name(one.name) in pins]
+    assert {one.name for one in compared} >= {"pydantic", "rich", "huggingface_hub", "transformers"}
+    for requirement in compared:
+        pin = pins[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(pin), f"{requirement} beside {pin}"
+
+
+@pytest.mark.parametrize("pins", [ROOT / "tests/neighbours/comfyui.txt", ROOT / ".ci/oldhosts.txt"])
+def test_comfyui_with_transformers_4_stays_as_it_is(pins: Path) -> None:
+    """What is there with transformers 4 is within its bounds and within ours."""
+    bounds = {
+        canonicalize_name(one.name): one for one in requirements_of(pins.read_text().splitlines())
+    }
+    installed = {
+        canonicalize_name(one.name): lowest(one)
+        for one in requirements_of((ROOT / ".ci/oldhosts.txt").read_text().splitlines())
+    }
+    for requirement in ours():
+        name = canonicalize_name(requirement.name)
+        if name in installed:
+            assert requirement.specifier.contains(installed[name]), requirement
+            assert name not in bounds or bounds[name].specifier.contains(installed[name])

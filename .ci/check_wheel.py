@@ -17,7 +17,9 @@ EXPECTED = (
     "vldebias/_resources/suites/quickstart.yaml",
     "vldebias/cli/apps/demo/",
     "vldebias/cli/apps/label/",
-    "vldebias/cli/apps/images_api/",
+    "vldebias/cli/apps/serving.py",
+    "vldebias/cli/apps/abandoned.py",
+    "vldebias/serving/images_api/",
 )
 """Files, or folders with a slash, without which an installed command fails."""
 UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias/cli/apps/comfyui/")

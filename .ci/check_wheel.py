@@ -30,9 +30,7 @@ def problems(wheel: Path) -> list[str]:
     """Return what is missing in a wheel, what should not be in it, and whether it is too large."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    missing = [
-        path for path in EXPECTED if not any(name.startswith(path) for name in names)
-    ]
+    missing = [path for path in EXPECTED if not any(name.startswith(path) for name in names)]
     found = [f"missing: {path}" for path in missing]
     unwanted = [name for name in names if name.startswith(UNWANTED) or "__pycache__" in name]
     found += [f"does not belong there: {name}" for name in unwanted]

@@ -63,12 +63,10 @@ class Contrast:
             raise InvalidInputError(
                 f"chunk_size: expected a positive number of rows or None, got {chunk_size}"
             )
-        self.reduction, self.chunk_size, self.gather, self.within_view = (
-            reduction,
-            chunk_size,
-            gather,
-            within_view,
-        )
+        self.reduction = reduction
+        self.chunk_size = chunk_size
+        self.gather = gather
+        self.within_view = within_view
         image, text = matched(image_features, text_features)
         self._device = image.device.type
         with self.precise():
@@ -128,19 +126,23 @@ class Contrast:
     def _of_both(self, scales: tuple[float, ...], margin: Tensor | None) -> Tensor:
         """Return the sums (T, 2, n) of images over texts and of texts over images, from one
         matrix."""
-        a, b = self.anchors[0], self.joint[1]
+        a = self.anchors[0]
+        b = self.joint[1]
         if (
             margin is not None
         ):  # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum
-            a, b = _extended(a, 1.0, -margin[1]), _extended(b, -margin[0], 1.0)
+            a = _extended(a, 1.0, -margin[1])
+            b = _extended(b, -margin[0], 1.0)
         sums = torch.stack(matrix_sums(scales, a, b, chunk_size=self.chunk_size), dim=1)
         return sums if margin is None else sums + margin.flip(0)
 
     def _of_rows(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
         """Return the sums (T, n) of the anchors k over the joint rows j: 0 images, 1 texts."""
-        a, b = self.anchors[k], self.joint[j]
+        a = self.anchors[k]
+        b = self.joint[j]
         if margin is not None:
-            a, b = _extended(a, 1.0), _extended(b, -margin[k])
+            a = _extended(a, 1.0)
+            b = _extended(b, -margin[k])
         return matrix_sums(
             scales, a, b, pair=self.rows.start, chunk_size=self.chunk_size, both=False
         )[0]
@@ -154,11 +156,13 @@ class Contrast:
         they are.
         """
         with self.precise():
-            n, once = len(self.positive), self.chunk_size is None and self.whole
+            n = len(self.positive)
+            once = self.chunk_size is None and self.whole
             shared = _Scores.apply(self.anchors[0], self.joint[1], 0) if once else None
 
             def one(k: int, block: slice) -> Tensor:
-                anchors, pair = self.anchors[k][block], self.rows.start + block.start
+                anchors = self.anchors[k][block]
+                pair = self.rows.start + block.start
                 across = (
                     _Scores.apply(anchors, self.joint[1 - k], pair)
                     if shared is None
@@ -214,7 +218,8 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, pair: int) -> Tensor:
         ctx.save_for_backward(a, b)
-        ctx.pair, s = pair, a @ b.T
+        ctx.pair = pair
+        s = a @ b.T
         s.diagonal(pair).fill_(-torch.inf)
         return s
 
@@ -244,7 +249,8 @@ class Temperature(nn.Module):
             raise InvalidInputError(
                 f"temperature: expected at least the minimum {minimum}, got {temperature}"
             )
-        self.fixed, self.minimum = temperature, minimum
+        self.fixed = temperature
+        self.minimum = minimum
         self.log_temperature = (
             nn.Parameter(torch.tensor(math.log(temperature))) if learnable else None
         )
@@ -294,7 +300,8 @@ class ContrastiveLoss(nn.Module):
         """Make the module of a function; labels: it also takes a label of each row; defaults:
         others than its own."""
         super().__init_subclass__()
-        cls.function, cls.labels = staticmethod(function), labels
+        cls.function = staticmethod(function)
+        cls.labels = labels
         cls.keywords = (*_keywords(function), *_SHARED)
         cls.defaults = {**_TEMPERATURE, **_keywords(function), **_SHARED, **defaults}
 

@@ -78,14 +78,14 @@ class GlobalContrastiveLoss(nn.Module):
         check_interval("dataset_size", dataset_size, "[2, inf)")
         check_interval("gamma", gamma, "(0, 1]")
         check_temperature(temperature)
-        self.dataset_size, self.temperature, self.gamma = dataset_size, temperature, gamma
+        self.dataset_size = dataset_size
+        self.temperature = temperature
+        self.gamma = gamma
         self.popularity_lr = popularity_lr
-        self.reduction, self.chunk_size, self.gather, self.within_view = (
-            reduction,
-            chunk_size,
-            gather,
-            within_view,
-        )
+        self.reduction = reduction
+        self.chunk_size = chunk_size
+        self.gather = gather
+        self.within_view = within_view
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
@@ -110,7 +110,8 @@ class GlobalContrastiveLoss(nn.Module):
         )
         check_labels("index", index, len(batch.positive))
         items = gather_rows(index) if batch.gather else index
-        low, high = int(items.min()), int(items.max())
+        low = int(items.min())
+        high = int(items.max())
         if low < 0 or high >= self.dataset_size:
             raise InvalidInputError(
                 f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"

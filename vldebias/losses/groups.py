@@ -38,7 +38,8 @@ class GroupWeights(nn.Module):
         super().__init__()
         check_interval("groups", groups, "[2, inf)")
         check_interval("step", step, "(0, inf)")
-        self.step, self.gather = step, gather
+        self.step = step
+        self.gather = gather
         self.register_buffer("log_weights", torch.full((groups,), 1 / groups).log())
 
     def forward(self, losses: Tensor, groups: Tensor) -> Tensor:

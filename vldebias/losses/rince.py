@@ -40,7 +40,8 @@ def _largest_exponent(dtype: torch.dtype, temperature: Tensor) -> Tensor:
 def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: Tensor) -> Tensor:
     """Return (e^{q high} - e^{q low}) / q * e^{-shift}, without overflow or cancellation."""
     up = high >= low
-    top, gap = torch.where(up, high, low), torch.where(up, low - high, high - low)
+    top = torch.where(up, high, low)
+    gap = torch.where(up, low - high, high - low)
     return torch.where(up, -1.0, 1.0) * torch.exp(q * top - shift) * torch.expm1(q * gap) / q
 
 
@@ -48,7 +49,8 @@ def _warn(image_features: Tensor, text_features: Tensor, q: float, temperature: 
     """Warn on the CPU, where reading waits for nothing, of a lost gradient and of features that are
     not of norm 1."""
     if temperature.device.type == "cpu":
-        steepness, dtype = q / float(temperature), image_features.dtype
+        steepness = q / float(temperature)
+        dtype = image_features.dtype
         most = float(_largest_exponent(dtype, temperature)) + _SMALLEST_EXPONENT[dtype]
         if steepness > most:
             warn(

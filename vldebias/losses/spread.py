@@ -48,7 +48,8 @@ def spread(
     columns = torch.cat([every, every]) if within_view else every
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        positive, classmate = batch.positive[rows], labels[rows, None] == columns
+        positive = batch.positive[rows]
+        classmate = labels[rows, None] == columns
         others = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
         counted = classmate & (s > -torch.inf)
         # the replaced score keeps the infinite ones out of the gradient

@@ -101,7 +101,8 @@ class _MatrixSums(torch.autograd.Function):
         scales, pair, size, dims = ctx.settings
         a, b, kept, *sums = ctx.saved_tensors
         with torch.autocast(a.device.type, enabled=False):
-            to_a, to_b = torch.empty_like(a), torch.zeros_like(b)
+            to_a = torch.empty_like(a)
+            to_b = torch.zeros_like(b)
             room = [a.new_empty(min(size, len(a)), len(b)) for _ in range(3 if kept is None else 2)]
             for block in row_blocks(len(a), size):
                 s = _scores_into(room[2], a, b, pair, block) if kept is None else kept[block]

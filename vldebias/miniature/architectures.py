@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     import open_clip
     from transformers import CLIPTextConfig
 
-HEAD_WIDTH, LAYERS, MLP_RATIO, PATCH_SIZE = (
-    32,
-    3,
-    4.0,
-    8,
-)  # of both towers; the patches are the vision tower's
+# of both towers; the patches are the vision tower's
+HEAD_WIDTH = 32
+LAYERS = 3
+MLP_RATIO = 4.0
+PATCH_SIZE = 8
 IMAGE_MEAN = IMAGE_STD = (0.5, 0.5, 0.5)  # pixels in [0, 1] are mapped to [-1, 1]
 CONFIGS = json.loads(
     (Path(__file__).parent / "configs.json").read_text()

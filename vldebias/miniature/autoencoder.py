@@ -34,7 +34,8 @@ class PatchAutoencoder(AutoencoderKL):
         sample_size: int,
         scaling_factor: float = 1.0,
     ) -> None:
-        own, inner = dict(self.config), block_out_channels[1:]
+        own = dict(self.config)
+        inner = block_out_channels[1:]
         super().__init__(
             in_channels=block_out_channels[0],
             out_channels=block_out_channels[0],

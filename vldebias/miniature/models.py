@@ -87,7 +87,8 @@ def load_clip(
 ) -> "tuple[open_clip.CLIP, Preprocess, open_clip.SimpleTokenizer]":
     """Load the miniature CLIP as open_clip does: (model in eval mode, preprocess, tokenizer)."""
     folder = _folder(folder)
-    tokenizer, path = open_clip_tokenizer(folder), folder / "clip.safetensors"
+    tokenizer = open_clip_tokenizer(folder)
+    path = folder / "clip.safetensors"
     model = build_clip(tokenizer.vocab_size, Widths.of(load_weights(path)))
     return _filled(model, path), Preprocess(), tokenizer
 
@@ -95,7 +96,8 @@ def load_clip(
 def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, CLIPTokenizer]":
     """Load the text tower of the pipeline, without a projection, and its tokenizer."""
     folder = _folder(folder)
-    tokenizer, path = transformers_tokenizer(folder), folder / "text.safetensors"
+    tokenizer = transformers_tokenizer(folder)
+    path = folder / "text.safetensors"
     width = load_weights(path)["text_model.final_layer_norm.weight"].numel()
     model = need("transformers").CLIPTextModel(text_config(len(tokenizer), width))
     newer = not hasattr(model, "text_model")  # releases of transformers

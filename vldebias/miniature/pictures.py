@@ -76,7 +76,8 @@ def open_world(
             f" {start}; `eval/miniature` in a checkout of vldebias paints more"
         )
     rows = slice(first + start, first + start + n)
-    clean, table = _sheet(name)[rows], _table(name)[rows]
+    clean = _sheet(name)[rows]
+    table = _table(name)[rows]
 
     def read(index: int) -> Image.Image:
         noise = pixel_noise(seed, start + index, NOISE[name])

@@ -30,10 +30,11 @@ from vldebias.training.pairs import CAPTIONS_WANTED, Pairs
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator, turn
 from vldebias.training.settings import TrainSettings
 
-ATTEMPTS = (
-    10  # rows that are tried in place of one; so many in a row mean that something else is wrong
-)
-_SHARD = 1 << 40  # index of a row: its number in its shard, and this for every shard before
+# Rows that are tried in place of one that cannot be read; so many in a row mean that something else
+# is wrong.
+ATTEMPTS = 10
+# The index of a row of a stream is its number in its shard, and this for every shard before.
+_SHARD = 1 << 40
 _Row = tuple[int, Record]  # its index, and what is not yet decoded
 TIMEOUT = 600  # seconds without a batch from any worker, as where shared memory fails
 T = TypeVar("T")
@@ -75,11 +76,11 @@ class Batch:
     def codes(captions: Sequence[str]) -> Tensor:
         """Return (n,) int64 that are equal where texts are, the same in every process; others
         collide once in 2^63."""
-        code = {
-            text: int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
-            for text in set(captions)
-        }
-        return torch.tensor([code[text] for text in captions], dtype=torch.int64)
+        code_of_text = dict[str, int]()
+        for text in set(captions):
+            hashed = blake2b(text.encode(), digest_size=8).digest()
+            code_of_text[text] = int.from_bytes(hashed) >> 1  # int64 has a sign
+        return torch.tensor([code_of_text[text] for text in captions], dtype=torch.int64)
 
 
 class Batches(ABC):
@@ -112,8 +113,12 @@ class Batches(ABC):
         world: int | None = None,
         workers: int = 0,
     ) -> None:
-        self.name, self.augment, self.batch_size, self.seed = name, augment, batch_size, seed
-        self.tokenize, self.workers = tokenize, workers
+        self.name = name
+        self.augment = augment
+        self.batch_size = batch_size
+        self.seed = seed
+        self.tokenize = tokenize
+        self.workers = workers
         self.rank = own_rank() if rank is None else rank
         self.world = world_size() if world is None else world
         self.unreadable: dict[str, str] = {}  # id -> reason
@@ -158,11 +163,11 @@ class Batches(ABC):
         takes the same.
         """
         failed: dict[str, str] = {}
-        for one in chain([row], islice(spares, ATTEMPTS)):
+        for candidate in chain([row], islice(spares, ATTEMPTS)):
             try:
-                return one, read(one), failed
+                return candidate, read(candidate), failed
             except OSError as error:
-                failed[ids(one)] = str(error)
+                failed[ids(candidate)] = str(error)
         first, reason = next(iter(failed.items()))
         raise InvalidInputError(
             f"the image of {first!r} cannot be read ({reason}), nor can {len(failed) - 1}"
@@ -173,10 +178,12 @@ class Batches(ABC):
     def _note(self, failed: Mapping[str, str]) -> None:
         """Warn of the 1st, 10th, 100th image that cannot be read; one that is met again counts
         once."""
-        before = len(self.unreadable)
+        digits_before = 0
+        if self.unreadable:
+            digits_before = len(str(len(self.unreadable)))
         self.unreadable.update(failed)
         after = len(self.unreadable)
-        if after and len(str(after)) > len(str(before or "")):
+        if after and len(str(after)) > digits_before:
             row, reason = next(reversed(self.unreadable.items()))
             warn(
                 f"{self.name}: the image of {row!r} cannot be read ({reason}) and is replaced"
@@ -187,8 +194,11 @@ class Batches(ABC):
         """Return the view of an image in an epoch, or both, and its further ones: (v, 3, h, w)."""
         contrasted = 2 if self.tokenize is None else 1
         views = range(contrasted + self.more_views)
-        each = [torch_generator("augmentation", self.seed, epoch, row, view) for view in views]
-        return torch.stack([self.augment(image, generator) for generator in each])
+        looks = list[Tensor]()
+        for view in views:
+            generator = torch_generator("augmentation", self.seed, epoch, row, view)
+            looks.append(self.augment(image, generator))
+        return torch.stack(looks)
 
     def _batch(
         self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]
@@ -197,8 +207,9 @@ class Batches(ABC):
             columns = {**columns, "more_views": views[:, -self.more_views :]}
         if self.tokenize is None:
             return Batch(images=views[:, 0], views=views[:, 1], index=index, **columns)
-        said: dict[str, Any] = {"texts": dict(self.tokenize(texts)), "captions": Batch.codes(texts)}
-        return Batch(images=views[:, 0], index=index, **said, **columns)
+        tokens = dict(self.tokenize(texts))
+        codes = Batch.codes(texts)
+        return Batch(images=views[:, 0], texts=tokens, captions=codes, index=index, **columns)
 
 
 class MapBatches(Batches, Dataset[dict[str, Any]]):
@@ -212,11 +223,13 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
             )
         self.pairs = pairs
         self.sampler = Sampler(pairs.items, self.batch_size, self.seed, self.rank, self.world)
-        self.items, self.per_epoch = pairs.items, self.sampler.per_epoch
-        columns = {"labels": pairs.labels, "groups": pairs.groups}
-        self.columns = {
-            k: torch.from_numpy(labels.codes) for k, labels in columns.items() if labels is not None
-        }
+        self.items = pairs.items
+        self.per_epoch = self.sampler.per_epoch
+        self.columns = dict[str, Tensor]()
+        if pairs.labels is not None:
+            self.columns["labels"] = torch.from_numpy(pairs.labels.codes)
+        if pairs.groups is not None:
+            self.columns["groups"] = torch.from_numpy(pairs.groups.codes)
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield micro-batches read by the workers; close the iterator to stop them."""
@@ -237,10 +250,9 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
             timeout=TIMEOUT if self.workers else 0,
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=outlast_signals,
-            multiprocessing_context=(
-                "fork" if self.workers else None
-            ),  # readers are closures, which do not pickle
-            # its own, or the workers' seed would be drawn from the global one
+            # Readers are closures, which do not pickle.
+            multiprocessing_context="fork" if self.workers else None,
+            # Otherwise the workers' seed would be drawn from the global generator.
             generator=torch.Generator(),
         )
         try:
@@ -260,16 +272,21 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
         An error is handed over as a text: one that is raised in a worker arrives inside a traceback
         of the loader's.
         """
-        spares, epoch, pairs = self.sampler.spares(number), self.sampler.epoch(number), self.pairs
-        rows, texts, views, failed = list[int](), list[str](), list[Tensor](), dict[str, str]()
+        spares = self.sampler.spares(number)
+        epoch = self.sampler.epoch(number)
+        pairs = self.pairs
+        rows = list[int]()
+        texts = list[str]()
+        views = list[Tensor]()
+        failed = dict[str, str]()
         try:
             for row in self.sampler.rows(number).tolist():
                 taken, image, unread = self._read(row, pairs.read, spares, pairs.ids.__getitem__)
                 rows.append(taken)
                 views.append(self._looks(image, epoch, taken))
                 if self.tokenize is not None:
-                    own = pairs.captions[taken]
-                    texts.append(own[turn(len(own), self.seed, epoch, taken)])
+                    captions = pairs.captions[taken]
+                    texts.append(captions[turn(len(captions), self.seed, epoch, taken)])
                 failed |= unread
         except InvalidInputError as error:
             return {"error": str(error)}
@@ -309,84 +326,102 @@ class StreamBatches(Batches):
                 f"{stream.name}: the classes of {label!r} must be known before the stream is read;"
                 f" known are {sorted(stream.names)}. Read the data without streaming"
             )
-        self.stream, self.buffer, self.label = stream, buffer, label
-        shards = stream.shards
-        whole = shards < self.world
-        self.shards = np.arange(shards) if whole else np.arange(self.rank, shards, self.world)
-        self.stride = (self.rank, self.world) if whole else (0, 1)
-        if whole and self.rank == 0:
-            warn(
-                f"{stream.name}: has {shards} shards for {self.world} processes, so each reads all"
-                " of them"
-            )
+        self.stream = stream
+        self.buffer = buffer
+        self.label = label
+        self.shards = np.arange(self.rank, stream.shards, self.world)
+        # (k, w): this process takes the rows k, k + w, ... of its shards
+        self.stride = (0, 1)
+        if stream.shards < self.world:
+            self.shards = np.arange(stream.shards)
+            self.stride = (self.rank, self.world)
+            if self.rank == 0:
+                warn(
+                    f"{stream.name}: has {stream.shards} shards for {self.world} processes, so each"
+                    " reads all of them"
+                )
 
     def starting(self, first: int) -> Generator[Batch, None, None]:
         """Yield the micro-batches of this process."""
-        coming, size = islice(self._assembled(), first, None), self.batch_size
-        tasks = ((rows, slot, epoch) for epoch, rows in coming for slot in range(size))
-        read = prefetch(tasks, lambda task: self._slot(*task), self.workers, 2 * size)
+        size = self.batch_size
+        tasks = self._tasks(first)
+        slots = prefetch(tasks, lambda task: self._slot(*task), self.workers, 2 * size)
         try:
             while True:
-                index, labels, texts, views, failed = zip(*islice(read, size), strict=True)
+                index, labels, texts, views, failed = zip(*islice(slots, size), strict=True)
                 for reasons in failed:
                     self._note(reasons)
-                columns = {} if self.label is None else {"labels": torch.tensor(labels)}
+                columns = {}
+                if self.label is not None:
+                    columns["labels"] = torch.tensor(labels)
                 yield self._batch(torch.tensor(index), texts, torch.stack(views), columns)
         finally:
-            read.close()  # type: ignore[attr-defined]
+            slots.close()  # type: ignore[attr-defined]
+
+    def _tasks(self, first: int) -> Iterator[tuple[list[_Row], int, int]]:
+        """Yield the arguments of `_slot` for each place of the micro-batches from the first on."""
+        for epoch, rows in islice(self._assembled(), first, None):
+            for slot in range(self.batch_size):
+                yield rows, slot, epoch
 
     def _assembled(self) -> Iterator[tuple[int, list[_Row]]]:
         """Yield the epoch and the undecoded rows of every micro-batch."""
         epoch = 0
         while True:
-            held, made = list[_Row](), False
-            for shard in (
-                numpy_generator("shards", self.seed, epoch).permutation(self.shards).tolist()
-            ):
-                for block in self._blocks(epoch, shard):
-                    held += block
-                    while len(held) >= self.batch_size:
-                        yield epoch, held[: self.batch_size]
-                        held, made = held[self.batch_size :], True
-            if not made:
-                remedy = f"lower batch_size {self.batch_size}" if held else CAPTIONS_WANTED
+            waiting = list[_Row]()
+            is_empty = True
+            shards = numpy_generator("shards", self.seed, epoch).permutation(self.shards)
+            for block in self._blocks_of(epoch, shards.tolist()):
+                waiting += block
+                while len(waiting) >= self.batch_size:
+                    yield epoch, waiting[: self.batch_size]
+                    waiting = waiting[self.batch_size :]
+                    is_empty = False
+            if is_empty:
+                remedy = f"lower batch_size {self.batch_size}" if waiting else CAPTIONS_WANTED
                 raise InvalidInputError(
-                    f"{self.name}: {len(held)} rows with captions make no batch; {remedy}"
+                    f"{self.name}: {len(waiting)} rows with captions make no batch; {remedy}"
                 )
             epoch += 1
 
+    def _blocks_of(self, epoch: int, shards: Sequence[int]) -> Iterator[list[_Row]]:
+        """Yield the blocks of several shards, one shard after the other."""
+        for shard in shards:
+            yield from self._blocks(epoch, shard)
+
     def _blocks(self, epoch: int, shard: int) -> Iterator[list[_Row]]:
         """Yield blocks of rows in the order of an epoch."""
-        own, every = self.stride
+        start, step = self.stride
         numbered = enumerate(self.stream.records(0, shard))
-        while part := list(islice(numbered, self.buffer)):
-            rows = [(shard * _SHARD + k, record) for k, record in part if k % every == own]
-            block = [
-                row for row in rows if self.tokenize is None or says_something(row[1].caption or "")
-            ]
-            order = numpy_generator(
-                "stream order", self.seed, epoch, shard, part[0][0]
-            ).permutation(len(block))
-            yield [block[k] for k in order]
+        while True:
+            part = list(islice(numbered, self.buffer))
+            if not part:
+                return
+            block = list[_Row]()
+            for number, record in part:
+                has_caption = self.tokenize is None or says_something(record.caption or "")
+                if number % step == start and has_caption:
+                    block.append((shard * _SHARD + number, record))
+            first_number, _ = part[0]
+            generator = numpy_generator("stream order", self.seed, epoch, shard, first_number)
+            yield [block[place] for place in generator.permutation(len(block))]
 
     def _slot(
         self, rows: list[_Row], slot: int, epoch: int
     ) -> tuple[int, int, str, Tensor, dict[str, str]]:
         """Return the data of one place of a batch: number, class, caption in this epoch, views,
         failures."""
-        spares = (
-            numpy_generator("replacement", self.seed, epoch, slot).permutation(len(rows)).tolist()
+        generator = numpy_generator("replacement", self.seed, epoch, slot)
+        spares = iter(generator.permutation(len(rows)).tolist())
+        place, image, failed = self._read(
+            slot, lambda row: rows[row][1].read(), spares, lambda row: rows[row][1].id
         )
-        read = self._read(slot, lambda k: rows[k][1].read(), iter(spares), lambda k: rows[k][1].id)
-        number, record = rows[read[0]]
-        value, said = (
-            record.labels.get(self.label or ""),
-            (record.caption or "", *(record.more_captions or ())),
-        )
-        code = (
-            UNKNOWN
-            if value is None or self.label is None
-            else self.stream.names[self.label].index(value)
-        )
-        text = said[turn(len(said), self.seed, epoch, number)]
-        return number, code, text, self._looks(read[1], epoch, number), read[2]
+        number, record = rows[place]
+        code = UNKNOWN
+        if self.label is not None:
+            value = record.labels.get(self.label)
+            if value is not None:
+                code = self.stream.names[self.label].index(value)
+        captions = (record.caption or "", *(record.more_captions or ()))
+        caption = captions[turn(len(captions), self.seed, epoch, number)]
+        return number, code, caption, self._looks(image, epoch, number), failed

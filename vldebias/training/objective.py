@@ -17,14 +17,15 @@ from vldebias.training.batches import Batch
 from vldebias.training.optim import still
 from vldebias.training.settings import LossSettings
 
-MILD = 0.1  # temperature of rince where nobody says one: its pairs weigh e^(q s / t)
+MILD = 0.1  # least temperature of rince where the settings have none: its pairs weigh e^(q s / t)
+STEEP = 20  # q / t above which rince warns
 # Temperature under which many rows of a batch lie below the floor of the debiased estimate.
 FLOORED = 0.05
 
 
 class _Kind(NamedTuple):
-    """Describe a loss: its class, the settings it reads (ours -> its own), its batch column, and
-    the settings that its schedule and its batches read."""
+    """Describe a loss: its class, the settings it reads (name in the settings -> name in the loss),
+    its batch column, and the settings that its schedule and its batches read."""
 
     build: type[nn.Module]
     settings: dict[str, str] = {}  # noqa: RUF012
@@ -102,19 +103,9 @@ class Objective(nn.Module):
         options: dict[str, Any] = {
             theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()
         }
-        own = settings.temperature or (
-            max(temperature, MILD) if settings.loss == "rince" else temperature
-        )
-        if (
-            settings.loss == "rince" and settings.q / own > 20
-        ):  # at t = .01, q = .4 a cosine lower by .1 weighs 55 x less
-            warn(
-                f"rince at temperature {own:.3g} and q {settings.q} weighs close pairs up to"
-                f" e^{settings.q / own:.0f} times more; raise temperature to 0.1"
-            )
-        if settings.loss in ("debiased", "hard_negative"):
-            self._warn_of_floor(own)
-        options |= {"temperature": own, "chunk_size": settings.chunk_size, "gather": gather}
+        options["temperature"] = self._temperature_of(temperature)
+        options["chunk_size"] = settings.chunk_size
+        options["gather"] = gather
         if settings.loss != "sigmoid":
             options["within_view"] = two_views
         elif bias is not None:
@@ -134,6 +125,31 @@ class Objective(nn.Module):
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
             options["reduction"] = "none"
         self.loss: Any = kind.build(**options)
+
+    def _temperature_of(self, model_temperature: float) -> float:
+        """Return the temperature of the settings, or of the model; warn of one that is too small
+        for the loss."""
+        settings = self.settings
+        temperature = settings.temperature
+        if temperature is None:
+            temperature = model_temperature
+            if settings.loss == "rince":
+                temperature = max(model_temperature, MILD)
+        if settings.loss == "rince":
+            self._warn_of_steepness(temperature)
+        elif settings.loss in ("debiased", "hard_negative"):
+            self._warn_of_floor(temperature)
+        return temperature
+
+    def _warn_of_steepness(self, temperature: float) -> None:
+        """Warn where few pairs of rince weigh as much as all others: at t = .01 and q = .4 a cosine
+        lower by .1 weighs 55 times less."""
+        q = self.settings.q
+        if q / temperature > STEEP:
+            warn(
+                f"rince at temperature {temperature:.3g} and q {q} weighs close pairs up to"
+                f" e^{q / temperature:.0f} times more; raise temperature to 0.1"
+            )
 
     def _warn_of_floor(self, temperature: float) -> None:
         """Warn where the estimate of many rows lies below its floor, so that their negatives have
@@ -164,7 +180,10 @@ class Objective(nn.Module):
         if self.settings.positives > 1:
             values.append(self._positives(first, second, more))
         loss: Tensor = self.loss(first, second, *values)
-        return loss if self.groups is None else self.groups(loss, self._column(batch, "groups"))
+        if self.groups is None:
+            return loss
+        weighted: Tensor = self.groups(loss, self._column(batch, "groups"))
+        return weighted
 
     def _positives(
         self, first: Tensor, second: Tensor, more: Tensor | None
@@ -196,7 +215,8 @@ class Objective(nn.Module):
 
     def at(self, step: int, steps: int) -> None:
         """Set q, beta or the popularity's step size to its scheduled value at a step."""
-        settings, loss = self.settings, self.loss
+        settings = self.settings
+        loss = self.loss
         if settings.loss == "rince" and settings.q_start is not None:
             loss.q = losses.q_warmup(step, steps, start=settings.q_start, end=settings.q)
         elif settings.loss == "nuclr":
@@ -211,24 +231,32 @@ class Objective(nn.Module):
     def temperature(self) -> float:
         """Return the current t."""
         temperature: Any = self.loss.temperature
-        with torch.no_grad():
-            return float(temperature() if isinstance(temperature, nn.Module) else temperature)
+        if isinstance(temperature, nn.Module):
+            with torch.no_grad():
+                temperature = temperature()
+        return float(temperature)
 
     @property
     def bias(self) -> float | None:
         """Return SigLIP's current bias; None of a loss without."""
-        return None if getattr(self.loss, "bias", None) is None else float(self.loss.bias.detach())
+        bias = getattr(self.loss, "bias", None)
+        if bias is None:
+            return None
+        return float(bias.detach())
 
 
 class Trainee(nn.Module):
     """Join model and loss in one module, so that wrapping it for several processes wraps both:
     batch -> loss.
 
-    fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its Table
-    3); 0 is none.
-    partner: "any" mixes with the most similar image of the batch as in the paper, with two views
-    mostly the other view
-        of the image itself; "other" with the most similar view of another image.
+    Args:
+        towers: the model.
+        objective: the loss.
+        fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its
+            Table 3); 0 is none.
+        partner: "any" mixes with the most similar image of the batch as in the paper, with two
+            views mostly the other view of the image itself; "other" with the most similar view of
+            another image.
     """
 
     def __init__(
@@ -240,8 +268,11 @@ class Trainee(nn.Module):
         partner: Literal["any", "other"] = "any",
     ) -> None:
         super().__init__()
-        self.model, self.objective, self.towers = towers.model, objective, towers
-        self.fourier, self.partner = fourier, partner
+        self.model = towers.model
+        self.objective = objective
+        self.towers = towers
+        self.fourier = fourier
+        self.partner = partner
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of what is trained; parts whose weights are all frozen stay in evaluation
@@ -271,7 +302,9 @@ class Trainee(nn.Module):
         parts = {"first": features_of_views[0], "second": second}
         if batch.more_views is not None:
             parts["more"] = torch.stack(features_of_views[contrasted:], dim=1)
-        return parts if features else self.objective(**parts, batch=batch)
+        if features:
+            return parts
+        return self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Return features (b, d) of captions; equal captions go through the tower once."""
@@ -292,23 +325,23 @@ class Trainee(nn.Module):
         """
         if not self.fourier:
             return images
-        mean, std = (
-            images.new_tensor(values)[:, None, None]
-            for values in (self.towers.mean, self.towers.std)
-        )
+        mean = images.new_tensor(self.towers.mean)[:, None, None]
+        std = images.new_tensor(self.towers.std)[:, None, None]
+        source = None
+        if self.partner == "other":
+            numbers = torch.arange(len(images) // views, device=images.device)
+            source = numbers.repeat(views)
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
+            # The numbers come from the CPU's generator, so that they are the same on any device.
             weight = self.fourier * torch.rand(len(images)).to(images.device)
-            source = (
-                None if self.partner == "any" else torch.arange(len(images) // views).repeat(views)
-            )
-            partner = most_similar(features, None if source is None else source.to(images.device))
+            partner = most_similar(features, source)
             return (mix_amplitudes(images * std + mean, partner, weight) - mean) / std
 
 
 def unit(features: Tensor) -> Tensor:
     """Return features (n, d) of norm 1, in single precision at least: in bfloat16 a logit at t =
     .01 is off by .25."""
-    return F.normalize(
-        features.float() if features.dtype in (torch.bfloat16, torch.float16) else features, dim=-1
-    )
+    if features.dtype in (torch.bfloat16, torch.float16):
+        features = features.float()
+    return F.normalize(features, dim=-1)

@@ -34,7 +34,7 @@ class PatchAutoencoder(AutoencoderKL):
         sample_size: int,
         scaling_factor: float = 1.0,
     ) -> None:
-        own = dict(self.config)
+        whole_config = dict(self.config)
         inner = block_out_channels[1:]
         super().__init__(
             in_channels=block_out_channels[0],
@@ -49,7 +49,7 @@ class PatchAutoencoder(AutoencoderKL):
             scaling_factor=scaling_factor,
         )
         # The inner network has registered its own settings: those of the whole are saved.
-        self._internal_dict = FrozenDict(own)
+        self._internal_dict = FrozenDict(whole_config)
 
     def encode(
         self, x: torch.Tensor, return_dict: bool = True

@@ -58,7 +58,11 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             f"no weights at {path}; build them with {BUILD.format(path.parent)}, or unset"
             f" {VARIABLE} to use the ones that ship with the package"
         )
-    return {name: t.float() if t.is_floating_point() else t for name, t in load_file(path).items()}
+    weights = load_file(path)
+    for name, tensor in weights.items():
+        if tensor.is_floating_point():
+            weights[name] = tensor.float()
+    return weights
 
 
 class Preprocess:
@@ -68,7 +72,10 @@ class Preprocess:
     def __call__(self, image: "Image.Image | torch.Tensor") -> torch.Tensor:
         """Resize the shorter side to 64 where needed, crop the centre, and normalise."""
         T = need("torchvision.transforms.functional")
-        pixels = image if isinstance(image, torch.Tensor) else T.to_tensor(image.convert("RGB"))
+        if isinstance(image, torch.Tensor):
+            pixels = image
+        else:
+            pixels = T.to_tensor(image.convert("RGB"))
         if pixels.ndim != 3 or pixels.shape[0] != 3:
             raise InvalidInputError(
                 "expected a PIL image or a tensor (3, h, w) in [0, 1], got a tensor"
@@ -100,8 +107,9 @@ def load_text_tower(folder: Path | str | None = None) -> "tuple[CLIPTextModel, C
     path = folder / "text.safetensors"
     width = load_weights(path)["text_model.final_layer_norm.weight"].numel()
     model = need("transformers").CLIPTextModel(text_config(len(tokenizer), width))
-    newer = not hasattr(model, "text_model")  # releases of transformers
-    return _filled(model, path, "text_model." if newer else ""), tokenizer
+    # Newer releases of transformers have no inner `text_model`.
+    prefix = "" if hasattr(model, "text_model") else "text_model."
+    return _filled(model, path, prefix), tokenizer
 
 
 def load_vae(folder: Path | str | None = None) -> "PatchAutoencoder":
@@ -151,18 +159,19 @@ def _folder(folder: Path | str | None) -> Path:
 def _filled(module: Any, path: Path, prefix: str = "") -> Any:
     """Load weights, whose names begin with `prefix`, into a module and put it into eval mode."""
     weights = {name.removeprefix(prefix): tensor for name, tensor in load_weights(path).items()}
-    # Older releases of transformers keep position ids as a buffer, which has no counterpart among
-    # the weights.
-    expected = {
-        name: t for name, t in module.state_dict().items() if not name.endswith("position_ids")
-    }
-    others = sorted(weights.keys() ^ expected.keys())
-    others += [
-        name for name, t in weights.items() if name in expected and t.shape != expected[name].shape
-    ]
-    if others:
+    shapes = dict[str, torch.Size]()
+    for name, tensor in module.state_dict().items():
+        # Older releases of transformers keep position ids as a buffer, which has no counterpart
+        # among the weights.
+        if not name.endswith("position_ids"):
+            shapes[name] = tensor.shape
+    misfits = sorted(weights.keys() ^ shapes.keys())
+    for name, tensor in weights.items():
+        if name in shapes and tensor.shape != shapes[name]:
+            misfits.append(name)
+    if misfits:
         raise InvalidInputError(
-            f"{path} has weights of another version: {len(others)} do not fit, {others[0]} first;"
+            f"{path} has weights of another version: {len(misfits)} do not fit, {misfits[0]} first;"
             f" build them with {BUILD.format(path.parent)}, or unset {VARIABLE}"
         )
     module.load_state_dict(weights, strict=False)

@@ -62,14 +62,9 @@ def open_world(
     Raises:
         InvalidInputError: an unknown name or split, or images beyond those that ship.
     """
-    if name not in WORLDS:
-        raise InvalidInputError(f"unknown world {name!r}; there are {', '.join(WORLDS)}")
-    if split not in SPLITS[name]:
-        raise InvalidInputError(
-            f"{name}: expected split {' or '.join(SPLITS[name])}, got {split!r}"
-        )
-    first, count, seed = SPLITS[name][split]
-    n = count - start if n is None else n
+    first, count, seed = _split(name, split)
+    if n is None:
+        n = count - start
     if start < 0 or not 1 <= n <= count - start:
         raise InvalidInputError(
             f"{name}: the package ships {count:,} pictures of split {split!r}, got n = {n}, start ="
@@ -84,21 +79,34 @@ def open_world(
         pixels = np.clip(clean[index] / np.float32(255) + noise, 0, 1)
         return need("PIL.Image").fromarray((pixels * 255).round().astype(np.uint8))
 
+    def fingerprint() -> str:
+        content = f"{seed} {start} ".encode() + clean.tobytes()
+        return hashlib.sha256(content).hexdigest()[:24]
+
+    labels = dict[str, Labels]()
+    for column, names in COLUMNS[name].items():
+        labels[column] = Labels.of([row[column] for row in table], names)
     return ImageData(
         name=name,
         split=split,
         ids=tuple(f"{split}/{index:04d}" for index in range(start, start + n)),
         read=read,
-        labels={
-            column: Labels.of([row[column] for row in table], names)
-            for column, names in COLUMNS[name].items()
-        },
-        fingerprint=lambda: hashlib.sha256(
-            f"{seed} {start} ".encode() + clean.tobytes()
-        ).hexdigest()[:24],
+        labels=labels,
+        fingerprint=fingerprint,
         captions=tuple(row["caption"] for row in table),
         about={"world": name, "split": split, "start": start, "seed of the painter": seed},
     )
+
+
+def _split(name: str, split: str) -> tuple[int, int, int]:
+    """Return the first picture of a split on the sheet, how many it has, and the painter's seed."""
+    if name not in WORLDS:
+        raise InvalidInputError(f"unknown world {name!r}; there are {', '.join(WORLDS)}")
+    if split not in SPLITS[name]:
+        raise InvalidInputError(
+            f"{name}: expected split {' or '.join(SPLITS[name])}, got {split!r}"
+        )
+    return SPLITS[name][split]
 
 
 @lru_cache(maxsize=len(WORLDS))

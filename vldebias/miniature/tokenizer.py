@@ -35,9 +35,10 @@ def byte_characters() -> dict[int, str]:
         *range(ord("®"), ord("ÿ") + 1),
     ]
     spare = [byte for byte in range(256) if byte not in plain]
-    return {byte: chr(byte) for byte in plain} | {
-        byte: chr(256 + k) for k, byte in enumerate(spare)
-    }
+    characters = {byte: chr(byte) for byte in plain}
+    for number, byte in enumerate(spare):
+        characters[byte] = chr(256 + number)
+    return characters
 
 
 def save_tokenizer(merges: list[Pair], folder: Path) -> None:
@@ -53,19 +54,22 @@ def load_merges(folder: Path) -> list[Pair]:
     path = folder / MERGES_FILE
     if not path.is_file():
         raise InvalidInputError(f"no tokenizer at {path}; build one with {BUILD.format(folder)}")
-    lines = gzip.decompress(path.read_bytes()).decode().split("\n")[1:]
-    return [(first, second) for first, second in (line.split() for line in lines)]
+    lines = gzip.decompress(path.read_bytes()).decode().split("\n")
+    merges = list[Pair]()
+    for line in lines[1:]:
+        first, second = line.split()
+        merges.append((first, second))
+    return merges
 
 
 def vocabulary(merges: list[Pair]) -> dict[str, int]:
     """Return token -> id: bytes, bytes that end a word, merges, start, end."""
     alphabet = byte_characters().values()
-    tokens = [
-        *alphabet,
-        *(character + "</w>" for character in alphabet),
-        *("".join(pair) for pair in merges),
-    ]
-    return {token: i for i, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
+    tokens = list(alphabet)
+    tokens += [character + "</w>" for character in alphabet]
+    tokens += ["".join(pair) for pair in merges]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    return {token: number for number, token in enumerate(tokens)}
 
 
 def open_clip_tokenizer(folder: Path) -> "SimpleTokenizer":

@@ -327,11 +327,11 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "wise_ft": (self.tune != "lora", "tune: all, text, image or heads"),
             "group": (self.has_held_out, "held-out data (val_split, val_data)"),
         }
-        for name, (read, what) in needs.items():
-            if getattr(self, name) != type(self).model_fields[name].default and not read:
+        for name, (is_read, reader) in needs.items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default and not is_read:
                 raise ValueError(
-                    f"{name} {getattr(self, name)!r} goes with {what}, and here nothing would"
-                    " read it"
+                    f"{name} {value!r} goes with {reader}, and here nothing would read it"
                 )
         if (
             self.val_split is not None
@@ -361,6 +361,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "debias",
             "allow_outside",
         }
+        # Epochs come to steps, which count.
         scored = {
             "val_data",
             "val_split",
@@ -368,7 +369,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "group",
             "epochs",
             "wise_ft",
-        }  # epochs come to steps
+        }
         return self.model_dump(exclude=watching | scored)
 
 
@@ -401,18 +402,25 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
             range.
     """
-    layers: list[dict[str, Any]] = [{}, {} if path is None else read_yaml(path), dict(given)]
-    for preset in [layer.pop("preset") for layer in layers[1:] if layer.get("preset") is not None]:
-        if preset not in PRESETS:
-            raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {preset!r}")
-        layers[0] = dict(PRESETS[preset])
-        if any(layer.get("loss", layers[0]["loss"]) != layers[0]["loss"] for layer in layers):
-            layers[0].pop("learn_temperature", None)
+    of_file: dict[str, Any] = {}
+    if path is not None:
+        of_file = read_yaml(path)
+    layers = [{}, of_file, dict(given)]
+    for layer in layers[1:]:
+        preset = layer.pop("preset", None)
+        if preset is not None:
+            layers[0] = _preset(preset)
+    chosen_losses = {layer["loss"] for layer in layers if "loss" in layer}
+    if len(chosen_losses) > 1:
+        # Not every loss can learn its temperature, as the preset's does.
+        layers[0].pop("learn_temperature", None)
     values: dict[str, Any] = {}
-    for layer in layers:  # one length replaces the other
-        for one, other in (("steps", "epochs"), ("epochs", "steps")):
-            if layer.get(one) is not None:
-                values.pop(other, None)
+    for layer in layers:
+        # One length replaces the other.
+        if layer.get("steps") is not None:
+            values.pop("epochs", None)
+        if layer.get("epochs") is not None:
+            values.pop("steps", None)
         values |= layer
     if values.get("epochs") is None and values.get("steps") is None:
         values["epochs"] = 10
@@ -421,3 +429,10 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     except ValidationError as error:
         problem = explain(error, known=TrainSettings.model_fields)
         raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None
+
+
+def _preset(name: str) -> dict[str, Any]:
+    """Return the settings of a preset; InvalidInputError: no preset of that name."""
+    if name not in PRESETS:
+        raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {name!r}")
+    return dict(PRESETS[name])

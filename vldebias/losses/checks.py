@@ -37,10 +37,9 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one"
             " of them"
         )
-    half = image_features.dtype in _HALF
-    return (
-        (image_features.float(), text_features.float()) if half else (image_features, text_features)
-    )
+    if image_features.dtype in _HALF:
+        return image_features.float(), text_features.float()
+    return image_features, text_features
 
 
 def check_temperature(temperature: float | Tensor) -> None:
@@ -59,9 +58,12 @@ def check_temperature(temperature: float | Tensor) -> None:
 def check_interval(name: str, value: float, interval: str) -> None:
     """Refuse a `value` outside an interval written as in "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
-    above = value > low if interval[0] == "(" else value >= low
-    below = value < high if interval[-1] == ")" else value <= high
-    if not (above and below):
+    is_inside = low <= value <= high
+    if interval[0] == "(":
+        is_inside = is_inside and value != low
+    if interval[-1] == ")":
+        is_inside = is_inside and value != high
+    if not is_inside:
         raise InvalidInputError(f"{name}: expected a number in {interval}, got {value}")
 
 
@@ -73,12 +75,11 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def check_labels(name: str, labels: Tensor, n: int) -> None:
     """Check that labels are integers (n,), one per row of the features."""
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (n,):
-        got = (
-            f"{labels.dtype} {tuple(labels.shape)}"
-            if isinstance(labels, Tensor)
-            else type(labels).__name__
-        )
-        raise InvalidInputError(
-            f"{name}: expected an integer tensor of shape ({n},), one per row, got {got}"
-        )
+    received = type(labels).__name__
+    if isinstance(labels, Tensor):
+        if not labels.is_floating_point() and tuple(labels.shape) == (n,):
+            return
+        received = f"{labels.dtype} {tuple(labels.shape)}"
+    raise InvalidInputError(
+        f"{name}: expected an integer tensor of shape ({n},), one per row, got {received}"
+    )

@@ -101,17 +101,19 @@ class Contrast:
             else:
                 sums = torch.stack([self._of_rows(scales, k, 1 - k, margin) for k in (0, 1)], dim=1)
             if self.within_view:
-                own = torch.stack([self._of_rows(scales, k, k, margin) for k in (0, 1)], dim=1)
-                sums = torch.logaddexp(sums, own)
+                within = torch.stack([self._of_rows(scales, k, k, margin) for k in (0, 1)], dim=1)
+                sums = torch.logaddexp(sums, within)
             return list(sums)
 
     def mean_total(self, bias: Tensor) -> Tensor:
         """Return the mean () over the anchors of both directions of sum_j log(1 + e^{s_j + bias})
         over negatives j."""
-        (x, y), start = self.anchors, self.rows.start
-        matrices = [(x, self.joint[1]), (y, self.joint[0])][
-            : 1 if self.whole else 2
-        ]  # one serves both directions
+        x, y = self.anchors
+        start = self.rows.start
+        matrices = [(x, self.joint[1])]
+        if not self.whole:
+            # Of all rows one matrix serves both directions; of a part each has its own.
+            matrices.append((y, self.joint[0]))
         if self.within_view:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
         with self.precise():
@@ -157,27 +159,32 @@ class Contrast:
         """
         with self.precise():
             n = len(self.positive)
-            once = self.chunk_size is None and self.whole
-            shared = _Scores.apply(self.anchors[0], self.joint[1], 0) if once else None
+            shared: tuple[Tensor, Tensor] | None = None
+            if self.chunk_size is None and self.whole:
+                scores = _Scores.apply(self.anchors[0], self.joint[1], 0)
+                shared = (scores, scores.T)
 
-            def one(k: int, block: slice) -> Tensor:
+            def loss_of_block(k: int, block: slice) -> Tensor:
                 anchors = self.anchors[k][block]
                 pair = self.rows.start + block.start
-                across = (
-                    _Scores.apply(anchors, self.joint[1 - k], pair)
-                    if shared is None
-                    else (shared, shared.T)[k]
-                )
-                own = [_Scores.apply(anchors, self.joint[k], pair)] if self.within_view else []
-                return row_loss(torch.cat([across, *own], dim=1) if own else across, block)
+                if shared is None:
+                    columns = _Scores.apply(anchors, self.joint[1 - k], pair)
+                else:
+                    columns = shared[k]
+                if self.within_view:
+                    within = _Scores.apply(anchors, self.joint[k], pair)
+                    columns = torch.cat([columns, within], dim=1)
+                return row_loss(columns, block)
 
             if self.chunk_size is None:
-                return torch.stack([one(k, slice(0, n)) for k in (0, 1)])
-            cut = list(row_blocks(n, self.chunk_size))
-            parts = [
-                [checkpoint(one, k, block, use_reentrant=False) for block in cut] for k in (0, 1)
-            ]
-            return torch.stack([torch.cat(of_side) for of_side in parts])
+                return torch.stack([loss_of_block(k, slice(0, n)) for k in (0, 1)])
+            losses = []
+            for k in (0, 1):
+                blocks = []
+                for block in row_blocks(n, self.chunk_size):
+                    blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
+                losses.append(torch.cat(blocks))
+            return torch.stack(losses)
 
     def samples(self, features: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Return similarities (2, n, M) of the anchors to M further rows each, (n, M, d), or two
@@ -266,10 +273,11 @@ class Temperature(nn.Module):
 
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     """Return a function's keywords and their defaults."""
-    every = inspect.signature(function).parameters.values()
-    return {
-        p.name: p.default for p in every if p.kind is p.KEYWORD_ONLY and p.name != "temperature"
-    }
+    defaults = dict[str, Any]()
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name != "temperature":
+            defaults[parameter.name] = parameter.default
+    return defaults
 
 
 _SHARED = _keywords(Contrast)
@@ -307,7 +315,8 @@ class ContrastiveLoss(nn.Module):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        if unknown := [name for name in settings if name not in self.defaults]:
+        unknown = [name for name in settings if name not in self.defaults]
+        if unknown:
             raise TypeError(
                 f"{type(self).__name__} has no {unknown[0]!r};"
                 f" {did_you_mean(unknown[0], self.defaults)}"
@@ -317,9 +326,11 @@ class ContrastiveLoss(nn.Module):
         self.temperature = Temperature(temperature, learnable=learnable, minimum=minimum)
         for name, value in settings.items():
             setattr(self, name, value)
-        two = torch.eye(2)  # the function itself says what it refuses
+        # The function itself refuses settings: it is called once on two rows.
+        rows = torch.eye(2)
         labels = (torch.arange(2),) if self.labels else ()
-        type(self).function(two, two, *labels, **{**settings, "temperature": 1.0, "gather": False})
+        tried = {**settings, "temperature": 1.0, "gather": False}
+        type(self).function(rows, rows, *labels, **tried)
 
     def forward(
         self, image_features: Tensor, text_features: Tensor, *values: Any, **named: Any

@@ -21,7 +21,8 @@ BelowFloor = Literal["floor", "biased"]
 def _check_positives(positives: Positives, image_features: Tensor) -> None:
     """Refuse positives that are not M >= 1 vectors per row, or two of different M."""
     sides = positives if isinstance(positives, tuple) else (positives, positives)
-    shapes, (n, d) = [tuple(side.shape) for side in sides], image_features.shape
+    shapes = [tuple(side.shape) for side in sides]
+    n, d = image_features.shape
     fits = (
         len(sides[0].shape) == 3
         and shapes == [(n, sides[0].shape[1], d)] * 2
@@ -159,15 +160,21 @@ def hard_negative_contrastive(
         _check_positives(positives, image_features)
     batch = Contrast(image_features, text_features, **options)
     # (2, n, M) similarities of the anchors to their positives: M = 1 is the pair's own
-    scores = (
-        batch.positive.expand(2, -1)[..., None] if positives is None else batch.samples(positives)
-    )
-    hard, *weights = batch.sums(1 + beta, *([beta] if beta else []))
-    log_all = hard - (weights[0] if beta else math.log(batch.count))
+    if positives is None:
+        scores = batch.positive.expand(2, -1)[..., None]
+    else:
+        scores = batch.samples(positives)
+    if beta:
+        log_weighted, log_weights = batch.sums(1 + beta, beta)
+        log_all = log_weighted - log_weights
+    else:
+        (log_sum,) = batch.sums(1.0)
+        log_all = log_sum - math.log(batch.count)
     log_positive = torch.logsumexp((1 + beta) * scores, 2)
-    log_positive = log_positive - (
-        torch.logsumexp(beta * scores, 2) if beta else math.log(scores.shape[2])
-    )
+    if beta:
+        log_positive = log_positive - torch.logsumexp(beta * scores, 2)
+    else:
+        log_positive = log_positive - math.log(scores.shape[2])
     log_floor = _log_floor(floor, options["temperature"])
     log_g = _log_debiased(log_all, log_positive, tau_plus, log_floor, below_floor)
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))

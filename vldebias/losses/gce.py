@@ -45,29 +45,31 @@ def generalized_cross_entropy(
     if isinstance(image_features, Tensor):
         check_labels("captions", captions, len(image_features))
     batch = Contrast(image_features, text_features, **options)
-    every = gather_rows(captions) if batch.gather else captions
-    columns = torch.cat([every, every]) if batch.within_view else every
+    columns = gather_rows(captions) if batch.gather else captions
+    if batch.within_view:
+        columns = torch.cat([columns, columns])
     _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
     weight = -counts[place].to(batch.positive.dtype).log()
     at = torch.arange(len(columns), device=columns.device)
     pairs = at[batch.rows]
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
-        s = torch.where(
-            at == pairs[rows, None], batch.positive[rows, None], s
-        )  # -inf is where the pair stands
-        own = captions[rows, None] == columns
+        # The scores have -inf where the pair stands.
+        s = torch.where(at == pairs[rows, None], batch.positive[rows, None], s)
+        is_class = captions[rows, None] == columns
         weighted = s + weight
         total = weighted.logsumexp(1)
-        log_p = weighted.masked_fill(~own, -torch.inf).logsumexp(1) - total
-        loss = -log_p if q == 0 else -torch.expm1(q * log_p) / q
+        log_p = weighted.masked_fill(~is_class, -torch.inf).logsumexp(1) - total
+        if q == 0:
+            loss = -log_p
+        else:
+            loss = -torch.expm1(q * log_p) / q
         if not smoothing:
             return loss
-        there = s > -torch.inf
-        # the replaced score keeps the infinite ones out of the gradient
-        surprise = (
-            torch.where(there, total[:, None] - torch.where(there, s, 0.0), 0.0) * weight.exp()
-        )
+        counted = s > -torch.inf
+        # The replaced score keeps the infinite ones out of the gradient.
+        finite = torch.where(counted, s, 0.0)
+        surprise = torch.where(counted, total[:, None] - finite, 0.0) * weight.exp()
         return (1 - smoothing) * loss + smoothing * surprise.sum(1) / len(counts)
 
     return batch.reduce(batch.each_row(row_loss))

@@ -47,16 +47,20 @@ class GroupWeights(nn.Module):
         are not counted."""
         check_labels("groups", groups, len(losses))
         size = len(self.log_weights)
-        every = gather_rows(groups) if self.gather else groups
-        if int(every.max()) >= size:
-            raise InvalidInputError(f"groups: expected at most {size - 1}, got {int(every.max())}")
-        known = every >= 0
-        counts = torch.bincount(every[known], minlength=size).clamp(min=1).to(losses.dtype)
-        own = groups >= 0
-        sums = losses.new_zeros(size).index_add(0, groups[own], losses[own])
+        joint_groups = gather_rows(groups) if self.gather else groups
+        highest = int(joint_groups.max())
+        if highest >= size:
+            raise InvalidInputError(f"groups: expected at most {size - 1}, got {highest}")
+        known = joint_groups[joint_groups >= 0]
+        counts = torch.bincount(known, minlength=size).clamp(min=1).to(losses.dtype)
+        has_group = groups >= 0
+        sums = losses.new_zeros(size).index_add(0, groups[has_group], losses[has_group])
         if self.training and torch.is_grad_enabled():
-            means = (sum_over_processes(sums) if self.gather else sums.detach()) / counts
+            joint_sums = sum_over_processes(sums) if self.gather else sums.detach()
+            means = joint_sums / counts
             self.log_weights += self.step * means.to(self.log_weights.dtype)
             self.log_weights -= self.log_weights.logsumexp(0)
         total = (self.log_weights.exp().to(losses.dtype) / counts * sums).sum()
-        return mean_over_processes(total) * world_size() if self.gather else total
+        if self.gather:
+            return mean_over_processes(total) * world_size()
+        return total

@@ -51,12 +51,12 @@ def _warn(image_features: Tensor, text_features: Tensor, q: float, temperature: 
     if temperature.device.type == "cpu":
         steepness = q / float(temperature)
         dtype = image_features.dtype
-        most = float(_largest_exponent(dtype, temperature)) + _SMALLEST_EXPONENT[dtype]
-        if steepness > most:
+        limit = float(_largest_exponent(dtype, temperature)) + _SMALLEST_EXPONENT[dtype]
+        if steepness > limit:
             warn(
                 f"rince: q / temperature is {steepness:.3g}, so in"
                 f" {str(dtype).removeprefix('torch.')} pairs with a cosine below"
-                f" {1 - most / steepness:.2f} have a gradient of 0; raise temperature (0.1), or"
+                f" {1 - limit / steepness:.2f} have a gradient of 0; raise temperature (0.1), or"
                 " lower q"
             )
     if image_features.device.type == "cpu" and len(image_features):

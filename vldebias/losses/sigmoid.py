@@ -38,12 +38,13 @@ def sigmoid(
             f"bias: expected a number or a tensor of shape (), got shape {tuple(bias.shape)}"
         )
     batch = Contrast(image_features, text_features, **options)
-    own = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
+    offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
     if batch.reduction == "mean":
-        total = batch.mean_total(own)[None]
+        negatives = batch.mean_total(offset)[None]
     else:
-        total = batch.each_row(lambda s, rows: softplus(s + own).sum(1))
-    return batch.reduce((softplus(-batch.positive - own) + total).reshape(-1, len(batch.positive)))
+        negatives = batch.each_row(lambda s, rows: softplus(s + offset).sum(1))
+    losses = softplus(-batch.positive - offset) + negatives
+    return batch.reduce(losses.reshape(-1, len(batch.positive)))
 
 
 class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_temperature=True):

@@ -44,25 +44,24 @@ def spread(
         check_labels("labels", labels, len(image_features))
     within_view = options.setdefault("within_view", True)
     batch = Contrast(image_features, text_features, **options)
-    every = gather_rows(labels) if batch.gather else labels
-    columns = torch.cat([every, every]) if within_view else every
+    columns = gather_rows(labels) if batch.gather else labels
+    if within_view:
+        columns = torch.cat([columns, columns])
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         positive = batch.positive[rows]
         classmate = labels[rows, None] == columns
-        others = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
+        log_negatives = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
         counted = classmate & (s > -torch.inf)
-        # the replaced score keeps the infinite ones out of the gradient
-        rest = torch.where(
-            counted, softplus(others[:, None] - torch.where(counted, s, 0.0)), 0.0
-        ).sum(1)
-        attract = (softplus(others - positive) + rest) / (
-            counted.sum(1) + 1
-        )  # eq. 2, mean over the positives
-        rivals = torch.logsumexp(
-            s.masked_fill(~classmate, -torch.inf), dim=1
-        )  # of which the own other view is one
-        return alpha * attract + (1 - alpha) * softplus(rivals - positive)  # eq. 3
+        # The replaced score keeps the infinite ones out of the gradient.
+        finite = torch.where(counted, s, 0.0)
+        rest = torch.where(counted, softplus(log_negatives[:, None] - finite), 0.0).sum(1)
+        # Eq. 2, the mean over the positives; the other view of the anchor is one.
+        attract = (softplus(log_negatives - positive) + rest) / (counted.sum(1) + 1)
+        # Eq. 3.
+        log_classmates = torch.logsumexp(s.masked_fill(~classmate, -torch.inf), dim=1)
+        repel = softplus(log_classmates - positive)
+        return alpha * attract + (1 - alpha) * repel
 
     return batch.reduce(batch.each_row(row_loss))
 

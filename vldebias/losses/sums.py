@@ -137,7 +137,10 @@ class _SoftplusTotal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pair: int, size: int, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
         needed = any(ctx.needs_input_grad)
-        total, to_a, to_b, to_bias = (torch.zeros_like(one) for one in (bias, a, b, bias))
+        total = torch.zeros_like(bias)
+        to_a = torch.zeros_like(a)
+        to_b = torch.zeros_like(b)
+        to_bias = torch.zeros_like(bias)
         for block in row_blocks(len(a), size):
             s = torch.mm(a[block], b.T).add_(bias)
             s.diagonal(pair + block.start).fill_(-torch.inf)
@@ -153,7 +156,8 @@ class _SoftplusTotal(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
-        return None, None, *(outer[0] * one for one in ctx.saved_tensors)
+        (slope,) = outer
+        return None, None, *(slope * gradient for gradient in ctx.saved_tensors)
 
 
 def _rows_at_once(rows: Tensor) -> int:

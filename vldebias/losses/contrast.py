@@ -24,14 +24,19 @@ from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import matrix_sums, matrix_total, row_blocks
 
 
-class LossOptions(TypedDict, total=False):
-    """Hold the options of every loss; see `vldebias.losses.info_nce`."""
+class BatchOptions(TypedDict, total=False):
+    """Hold how a loss reads its batch; see `vldebias.losses.info_nce`."""
 
-    temperature: Required[float | Tensor]
     reduction: Literal["mean", "none"]
     chunk_size: int | None
     gather: bool
     within_view: bool
+
+
+class LossOptions(BatchOptions, total=False):
+    """Hold the options of every loss; see `vldebias.losses.info_nce`."""
+
+    temperature: Required[float | Tensor]
 
 
 class Contrast:

@@ -4,13 +4,14 @@ popularity."""
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from vldebias.errors import InvalidInputError, warn
 from vldebias.losses.checks import check_interval, check_labels, check_temperature
-from vldebias.losses.contrast import Contrast
+from vldebias.losses.contrast import BatchOptions, Contrast
 from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
@@ -51,8 +52,8 @@ class GlobalContrastiveLoss(nn.Module):
             shows to e^{zeta_j/tau}. It needs some 4 / popularity_lr visits of each item. May be set
             anew every step.
         zeta_init: first value of zeta; 0 or -.05 in the paper.
-        reduction, chunk_size, gather, within_view: see `info_nce`. With `gather` every process
-            keeps the same state.
+        options: reduction, chunk_size, gather and within_view, see `info_nce`. With `gather` every
+            process keeps the same state.
     """
 
     log_u: Tensor
@@ -69,12 +70,12 @@ class GlobalContrastiveLoss(nn.Module):
         gamma: float = 0.8,
         popularity_lr: float = 0.0,
         zeta_init: float = 0.0,
-        reduction: str = "mean",
-        chunk_size: int | None = None,
-        gather: bool = False,
-        within_view: bool = False,
+        **options: Unpack[BatchOptions],
     ) -> None:
         super().__init__()
+        unknown = sorted(set(options) - set(BatchOptions.__annotations__))
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no {unknown[0]!r}")
         check_interval("dataset_size", dataset_size, "[2, inf)")
         check_interval("gamma", gamma, "(0, 1]")
         check_temperature(temperature)
@@ -82,10 +83,10 @@ class GlobalContrastiveLoss(nn.Module):
         self.temperature = temperature
         self.gamma = gamma
         self.popularity_lr = popularity_lr
-        self.reduction = reduction
-        self.chunk_size = chunk_size
-        self.gather = gather
-        self.within_view = within_view
+        self.reduction = options.get("reduction", "mean")
+        self.chunk_size = options.get("chunk_size")
+        self.gather = options.get("gather", False)
+        self.within_view = options.get("within_view", False)
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
@@ -104,22 +105,18 @@ class GlobalContrastiveLoss(nn.Module):
         index: (n,) integers in 0 .. dataset_size - 1, which item of the dataset each row is; no
         item twice.
         """
-        names = ("temperature", "reduction", "chunk_size", "gather", "within_view")
         batch = Contrast(
-            image_features, text_features, **{name: getattr(self, name) for name in names}
+            image_features,
+            text_features,
+            temperature=self.temperature,
+            reduction=self.reduction,
+            chunk_size=self.chunk_size,
+            gather=self.gather,
+            within_view=self.within_view,
         )
         check_labels("index", index, len(batch.positive))
         items = gather_rows(index) if batch.gather else index
-        low = int(items.min())
-        high = int(items.max())
-        if low < 0 or high >= self.dataset_size:
-            raise InvalidInputError(
-                f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"
-            )
-        if len(items.unique()) < len(items):
-            raise InvalidInputError(
-                "index: an item is twice in the batch; sample without replacement"
-            )
+        self._check_items(items)
         moving = self.training and torch.is_grad_enabled()
         learning = moving and self.popularity_lr > 0
         # Algorithm 1, lines 4-7, for both directions at once: value and gradient, after the state
@@ -136,6 +133,19 @@ class GlobalContrastiveLoss(nn.Module):
         if gradient is not None:
             self._step(items, gradient)
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
+
+    def _check_items(self, items: Tensor) -> None:
+        """Refuse items (B,) that the dataset does not have, and an item that is there twice."""
+        low = int(items.min())
+        high = int(items.max())
+        if low < 0 or high >= self.dataset_size:
+            raise InvalidInputError(
+                f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"
+            )
+        if len(items.unique()) < len(items):
+            raise InvalidInputError(
+                "index: an item is twice in the batch; sample without replacement"
+            )
 
     def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
         """Return log phi (2, n) as the batch estimates it."""

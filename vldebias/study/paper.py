@@ -116,8 +116,9 @@ class Run:
             return self.missing
         if self.waiting:
             return self.waiting
-        data = "data is here, " if any(_data_of(task) for task in self.suite.tasks) else ""
-        return data + self.weights
+        if any(_data_of(task) for task in self.suite.tasks):
+            return f"data is here, {self.weights}"
+        return self.weights
 
 
 def command(part: str, model: str) -> str:

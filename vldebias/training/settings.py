@@ -292,8 +292,26 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     @model_validator(mode="after")
     def _what_is_given_is_read(self) -> TrainSettings:
         """Refuse a setting that nothing reads: it would be taken for one that does something."""
+        for name, (is_read, reader) in self._readers().items():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default and not is_read:
+                raise ValueError(
+                    f"{name} {value!r} goes with {reader}, and here nothing would read it"
+                )
+        if (
+            self.val_split is not None
+            and self.val_split == self.split
+            and self.val_data in (None, self.data)
+        ):
+            raise ValueError(
+                f"val_split {self.val_split!r} is the split that is learned from; name another one"
+            )
+        return self
+
+    def _readers(self) -> dict[str, tuple[bool, str]]:
+        """Return for each setting that is not always read: whether it is, and what reads it."""
         world = self.data in WORLDS
-        needs = {
+        return {
             "lora_rank": (self.tune == "lora", "tune: lora"),
             "image_blocks": (self.tune in ("all", "image"), "tune: all or image"),
             "text_blocks": (self.tune in ("all", "text"), "tune: all or text"),
@@ -327,21 +345,6 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "wise_ft": (self.tune != "lora", "tune: all, text, image or heads"),
             "group": (self.has_held_out, "held-out data (val_split, val_data)"),
         }
-        for name, (is_read, reader) in needs.items():
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default and not is_read:
-                raise ValueError(
-                    f"{name} {value!r} goes with {reader}, and here nothing would read it"
-                )
-        if (
-            self.val_split is not None
-            and self.val_split == self.split
-            and self.val_data in (None, self.data)
-        ):
-            raise ValueError(
-                f"val_split {self.val_split!r} is the split that is learned from; name another one"
-            )
-        return self
 
     def as_yaml(self) -> str:
         """Return YAML text that `load_settings` reads as these settings, with only the given
@@ -405,7 +408,19 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     of_file: dict[str, Any] = {}
     if path is not None:
         of_file = read_yaml(path)
-    layers = [{}, of_file, dict(given)]
+    values = _layered([{}, of_file, dict(given)])
+    if values.get("epochs") is None and values.get("steps") is None:
+        values["epochs"] = 10
+    try:
+        return TrainSettings.model_validate(values)
+    except ValidationError as error:
+        problem = explain(error, known=TrainSettings.model_fields)
+        raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None
+
+
+def _layered(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the settings of layers, each over those before it; a preset that one of them names
+    becomes the first."""
     for layer in layers[1:]:
         preset = layer.pop("preset", None)
         if preset is not None:
@@ -422,13 +437,7 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
         if layer.get("epochs") is not None:
             values.pop("steps", None)
         values |= layer
-    if values.get("epochs") is None and values.get("steps") is None:
-        values["epochs"] = 10
-    try:
-        return TrainSettings.model_validate(values)
-    except ValidationError as error:
-        problem = explain(error, known=TrainSettings.model_fields)
-        raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None
+    return values
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -385,6 +385,46 @@ def service() -> str:
     return table(*lines, note=note)
 
 
+def door(part: str, columns: Mapping[str, str]) -> str:
+    """Write what a door costs: a line for each size, a column for each side.
+
+    part: of `eval.benchmarks.doors`. columns: metric -> what the table calls it.
+    """
+    cells: dict[str, dict[str, float]] = {}
+    for row in read("bench_doors").rows:
+        if row.method == part:
+            cells.setdefault(str(place_of(row)[part]), {})[row.metric] = row.value
+    lines = [[part, *columns.values()]]
+    for size, values in cells.items():
+        texts = [_cost(name, values[name]) for name in columns]
+        lines.append([size, *texts])
+    return table(*lines, note="From `eval/results/bench_doors.json`.")
+
+
+def _cost(name: str, value: float) -> str:
+    """Write a time in milliseconds, or a share."""
+    return f"{value:.2%}" if " / " in name else f"{value:.2f} ms"
+
+
+def queries() -> str:
+    """Write what the edit of queries adds to a flat search."""
+    names = {"search, ms": "search", "edit, ms": "edit", "edit of lists, ms": "edit of lists"}
+    return door("queries", {**names, "edit / search": "edit / search"})
+
+
+def images() -> str:
+    """Write what balanced prompts add to a request for images."""
+    names = {
+        "direct, ms": "the server itself",
+        "bare, ms": "a bare proxy",
+        "balanced, ms": "balanced prompts",
+    }
+    names["added to a bare proxy, ms"] = "added to a bare proxy"
+    names["bare, processor ms"] = "processor time, bare"
+    names["balanced, processor ms"] = "processor time, balanced"
+    return door("images", names)
+
+
 # ---- docs/generation.md and the audit of texts
 # -----------------------------------------------------------------------
 
@@ -635,6 +675,8 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "held_back": held_back,
         "service": service,
     },
+    "docs/how-to/images-api.md": {"service": service, "images": images},
+    "docs/how-to/index-queries.md": {"queries": queries},
     "docs/explanation/over-and-under-diversification.md": {"history": history},
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},

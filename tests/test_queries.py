@@ -241,6 +241,17 @@ def test_documents_are_never_edited() -> None:
     assert all(isinstance(row, np.ndarray) for row in chroma.embed_query(QUERIES))
 
 
+def test_chroma_is_told_of_the_function_that_embeds_documents() -> None:
+    class Named(Chroma):
+        def name(self) -> str:
+            return "named"
+
+    assert debiased(Named()).name() == "named"
+    assert (debiased().name(), debiased().is_legacy()) == ("vldebias", True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = debiased().nothing
+
+
 def test_a_service_is_asked_for_each_text_once_in_batches() -> None:
     asked: list[list[str]] = []
 

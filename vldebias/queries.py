@@ -32,6 +32,18 @@ if TYPE_CHECKING:
     from vldebias.measure.result import Result
 
 DEBIASED = "debiased"  # the method of `measure`
+# Methods of chroma's embedding functions, for embedders of other kinds: chroma cannot build them
+# again from a configuration, and calls that legacy.
+_OF_CHROMA: dict[str, Any] = {
+    "name": lambda: "vldebias",
+    "is_legacy": lambda: True,
+    "get_config": dict,
+    "build_from_config": lambda config: NotImplemented,
+    "default_space": lambda: "l2",
+    "supported_spaces": lambda: ["cosine", "l2", "ip"],
+    "validate_config": lambda config: None,
+    "validate_config_update": lambda before, after: None,
+}
 
 
 def debias_queries(
@@ -194,14 +206,16 @@ class DebiasedQueries:
         """Return the vectors of documents, never edited, as chroma asks for them."""
         return self.host.embedder.documents(input)
 
-    @staticmethod
-    def name() -> str:
-        """Return the name under which chroma stores that a collection used it."""
-        return "vldebias"
+    def __getattr__(self, name: str) -> Any:
+        """Return what chroma asks of an embedding function, from yours where it has it.
 
-    def is_legacy(self) -> bool:
-        """Tell chroma that it cannot build this again from a configuration: it holds a function."""
-        return True
+        A collection stores the name and configuration of what embeds its documents, so that it
+        opens with yours and with this, which leaves documents alone.
+        """
+        if name in _OF_CHROMA:
+            source = self.host.embedder.source
+            return getattr(source, name, _OF_CHROMA[name])
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def measure(self, vectors: Any, queries: Sequence[str], labels: Any, **options: Any) -> Result:
         """Measure what the edit does to searches, before it is switched on: skew of the first

@@ -31,6 +31,7 @@ LEFT_ALONE = {
     "images/edits": "edits a given image",
     "images/variations": "varies a given image",
 }
+SHORT = 1000  # letters of a prompt that is balanced in less time than a thread takes
 GONE = 499  # what logs call a client that went away; nobody receives it
 
 
@@ -157,9 +158,7 @@ class Service:
         self.running += 1
         try:
             order = Order.read(await self._body(request), int(self.limits.images))
-            index = _index_of(request)
-            # Long prompts take some milliseconds, in which other requests go on.
-            found = await asyncio.to_thread(balanced, self.balancer, order, index)
+            found = await self._balanced(order, _index_of(request))
             if self.log_prompts:
                 log.info("prompt %r: %r", order.prompt, found.prompts)
             calls = calls_of(order, found.prompts, batch=self.batch)
@@ -173,6 +172,13 @@ class Service:
             return _joined_response(calls, results, found)
         finally:
             self.running -= 1
+
+    async def _balanced(self, order: Order, index: int | None) -> BalancedPrompts:
+        """Return a prompt for each image; long ones take some milliseconds, in which other requests
+        go on."""
+        if len(order.prompt) <= SHORT:
+            return balanced(self.balancer, order, index)
+        return await asyncio.to_thread(balanced, self.balancer, order, index)
 
     async def pass_on(self, request: Request, path: str) -> Response:
         """Pass a request on as it is, and its answer as it comes.

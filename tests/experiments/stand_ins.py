@@ -5,6 +5,7 @@ import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import cycle, islice, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,6 +99,8 @@ def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
     monkeypatch.setattr(apps.page("demo.engine").Engine, "warm", lambda engine: None)
     for name in ("demo.page", "label.page"):
         monkeypatch.setattr(apps.page(name), "serve", lambda page, **_: served.append(page))
+    server = import_module("vldebias.serving.images_api.server")
+    monkeypatch.setattr(server, "serve", lambda app, **_: served.append(app))
     yield served
 
 

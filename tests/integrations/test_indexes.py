@@ -143,17 +143,39 @@ def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> No
         def __call__(self, input: Any) -> Any:
             return list(model.encode(input))
 
-    queries = vldebias.debias_queries(Function(), "gender", method="cali")
-    client = chromadb.EphemeralClient(settings=chromadb.Settings(anonymized_telemetry=False))
-    collection = client.create_collection("people", embedding_function=queries)
+        @staticmethod
+        def name() -> str:
+            return "function-of-a-test"
+
+        def get_config(self) -> dict[str, Any]:
+            return {}
+
+        @staticmethod
+        def build_from_config(config: dict[str, Any]) -> Any:
+            return Function()
+
+    function = Function()
+    settings = chromadb.Settings(anonymized_telemetry=False)
+    client = chromadb.PersistentClient(str(tmp_path), settings=settings)
+    plain = client.create_collection("people", embedding_function=function)
     names = [str(row) for row in range(len(DOCUMENTS))]
-    collection.add(ids=names, documents=DOCUMENTS)
+    plain.add(ids=names[:-1], documents=DOCUMENTS[:-1])
+    # A collection that exists opens with the queries in the place of its function.
+    queries = vldebias.debias_queries(function, "gender", method="cali")
+    collection = client.get_collection("people", embedding_function=queries)
+    collection.add(ids=names[-1:], documents=DOCUMENTS[-1:])
     stored = collection.get(include=["embeddings"])["embeddings"]
     assert np.allclose(stored, vectors, atol=1e-5)
     found = collection.query(query_texts=[QUERY], n_results=K)
     assert list(map(int, found["ids"][0])) == ranked(vectors, np.asarray(queries.embed(QUERY)))
-    given = collection.query(query_embeddings=queries.embed([QUERY]), n_results=K)
-    assert given["ids"] == found["ids"]
+    own = plain.query(query_embeddings=queries.embed([QUERY]), n_results=K)
+    assert own["ids"] == found["ids"]
+    assert plain.query(query_texts=[QUERY], n_results=K)["ids"] != found["ids"]
+    # A new one may have queries of a plain function of sentence-transformers.
+    of_model = vldebias.debias_queries(model, queries.fitted)
+    other = client.create_collection("others", embedding_function=of_model)
+    other.add(ids=names, documents=DOCUMENTS)
+    assert other.query(query_texts=[QUERY], n_results=K)["ids"] == found["ids"]
 
 
 def test_langchain(model: Any, vectors: np.ndarray[Any, Any], expected: list[int]) -> None:

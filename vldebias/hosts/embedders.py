@@ -40,6 +40,7 @@ class Embedder:
         single: `queries` asks for one text at a time, so that a service gets a request for each.
         batch: texts of one call; services have limits.
         model_id: name of the model, if the object says it.
+        source: the function or object itself.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Embedder:
     single: bool = False
     batch: int = BATCH
     model_id: str | None = None
+    source: Any = None
 
     @classmethod
     def of(cls, embed: Any) -> Embedder:
@@ -66,7 +68,7 @@ class Embedder:
         for has_interface, methods_of in _INTERFACES:
             if not is_text and has_interface(embed):
                 queries, documents, single = methods_of(embed)
-                return cls(name, queries, documents, single=single, model_id=model_id)
+                return cls(name, queries, documents, single=single, model_id=model_id, source=embed)
         if isinstance(embed, torch.nn.Module):
             raise UnsupportedHostError(
                 f"embed: got {name}, a model; attach to it with vldebias.debias(model, prompts), or"

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -48,40 +49,75 @@ class LabelSample(Strict):
     def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **about: str) -> LabelSample:
         """Return a sample of so many images, at least LEAST of each stratum.
 
-        images: a row each with its path; `within`, the part with figures of its own, such as a
-        method; `said`, the
-            answer of the judge, and `sure`, its probability of that. about: attribute and judge.
+        Where there are too few labels for the finest strata, coarser ones are taken.
+
+        Args:
+            images: a row each with its path; `within`, the part with figures of its own, such as a
+                method; `said`, the answer of the judge, and `sure`, its probability of that.
+            labels: number of images to sample.
+            seed: of the order inside the strata.
+            about: attribute and judge.
         """
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
-        strata, needs = list[tuple[str, ...]](), list[tuple[float, int]]()
-        for _, rows in images.loc[order.sort_values().index].groupby(["within", "said"]):
-            middle = rows.sure.median()
-            above = (
-                rows.sure > middle if rows.sure.max() > middle else rows.sure >= middle
-            )  # many may be alike
-            for chosen in filter(len, (rows[above], rows[~above])):
-                wrong, size = min(max(1 - chosen.sure.mean(), ERROR), 0.5), len(chosen)
-                worth = [
-                    size * (wrong * (1 - wrong)) ** 0.5 / (n * (n + 1)) ** 0.5
-                    for n in range(LEAST, size)
-                ]
-                needs += [
-                    (-one, len(strata)) for one in (*[float("inf")] * min(LEAST, size), *worth)
-                ]
-                strata.append(tuple(chosen.path))
-        turns = tuple(stratum for _, stratum in sorted(needs))
-        least = sum(min(LEAST, len(one)) for one in strata)
-        return cls(strata=tuple(strata), turns=turns, labels=max(labels, least), **about)
+        shuffled = images.loc[order.sort_values().index]
+        strata = _strata(shuffled, labels)
+        turns = _turns(strata)
+        paths = tuple(tuple(stratum.path) for stratum in strata)
+        return cls(strata=paths, turns=turns, labels=max(labels, _least(strata)), **about)
 
     @property
     def weights(self) -> Mapping[str, float]:
         """Return path -> weight for each sampled image: one over its sampling probability."""
         counts = Counter(self.turns[: self.labels])
-        return {
-            path: len(one) / counts[i]
-            for i, one in enumerate(self.strata)
-            for path in one[: counts[i]]
-        }
+        weights = {}
+        for number, stratum in enumerate(self.strata):
+            sampled_paths = stratum[: counts[number]]
+            weights |= dict.fromkeys(sampled_paths, len(stratum) / max(counts[number], 1))
+        return weights
+
+
+def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
+    """Return the finest strata that so many labels suffice for; at last all images are one.
+
+    images: a row each, in random order.
+    """
+    answers = [rows for _, rows in images.groupby(["within", "said"])]
+    halves = [half for rows in answers for half in _halves(rows)]
+    parts = [rows for _, rows in images.groupby("within")]
+    for strata in (halves, answers, parts):
+        if _least(strata) <= labels:
+            return strata
+    return [images]
+
+
+def _halves(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of which the judge is surer than of the median, and the others."""
+    middle = rows.sure.median()
+    if rows.sure.max() > middle:
+        above = rows.sure > middle
+    else:  # many may be alike
+        above = rows.sure >= middle
+    return [half for half in (rows[above], rows[~above]) if len(half)]
+
+
+def _least(strata: Sequence[pd.DataFrame]) -> int:
+    """Return how many labels the strata need; all images together have no interval to lose."""
+    if len(strata) == 1:
+        return 1
+    return sum(min(LEAST, len(stratum)) for stratum in strata)
+
+
+def _turns(strata: Sequence[pd.DataFrame]) -> tuple[int, ...]:
+    """Return the stratum of the next image to label, for all images: first LEAST of each, then by
+    size and by how unsure the judge is."""
+    needs: list[tuple[float, int]] = []
+    for number, stratum in enumerate(strata):
+        size = len(stratum)
+        wrong = min(max(1 - stratum.sure.mean(), ERROR), 0.5)
+        spread = size * (wrong * (1 - wrong)) ** 0.5
+        needs += [(-float("inf"), number)] * min(LEAST, size)
+        needs += [(-spread / (n * (n + 1)) ** 0.5, number) for n in range(LEAST, size)]
+    return tuple(number for _, number in sorted(needs))
 
 
 def sampled(
@@ -103,32 +139,51 @@ def sampled(
     """
     if way not in ("judge", "turn"):
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
-    kept = log.path.with_suffix(ENDING)
-    there = LabelSample.build(read_json(kept)) if kept.is_file() else None
-    if there is None:
-        in_turn = way == "turn" or any(answer.weight is None for answer in log.answers().values())
-        found = None if most is None or in_turn else _draw(images, question, most, seed)
-    elif way == "turn" or there.attribute != question.attribute:
+    file = log.path.with_suffix(ENDING)
+    earlier = LabelSample.build(read_json(file)) if file.is_file() else None
+    if earlier is not None:
+        sample = _enlarged(earlier, question, most, way, file)
+    elif most is None or way == "turn" or _has_answers_in_turn(log):
+        return None
+    else:
+        sample = _draw(images, question, most, seed)
+    if sample is None:
+        return None
+    weights = sample.weights
+    records = tuple(record for record in images.everything if record.path in weights)
+    missing = sorted(set(weights) - {record.path for record in records})
+    if missing:
         raise InvalidInputError(
-            f"{kept}: holds a sample for {there.attribute}, made with judge {there.judge}; put"
-            f" --attribute {there.attribute} first and leave out --sample turn, or choose another"
+            f"{file}: {len(missing)} of its images are not in {images.root}, such as {missing[0]}"
+        )
+    if sample != earlier:
+        write_atomically(file, sample.model_dump_json() + "\n")
+    return replace(
+        images, records=records, weights=weights, strata=len(sample.strata), judge=sample.judge
+    )
+
+
+def _has_answers_in_turn(log: AnnotationLog) -> bool:
+    """Return whether somebody answered about images that were not sampled."""
+    return any(answer.weight is None for answer in log.answers().values())
+
+
+def _enlarged(
+    earlier: LabelSample, question: Question, most: int | None, way: str, file: Path
+) -> LabelSample:
+    """Return a sample that holds an earlier one, and so many images.
+
+    Raises:
+        InvalidInputError: the earlier one is of another attribute, or the prompts shall take turns.
+    """
+    if way == "turn" or earlier.attribute != question.attribute:
+        raise InvalidInputError(
+            f"{file}: holds a sample for {earlier.attribute}, made with judge {earlier.judge}; put"
+            f" --attribute {earlier.attribute} first and leave out --sample turn, or choose another"
             " --out"
         )
-    else:
-        found = there.model_copy(update={"labels": max(there.labels, most or len(there.turns))})
-    if found is None:
-        return None
-    weights = found.weights
-    records = tuple(record for record in images.everything if record.path in weights)
-    if lost := sorted(set(weights) - {record.path for record in records}):
-        raise InvalidInputError(
-            f"{kept}: {len(lost)} of its images are not in {images.root}, such as {lost[0]}"
-        )
-    if found != there:
-        write_atomically(kept, found.model_dump_json() + "\n")
-    return replace(
-        images, records=records, weights=weights, strata=len(found.strata), judge=found.judge
-    )
+    labels = max(earlier.labels, most or len(earlier.turns))
+    return earlier.model_copy(update={"labels": labels})
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
@@ -136,17 +191,18 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
     about."""
     if labels >= len(images.records):
         return None
-    drawn = GeneratedImages.open(images.root) if (images.root / PLAN).is_file() else None
-    if (
-        drawn is None
-        or (last := last_judgements(drawn, question.attribute, question.values)) is None
-    ):
+    generated = None
+    last = None
+    if (images.root / PLAN).is_file():
+        generated = GeneratedImages.open(images.root)
+        last = last_judgements(generated, question.attribute, question.values)
+    if generated is None or last is None:
         warn(
             f"{images.root}: no judge answered {question.attribute}, so prompts take turns, as with"
             " --sample turn"
         )
         return None
-    table = pd.DataFrame(drawn.images)
+    table = pd.DataFrame(generated.images)
     table["within"] = table.variant + ", " + table.part
     judge, table["said"], table["sure"] = last
     asked = table[table.path.isin([record.path for record in images.records])]

@@ -173,13 +173,23 @@ def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
     rng = np.random.default_rng(seed)
     _, said, sure = world(rng, 100)
     within = rng.choice(["none, unseen", "cali, unseen"], 100)
-    small, large = (sampled(said, sure, n, seed, within) for n in (labels, labels + more))
+    small = sampled(said, sure, labels, seed, within)
+    large = small.model_copy(update={"labels": labels + more})
     assert set(small.weights) <= set(large.weights)
-    assert len(small.weights) == max(
-        labels, sum(min(samples.LEAST, len(one)) for one in small.strata)
-    )
-    assert (small.strata, small.turns) == (large.strata, large.turns)
+    assert len(small.weights) == labels
+    assert len(large.weights) == min(labels + more, 100)
     assert sum(small.weights.values()) == pytest.approx(100)
     assert sorted(path for one in small.strata for path in one) == sorted(
         f"{i}.png" for i in range(100)
     )
+
+
+@pytest.mark.parametrize("labels", [1, 3, 12, 30])
+def test_no_more_is_asked_than_the_number_of_questions(folder: Path, labels: int) -> None:
+    """Few labels do for coarser strata: nine strata of two labels had asked for 36 of 12."""
+    file = folder / f"{labels}.jsonl"
+    study = page("label").open_study(folder, ["gender"], file=file, most=labels)
+    records = study.folder.records
+    weights = study.folder.weights
+    assert len(records) == labels
+    assert sum(weights.values()) == pytest.approx(60)

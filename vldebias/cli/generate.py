@@ -172,7 +172,7 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
 
 def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
     """Yield a row for each method and prompt that it generated."""
-    from vldebias.study.side_by_side import title_of
+    from vldebias.measure.wording import row_title
 
     for method in made.methods:
         row = made.row(method)
@@ -182,7 +182,7 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
             values = [value for value in pictures[0].values.values() if value is not None]
             seen = Counter(_seen_in(picture.seen) for picture in pictures if picture.seen)
             shown = ", ".join(f"{number} {value}" for value, number in seen.most_common())
-            yield title_of(method), str(count), " and ".join(values), shown, text
+            yield row_title(method), str(count), " and ".join(values), shown, text
 
 
 def _seen_in(seen: Any) -> str:

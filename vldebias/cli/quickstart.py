@@ -31,6 +31,9 @@ def quickstart(
         typer.Option(min=1, max=100, help="Generated images per profession and seed. Default: 8."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds. Default: 3.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what an earlier run has done.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure bias and utility before and after on the embedded miniature world, offline, in under
@@ -62,7 +65,7 @@ def quickstart(
     suite = load_suite("quickstart")
     result = run_suite(
         suite,
-        Options(out=folder, cache=folder / "cache", images=images, seeds=numbers),
+        Options(out=folder, cache=folder / "cache", images=images, seeds=numbers, fresh=fresh),
         console=err,
     )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)

@@ -33,6 +33,15 @@ NO_CODE: dict[str, Any] = {"trust_remote_code": False}
 code at a "y"."""
 
 
+# What the libraries say where the hub does not answer, each with advice about its own traceback.
+_UNREACHED = (
+    "couldn't connect to",
+    "cannot find the requested files",
+    "outgoing traffic has been disabled",
+    "root cause in the stacktrace above",
+)
+
+
 @contextmanager
 def offline_reason(name: str | Path | None = None) -> Iterator[str]:
     """Check whether the hub answers and yield the reason if not, else ""; without it libraries only
@@ -83,7 +92,10 @@ def reason(error: BaseException) -> str:
             " are loaded; convert it where you trust it: safetensors.torch.save_file(state_dict,"
             " 'model.safetensors')"
         )
-    first = str(error).strip().partition("\n")[0].rstrip(".:")
+    text = str(error)
+    if any(words in text for words in _UNREACHED):
+        return "it is not in the cache of this machine, and the hub cannot be reached"
+    first = text.strip().partition("\n")[0].rstrip(".:")
     understood = isinstance(error, (OSError, ValueError, RuntimeError)) and first
     return first if understood else f"{type(error).__name__}: {first}"
 

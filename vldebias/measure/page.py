@@ -26,7 +26,7 @@ from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, Strip, TaskProvenance
 from vldebias.measure.strip import encoded, read_strip
 from vldebias.measure.table import TEMPLATES, readable
-from vldebias.measure.text import LABELS, advice_of
+from vldebias.measure.text import LABELS, advice_of, findings_of
 from vldebias.pictures import INK, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def notebook(result: Result) -> str:
     frame = readable(result)
     found = conclusions(frame, result.provenance)
     advice = advice_of(result)
-    sentences = advice or [conclusion.sentence for conclusion in found]
+    concluded = [conclusion.sentence for conclusion in found]
+    sentences = advice or [*findings_of(result), *concluded]
     listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     if advice:
         rows = frame

@@ -40,7 +40,10 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
         tasks = [conclusion.task for conclusion in found]
         wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
     notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
-    shown = _sentences(found, width, max_lines - len(notes) - ROWS)
+    shown: list[str] = []
+    for sentence in findings_of(result):
+        shown += wrapped(sentence, width)
+    shown += _sentences(found, width, max_lines - len(shown) - len(notes) - ROWS)
     shown += wrapped(f"{result.name}: values, and changes from none, with 95 % intervals", width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(wholes, found, max(room, 0))
@@ -60,9 +63,21 @@ def advice_of(result: Result) -> list[str]:
     return sentences
 
 
+def findings_of(result: Result) -> list[str]:
+    """Return what tasks found beside their figures, such as by people's labels, in sentences."""
+    found: list[str] = []
+    for provenance in result.provenance:
+        found += provenance.settings.get("findings", ())
+    return found
+
+
 def sentences(result: Result, measures: Measures = ()) -> list[str]:
     """Return everything that was found, a sentence each."""
-    return advice_of(result) or [found.sentence for found in result.conclusions(measures)]
+    advice = advice_of(result)
+    if advice:
+        return advice
+    concluded = [conclusion.sentence for conclusion in result.conclusions(measures)]
+    return [*findings_of(result), *concluded]
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from vldebias.measure.rows import NONE
+
+AS_GENERATED = "as generated"
 # What one person and several persons of a value are called; other values are adjectives: "4 young".
 PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 
 
 def in_words(counts: Mapping[str, int]) -> str:
     """Write counts: "1 woman and 7 men", "3 young, 3 middle and 2 old"."""
-    *first, last = [counted(count, value) for value, count in counts.items()]
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed_words([counted(count, value) for value, count in counts.items()])
 
 
 def counted(count: int, value: str) -> str:
@@ -27,8 +29,15 @@ def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
 
 def listed(numbers: Iterable[int]) -> str:
     """Write the numbers alone, where the values were named before: "4 and 4", "3, 3 and 2"."""
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed_words([str(number) for number in numbers])
+
+
+def listed_words(words: Sequence[str]) -> str:
+    """Write words as a list: "a", "a and b", "a, b and c"; "" for none."""
+    if len(words) < 2:
+        return "".join(words)
+    *first, last = words
+    return f"{', '.join(first)} and {last}"
 
 
 def person(value: str) -> str:
@@ -39,3 +48,8 @@ def person(value: str) -> str:
 def persons(value: str) -> str:
     """Return what several persons of a value are called: "women", "young"."""
     return PERSONS.get(value, (value, value))[1]
+
+
+def row_title(method: str) -> str:
+    """Return what the images of a method are called: "as generated", "balanced prompts"."""
+    return AS_GENERATED if method == NONE else method.replace("-", " ")

@@ -165,7 +165,7 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     kept = Finished.read(path)
     if kept is not None and kept.key == key and not inputs.options.fresh:
         inputs.progress.say(
-            f"{task.name}: reused from an earlier run; to measure it again, delete {path}"
+            f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
         )
         return kept
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+MORE_LABELS = "more labels, sampled alike, that halve the interval"  # a setting of its block
 ABOUT_CORRECTED = (
     "A judge answered about every image and people about some. Corrected figures are right whatever"
     " the judge does, if the labelled images were chosen at random (prediction-powered inference)."
@@ -81,7 +82,7 @@ def corrected_block(
     result.provenance.settings = {
         **raw.provenance.settings,
         "labelled images": labels,
-        "more labels, sampled alike, that halve the interval": more_labels,
+        MORE_LABELS: more_labels,
     }
     return [result]
 

@@ -30,8 +30,14 @@ from vldebias.measure.result import NONE, TaskProvenance, TaskResult
 from vldebias.measure.shares import NOT_LABELLED
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import Name
+from vldebias.study.by_people import (
+    how_people_agree,
+    how_the_judge_errs,
+    more_labels,
+    who_appears,
+)
 from vldebias.study.inputs import Inputs
-from vldebias.study.share_correction import corrected_block
+from vldebias.study.share_correction import MORE_LABELS, corrected_block
 from vldebias.study.share_rows import ABOUT_GAP, ShareRows
 from vldebias.study.task import Task, register_task
 
@@ -323,23 +329,28 @@ class SharesTask(Task):
             "annotators": list(votes.index),
             "judge": None if judge is None else judge[0],
         }
-        self._add_agreement(result, votes)
-        if judge is None:
-            return [result]
-        # Labels of another part, such as unseen concepts, say nothing of it.
-        part = images[images.part.isin(labelled.part)]
-        corrected = task._blocks(part, "labels", empty)[1:]
+        findings = who_appears(labelled, self.values)
+        corrected: list[TaskResult] = []
+        if judge is not None:
+            findings.append(how_the_judge_errs(labelled, self.values, judge[0]))
+            # Labels of another part, such as unseen concepts, say nothing of it.
+            part = images[images.part.isin(labelled.part)]
+            corrected = task._blocks(part, "labels", empty)[1:]
+        findings += self._add_agreement(result, votes)
+        findings += [more_labels(block.provenance.settings[MORE_LABELS]) for block in corrected]
+        result.provenance.settings |= {"findings": findings}
         return [result, *corrected]
 
-    def _add_agreement(self, result: TaskResult, votes: pd.DataFrame) -> None:
-        """Add how far annotators agree; nothing of one annotator, or one value.
+    def _add_agreement(self, result: TaskResult, votes: pd.DataFrame) -> list[str]:
+        """Add how far annotators agree, and return it in a sentence; nothing of one annotator, or
+        one value.
 
         votes: codes, a row per annotator and a column per image.
         """
         try:
             agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
         except InvalidInputError:
-            return
+            return []
         n = {
             "images with two answers": agreed.units,
             "annotators": len(votes),
@@ -348,6 +359,7 @@ class SharesTask(Task):
         for metric, interval in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
             ends = (interval.low, interval.high)
             result.add(metric, "all images", interval.value, ends, n=n)
+        return [how_people_agree(agreed, len(votes))]
 
 
 def _warn_of_misspelt(methods: pd.Series[str], where: str) -> None:

@@ -13,7 +13,7 @@ from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.measure.result import NONE
-from vldebias.measure.wording import in_words, largest_first, listed
+from vldebias.measure.wording import in_words, largest_first, listed, row_title
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts
 from vldebias.study.variants import Variant, compose, generate
@@ -21,7 +21,6 @@ from vldebias.study.variants import Variant, compose, generate
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-AS_GENERATED = "as generated"
 BATCH_SIZE = 8
 COLUMNS = 8  # pictures of a row of the grid
 # Steps and guidance of a pipeline: the miniature was trained for few steps and weak guidance.
@@ -157,7 +156,7 @@ class SideBySide:
 
     def _sentence(self, method: str, attribute: str) -> str:
         row = self.row(method)
-        title = title_of(method).capitalize()
+        title = row_title(method).capitalize()
         if len(self.request.attributes) > 1:
             title += f" ({attribute})"
         requested = self.requested(method, attribute)
@@ -201,17 +200,12 @@ class SideBySide:
         images = {}
         for method in self.methods:
             pictures = [read_png(self.folder / picture.file)[0] for picture in self.row(method)]
-            images[title_of(method)] = [pictures[start : start + COLUMNS] for start in starts]
+            images[row_title(method)] = [pictures[start : start + COLUMNS] for start in starts]
         if len(seeds) <= COLUMNS:
             return compose([self.request.prompt], images, [f"seed {seed}" for seed in seeds])
         parts = [seeds[start : start + COLUMNS] for start in starts]
         texts = [f"seeds {part[0]} to {part[-1]}: {self.request.prompt}" for part in parts]
         return compose(texts, images, [""] * COLUMNS)
-
-
-def title_of(method: str) -> str:
-    """Return what a row is called on a picture."""
-    return AS_GENERATED if method == NONE else method.replace("-", " ")
 
 
 def side_by_side(

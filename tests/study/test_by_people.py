@@ -1,0 +1,67 @@
+"""What people's labels show, in sentences."""
+
+import pandas as pd
+import pytest
+
+from vldebias.measure.classification import Agreement
+from vldebias.measure.resampling import Interval
+from vldebias.study.by_people import (
+    how_people_agree,
+    how_the_judge_errs,
+    more_labels,
+    who_appears,
+)
+
+VALUES = ("male", "female")
+
+
+def images(people: list[str], judge: list[str], **columns: object) -> pd.DataFrame:
+    usual = {"method": "none", "weight": 1.0}
+    return pd.DataFrame({"people": people, "value": judge, **usual, **columns})
+
+
+def test_shares_are_weighted_and_unclear_images_are_counted() -> None:
+    rows = images(["female", "male", "cannot tell"], [""] * 3, weight=[3.0, 1.0, 9.0])
+    expected = "As generated: people see 75% women and 25% men (3 labelled images, 1 unclear)."
+    assert who_appears(rows, VALUES) == [expected]
+
+
+def test_each_method_has_a_sentence() -> None:
+    rows = images(["male", "female"], ["", ""], method=["none", "balanced-prompts"])
+    first, second = who_appears(rows, VALUES)
+    assert first == "As generated: people see 100% men (1 labelled images)."
+    assert second.startswith("Balanced prompts: people see 100% women")
+
+
+def test_errors_of_the_judge_are_named_by_what_it_takes_for_what() -> None:
+    people = ["female"] * 4 + ["male"] * 3 + ["no person"]
+    judge = ["female", "male", "male", "unknown", "male", "male", "female", "male"]
+    assert how_the_judge_errs(images(people, judge), VALUES, "clip") == (
+        "The judge (clip) says what people say of 3 of 7 images; of 4 women it takes for men 2, of"
+        " 4 women it cannot tell 1, of 3 men it takes for women 1."
+    )
+    right = how_the_judge_errs(images(["male"], ["male"]), VALUES, "clip")
+    assert right == "The judge (clip) says what people say of 1 of 1 images."
+
+
+def test_agreement_has_its_intervals() -> None:
+    agreed = Agreement(Interval(0.5, 0.4, 0.6), Interval(0.8, 0.7, 0.9), 20, 40)
+    sentence = how_people_agree(agreed, 2)
+    assert "2 annotators give the same answer in 80% [70%, 90%] of pairs about 20" in sentence
+    assert "alpha 0.50 [0.40, 0.60]" in sentence
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (
+            {"none": 20, "balanced-prompts": 18},
+            "Label 38 more images to halve the interval: 20 as generated and 18 balanced prompts.",
+        ),
+        ({"none": 20, "cali": "more than there are images"}, "generate more images"),
+    ],
+)
+def test_how_many_more_labels_halve_the_interval(
+    labels: dict[str, int | str], expected: str
+) -> None:
+    assert expected in more_labels(labels)

@@ -322,6 +322,30 @@ def decided() -> str:
     return table(*lines, note="From `eval/results/prompt_rules.json`.")
 
 
+FIRST_RUNS = ("prompt_rules_first_a", "prompt_rules_first_b", "prompt_rules_first_c")
+
+
+def first_runs() -> str:
+    """Write how prompts were decided when they were scored for the first time, by label."""
+    labels = ("fixed", "open", "group", "stated")
+    lines = [["prompts", "rules of commit", *labels]]
+    for name in FIRST_RUNS:
+        result = read(name)
+        for about in result.provenance:
+            row_of_label = {
+                row.subset: row
+                for row in result.rows
+                if row.task == about.task and row.metric == "right"
+            }
+            cells = [about.task.replace("_", " "), (result.commit or "")[:8]]
+            for label in labels:
+                row = row_of_label.get(label)
+                cells.append("-" if row is None else f"{span(row, '.3f')}, n = {row.n['prompts']}")
+            lines.append(cells)
+    note = ", ".join(f"`eval/results/{name}.json`" for name in FIRST_RUNS)
+    return table(*lines, note=f"From {note}.")
+
+
 LABELS = {
     "open": "open: a value is written",
     "fixed": "fixed by context: left alone",
@@ -671,6 +695,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/the-default.md": {"harm": harm, "lean": lean},
     "docs/how-to/balance-prompts.md": {
         "decided": decided,
+        "first_runs": first_runs,
         "left_alone": left_alone,
         "held_back": held_back,
         "service": service,

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import yaml
 from pydantic import (
@@ -105,9 +105,8 @@ class StatedWords:
         Matches run from left to right, the longest first, without overlap: "white woman" is one
         phrase.
         """
-        return tuple(
-            dict.fromkeys(self._entries[one] for one in self._pattern.findall(_split(text)) if one)
-        )
+        matches = self._pattern.findall(_split(text))
+        return tuple(dict.fromkeys(self._entries[match] for match in matches if match))
 
 
 def _split(text: str) -> str:
@@ -138,14 +137,13 @@ def fill(template: str, **words: str) -> str:
     'A photo of an Asian architect.'
     """
     *parts, end = re.split(r"\{([^{}]*)\}", template)
-    texts, slots = parts[::2], parts[1::2]
+    texts = parts[::2]
+    slots = parts[1::2]
     if set(slots) != words.keys() or set("{}").intersection("".join([*texts, end])):
         expected = " and ".join(f"{{{slot}}}" for slot in words) or "no {slot}"
         raise InvalidInputError(f"template: got {template!r}; expected {expected}")
-    return (
-        "".join(append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True))
-        + end
-    )
+    filled = [append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True)]
+    return "".join(filled) + end
 
 
 @dataclass(frozen=True)
@@ -201,24 +199,35 @@ class PromptSet:
             vars(self).update(_CHECKS.model_validate(vars(self)))
         except ValidationError as error:
             raise InvalidInputError(f"PromptSet: {explain(error)}") from None
-        groups = (*self.groups, *self.held_out_groups)
-        once: dict[str, Sequence[object]] = {
-            f"groups[{i}]": group for i, group in enumerate(groups)
-        }
-        once |= {key: getattr(self, key) for key in _LISTS}
-        once["held_out_groups"] = (*{*chain(*self.groups)}, *{*chain(*self.held_out_groups)})
-        once["groups"] = [pair for group in groups for pair in combinations(sorted(group), 2)]
-        for key, entries in once.items():
-            if len(set(entries)) < len(entries):
-                twice = Counter(entries).most_common(1)[0][0]
-                raise InvalidInputError(f"{key}: got {twice!r} twice; expected it once")
+        self._check_repetitions()
         for part in ("", "held_out_"):
-            names, n = getattr(self, f"{part}class_names"), len(getattr(self, f"{part}classes"))
+            names = getattr(self, f"{part}class_names")
+            n = len(getattr(self, f"{part}classes"))
             if len(names) != n:
                 raise InvalidInputError(
                     f"{part}class_names: got {len(names)} names; expected {n}, one for each class"
                 )
         self._check_ways_of_saying()
+
+    def _check_repetitions(self) -> None:
+        """Raise InvalidInputError where a prompt, a pair or a word is listed twice."""
+        groups = (*self.groups, *self.held_out_groups)
+        entries_of_key: dict[str, Sequence[object]] = {
+            f"groups[{i}]": group for i, group in enumerate(groups)
+        }
+        entries_of_key |= {key: getattr(self, key) for key in _LISTS}
+        # A prompt may be in several groups, but not in one to train on and in one held out.
+        trained = set(chain(*self.groups))
+        held_out = set(chain(*self.held_out_groups))
+        entries_of_key["held_out_groups"] = (*trained, *held_out)
+        pairs: list[tuple[str, ...]] = []
+        for group in groups:
+            pairs += combinations(sorted(group), 2)
+        entries_of_key["groups"] = pairs
+        for key, entries in entries_of_key.items():
+            if len(set(entries)) < len(entries):
+                repeated = Counter(entries).most_common(1)[0][0]
+                raise InvalidInputError(f"{key}: got {repeated!r} twice; expected it once")
 
     def _check_ways_of_saying(self) -> None:
         """Raise InvalidInputError unless `adjectives` or `phrase` say each value."""
@@ -228,12 +237,12 @@ class PromptSet:
                 " behind it, not both"
             )
         for key in ("adjectives", "phrase"):
-            said = getattr(self, key)
-            different = set(said).symmetric_difference(self.attributes)
-            if said and different:
+            word_of_value = getattr(self, key)
+            different = set(word_of_value).symmetric_difference(self.attributes)
+            if word_of_value and different:
                 raise InvalidInputError(
-                    f"{key}: got {list(said)}; expected each value of {list(self.attributes)},"
-                    f" add or remove {min(different)!r}"
+                    f"{key}: got {list(word_of_value)}; expected each value of"
+                    f" {list(self.attributes)}, add or remove {min(different)!r}"
                 )
 
     @cached_property
@@ -250,10 +259,10 @@ class PromptSet:
     def texts(self) -> tuple[str, ...]:
         """Return every text that is embedded, without repetition: classes, spurious prompts and the
         groups."""
-        own = chain(
-            self.classes, self.held_out_classes, self.spurious, *self.groups, *self.held_out_groups
-        )
-        return tuple(dict.fromkeys(chain(own, *(part.texts for part in self.parts))))
+        classes = (*self.classes, *self.held_out_classes)
+        groups = chain(*self.groups, *self.held_out_groups)
+        texts_of_parts = chain(*(part.texts for part in self.parts))
+        return tuple(dict.fromkeys(chain(classes, self.spurious, groups, texts_of_parts)))
 
     @cached_property
     def hash(self) -> str:
@@ -275,16 +284,17 @@ class PromptSet:
     def values_in(self, text: str) -> tuple[str, ...]:
         """Return the values that a text names, in order; "an East Asian man" does not name "Asian"
         as well."""
-        words, spelled = self._words_of_values
+        words, words_of_value = self._words_of_values
         named = set(words.find(text))
-        return tuple(value for value, own in spelled.items() if not named.isdisjoint(own))
+        return tuple(value for value, spelled in words_of_value.items() if named & spelled)
 
     @cached_property
     def _words_of_values(self) -> tuple[StatedWords, dict[str, set[str]]]:
-        spelled = defaultdict[str, set[str]](set)
-        for value, own in chain(*(part.attributes.items() for part in self.parts or (self,))):
-            spelled[value].update(map(_split, own))
-        return StatedWords(chain(*spelled.values())), spelled
+        words_of_value = defaultdict[str, set[str]](set)
+        for part in self.parts or (self,):
+            for value, words in part.attributes.items():
+                words_of_value[value].update(map(_split, words))
+        return StatedWords(chain(*words_of_value.values())), words_of_value
 
     def by_value(self, texts: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Return attribute value -> the texts that name it and no other, as for a zero-shot
@@ -299,16 +309,17 @@ class PromptSet:
                 value: tuple(text for text, hit in named if hit == (value,))
                 for value in self._words_of_values[1]
             }
-        found = self.by_value(self.spurious)
-        found = found if all(found.values()) else self.by_value(chain(*self.groups))
-        empty = [value for value, own in found.items() if not own]
+        texts_of_value = self.by_value(self.spurious)
+        if not all(texts_of_value.values()):
+            texts_of_value = self.by_value(chain(*self.groups))
+        empty = [value for value, prompts in texts_of_value.items() if not prompts]
         if self.parts or len(self.attributes) < 2 or empty:
             raise InvalidInputError(
                 f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt"
                 f" for {empty}; expected one attribute, and for each value a prompt that names it"
                 " alone, such as one of `spurious`"
             )
-        return found
+        return texts_of_value
 
     @property
     def names_values(self) -> bool:
@@ -343,7 +354,8 @@ class PromptSet:
             InvalidInputError: the path does not end in .yaml, or the set was made by hand or
                 changed.
         """
-        path, recipe = Path(path), vars(self).get("recipe")
+        path = Path(path)
+        recipe = vars(self).get("recipe")
         if path.suffix != ".yaml":
             raise InvalidInputError(f"path: got {str(path)!r}; expected a name that ends in .yaml")
         if recipe is None:
@@ -360,22 +372,29 @@ _FIELDS: dict[str, Any] = {
 _CHECKS = create_model("PromptSet", **_FIELDS)
 
 
-class _Concepts(BaseModel, extra="forbid"):  # `like` adds those of another set
+class _Concepts(BaseModel, extra="forbid"):
+    """Define what the pairs are about; `like` adds the concepts of another set."""
+
     like: _Text = ""
     train: _Texts = ()
     test: _Texts = ()
 
 
-class _Stated(
-    BaseModel, extra="forbid"
-):  # those in `before_person` state it only before a word for a person
+class _Stated(BaseModel, extra="forbid"):
+    """Define stated words; those in `before_person` count only before a word for a person."""
+
     like: _Text = ""
     words: _Texts = ()
     before_person: _Texts = ()
 
 
 def _mapping(key: str) -> Any:
-    return BeforeValidator(lambda given: given if isinstance(given, dict) else {key: given})
+    """Return a validator that takes a list in place of a mapping with this key."""
+
+    def as_mapping(content: Any) -> Any:
+        return content if isinstance(content, dict) else {key: content}
+
+    return BeforeValidator(as_mapping)
 
 
 class Recipe(BaseModel, extra="forbid"):
@@ -400,81 +419,178 @@ class Recipe(BaseModel, extra="forbid"):
     parts: _Texts = ()
 
 
+class _Words(NamedTuple):
+    """Hold the concepts of a recipe: those to train on, and those held out."""
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
 def _build(content: Mapping[str, Any], name: str) -> PromptSet:
     """Return the set that the content of a file describes; ValueError says what is wrong."""
     recipe = Recipe.model_validate(content)
-    attribute, templates, concepts = recipe.attribute, recipe.templates, recipe.concepts
-    train, test, words = concepts.train, concepts.test, tuple(chain(*attribute.values()))
-    if concepts.like:
-        like = _packaged(concepts.like)
-        train, test = (*train, *like.class_names), (*test, *like.held_out_class_names)
-    came = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
-    if came not in ({"templates", "concepts"}, {"groups"}, {"parts"}) or (
-        templates and not (attribute and train)
-    ):
-        said = " and ".join(sorted(came)) or "none"
-        raise ValueError(
-            f"pairs: got {said}; expected attribute, templates and concepts to train on; groups; or"
-            " parts"
-        )
-    if len(set(words)) < len(words) or (templates and len(set(map(len, attribute.values()))) > 1):
-        raise ValueError(
-            f"attribute: got {attribute}; expected each word once, and equally many for each value"
-        )
-    rows = list(zip(*attribute.values(), strict=True)) if templates else []
-    pairs = len(templates) * len(train + test) * len(rows) * comb(len(attribute), 2)
-    pairs += sum(comb(len(group), 2) for group in recipe.groups)  # counted before they are made
-    if pairs > MAX_PAIRS:
-        raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
-    texts = [
-        [fill(t, attribute=w) for w in words] if words and "{" in t else [fill(t)]
-        for t in recipe.spurious
-    ]
-    ways = (*recipe.adjectives.values(), *recipe.phrase.values())  # of saying it, which state it
-    stated = recipe.stated_words or _Stated(words=(*words, *ways))
-    known = stated.words + (_packaged(stated.like).stated_words if stated.like else ())
-    if (
-        stated.before_person
-    ):  # "white" states a race in "a white doctor", not in "a doctor in a white coat"
-        jobs = _packaged("professions-gender")
-        nouns = [
-            form
-            for job in (*jobs.class_names, *jobs.held_out_class_names)
-            for form in (job, f"{job}s")
-        ]
-        known += tuple(map(" ".join, product(stated.before_person, (*lists()["people"], *nouns))))
+    concepts = _concepts_of(recipe)
+    _check_recipe(recipe, concepts)
     fields: dict[str, Any] = {
-        "spurious": tuple(chain(*texts)),
-        "stated_words": tuple(dict.fromkeys(known)),
+        "spurious": _spurious_of(recipe),
+        "stated_words": _stated_words_of(recipe),
+        **_prompts_of(recipe, concepts),
     }
-    for part, own, groups, given in (
-        ("", train, recipe.groups, recipe.classes),
-        ("held_out_", test, (), {}),
-    ):
-        made = (
-            tuple(fill(t, attribute=w, concept=one) for w in row)
-            for one, t, row in product(own, templates, rows)
-        )
-        classes = given or {one: fill(recipe.class_template, concept=one) for one in own}
-        fields[f"{part}groups"] = (*groups, *made)
-        fields |= {f"{part}classes": tuple(classes.values()), f"{part}class_names": tuple(classes)}
-    parts = tuple(own for part in map(_packaged, recipe.parts) for own in part.parts or (part,))
-    for key in fields if parts else ():
-        fields[key] = tuple(
-            dict.fromkeys(chain(fields[key], *(getattr(part, key) for part in parts)))
-        )
-    fields |= {"adjectives": recipe.adjectives, "phrase": recipe.phrase}
+    parts = _parts_of(recipe)
+    if parts:
+        for key, texts in fields.items():
+            fields[key] = _joined(texts, [getattr(part, key) for part in parts])
     prompts = PromptSet(
-        name=name, parts=parts, attributes=attribute, **fields, **recipe.model_dump(include=_PROSE)
+        name=name,
+        parts=parts,
+        attributes=recipe.attribute,
+        adjectives=recipe.adjectives,
+        phrase=recipe.phrase,
+        **fields,
+        **recipe.model_dump(include=_PROSE),
     )
     vars(prompts)["recipe"] = recipe  # for to_yaml; dataclasses.replace leaves it out
     return prompts
 
 
+def _concepts_of(recipe: Recipe) -> _Words:
+    """Return the concepts of a recipe with those of the set that it is `like`."""
+    concepts = recipe.concepts
+    if not concepts.like:
+        return _Words(concepts.train, concepts.test)
+    like = _packaged(concepts.like)
+    train = concepts.train + like.class_names
+    held_out = concepts.test + like.held_out_class_names
+    return _Words(train, held_out)
+
+
+def _check_recipe(recipe: Recipe, concepts: _Words) -> None:
+    """Raise ValueError unless a recipe says how its pairs are made, in a number that can be."""
+    _check_source_of_pairs(recipe, concepts)
+    words = list(chain(*recipe.attribute.values()))
+    lengths = {len(value_words) for value_words in recipe.attribute.values()}
+    is_uneven = bool(recipe.templates) and len(lengths) > 1
+    if len(set(words)) < len(words) or is_uneven:
+        raise ValueError(
+            f"attribute: got {recipe.attribute}; expected each word once, and equally many for each"
+            " value"
+        )
+    pairs = _count_pairs(recipe, concepts)
+    if pairs > MAX_PAIRS:
+        raise ValueError(f"pairs: got {pairs:,} pairs; expected at most {MAX_PAIRS:,}")
+
+
+def _check_source_of_pairs(recipe: Recipe, concepts: _Words) -> None:
+    """Raise ValueError unless pairs come from templates, from groups or from parts."""
+    keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
+    is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
+    can_fill = not recipe.templates or bool(recipe.attribute and concepts.train)
+    if not is_known or not can_fill:
+        received = " and ".join(sorted(keys)) or "none"
+        raise ValueError(
+            f"pairs: got {received}; expected attribute, templates and concepts to train on;"
+            " groups; or parts"
+        )
+
+
+def _count_pairs(recipe: Recipe, concepts: _Words) -> int:
+    """Return the number of pairs of a recipe, before they are made."""
+    pairs = sum(comb(len(group), 2) for group in recipe.groups)
+    if not recipe.templates:
+        return pairs
+    words_of_a_value = len(next(iter(recipe.attribute.values())))
+    groups = len(recipe.templates) * len(concepts.train + concepts.held_out) * words_of_a_value
+    return pairs + groups * comb(len(recipe.attribute), 2)
+
+
+def _spurious_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the prompts about the attribute alone; a slot is filled with each of its words."""
+    words = list(chain(*recipe.attribute.values()))
+    texts: list[str] = []
+    for template in recipe.spurious:
+        if words and "{" in template:
+            texts += [fill(template, attribute=word) for word in words]
+        else:
+            texts.append(fill(template))
+    return tuple(texts)
+
+
+def _stated_words_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the words by which a prompt states the attribute."""
+    stated = recipe.stated_words
+    if stated is None:
+        words = chain(*recipe.attribute.values())
+        return _joined(words, [recipe.adjectives.values(), recipe.phrase.values()])
+    known = list(stated.words)
+    if stated.like:
+        known += _packaged(stated.like).stated_words
+    if stated.before_person:
+        # "white" states a race in "a white doctor", not in "a doctor in a white coat".
+        known += [
+            f"{word} {noun}" for word, noun in product(stated.before_person, _nouns_for_persons())
+        ]
+    return _joined(known, [])
+
+
+def _nouns_for_persons() -> list[str]:
+    """Return nouns for persons, and the professions with their plurals."""
+    jobs = _packaged("professions-gender")
+    nouns = list(lists()["people"])
+    for job in (*jobs.class_names, *jobs.held_out_class_names):
+        nouns += [job, f"{job}s"]
+    return nouns
+
+
+def _prompts_of(recipe: Recipe, concepts: _Words) -> dict[str, tuple[Any, ...]]:
+    """Return groups, classes and class names of a recipe, and those that are held out."""
+    classes = recipe.classes or _class_prompts(recipe, concepts.train)
+    held_out_classes = _class_prompts(recipe, concepts.held_out)
+    return {
+        "groups": recipe.groups + _filled_groups(recipe, concepts.train),
+        "classes": tuple(classes.values()),
+        "class_names": tuple(classes),
+        "held_out_groups": _filled_groups(recipe, concepts.held_out),
+        "held_out_classes": tuple(held_out_classes.values()),
+        "held_out_class_names": tuple(held_out_classes),
+    }
+
+
+def _class_prompts(recipe: Recipe, concepts: Sequence[str]) -> dict[str, str]:
+    """Return concept -> its prompt without the attribute."""
+    return {concept: fill(recipe.class_template, concept=concept) for concept in concepts}
+
+
+def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Return one group for each concept, template and row of words that differ in the value."""
+    if not recipe.templates:
+        return ()
+    rows = list(zip(*recipe.attribute.values(), strict=True))
+    return tuple(
+        tuple(fill(template, attribute=word, concept=concept) for word in row)
+        for concept, template, row in product(concepts, recipe.templates, rows)
+    )
+
+
+def _parts_of(recipe: Recipe) -> tuple[PromptSet, ...]:
+    """Return the sets of one attribute that a set over several has."""
+    parts: list[PromptSet] = []
+    for part in map(_packaged, recipe.parts):
+        parts += part.parts or (part,)
+    return tuple(parts)
+
+
+def _joined(first: Iterable[Any], rest: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    """Return all entries in their order, each once."""
+    return tuple(dict.fromkeys(chain(first, *rest)))
+
+
 @cache  # what comes with the package does not change
 def _packaged(name: str) -> PromptSet:
-    if name not in (files := packaged("prompts")):
-        known, hint = ", ".join(files), did_you_mean(name, files)
+    """Return the packaged set of a name."""
+    files = packaged("prompts")
+    if name not in files:
+        known = ", ".join(files)
+        hint = did_you_mean(name, files)
         raise InvalidInputError(
             f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}"
         )
@@ -500,23 +616,27 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
         return name_or_path
     if isinstance(name_or_path, Mapping):
         content = dict(name_or_path)
-        name = where = str(content.pop("name", "custom"))
-    elif not isinstance(name_or_path, (str, Path)):
+        name = str(content.pop("name", "custom"))
+        return _checked(content, name, name)
+    if not isinstance(name_or_path, str | Path):
         raise InvalidInputError(
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
-    else:
-        path = Path(name_or_path).expanduser()
-        if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
-            return _packaged(name_or_path)
-        content, name, where = read_yaml(path), path.stem, str(path)
+    path = Path(name_or_path).expanduser()
+    if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
+        return _packaged(name_or_path)
+    return _checked(read_yaml(path), path.stem, str(path))
+
+
+def _checked(content: Mapping[str, Any], name: str, place: str) -> PromptSet:
+    """Build a set; the error names the place that its content is from."""
     try:
         return _build(content, name)
+    except ValidationError as error:
+        problem: object = explain(error, "", Recipe.model_fields)
     except ValueError as error:
-        problem = (
-            explain(error, "", Recipe.model_fields) if isinstance(error, ValidationError) else error
-        )
-        raise InvalidInputError(f"{where}: {problem}; see prompts/README.md") from None
+        problem = error
+    raise InvalidInputError(f"{place}: {problem}; see prompts/README.md")
 
 
 def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
@@ -558,10 +678,10 @@ def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
         "attribute": attribute,
         "templates": templates,
         "spurious": spurious,
-    }
-    content |= {
         "concepts": {"train": concepts, "test": test_concepts},
         "class_template": class_template,
+        "adjectives": dict(adjectives or {}),
+        "phrase": dict(phrase or {}),
+        "stated_words": list(stated_words) or None,
     }
-    content |= {"adjectives": dict(adjectives or {}), "phrase": dict(phrase or {})}
-    return load_prompts(content | {"stated_words": list(stated_words) or None})
+    return load_prompts(content)

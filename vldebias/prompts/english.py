@@ -34,11 +34,13 @@ _PLURALS = {
 _VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
 
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
+_SENTENCE_END = re.compile(r"[.!?\n:]")
 _BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
 _QUOTED = re.compile(
     r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
 )
 _NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
+_GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
 _POSSESSIVE = ("'s", "s'")
 LONGEST_PROMPT = 1000  # words
 _LONGEST_PHRASE = 20  # words
@@ -124,12 +126,17 @@ def listed(word: str, *names: str) -> bool:
 def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
     """Return the word of the wanted classes of which `word` is a form with one of the endings; else
     `word`."""
-    for end, news in endings.items():
-        stem = word.removesuffix(end)
-        doubled = [stem[:-1]] if len(news) > 1 and stem[-1:] == stem[-2:-1] else []  # "sitting"
-        for one in (*(stem + new for new in news), *doubled) if stem != word else ():
-            if set(classes(one)) & set(wanted):
-                return one
+    for ending, replacements in endings.items():
+        stem = word.removesuffix(ending)
+        if stem == word:
+            continue
+        candidates = [stem + replacement for replacement in replacements]
+        is_doubled = stem[-1:] == stem[-2:-1]  # "sitting"
+        if len(replacements) > 1 and is_doubled:
+            candidates.append(stem[:-1])
+        for candidate in candidates:
+            if set(classes(candidate)) & set(wanted):
+                return candidate
     return word
 
 
@@ -157,36 +164,45 @@ def kinds(word: str) -> str:
 def person(word: str) -> bool:
     """Return whether a noun in lower case, singular or plural, is a person without a stated
     gender."""
-    one = singular(word)
-    if listed(one, "also-person") or one.endswith(tuple(lists()["person-ending"])):
+    noun = singular(word)
+    if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
         return True
-    if not classes(one) and one.endswith(tuple(lists()["agent-ending"])) and not gendered(one):
-        return True  # "codebreaker": in no dictionary
-    return "p" in classes(one) or (
-        "p" in classes(one.rsplit("-", 1)[-1]) and not listed(one, "gendered")
-    )
+    if _is_unknown_trade(noun) or "p" in classes(noun):
+        return True
+    last_part = noun.rsplit("-", 1)[-1]  # "sculptor" of "painter-sculptor"
+    return "p" in classes(last_part) and not listed(noun, "gendered")
+
+
+def _is_unknown_trade(noun: str) -> bool:
+    """Return whether a word that is in no dictionary ends like a trade: "codebreaker"."""
+    if classes(noun) or gendered(noun):
+        return False
+    return noun.endswith(tuple(lists()["agent-ending"]))
 
 
 @cache
 def gendered(word: str) -> bool:
     """Return whether a word in lower case states a gender."""
     word = re.sub(r"['\u2019]s?$", "", word)
-    compound = re.search(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$", word) and not listed(
-        word, "not-gendered"
-    )
-    return bool(compound) or any(listed(one, "gendered") for one in (word, *word.split("-")))
+    if _GENDERED_ENDING.search(word) and not listed(word, "not-gendered"):
+        return True
+    return any(listed(part, "gendered") for part in (word, *word.split("-")))
 
 
 def adjective(word: str) -> bool:
     """Return whether a word before a noun is an adjective rather than a noun."""
     if word in origins():
         return True
-    own = classes(word)
-    if "a" in own and (word.endswith("less") or not set(own) & set("npx") or own[0] == "a"):
-        return True
+    word_classes = classes(word)
+    if "a" in word_classes:
+        is_noun_too = bool(set(word_classes) & set("npx"))
+        is_mostly_adjective = word_classes[0] == "a"
+        if is_mostly_adjective or not is_noun_too or word.endswith("less"):
+            return True
     if "-" in word:
         return adjective(word.rsplit("-", 1)[1])
-    return word.endswith(("ed", "ing")) and base(word) != word and "n" not in own
+    is_participle = word.endswith(("ed", "ing")) and base(word) != word
+    return is_participle and "n" not in word_classes
 
 
 # ---- a prompt
@@ -210,22 +226,23 @@ class Text:
         self.low = [_lower(word) for word in self.words]
         self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
         gaps = _gaps(prompt, tokens)
-        self.opens = [
-            i in (0, len(tokens)) or bool(_BREAK.search(gap)) for i, gap in enumerate(gaps)
-        ]  # a clause
-        for i in range(1, len(tokens)):
-            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
-                self.opens[i] = False
-        self.sentence = [i == 0 or bool(re.search(r"[.!?\n:]", gap)) for i, gap in enumerate(gaps)]
+        self.opens = self._find_clauses(gaps)
+        self.sentence = [bool(_SENTENCE_END.search(gap)) for gap in gaps]
+        self.sentence[0] = True
         self.silent = _is_quoted(prompt, self.start)
         self.credited = _is_credited(self.low)
-        long = [
-            word
-            for word in self.words
-            if word[0].isalpha() and not listed(word, "preposition", "determiner")
-        ]
-        title_case = len(long) > 1 and sum(word[0].isupper() for word in long) > 0.7 * len(long)
-        self.capital = [word[0].isupper() and not title_case for word in self.words]
+        is_title = _is_title(self.words)
+        self.capital = [word[0].isupper() and not is_title for word in self.words]
+
+    def _find_clauses(self, gaps: list[str]) -> list[bool]:
+        """For each word, and for the end, whether a clause begins there."""
+        opens = [bool(_BREAK.search(gap)) for gap in gaps]
+        opens[0] = True
+        opens[-1] = True
+        for i in range(1, len(self.low)):
+            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
+                opens[i] = False  # "Dr. Smith"
+        return opens
 
     def before(self, i: int) -> str:
         """Return the word before word i in its clause; "" at the start of the clause."""
@@ -234,6 +251,17 @@ class Text:
     def after(self, i: int) -> str:
         """Return the word after word i in its clause; "" at the end of the clause."""
         return "" if i + 1 >= len(self.low) or self.opens[i + 1] else self.low[i + 1]
+
+
+def _is_title(words: list[str]) -> bool:
+    """Whether most words are written with a capital, as in a title: then capitals say nothing."""
+    content_words = [
+        word
+        for word in words
+        if word[0].isalpha() and not listed(word, "preposition", "determiner")
+    ]
+    capitals = sum(word[0].isupper() for word in content_words)
+    return len(content_words) > 1 and capitals > 0.7 * len(content_words)
 
 
 def _lower(word: str) -> str:
@@ -372,66 +400,95 @@ def _names(text: Text) -> list[tuple[int, int]]:
     figure."""
     runs: list[tuple[int, int]] = []
     for i in range(len(text.words)):
-        inside = runs[-1:] != [] and runs[-1][1] == i and not text.opens[i]
-        if _is_name(text, i, inside):
-            runs.append((runs.pop()[0] if inside else i, i + 1))
+        goes_on = bool(runs) and runs[-1][1] == i and not text.opens[i]
+        if not _is_name(text, i, goes_on):
+            continue
+        if goes_on:
+            first, _ = runs.pop()
+            runs.append((first, i + 1))
+        else:
+            runs.append((i, i + 1))
     return [(first, stop) for first, stop in runs if _of_person(text, first, stop)]
 
 
 def _is_name(text: Text, i: int, inside: bool) -> bool:
     """Whether word i can be part of a name; `inside`, after another such word."""
-    own = kinds(text.bare[i])
-    if listed(text.bare[i], *STOPS, "tag", "draw", "picture"):
+    word = text.bare[i]
+    if listed(word, *STOPS, "tag", "draw", "picture"):
         return False
-    if text.bare[i] in names_of_history() and not inside:
+    if word in names_of_history() and not inside:
         return False  # "a Tudor king", "a hoplite"
-    if _is_in_full_name(text, i):
+    if _is_in_full_name(text, i) or listed(word, "famous"):
         return True
-    if not own.strip("fliu") or listed(text.bare[i], "famous"):
+    word_classes = kinds(word)
+    is_only_name = not word_classes.strip("fliu")
+    if is_only_name:
         return True
     if text.capital[i]:
-        return (
-            (inside and (not person(text.bare[i]) or "l" in own))
-            or ("f" in own and text.after(i) in ("", "the"))
-            or not (text.sentence[i] or person(text.bare[i]))
-        )
-    return "f" in own and "u" in own and bool(set(kinds(text.after(i))) & set("li"))
+        return _is_name_in_capitals(text, i, inside)
+    # "mark jones" in small letters: a given name that is a rare word, before a family name.
+    is_given_name = "f" in word_classes and "u" in word_classes
+    return is_given_name and bool(set(kinds(text.after(i))) & set("li"))
+
+
+def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
+    """Whether a word with a capital can be part of a name."""
+    word_classes = kinds(text.bare[i])
+    is_person = person(text.bare[i])
+    if inside and ("l" in word_classes or not is_person):
+        return True  # "Baker" of "Tom Baker"
+    if "f" in word_classes and text.after(i) in ("", "the"):
+        return True  # "Frank the waiter"
+    return not text.sentence[i] and not is_person
 
 
 def _is_in_full_name(text: Text, i: int) -> bool:
     """Whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
-    given = i if listed(text.low[i], "given-name") else i - 1
-    if given < 0 or not listed(text.low[given], "given-name") or given + 1 >= len(text.low):
+    first = i if listed(text.low[i], "given-name") else i - 1
+    last = first + 1
+    if first < 0 or last >= len(text.low) or text.opens[last]:
         return False
-    family = text.bare[given + 1]
-    return not text.opens[given + 1] and ("l" in kinds(family) or not kinds(family))
+    if not listed(text.low[first], "given-name"):
+        return False
+    classes_of_last = kinds(text.bare[last])
+    return "l" in classes_of_last or not classes_of_last
 
 
 def _of_person(text: Text, first: int, stop: int) -> bool:
     """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
-    own = text.bare[first:stop]
+    words = text.bare[first:stop]
     if any(_is_in_full_name(text, i) for i in range(first, stop)):
         return True
-    if " ".join(own) in names_of_history():
-        return False  # "La Liga"
-    if any(listed(word, "no-name") for word in own) or (len(own) == 1 and own[0] in origins()):
-        return False  # "the Supreme Court", "a Roman", "an American"
-    if any(listed(word, "famous") or "i" in kinds(word) for word in own):
+    if _names_no_person(words):
+        return False
+    if any(listed(word, "famous") or "i" in kinds(word) for word in words):
         return True
-    given, family = "f" in kinds(own[0]), len(own) > 1
-    return given or family if text.capital[first] else given and family
+    has_given_name = "f" in kinds(words[0])
+    has_family_name = len(words) > 1
+    if text.capital[first]:
+        return has_given_name or has_family_name
+    return has_given_name and has_family_name
+
+
+def _names_no_person(words: list[str]) -> bool:
+    """Whether words name something else: "La Liga", "the Supreme Court", "a Roman"."""
+    if " ".join(words) in names_of_history():
+        return True
+    if len(words) == 1 and words[0] in origins():
+        return True
+    return any(listed(word, "no-name") for word in words)
 
 
 def _named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Whether one of the names is of the person at word i, or of somebody shown with this
     person."""
-    if (
-        (text.before(i) == "the" or listed(text.before(i), "title"))
-        and text.capital[i]
-        and text.words[i].istitle()
-    ):
+    has_title = text.before(i) == "the" or listed(text.before(i), "title")
+    if has_title and text.capital[i] and text.words[i].istitle():
         return True  # "the Joker", "Doctor Smith"
-    return any(first <= i < stop or _seen(text, first, stop, i) for first, stop in names)
+    for first, stop in names:
+        if first <= i < stop or _seen(text, first, stop, i):
+            return True
+    return False
 
 
 def _is_time_of_place(text: Text, i: int) -> bool:
@@ -444,20 +501,21 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
     start = first
     while text.before(start) and (text.capital[start - 1] or _is_time_of_place(text, start - 1)):
         start -= 1
-    before, after = text.before(start), text.after(stop - 1)
+    before = text.before(start)
+    after = text.after(stop - 1)
     if text.credited[first] or listed(before, "elsewhere"):
         return False
     if first < i:
-        return (
-            not after
-            or text.opens[first]
-            or any(listed(text.low[j], *STOPS) for j in range(stop, i))
-        )
-    if not any(text.opens[i + 1 : first + 1]):  # in the same clause
-        return before not in ("of", "by", "wearing") and (
-            listed(after, *STOPS) or "n" not in kinds(after)
-        )
-    return not before and not after and not any(text.opens[i + 1 : first])
+        # Before the person: a name of its own, not one that describes the person, "a Ford driver".
+        has_word_between = any(listed(word, *STOPS) for word in text.low[stop:i])
+        return not after or text.opens[first] or has_word_between
+    is_same_clause = not any(text.opens[i + 1 : first + 1])
+    if is_same_clause:
+        names_a_thing = not listed(after, *STOPS) and "n" in kinds(after)
+        return before not in ("of", "by", "wearing") and not names_a_thing
+    # A clause of its own right behind that of the person: "a singer, Ella Fitzgerald".
+    is_next_clause = not any(text.opens[i + 1 : first])
+    return is_next_clause and not before and not after
 
 
 # ---- the phrase of a person
@@ -467,87 +525,135 @@ def _seen(text: Text, first: int, stop: int, i: int) -> bool:
 def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
     """The phrase whose head is word i, a noun for a person; empty where it is no person in the
     picture."""
-    low, one = text.low, singular(text.low[i])
-    plural = low[i] != one
-    start, noun = _left(text, i)
-    determiner, own = text.before(start), low[start:i]
-    bare = (
-        not plural and not listed(determiner, "determiner") and not determiner.endswith(_POSSESSIVE)
-    )
-    if determiner == "no" or not _is_head(text, i, plural) or _thing(text, i, one, own):
+    noun = singular(text.low[i])
+    is_plural = text.low[i] != noun
+    start, first_noun = _left(text, i)
+    modifiers = text.low[start:i]
+    determiner = text.before(start)
+    has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
+    is_bare = not is_plural and not has_determiner
+    if determiner == "no" or not _is_head(text, i, is_plural) or _thing(text, i, noun, modifiers):
         return []
-    at = start
-    while listed(text.before(at), "determiner"):
-        at -= 1
-    if not _in_picture(text, text.before(at), at - 1, bare) or (
-        bare and not _tag(text, one, start, own)
-    ):
+    opening = start
+    while listed(text.before(opening), "determiner"):
+        opening -= 1
+    if not _in_picture(text, text.before(opening), opening - 1, is_bare):
         return []
-    return [(text.start[j], low[j]) for j in range(start, noun + 1)]
+    if is_bare and not _tag(text, noun, start, modifiers):
+        return []
+    return [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    pictured = after in ("portrait", "headshot") and rest == "of"  # "a professional portrait of"
-    if not pictured and _ends_with_head(after, rest):
-        return True
-    described = listed(rest, "determiner", "pronoun") or adjective(rest)
-    if after.endswith("s") and not plural and "v" in (known := kinds(base(after))):
-        # A verb in its third person, or a noun in the plural: "the chef cooks a meal", "the nurse
-        # uniforms".
-        return not classes(after).startswith("n") and (described or "v" in known.partition("n")[0])
-    if pictured or (listed(after, "made") and not listed(rest, "determiner")):
+    is_portrait = after in ("portrait", "headshot") and rest == "of"  # "a professional portrait of"
+    if is_portrait or _ends_with_head(after, rest):
+        return not is_portrait
+    verb_classes = kinds(base(after))
+    if after.endswith("s") and not plural and "v" in verb_classes:
+        return _is_verb(after, rest, verb_classes)
+    if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
-    noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
+    is_noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
     if after.endswith("ing"):
-        return listed(after, "human-verb") or noun or not _noun_follows(text, i + 1)
-    return (plural and "v" in classes(after)) or (noun and not _noun_follows(text, i))
+        return listed(after, "human-verb") or is_noun or not _noun_follows(text, i + 1)
+    is_subject_of_verb = plural and "v" in classes(after)
+    return is_subject_of_verb or (is_noun and not _noun_follows(text, i))
+
+
+def _is_verb(word: str, rest: str, verb_classes: str) -> bool:
+    """Whether a word in -s is a verb, by the word behind it: "the chef cooks a meal".
+
+    Not a noun in the plural: "the nurse uniforms". verb_classes: those of its base form.
+    """
+    if classes(word).startswith("n"):
+        return False
+    has_object = listed(rest, "determiner", "pronoun") or adjective(rest)
+    is_mostly_verb = "v" in verb_classes.partition("n")[0]
+    return has_object or is_mostly_verb
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
     """Whether a phrase ends before a word, by the word and the one behind it."""
-    adverb = after.endswith("ly") and not set(kinds(after)) & set("nx")
-    numbered = after in ("number", "no") and rest.isdigit()  # "a nurse number 3"
-    return not after or adverb or numbered or listed(after, *STOPS, "asleep", "tag", "past")
+    if not after or listed(after, *STOPS, "asleep", "tag", "past"):
+        return True
+    if after in ("number", "no") and rest.isdigit():
+        return True  # "a nurse number 3"
+    is_noun = bool(set(kinds(after)) & set("nx"))
+    return after.endswith("ly") and not is_noun
 
 
 def _noun_follows(text: Text, i: int) -> bool:
     """Whether a noun follows word i, at once or after adjectives, and is the head: "a giant
     floating castle"."""
-    while (word := text.after(i)) and not listed(word, *STOPS, "tag"):
+    word = text.after(i)
+    while word and not listed(word, *STOPS, "tag"):
         if not adjective(word):
             return True
         i += 1
+        word = text.after(i)
     return False
 
 
 def _left(text: Text, i: int) -> tuple[int, int]:
     """Where the phrase of word i starts, and where its nouns do: "tired old | police officer"."""
-    start = noun = i
+    start = i
+    first_noun = i
     while not text.opens[start] and i - start < _LONGEST_PHRASE:
-        word, last = text.low[start - 1], text.low[start]
-        compound = classes(f"{word} {last}") in ("c", "p", "n") and not listed(word, "age")
-        compound = compound or listed(f"{word} {singular(last)}", "person-phrase", "pair")
-        joins = word == "and" and start > 1 and adjective(last) and adjective(text.low[start - 2])
-        joins = joins or word in ("very", "quite", "most", "so")
-        if not (noun == start and compound) and not joins:
-            drawn = listed(word, "draw") and text.opens[start - 1]
-            if drawn or listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE):
+        joins = _joins_adjectives(text, start)
+        is_compound = first_noun == start and _is_compound(text, start)
+        if not is_compound and not joins:
+            if _ends_phrase_before(text, start):
                 break
-            place = listed(word, "place-adjective") and text.capital[start]
-            gerund = (
-                word.endswith("ing")
-                and "n" in kinds(word)
-                and listed(singular(text.low[i]), "gerund-head")
-            )
-            describes = adjective(word) or listed(word, "size", "age", "skin")
-            compound = not describes or listed(word, "occupational") or place or gerund
-            compound = compound or _is_proper_pair(text, start)
+            is_compound = _is_part_of_noun(text, start, text.low[i])
         start -= 1
-        noun = start if noun == start + 1 and compound and not joins else noun
-    return start, noun
+        if first_noun == start + 1 and is_compound and not joins:
+            first_noun = start
+    return start, first_noun
+
+
+def _joins_adjectives(text: Text, start: int) -> bool:
+    """Whether the word before start goes on with adjectives: "tall and tired", "very tired"."""
+    word = text.low[start - 1]
+    if word in ("very", "quite", "most", "so"):
+        return True
+    if word != "and" or start < 2:
+        return False
+    return adjective(text.low[start]) and adjective(text.low[start - 2])
+
+
+def _is_compound(text: Text, start: int) -> bool:
+    """Whether a dictionary or a list has the word before start with the one at start as one noun:
+    "police officer"."""
+    word = text.low[start - 1]
+    last = text.low[start]
+    if listed(f"{word} {singular(last)}", "person-phrase", "pair"):
+        return True
+    return classes(f"{word} {last}") in ("c", "p", "n") and not listed(word, "age")
+
+
+def _ends_phrase_before(text: Text, start: int) -> bool:
+    """Whether the word before start is none of the phrase: "the", "her", "draw"."""
+    word = text.low[start - 1]
+    if listed(word, "draw") and text.opens[start - 1]:
+        return True
+    return listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE)
+
+
+def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
+    """Whether the word before start is part of the noun and no adjective: "civil engineer"."""
+    word = text.low[start - 1]
+    describes = adjective(word) or listed(word, "size", "age", "skin")
+    if not describes or listed(word, "occupational"):
+        return True
+    if listed(word, "place-adjective") and text.capital[start]:
+        return True  # "New York chef"
+    is_gerund = word.endswith("ing") and "n" in kinds(word)
+    if is_gerund and listed(singular(head), "gerund-head"):
+        return True  # "swimming coach"
+    return _is_proper_pair(text, start)
 
 
 def _is_proper_pair(text: Text, i: int) -> bool:
@@ -556,48 +662,75 @@ def _is_proper_pair(text: Text, i: int) -> bool:
     return capital and text.low[i - 1] not in origins() and not listed(text.low[i - 1], "origin")
 
 
-def _thing(text: Text, i: int, one: str, own: list[str]) -> bool:
+def _thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
     """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server
     in a rack"."""
-    phrase, after = f"{own[-1]} {one}" if own else "", text.after(i)
-    is_comic = one == "comic" and after in ("about", "of")  # "a comic about a boy"
-    if is_comic or listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x"):
+    after = text.after(i)
+    if _is_named_thing(noun, modifiers, after) or _is_made_or_animal(noun, modifiers):
         return True
-    for kind, handles in (
-        ("brand", "brand-person"),
-        ("toy", "toy-handles"),
-    ):  # "a Ford Explorer", "a toy soldier"
-        if any(listed(word, kind) for word in own) and not listed(one, handles):
+    if listed(noun, "cued-thing"):
+        is_model_of = noun == "model" and after == "of" and not modifiers  # "a model of an atom"
+        return is_model_of or _has_cue(text, "thing-cue")
+    if noun in ("head", "chair"):
+        words_behind = text.low[i + 2 : i + 5]
+        is_of_people = any(listed(singular(word), "organization") for word in words_behind)
+        return not (after == "of" and is_of_people)  # "the head of the department"
+    return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
+
+
+def _is_named_thing(noun: str, modifiers: list[str], after: str) -> bool:
+    """Whether a noun and what stands beside it are a word for a thing: "dish washer"."""
+    if noun == "comic" and after in ("about", "of"):
+        return True
+    if not modifiers:
+        return False
+    phrase = f"{modifiers[-1]} {noun}"
+    return listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+
+
+def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
+    """Whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
+    for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
+        if any(listed(word, kind) for word in modifiers) and not listed(noun, exceptions):
             return True
-    if any(map(_animal, own)) and not listed(one, "handles"):
+    return any(map(_animal, modifiers)) and not listed(noun, "handles")
+
+
+def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
+    """Whether a noun that is often a thing is a person: "a fan in the stands"."""
+    if listed(after, "human-verb") or any(listed(word, "thing-person") for word in modifiers):
         return True
-    if listed(one, "cued-thing"):
-        return any(listed(word, "thing-cue") for word in text.low) or (
-            one == "model" and after == "of" and not own
-        )
-    if one in ("head", "chair"):
-        return not (
-            after == "of"
-            and any(listed(singular(word), "organization") for word in text.low[i + 2 : i + 5])
-        )
-    human = listed(after, "human-verb") or any(listed(word, "thing-person") for word in own)
-    human = human or any(listed(word, "person-cue") for word in text.low)
-    human = human or (one in ("character", "figure") and (not own or adjective(own[-1])))
-    return listed(one, "thing") and not human
+    if _has_cue(text, "person-cue"):
+        return True
+    is_figure = noun in ("character", "figure")
+    return is_figure and (not modifiers or adjective(modifiers[-1]))
+
+
+def _has_cue(text: Text, name: str) -> bool:
+    """Whether the prompt has a word of a list."""
+    return any(listed(word, name) for word in text.low)
 
 
 def _animal(word: str) -> bool:
-    other = gendered(word) or adjective(word) or listed(word, "not-animal")  # "a male nurse"
-    return listed(singular(word), "animal") or ("x" in kinds(word)[:2] and not other)
+    """Whether a word before a noun is an animal: "rabbit" of "a rabbit detective"."""
+    if listed(singular(word), "animal"):
+        return True
+    if "x" not in kinds(word)[:2]:
+        return False
+    return not (gendered(word) or adjective(word) or listed(word, "not-animal"))  # "a male nurse"
 
 
-def _tag(text: Text, one: str, start: int, own: list[str]) -> bool:
+def _tag(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
     """Whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award winning
     photographer"."""
-    clauses = sum(text.opens[1 : start + 1])
-    if (listed(one, "style-tag") and (clauses or not own)) or (listed(one, "art-tag") and clauses):
+    clauses_before = sum(text.opens[1 : start + 1])
+    if listed(noun, "style-tag") and (clauses_before or not modifiers):
         return False
-    return clauses < 2 or any(adjective(word) or set(kinds(word)) & set("npa") for word in own)
+    if listed(noun, "art-tag") and clauses_before:
+        return False
+    if clauses_before < 2:
+        return True
+    return any(adjective(word) or set(kinds(word)) & set("npa") for word in modifiers)
 
 
 def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
@@ -607,9 +740,9 @@ def _in_picture(text: Text, relation: str, where: int, bare: bool) -> bool:
     if listed(relation, "not-subject"):
         return False
     if relation == "by":
-        moves = before.endswith(("ed", "ing")) or listed(before, "past")
-        return moves and not listed(before, "credit-verb", "picture")
+        is_verb = before.endswith(("ed", "ing")) or listed(before, "past")
+        return is_verb and not listed(before, "credit-verb", "picture")
     if relation == "of":
-        kind = ("picture", "group", "part", "container", "number")
-        return listed(before, *kind) or listed(singular(before), *kind)
+        kinds_of_noun = ("picture", "group", "part", "container", "number")
+        return listed(before, *kinds_of_noun) or listed(singular(before), *kinds_of_noun)
     return not (bare and relation) or listed(relation, "joins", "draw")

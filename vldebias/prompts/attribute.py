@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
@@ -60,9 +61,9 @@ class Place(NamedTuple):
     behind: int
     group: Group | None = None
 
-    def moved(self, by: int) -> Place:
+    def moved(self, offset: int) -> Place:
         """Return the same place in a text that has so many characters before it."""
-        return Place(self.start + by, self.end + by, self.behind + by, self.group)
+        return Place(self.start + offset, self.end + offset, self.behind + offset, self.group)
 
 
 class Places(NamedTuple):
@@ -71,9 +72,9 @@ class Places(NamedTuple):
     places: tuple[Place, ...]
     is_fixed: bool = False
 
-    def moved(self, by: int) -> Places:
+    def moved(self, offset: int) -> Places:
         """Return the same places in a text that has so many characters before it."""
-        return Places(tuple(place.moved(by) for place in self.places), self.is_fixed)
+        return Places(tuple(place.moved(offset) for place in self.places), self.is_fixed)
 
 
 def in_one_line(prompt: str) -> str:
@@ -159,13 +160,13 @@ class Attribute:
 
     def _search_uncached(self, prompt: str) -> Places | str:
         """Return the places of a prompt; of several texts of one image, those of each."""
-        found = []
+        results: list[Places | str] = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
-            of_text = self._search_text(text)
-            found.append(of_text if isinstance(of_text, str) else of_text.moved(start))
+            result = self._search_text(text)
+            results.append(result if isinstance(result, str) else result.moved(start))
             start += len(text) + len(NEXT_TEXT)
-        return found[0] if len(found) == 1 else self._join(found)
+        return results[0] if len(results) == 1 else self._join(results)
 
     def _search_text(self, prompt: str) -> Places | str:
         slots = [Place(*match.span(), match.end()) for match in self._slots.finditer(prompt)]
@@ -184,29 +185,32 @@ class Attribute:
         return self._join([self._read(reading) for reading in readings])
 
     def _found_by_user(self, find: Find, prompt: str) -> Places | str:
-        at = find(prompt)
-        if at is None:
+        offset = find(prompt)
+        if offset is None:
             return "find gave no place"
-        if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at <= len(prompt):
+        is_number = isinstance(offset, int) and not isinstance(offset, bool)
+        if not is_number or not 0 <= offset <= len(prompt):
             raise InvalidInputError(
-                f"find: got {at!r} for {prompt!r}; expected a character offset or None"
+                f"find: got {offset!r} for {prompt!r}; expected a character offset or None"
             )
-        return Places((Place(at, at, at),))
+        return Places((Place(offset, offset, offset),))
 
-    def _join(self, found: Sequence[Places | str]) -> Places | str:
+    def _join(self, readings: Sequence[Places | str]) -> Places | str:
         """Return the places of all readings; a reason for one of them counts for all, unless it is
         that there is no person."""
-        reasons = [reading for reading in found if isinstance(reading, str)]
-        certain = [reason for reason in reasons if not reason.startswith("no person")]
-        if certain:
-            return certain[0]
-        joined = [reading for reading in found if isinstance(reading, Places)]
-        places = sorted({place for reading in joined for place in reading.places})
+        reasons = [reading for reading in readings if isinstance(reading, str)]
+        for reason in reasons:
+            if not reason.startswith("no person"):
+                return reason
+        with_places = [reading for reading in readings if isinstance(reading, Places)]
+        places = sorted(set(chain(*(reading.places for reading in with_places))))
         if not places:
             return reasons[0]
-        if len({_kind_of_group(place.group) for place in places}) > 1:
+        kinds_of_groups = {_kind_of_group(place.group) for place in places}
+        if len(kinds_of_groups) > 1:
             return "group"
-        return Places(tuple(places), any(reading.is_fixed for reading in joined))
+        is_fixed = any(reading.is_fixed for reading in with_places)
+        return Places(tuple(places), is_fixed)
 
     def _read(self, text: str) -> Places | str:
         """Return the place in one reading of a prompt, or the reason why there is none."""
@@ -215,27 +219,33 @@ class Attribute:
             return "stated"
         if isinstance(subject, str):
             return _why_nobody(subject, text)
-        ranks = [(at, rank_of(word)) for at, word in subject.words[:-1]]
         if self.kind and self._states_in_phrase(text, subject):
             return "stated"
         group = find_group(text, subject)
         if group is not None and self._leaves(group):
             return "group"
-        noun = subject.words[-1][0]
-        start = min((at for at, rank in ranks if rank >= self.rank), default=noun)
+        start = self._place_among_adjectives(subject)
         is_fixed = is_fixed_by_context(text, subject.start, subject.end, self.set)
         behind = subject.end if group is None else group.end
         return Places((Place(start, start, behind, group),), is_fixed)
 
+    def _place_among_adjectives(self, subject: Subject) -> int:
+        """Return the offset at which English writes the value among a noun's adjectives."""
+        for offset, word in subject.words[:-1]:
+            if rank_of(word) >= self.rank:
+                return offset
+        noun_offset, _ = subject.words[-1]
+        return noun_offset
+
     def _states_in_phrase(self, text: str, subject: Subject) -> bool:
         """Return whether an adjective of the subject's phrase states a value."""
         scene = Scene(text, subject.start, subject.end)
-        for at, word in subject.words[:-1]:
+        for offset, word in subject.words[:-1]:
             if self.kind == "origin" and word.endswith("skinned"):
                 return True  # "a pale skinned nurse"
             if rank_of(word) != self.rank or self._is_rank_at_work(word, scene):
                 continue
-            position = scene.text.start.index(at)
+            position = scene.text.start.index(offset)
             if self.kind != "age" or not scene.is_for_age(position):
                 return True
         return False
@@ -299,7 +309,7 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     """
     words = prompt_set.stated_words
     religions = lists()["religion"]
-    values = {word for said in prompt_set.attributes.values() for word in said}
+    values = {word for spelled in prompt_set.attributes.values() for word in spelled}
     values |= set(prompt_set.attributes)
     known = {word.casefold() for word in values}
     is_religion = any(word.casefold() in known for word in religions)
@@ -348,8 +358,8 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
             f"prompt set {prompts.name!r}: it has no values; expected a set about persons with"
             " `attribute`, such as 'gender'"
         )
-    said = {value: _adjective(words) for value, words in prompts.attributes.items()}
-    missing = [value for value, word in said.items() if not word]
+    adjective_of_value = {value: _adjective(words) for value, words in prompts.attributes.items()}
+    missing = [value for value, word in adjective_of_value.items() if not word]
     if missing:
         value = missing[0]
         raise InvalidInputError(
@@ -358,7 +368,7 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
             f" adjectives={{{value!r}: ...}} as in 'a blind cook', or phrase={{{value!r}: ...}} as"
             " in 'a cook who is blind', for every value"
         )
-    return said
+    return adjective_of_value
 
 
 def _adjective(words: Sequence[str]) -> str:

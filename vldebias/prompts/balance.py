@@ -293,18 +293,22 @@ class Balancer:
                 # Rows of equal values of the attributes before stand together: so the attributes
                 # cross evenly.
                 rows.sort(key=lambda row: [str(value) for value in values[row]])
-                outcomes = attribute.outcomes(prompt, self.strength)
-                if isinstance(outcomes, str):
-                    dealt: list[Value] = [None] * len(rows)
-                else:
-                    dealt = dealer.deal(prompt, len(rows), outcomes)
-                reason = outcomes if isinstance(outcomes, str) else "strength"
+                dealt, reason = self._deal(attribute, dealer, prompt, len(rows))
                 for row, value in zip(rows, dealt, strict=True):
                     values[row].append(value)
                     reasons[row].append(reason if value is None else None)
         written = [self._write(prompt, row) for prompt, row in zip(prompts, values, strict=True)]
         form: Any = itemgetter(0) if self._single else tuple
         return BalancedPrompts(written, list(map(form, values)), list(map(form, reasons)), seed)
+
+    def _deal(
+        self, attribute: Attribute, dealer: Dealer[Value], prompt: str, images: int
+    ) -> tuple[list[Value], str]:
+        """Return the values of an attribute for the images of a prompt, and why some have none."""
+        outcomes = attribute.outcomes(prompt, self.strength)
+        if isinstance(outcomes, str):
+            return [None] * images, outcomes
+        return dealer.deal(prompt, images, outcomes), "strength"
 
     def _write(self, prompt: str, values: Sequence[Value]) -> str:
         """Write one value of each attribute into a prompt, where it can be stated."""
@@ -339,9 +343,9 @@ class _Words(NamedTuple):
     rank: int
     text: str
 
-    def moved(self, by: int) -> _Words:
+    def moved(self, offset: int) -> _Words:
         """Return the same words for a text that has so many characters before it."""
-        return self._replace(start=self.start + by, end=self.end + by)
+        return self._replace(start=self.start + offset, end=self.end + offset)
 
 
 def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]:
@@ -366,24 +370,26 @@ def _insert(prompt: str, words: Sequence[_Words]) -> str:
         words_of_place[start, end, kind].append((rank, text.upper() if in_capitals else text))
     for (start, end, kind), ranked in sorted(words_of_place.items(), reverse=True):
         texts = [text for _, text in sorted(ranked)]
-        left, slot, right = prompt[:start], prompt[start:end], prompt[end:]
+        text_before = prompt[:start]
+        slot = prompt[start:end]
+        text_behind = prompt[end:]
         if kind == "before":
-            prompt = _before(left, _like(slot, " ".join(texts)), right.lstrip())
+            prompt = _before(text_before, _like(slot, " ".join(texts)), text_behind.lstrip())
         elif kind == "behind":
-            prompt = f"{left.rstrip()} {' and '.join(texts)}{_spaced(right)}"
+            prompt = f"{text_before.rstrip()} {' and '.join(texts)}{_spaced(text_behind)}"
         else:
-            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", right) else ","
-            prompt = f"{left}, {', '.join(texts)}{comma}{_spaced(right)}"
+            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text_behind) else ","
+            prompt = f"{text_before}, {', '.join(texts)}{comma}{_spaced(text_behind)}"
     return prompt
 
 
-def _before(left: str, word: str, right: str) -> str:
+def _before(text_before: str, word: str, text_behind: str) -> str:
     """Return a prompt with a word before a noun; its first letter is a capital at the start."""
-    if not left.strip() and re.match(r"[A-Z][a-z]", right):
+    if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
         word = word[0].upper() + word[1:]
-        if not is_proper(right.split()[0].lower()):  # "Tibetan priests"
-            right = right[0].lower() + right[1:]
-    return f"{append_word(left, word)} {right}"
+        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan priests"
+            text_behind = text_behind[0].lower() + text_behind[1:]
+    return f"{append_word(text_before, word)} {text_behind}"
 
 
 def _like(slot: str, word: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
+from vldebias.prompts.dates import MODERN, year_of_word
 from vldebias.prompts.english import (
     STOPS,
     Text,
@@ -32,7 +33,6 @@ _OWNERS = frozenset({"her", "his", "their", "my", "our"})
 _AGE_LISTS = ("age-said", "young-person")
 _SETTINGS = ("in", "during", "at")
 _PLACES = ("in", "at", "on", "inside", "for", "from")
-_YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
 # Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux".
@@ -52,22 +52,9 @@ _AGE_BEHIND = re.compile(
     rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
     re.IGNORECASE,
 )
-_MODERN_YEAR = re.compile(r"20[0-4]\ds?")
-_CENTURY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)(?:-century)?")
-_CENTURY_NAMES = (
-    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
-    *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
-    *("seventeenth", "eighteenth", "nineteenth"),
-)
-_UNITS = frozenset(
-    {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
-)
-_ERAS = frozenset({"bc", "bce", "ad", "ce"})
 _STYLE_OPENERS = ("style", "styled", "manner", "aesthetic", "vein")
 _SHOTS = ("shot", "photographed", "captured", "taken", "painted", "rendered", "filmed", "drawn")
 _SHOT_LINKS = ("on", "with", "in", "using", "as", "like", "by")
-MODERN = 2000
-_ANCIENT = 0
 _LAST_YEAR_OF_PERIODS = 1899
 
 
@@ -82,23 +69,30 @@ class Scene:
 
     def __init__(self, prompt: str, start: int, end: int) -> None:
         self.text = read_text(prompt)
-        inside = [i for i, at in enumerate(self.text.start) if start <= at < end]
-        self.first = inside[0] if inside else 0
-        self.head = inside[-1] if inside else 0
+        self.first, behind = self._words_at(start, end)
+        self.head = max(self.first, behind - 1)
         self.noun = self.text.bare[self.head] if self.text.bare else ""
         # "an astronomer-priest" is a priest as well.
         self.roles = lists_of_word(self.noun) | lists_of_word(self.noun.rsplit("-", 1)[-1])
-        found = find_facts(self.text)
-        self._about_picture = self._find_picture(found)
-        self._ages = [fact for fact in found if fact.name in _AGE_LISTS]
-        self._facts = defaultdict[str, list[Fact]](list)
-        for fact in found:
-            is_told = self._is_told_about(fact)
-            if not self._about_picture[fact.first] and not is_told and not self._names_thing(fact):
-                self._facts[fact.name].append(fact)
-                if fact.name == "troops-capital" and self.text.words[fact.first][:2].isupper():
-                    self._facts["troops"].append(fact)
+        facts = find_facts(self.text)
+        self._about_picture = self._find_picture(facts)
+        self._ages = [fact for fact in facts if fact.name in _AGE_LISTS]
+        self._facts = self._sort_facts(facts)
         self.year = self._read_year()
+
+    def _sort_facts(self, facts: list[Fact]) -> dict[str, list[Fact]]:
+        """The facts of each list that are true of the scene: not of its picture or of a thing."""
+        facts_of_list = defaultdict[str, list[Fact]](list)
+        for fact in facts:
+            if self._about_picture[fact.first]:
+                continue
+            if self._is_told_about(fact) or self._names_thing(fact):
+                continue
+            facts_of_list[fact.name].append(fact)
+            is_in_capitals = self.text.words[fact.first][:2].isupper()
+            if fact.name == "troops-capital" and is_in_capitals:
+                facts_of_list["troops"].append(fact)  # "a GI", not "a karate gi"
+        return facts_of_list
 
     def without_picture(self, origins: bool, ages: bool) -> str:
         """Return the prompt without words about the picture: "a nurse, children's book".
@@ -132,13 +126,16 @@ class Scene:
 
         "an elderly care worker", "a newborn photographer"; not "an elderly photographer".
         """
+        is_noun = any(fact.name == "young-person" and fact.first == i for fact in self._ages)
         if "works-with-age" in self.roles:
-            return any(fact.name == "young-person" and fact.first == i for fact in self._ages)
-        if i + 1 < self.head and not self.is_person(i + 1) and not adjective(self.text.low[i + 1]):
-            # "a youth orchestra conductor"
-            return any(fact.name == "young-person" and fact.first == i for fact in self._ages)
-        phrases = [fact for fact in self._ages if fact.stop - fact.first > 1]
-        return any(fact.first <= i < fact.stop and fact.stop <= self.head + 1 for fact in phrases)
+            return is_noun
+        if i + 1 < self.head and self._is_thing(i + 1) and not adjective(self.text.low[i + 1]):
+            return is_noun  # "a youth orchestra conductor"
+        for fact in self._ages:
+            is_phrase = fact.stop - fact.first > 1
+            if is_phrase and fact.first <= i < fact.stop and fact.stop <= self.head + 1:
+                return True
+        return False
 
     def _is_said_of_other(self, fact: Fact) -> bool:
         """Whether a word for an age is not about the subject.
@@ -471,6 +468,7 @@ class Scene:
     # ---- the time of the scene
 
     def _read_year(self) -> int | None:
+        """The latest year of numbers, of a word for today, or of a period."""
         years = self._read_numbers()
         if years:
             return max(years)
@@ -480,38 +478,12 @@ class Scene:
 
     def _read_numbers(self) -> list[int]:
         """The years that numbers of the scene stand for."""
-        years = []
-        for i, word in enumerate(self.text.bare):
-            if not self._about_picture[i]:
-                years += self._years_of_word(i, word)
-        return years
-
-    def _years_of_word(self, i: int, word: str) -> list[int]:
-        """The year that a word stands for, if any: "1943", "1870s", "14th-century", "480BC"."""
-        following = self.text.after(i)
-        if _MODERN_YEAR.fullmatch(word):
-            return [MODERN]
-        if word.isdigit() and (following in _ERAS or self.text.before(i) == "ad"):
-            return [_ANCIENT]
-        match = _YEAR.fullmatch(word)
-        if match and following not in _UNITS and self.text.before(i) not in _UNITS:
-            if match[3]:
-                return [_ANCIENT]
-            decade = match[2] is not None and match[1].endswith("0")
-            century = decade and match[1].endswith("00")
-            return [int(match[1]) + (99 if century else 9 if decade else 0)]
-        number = self._century(i, word)
-        return [] if number is None else [number * 100 - 1]
-
-    def _century(self, i: int, word: str) -> int | None:
-        """The number of the century that a word and the next name: "14th century"."""
-        if not word.endswith("-century") and self.text.after(i) not in ("century", "centuries"):
-            return None
-        match = _CENTURY.fullmatch(word)
-        if match:
-            return int(match[1])
-        name = word.removesuffix("-century")
-        return _CENTURY_NAMES.index(name) + 1 if name in _CENTURY_NAMES else None
+        years = [
+            year_of_word(self.text, i)
+            for i in range(len(self.text.bare))
+            if not self._about_picture[i]
+        ]
+        return [year for year in years if year is not None]
 
 
 def is_capital(text: Text, i: int) -> bool:

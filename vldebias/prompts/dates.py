@@ -1,0 +1,64 @@
+"""Read the years that numbers of a prompt stand for: "1943", "the 1870s", "14th century"."""
+
+from __future__ import annotations
+
+import re
+
+from vldebias.prompts.english import Text
+
+_YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
+_MODERN_YEAR = re.compile(r"20[0-4]\ds?")
+_CENTURY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)(?:-century)?")
+_CENTURY_NAMES = (
+    *("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"),
+    *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
+    *("seventeenth", "eighteenth", "nineteenth"),
+)
+_UNITS = frozenset(
+    {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
+)
+_ERAS = frozenset({"bc", "bce", "ad", "ce"})
+MODERN = 2000
+_ANCIENT = 0
+
+
+def year_of_word(text: Text, i: int) -> int | None:
+    """Return the last year that word i stands for; None if it stands for none.
+
+    "1943" is 1943, "1870s" 1879, "14th-century" 1399; before our era is year 0, today is 2000.
+    """
+    word = text.bare[i]
+    if _MODERN_YEAR.fullmatch(word):
+        return MODERN
+    before = text.before(i)
+    following = text.after(i)
+    if word.isdigit() and (following in _ERAS or before == "ad"):
+        return _ANCIENT
+    match = _YEAR.fullmatch(word)
+    if match and following not in _UNITS and before not in _UNITS:
+        return _year_of_match(match)
+    century = _century(text, i)
+    return None if century is None else century * 100 - 1
+
+
+def _year_of_match(match: re.Match[str]) -> int:
+    """The last year of "1943", "1870s", "1800s" or "480bc"."""
+    digits, plural, era = match.groups()
+    if era:
+        return _ANCIENT
+    year = int(digits)
+    if plural is None or year % 10:
+        return year
+    return year + 99 if year % 100 == 0 else year + 9
+
+
+def _century(text: Text, i: int) -> int | None:
+    """The number of the century that word i and the next name: "14th century"."""
+    word = text.bare[i]
+    if not word.endswith("-century") and text.after(i) not in ("century", "centuries"):
+        return None
+    match = _CENTURY.fullmatch(word)
+    if match:
+        return int(match[1])
+    name = word.removesuffix("-century")
+    return _CENTURY_NAMES.index(name) + 1 if name in _CENTURY_NAMES else None

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vldebias.prompts.english import gendered, lists, origins
-from vldebias.prompts.facts import lists_of_word
+from vldebias.prompts.facts import Fact, lists_of_word
 from vldebias.prompts.prompt_set import PromptSet
 from vldebias.prompts.scene import Scene, is_capital
 
@@ -86,44 +86,58 @@ def _looks_on(scene: Scene) -> bool:
 
 def _is_event(scene: Scene) -> bool:
     """Whether the prompt names a war or another event up to 1975: "Battle of Blenheim"."""
-    if scene.has("modern-war") or (scene.year is not None and scene.year > 1975):
+    if scene.has("modern-war") or _is_after(scene, 1975):
         return False
     if scene.has("war-site") and scene.has_in_phrase("armed"):
+        return True  # "a drummer at Shiloh"; a waiter there is of today
+    if scene.has("war-place") and _is_after(scene, 1945):
+        return True  # "a soldier in Saigon, 1968"
+    return scene.has("war") or _has_named_event(scene)
+
+
+def _has_named_event(scene: Scene) -> bool:
+    """Whether an event has a name: "Battle of Maip\u00fa", "Gordon Riots"."""
+    if any(_is_followed_by_place(scene, fact.first) for fact in scene.facts("event-of")):
         return True
-    if scene.has("war-place") and scene.year is not None and scene.year > 1945:
-        return True  # "Saigon, 1968"
-    return scene.has("war") or any(
-        _is_named_event(scene, fact.first, fact.name == "event-of")
-        for name in ("event", "event-of")
-        for fact in scene.facts(name)
-    )
+    return any(_is_behind_capital(scene, fact.first) for fact in scene.facts("event"))
 
 
-def _is_named_event(scene: Scene, i: int, needs_of: bool) -> bool:
-    """Whether an event word at i is part of a name: "Battle of Maipú", "Gordon Riots"."""
-    text = scene.text
-    if not is_capital(text, i):
+def _is_followed_by_place(scene: Scene, i: int) -> bool:
+    """Whether an event word has a capital and its place behind it: "Battle of ..."."""
+    return is_capital(scene.text, i) and scene.text.after(i) in ("of", "in")
+
+
+def _is_behind_capital(scene: Scene, i: int) -> bool:
+    """Whether an event word is the last of a name in capitals: "Gordon Riots"."""
+    if i == 0 or scene.text.opens[i]:
         return False
-    if needs_of:
-        return text.after(i) in ("of", "in")
-    return i > 0 and not text.opens[i] and is_capital(text, i - 1)
+    return is_capital(scene.text, i) and is_capital(scene.text, i - 1)
 
 
 def _is_before(scene: Scene, year: int) -> bool:
+    """Whether the scene is dated to before a year."""
     return scene.year is not None and scene.year < year
 
 
+def _is_after(scene: Scene, year: int) -> bool:
+    """Whether the scene is dated to after a year."""
+    return scene.year is not None and scene.year > year
+
+
 def _is_dated(scene: Scene, year: int) -> bool:
-    """Whether the scene is of before a year, by its date or by an event without one."""
-    if scene.year is not None and scene.year < year:
-        return True
-    return _is_event(scene)
+    """Whether the scene is of before a year, by its date or by an event."""
+    return _is_before(scene, year) or _is_event(scene)
+
+
+def _has_women_too(scene: Scene) -> bool:
+    """Whether women are known to have fought in the force: "a Soviet sniper"."""
+    if scene.year == 1936 and "militia" in scene.text.bare:
+        return True  # those of Spain
+    return scene.has("women-too")
 
 
 def _has_history(scene: Scene, *names: str) -> bool:
     """Whether a fact of history is about the subject, or about the scene of a subject in it."""
-    if _is_shown(scene):
-        return False
     if scene.has_on_subject(*names):
         return True
     return scene.has(*names) and not _looks_on(scene)
@@ -160,9 +174,13 @@ def _nurses_child(scene: Scene) -> bool:
 
 
 def _has_closed_office(scene: Scene) -> bool:
-    if scene.has_on_subject("stage-office"):
-        return True  # costumes are part of it
-    return scene.has_on_subject("closed-office") and not _is_pretended(scene)
+    """Whether a rule in force gives the subject's office to one gender: an imam."""
+    return scene.has_on_subject("closed-office")
+
+
+def _acts_on_closed_stage(scene: Scene) -> bool:
+    """Whether the subject is of a theatre of one gender, where costumes are part of it."""
+    return scene.has_on_subject("stage-office")
 
 
 def _studies_at_closed_school(scene: Scene) -> bool:
@@ -170,13 +188,16 @@ def _studies_at_closed_school(scene: Scene) -> bool:
 
 
 def _is_clergy_of_closed_church(scene: Scene) -> bool:
-    return scene.has_in_phrase("clergy") and scene.has("church") and not _is_pretended(scene)
+    """Whether the subject is of the clergy of a church that ordains one gender."""
+    return scene.has_in_phrase("clergy") and scene.has("church")
 
 
 def _plays_in_league(scene: Scene) -> bool:
-    if "league-staff" in scene.roles or _is_pretended(scene):
+    """Whether the subject plays in a league of one gender, and does not only work there."""
+    if "league-staff" in scene.roles:
         return False
-    if scene.has_in_phrase("league") or (scene.has("league") and "athlete" in scene.roles):
+    is_athlete = "athlete" in scene.roles
+    if scene.has_in_phrase("league") or (is_athlete and scene.has("league")):
         return True
     if "ball-role" not in scene.roles:
         return False
@@ -185,78 +206,79 @@ def _plays_in_league(scene: Scene) -> bool:
 
 def _plays_for_named_club(scene: Scene) -> bool:
     """Whether two words with capitals before a player name a club: "Leeds United striker"."""
-    positions = range(scene.first, scene.head)
-    capitals = [
-        i for i in positions if scene.text.capital[i] and scene.text.bare[i] not in origins()
-    ]
-    return len(capitals) > 1
+    capitals = 0
+    for i in range(scene.first, scene.head):
+        is_nation = scene.text.bare[i] in origins()
+        if scene.text.capital[i] and not is_nation:
+            capitals += 1
+    return capitals > 1
 
 
 def _plays_in_early_world_cup(scene: Scene) -> bool:
-    # The first World Cup of women was played in 1991.
-    staff = "league-staff" in scene.roles and "athlete" not in scene.roles
-    return scene.has("world-cup") and _is_before(scene, 1991) and not staff
+    """Whether the subject plays a World Cup before 1991, the year of the first one of women."""
+    if "league-staff" in scene.roles and "athlete" not in scene.roles:
+        return False
+    return scene.has("world-cup") and _is_before(scene, 1991)
 
 
 def _is_of_closed_troops(scene: Scene) -> bool:
-    if _is_shown(scene) or scene.has("women-too"):
-        return False
-    on_subject = scene.has_on_subject("troops")
-    return on_subject or (scene.has("troops") and scene.has_in_phrase("armed"))
+    """Whether the subject is of an army or a unit of men: "a Roman legionary"."""
+    if scene.has_on_subject("troops"):
+        return True
+    return scene.has("troops") and scene.has_in_phrase("armed")
 
 
 def _is_armed_of_the_past(scene: Scene) -> bool:
-    if _is_shown(scene) or scene.has("women-too") or _looks_on(scene):
-        return False
-    if scene.year == 1936 and "militia" in scene.text.bare:
-        return False  # women fought in those of Spain
+    """Whether the subject is of a state's army before 1950 or in a war up to Vietnam."""
     return scene.has_in_phrase("armed") and _is_dated(scene, 1950)
 
 
 def _is_warrior_of_a_people(scene: Scene) -> bool:
-    if _is_shown(scene):
-        return False
+    """Whether the subject fights for a people of old: "a Zulu warrior", "an Assyrian archer"."""
     if scene.has_in_phrase("warrior") and scene.has_in_phrase(*_ORIGINS):
         return True
     return scene.has_in_phrase("closed-warrior", "armed") and scene.has_in_phrase("past-people")
 
 
 def _holds_office_of_the_past(scene: Scene) -> bool:
-    if _is_shown(scene) or _looks_on(scene) or scene.has("women-too"):
-        return False
+    """Whether the subject has an office or a learned profession when the law closed it."""
     if not scene.has_in_phrase("learned"):
         return False
-    law = scene.has("lawmaker") or "lawmaker" in scene.roles
-    return _is_dated(scene, 1919 if law else 1900)
+    makes_law = scene.has("lawmaker") or "lawmaker" in scene.roles
+    opened = 1919 if makes_law else 1900
+    return _is_dated(scene, opened)
 
 
 def _founds_or_rules_by_old_law(scene: Scene) -> bool:
-    return scene.has("founders") and not _is_shown(scene) and not _looks_on(scene)
+    """Whether the scene is an assembly of old: "the Constitutional Convention"."""
+    return scene.has("founders")
 
 
 def _is_closed_until(scene: Scene) -> bool:
-    for name, year in _OPENED.items():
-        if scene.has(name) and _is_before(scene, year) and not _is_shown(scene):
-            return "observer" not in scene.roles
-    return False
+    """Whether the scene is at a place before the year that opened it: "a stock broker in 1929"."""
+    if "observer" in scene.roles:
+        return False
+    return any(scene.has(name) and _is_before(scene, year) for name, year in _OPENED.items())
 
 
 def _is_on_old_expedition(scene: Scene) -> bool:
-    if _is_shown(scene) or _looks_on(scene):
-        return False
+    """Whether the subject is aboard a voyage or a mission of men: "Shackleton's expedition"."""
     return scene.has("expedition") and scene.has_in_phrase("aboard")
 
 
 def _flies_to_the_moon(scene: Scene) -> bool:
-    return scene.has("moon-program") and scene.has_in_phrase("astronaut") and not _is_shown(scene)
+    """Whether the subject is an astronaut of Mercury, Gemini or Apollo."""
+    return scene.has("moon-program") and scene.has_in_phrase("astronaut")
 
 
 def _nurses_in_old_war(scene: Scene) -> bool:
-    if not scene.noun.startswith("nurse") or _is_shown(scene):
+    """Whether the subject is a nurse of an army before 1945, who were women by rule."""
+    if not scene.noun.startswith("nurse"):
         return False
     if scene.year is None:
         return _is_event(scene)
-    return scene.year < 1945 and (scene.has("closed-nurse") or _is_event(scene))
+    is_at_war = scene.has("closed-nurse") or _is_event(scene)
+    return scene.year < 1945 and is_at_war
 
 
 # ---- race and skin tone
@@ -264,15 +286,21 @@ def _nurses_in_old_war(scene: Scene) -> bool:
 
 def _is_of_a_people(scene: Scene) -> bool:
     """Whether the subject's own words say where the person is from: "Hmong farmer", "Vikings"."""
-    facts = [fact for name in _ORIGINS for fact in scene.facts(name)]
-    for fact in facts:
-        if fact.name == "people-capital" and not is_capital(scene.text, fact.first):
-            continue
-        if scene.is_in_phrase(fact) and not _is_worn(scene, fact.first):
-            return True
-        if scene.follows_as_tag(fact) or scene.owns_subject(fact):
-            return True
+    for name in _ORIGINS:
+        for fact in scene.facts(name):
+            needs_capital = name == "people-capital"
+            if needs_capital and not is_capital(scene.text, fact.first):
+                continue
+            if _says_origin(scene, fact):
+                return True
     return scene.is_from("country")
+
+
+def _says_origin(scene: Scene, fact: Fact) -> bool:
+    """Whether an origin is the subject's, by its place: in the phrase, as a tag, before it."""
+    if scene.is_in_phrase(fact) and not _is_worn(scene, fact.first):
+        return True
+    return scene.follows_as_tag(fact) or scene.owns_subject(fact)
 
 
 def _is_worn(scene: Scene, i: int) -> bool:
@@ -281,28 +309,31 @@ def _is_worn(scene: Scene, i: int) -> bool:
 
 
 def _has_history_of_one_origin(scene: Scene) -> bool:
+    """Whether the subject is of an institution of one origin: the Klan, the Shaolin."""
     return _has_history(scene, "troops", "one-origin")
 
 
 def _is_of_past_region(scene: Scene) -> bool:
-    if _is_shown(scene) or _looks_on(scene):
-        return False
-    if _is_before(scene, 1900):
-        return True
-    return scene.year is None and _is_event(scene)
+    """Whether the scene is of before 1900, where the region decides."""
+    if scene.year is None:
+        return _is_event(scene)
+    return scene.year < 1900
 
 
 def _is_of_old_nation(scene: Scene) -> bool:
-    if _is_shown(scene) or _looks_on(scene) or not scene.has("open-nation", "open-country"):
+    """Whether the subject is of an army or office, before 1950, of a nation that is mixed today."""
+    if not scene.has("open-nation", "open-country"):
         return False
     return _is_dated(scene, 1950) and scene.has_in_phrase("armed", "learned", "colonial")
 
 
 def _is_rooted_in_country(scene: Scene) -> bool:
-    return scene.has_in_phrase("rooted") and scene.has("country") and not _is_shown(scene)
+    """Whether the subject lives where the work is: "a herder in Mongolia"."""
+    return scene.has_in_phrase("rooted") and scene.has("country")
 
 
 def _has_marked_skin(scene: Scene) -> bool:
+    """Whether the skin has a mark that says its tone: albinism, freckles."""
     return scene.has_on_subject("skin-mark") or scene.has_owned("skin-mark")
 
 
@@ -310,11 +341,13 @@ def _has_marked_skin(scene: Scene) -> bool:
 
 
 def _has_word_of_age(scene: Scene) -> bool:
+    """Whether a word says the subject's age: "a freshman", "a Gen Z barista"."""
     return scene.has_own_age("age-word")
 
 
 def _has_illness_of_age(scene: Scene) -> bool:
-    if "treats" in scene.roles or "staff-of-age" in scene.roles or "works-with-age" in scene.roles:
+    """Whether the subject has an illness of an age, and does not treat it: dementia."""
+    if scene.roles & {"treats", "staff-of-age", "works-with-age"}:
         return False
     if "patient" in scene.roles or scene.has_in_phrase("illness-of-age"):
         return scene.has("illness-of-age")
@@ -322,22 +355,27 @@ def _has_illness_of_age(scene: Scene) -> bool:
 
 
 def _learns_at_level(scene: Scene) -> bool:
-    return scene.has("level") and "learner" in scene.roles and scene.has_on_subject("level")
+    """Whether the subject learns at a level of school: "a high school student"."""
+    return "learner" in scene.roles and scene.has_on_subject("level")
 
 
 def _is_cared_for(scene: Scene) -> bool:
+    """Whether the subject lives in a home for the old."""
     return scene.has("mature") and "resident" in scene.roles
 
 
 def _has_years(scene: Scene) -> bool:
+    """Whether the subject's age is said in years: "a barista in her forties"."""
     return scene.has_stated_age()
 
 
 def _is_veteran_of_old_war(scene: Scene) -> bool:
+    """Whether the subject is a veteran of a war of fifty years ago."""
     return scene.has_in_phrase("veteran") and scene.has("veteran-war", "war", "war-site")
 
 
 def _competes_young(scene: Scene) -> bool:
+    """Whether the subject is an active athlete of a league, or a gymnast at the Olympic Games."""
     if _plays_in_league(scene):
         return True
     return scene.noun.startswith("gymnast") and scene.has("olympics")
@@ -357,81 +395,103 @@ class Rule(NamedTuple):
 
     Attributes:
         kind: "gender", "race", "skin tone" or "age".
-        applies: whether the rule applies to a scene.
-        fixed: a prompt to which it applies.
+        applies: whether the facts are in a scene.
+        unless: what takes these facts back, each a function of the scene.
+        fixed: a prompt to which the rule applies.
         open: a prompt that looks like it, to which no rule of this kind applies.
     """
 
     kind: str
     applies: Callable[[Scene], bool]
+    unless: tuple[Callable[[Scene], bool], ...]
     fixed: str
     open: str
 
+    def fixes(self, scene: Scene) -> bool:
+        """Return whether the facts are in a scene and nothing takes them back."""
+        return self.applies(scene) and not any(reopens(scene) for reopens in self.unless)
+
+
+_NEVER = ()
+_PRETENDED = (_is_pretended,)
+_SHOWN = (_is_shown,)
+_SEEN = (_is_shown, _looks_on)
+_IN_ARMS = (_is_shown, _has_women_too)
+_IN_ARMS_SEEN = (_is_shown, _has_women_too, _looks_on)
 
 _GENDER_RULES = (
-    Rule("gender", _has_body_of_one_sex, "a person giving birth", "a urologist reading a chart"),
-    Rule("gender", _has_closed_office, "an imam at prayer", "a priest in a village church"),
-    Rule(
-        "gender",
+    (_has_body_of_one_sex, _NEVER, "a person giving birth", "a urologist reading a chart"),
+    (_has_closed_office, _PRETENDED, "an imam at prayer", "a priest in a village church"),
+    (_acts_on_closed_stage, _NEVER, "a kabuki actor in a costume", "an actor in a costume"),
+    (
         _studies_at_closed_school,
+        _NEVER,
         "a Barnard College student",
         "a professor at Barnard College",
     ),
-    Rule(
-        "gender",
+    (
         _is_clergy_of_closed_church,
+        _PRETENDED,
         "a Catholic bishop blessing the crowd",
         "a student at a Catholic school",
     ),
-    Rule("gender", _plays_in_league, "an NFL quarterback", "an NFL referee"),
-    Rule(
-        "gender",
+    (_plays_in_league, _PRETENDED, "an NFL quarterback", "an NFL referee"),
+    (
         _plays_in_early_world_cup,
+        _NEVER,
         "a player of the 1966 World Cup final",
         "a player of the 2019 World Cup final",
     ),
-    Rule("gender", _is_of_closed_troops, "a Roman legionary", "a legionary costume on a dancer"),
-    Rule("gender", _is_armed_of_the_past, "a soldier in 1916", "a soldier in 2016"),
-    Rule("gender", _is_warrior_of_a_people, "a Zulu warrior", "a Zulu weaver"),
-    Rule("gender", _holds_office_of_the_past, "an envoy in 1780", "a farmer in 1780"),
-    Rule(
-        "gender",
+    (_is_of_closed_troops, _IN_ARMS, "a Roman legionary", "a legionary costume on a dancer"),
+    (_is_armed_of_the_past, _IN_ARMS_SEEN, "a soldier in 1916", "a soldier in 2016"),
+    (_is_warrior_of_a_people, _SHOWN, "a Zulu warrior", "a Zulu weaver"),
+    (_holds_office_of_the_past, _IN_ARMS_SEEN, "an envoy in 1780", "a farmer in 1780"),
+    (
         _founds_or_rules_by_old_law,
+        _SEEN,
         "delegates signing the Declaration of Independence",
         "a tourist looking at the Declaration of Independence",
     ),
-    Rule("gender", _is_closed_until, "a stock broker in 1929", "a stock broker in 2019"),
-    Rule(
-        "gender",
+    (_is_closed_until, _SHOWN, "a stock broker in 1929", "a stock broker in 2019"),
+    (
         _is_on_old_expedition,
+        _SEEN,
         "a member of Shackleton's expedition",
         "a member of a climbing expedition",
     ),
-    Rule("gender", _flies_to_the_moon, "an Apollo astronaut", "an astronaut above the Moon"),
-    Rule("gender", _nurses_in_old_war, "a nurse in the Crimean War", "a nurse in 2019"),
+    (_flies_to_the_moon, _SHOWN, "an Apollo astronaut", "an astronaut above the Moon"),
+    (_nurses_in_old_war, _SHOWN, "a nurse in the Crimean War", "a nurse in 2019"),
 )
 _RACE_RULES = (
-    ("race", _is_of_a_people, "a Hmong farmer", "a chef in a Japanese restaurant"),
-    ("race", _has_history_of_one_origin, "a Ku Klux Klan member", "a tourist in a Viking museum"),
-    ("race", _is_of_past_region, "a merchant in the Middle Ages", "a banker in London"),
-    ("race", _is_of_old_nation, "a German soldier in 1943", "a factory worker in 1943"),
-    ("race", _is_rooted_in_country, "a herder in Mongolia", "a journalist in Mongolia"),
+    (_is_of_a_people, _NEVER, "a Hmong farmer", "a chef in a Japanese restaurant"),
+    (
+        _has_history_of_one_origin,
+        _SHOWN,
+        "a Ku Klux Klan member",
+        "a tourist in a Viking museum",
+    ),
+    (_is_of_past_region, _SEEN, "a merchant in the Middle Ages", "a banker in London"),
+    (_is_of_old_nation, _SEEN, "a German soldier in 1943", "a factory worker in 1943"),
+    (_is_rooted_in_country, _SHOWN, "a herder in Mongolia", "a journalist in Mongolia"),
+)
+_SKIN_RULES = (
+    *_RACE_RULES,
+    (_has_marked_skin, _NEVER, "a person with albinism", "a person in a white coat"),
 )
 _AGE_RULES = (
-    Rule("age", _has_word_of_age, "a college freshman", "a new manager at a desk"),
-    Rule("age", _has_illness_of_age, "a person with dementia", "a researcher studying dementia"),
-    Rule("age", _learns_at_level, "a high school student", "a kindergarten teacher"),
-    Rule("age", _is_cared_for, "a resident of a nursing home", "a nurse in a nursing home"),
-    Rule("age", _has_years, "a barista in her forties", "a waiter with a 30-year-old Bordeaux"),
-    Rule("age", _is_veteran_of_old_war, "a veteran of World War II", "a soldier in 1943"),
-    Rule("age", _competes_young, "an NBA player", "an NBA coach"),
+    (_has_word_of_age, _NEVER, "a college freshman", "a new manager at a desk"),
+    (_has_illness_of_age, _NEVER, "a person with dementia", "a researcher studying dementia"),
+    (_learns_at_level, _NEVER, "a high school student", "a kindergarten teacher"),
+    (_is_cared_for, _NEVER, "a resident of a nursing home", "a nurse in a nursing home"),
+    (_has_years, _NEVER, "a barista in her forties", "a waiter with a 30-year-old Bordeaux"),
+    (_is_veteran_of_old_war, _NEVER, "a veteran of World War II", "a soldier in 1943"),
+    (_competes_young, _PRETENDED, "an NBA player", "an NBA coach"),
 )
 RULES = (
-    *_GENDER_RULES,
-    *(Rule(*rule) for rule in _RACE_RULES),
-    *(Rule("skin tone", *rule[1:]) for rule in _RACE_RULES),
-    Rule("skin tone", _has_marked_skin, "a person with albinism", "a person in a white coat"),
-    *_AGE_RULES,
+    *(Rule("gender", *rule) for rule in _GENDER_RULES),
+    *(Rule("race", *rule) for rule in _RACE_RULES),
+    *(Rule("skin tone", *rule) for rule in _SKIN_RULES),
+    *(Rule("age", *rule) for rule in _AGE_RULES),
 )
 
 
@@ -439,4 +499,4 @@ RULES = (
 def find_rules(text: str, start: int, end: int) -> tuple[Rule, ...]:
     """Return the rules that fix an attribute of the person at start to end of a prompt."""
     scene = Scene(text, start, end)
-    return tuple(rule for rule in RULES if rule.applies(scene))
+    return tuple(rule for rule in RULES if rule.fixes(scene))

@@ -154,9 +154,7 @@ class Scene:
         if fact.name == "young-person":
             # A child of the subject's says that the subject is not old: "her baby".
             return self.text.before(fact.first) not in _OWNERS
-        return behind < len(self.text.bare) and not (
-            self.text.opens[behind] or self._ends_phrase(behind)
-        )
+        return self._goes_on(behind)
 
     # ---- facts by their place
 
@@ -308,11 +306,17 @@ class Scene:
                 return i
         return self.head
 
+    def _goes_on(self, i: int) -> bool:
+        """Whether the phrase before word i goes on with it."""
+        if i >= len(self.text.bare) or self.text.opens[i]:
+            return False
+        return not self._ends_phrase(i)
+
     def _is_before_thing(self, i: int) -> bool:
         """Whether word i goes on with the phrase of a thing: of "a single malt", not "a nurse"."""
-        while i < len(self.text.bare) and adjective(self.text.low[i]) and not self.text.opens[i]:
+        while not self.text.opens[i] and adjective(self.text.low[i]):
             i += 1
-        if i >= len(self.text.bare) or self.text.opens[i] or self._ends_phrase(i):
+        if not self._goes_on(i):
             return False
         return not self.is_person(i) and not self.text.low[i].endswith("ing")
 
@@ -342,7 +346,7 @@ class Scene:
         """The position of the person whom a fact describes: the one behind it ("a prostate cancer
         patient") or else the last one before it."""
         for i in range(fact.first, min(fact.stop + 3, len(self.text.bare))):
-            if i > fact.first and (self.text.opens[i] or self._ends_phrase(i)):
+            if i > fact.first and not self._goes_on(i):
                 break
             if self.is_person(i) and i >= fact.stop - 1:
                 return i
@@ -384,7 +388,7 @@ class Scene:
 
     def _is_thing(self, i: int) -> bool:
         """Whether word i goes on with a noun for a thing, not for a person or a scene."""
-        if i >= len(self.text.bare) or self.text.opens[i] or self._ends_phrase(i):
+        if not self._goes_on(i):
             return False
         word = self.text.bare[i]
         lists_of_noun = lists_of_word(word)

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from vldebias.errors import InvalidInputError
 from vldebias.prompts import BalancedPrompts, Balancer
 
 from .answer import joined, read_answer
@@ -35,14 +36,12 @@ SHORT = 1000  # letters of a prompt that is balanced in less time than a thread 
 GONE = 499  # what logs call a client that went away; nobody receives it
 
 
-def images_proxy(  # noqa: PLR0913 - a service has as many settings
+def images_proxy(
     upstream: str,
     sets: Any,
     *,
     shares: Mapping[str, float] | None = None,
     seed: int | None = None,
-    groups: str = "mixed",
-    most: int = 10_000,
     batch: bool = False,
     limits: Limits | None = None,
     log_prompts: bool = False,
@@ -56,9 +55,9 @@ def images_proxy(  # noqa: PLR0913 - a service has as many settings
 
     Args:
         upstream: the `base_url` that a client has without this app, "https://api.openai.com/v1".
-        sets, shares, seed, groups: as of `vldebias.balance_prompts`; values are even over all
-            requests of this app, and without a seed one is drawn.
-        most: prompts whose counts are remembered; the one asked for longest ago is forgotten first.
+        sets, shares, seed: as of `vldebias.balance_prompts`; values are even over all requests of
+            this app, and without a seed one is drawn. For other settings sets may be a
+            `vldebias.prompts.Balancer`, which has its own shares and seed.
         batch: one call for each distinct prompt, with its number of images, instead of one for
             each image.
         limits: of time, size and number; see `Limits`.
@@ -70,8 +69,15 @@ def images_proxy(  # noqa: PLR0913 - a service has as many settings
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """
+    if not isinstance(sets, Balancer):
+        balancer = Balancer(sets, shares, seed)
+    elif shares is None and seed is None:
+        balancer = sets
+    else:
+        raise InvalidInputError(
+            "sets: got a Balancer and shares or seed; leave these out, it has its own"
+        )
     limits = Limits() if limits is None else limits
-    balancer = Balancer(sets, shares, seed, groups=groups, most=most)
     service = Service(
         checked_address(upstream),
         balancer,

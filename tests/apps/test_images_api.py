@@ -22,6 +22,7 @@ from starlette.routing import Mount
 
 from tests.apps.false_upstream import KEY, FalseUpstream, served
 from vldebias.errors import InvalidInputError
+from vldebias.prompts import Balancer
 from vldebias.serving import Limits, images_proxy
 
 PATH = "/v1/images/generations"
@@ -119,6 +120,16 @@ def test_several_sets_and_shares() -> None:
     assert len({tuple(values) for values in note(response)["values"]}) > 2
     response = post(proxy(upstream, shares={"female": 1, "male": 0}), {"prompt": CEO, "n": 3})
     assert note(response)["values"] == ["female"] * 3
+
+
+def test_a_balancer_brings_settings_of_its_own() -> None:
+    upstream = FalseUpstream()
+    kept = Balancer("gender", groups="leave", most=1, seed=3)
+    post(
+        images_proxy("http://there/v1", kept, transport=httpx.ASGITransport(app=upstream.app)),
+        {"prompt": "five engineers"},
+    )
+    assert upstream.seen[0]["prompt"] == "five engineers"
 
 
 @pytest.mark.parametrize(
@@ -360,7 +371,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         ({"upstream": None}, "expected the base_url"),
         ({"sets": "gendre"}, "did you mean"),
         ({"shares": {"female": 2.0}}, "shares"),
-        ({"most": 0}, "most"),
+        ({"sets": Balancer("gender"), "seed": 1}, "it has its own"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:

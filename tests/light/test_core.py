@@ -87,7 +87,16 @@ def test_prompts_are_balanced_in_the_shell() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["--help", "--version", "debias --help", "train --help", "eval list", "eval --help"]
+    "command",
+    [
+        "--help",
+        "--version",
+        "debias --help",
+        "train --help",
+        "eval list",
+        "eval --help",
+        "serve --help",
+    ],
 )
 def test_help_needs_the_core_alone(command: str) -> None:
     done = run_command(*command.split())
@@ -95,7 +104,9 @@ def test_help_needs_the_core_alone(command: str) -> None:
     assert done.stdout
 
 
-@pytest.mark.parametrize("name", ["debias", "evaluate", "metrics", "losses", "load_host"])
+@pytest.mark.parametrize(
+    "name", ["debias", "debias_queries", "evaluate", "metrics", "losses", "load_host"]
+)
 def test_a_function_that_needs_torch_names_the_extras(name: str) -> None:
     script = f"""
 import vldebias

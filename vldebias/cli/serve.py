@@ -10,16 +10,61 @@ import typer
 
 from vldebias.cli.balance import shares_of
 from vldebias.cli.common import say
+from vldebias.cli.flags import with_flags
+from vldebias.prompts import Balancer
 
 LIMITS = "Limits"
+WHERE = "Where it listens"
+_FLAGS: tuple[tuple[str, Any, Any], ...] = (
+    (
+        "host",
+        Annotated[
+            str,
+            typer.Option(
+                help="Address; another one opens the server to a network.", rich_help_panel=WHERE
+            ),
+        ],
+        "127.0.0.1",
+    ),
+    (
+        "port",
+        Annotated[
+            int, typer.Option(min=0, max=65535, help="0: any free one.", rich_help_panel=WHERE)
+        ],
+        8790,
+    ),
+    (
+        "seconds",
+        Annotated[float, typer.Option(help="Most for one request.", rich_help_panel=LIMITS)],
+        300.0,
+    ),
+    (
+        "images",
+        Annotated[int, typer.Option(min=1, help="Most in one request.", rich_help_panel=LIMITS)],
+        16,
+    ),
+    (
+        "parallel",
+        Annotated[
+            int, typer.Option(min=1, help="Calls of the upstream at once.", rich_help_panel=LIMITS)
+        ],
+        16,
+    ),
+    (
+        "retries",
+        Annotated[
+            int,
+            typer.Option(min=0, help="How often a failed call goes again.", rich_help_panel=LIMITS),
+        ],
+        2,
+    ),
+)
 
 
-def serve(  # noqa: PLR0913 - each option of the command is an argument
+@with_flags(_FLAGS)
+def serve(
     upstream: Annotated[
-        str,
-        typer.Option(
-            metavar="URL", help="base_url of the images API, such as https://api.openai.com/v1."
-        ),
+        str, typer.Option(metavar="URL", help="base_url of the images API that makes the images.")
     ],
     attribute: Annotated[
         list[str], typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable.")
@@ -35,25 +80,10 @@ def serve(  # noqa: PLR0913 - each option of the command is an argument
         typer.Option("--batch", help="One call for each distinct prompt, not for each image."),
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the values; default: drawn anew.")] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; another one opens the server to a network.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8790,
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Write prompts to stderr; default: none are.")
     ] = False,
-    seconds: Annotated[
-        float, typer.Option(help="Most for one request.", rich_help_panel=LIMITS)
-    ] = 300.0,
-    images: Annotated[
-        int, typer.Option(min=1, help="Most in one request.", rich_help_panel=LIMITS)
-    ] = 16,
-    parallel: Annotated[
-        int, typer.Option(min=1, help="Calls of the upstream at once.", rich_help_panel=LIMITS)
-    ] = 16,
-    retries: Annotated[
-        int, typer.Option(min=0, help="How often a failed call goes again.", rich_help_panel=LIMITS)
-    ] = 2,
+    **named: Any,
 ) -> None:
     """Serve the OpenAI images API with balanced prompts: n images become n requests of a server
     that you name, each with a value in its prompt.
@@ -69,16 +99,15 @@ def serve(  # noqa: PLR0913 - each option of the command is an argument
           --shares female=0.7,male=0.3 --port 9000
     """
     serving: Any = import_module("vldebias.serving")
+    host = named.pop("host")
+    port = named.pop("port")
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
-    limits = serving.Limits(seconds=seconds, images=images, parallel=parallel, retries=retries)
+    balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
     app = serving.images_proxy(
         upstream,
-        sets,
-        shares=shares_of(shares),
-        seed=seed,
-        groups=groups,
+        balancer,
         batch=batch,
-        limits=limits,
+        limits=serving.Limits(**named),
         log_prompts=log_prompts,
     )
     server: Any = import_module("vldebias.serving.images_api.server")

@@ -152,16 +152,16 @@ def contrastive_adapter(
     labels = torch.from_numpy(examples.labels)
 
     def contrast(adapter: Adapter) -> Iterator[Tensor]:
-        for chosen in contrasts.balanced_anchors(anchors).split(BATCH):
-            rows = contrasts.sample(chosen, positives, negatives)
+        for places in contrasts.balanced_anchors(anchors).split(BATCH):
+            rows = contrasts.sample(places, positives, negatives)
             parts = adapter(features[rows]).split([1, positives, negatives], dim=1)
             anchor, positive, negative = parts
             loss = anchored_contrastive(anchor[:, 0], positive, negative, temperature=temperature)
             yield loss.sum()
 
     def classification(adapter: Adapter) -> Iterator[Tensor]:
-        sampled = rows_of_groups(examples.groups, group_size)
-        for rows in sampled[torch.randperm(len(sampled))].split(BATCH):
+        balanced_rows = rows_of_groups(examples.groups, group_size)
+        for rows in balanced_rows[torch.randperm(len(balanced_rows))].split(BATCH):
             yield F.cross_entropy(adapter.logits(features[rows]), labels[rows])
 
     def losses(epoch: int, adapter: Adapter) -> Iterator[Tensor]:
@@ -186,9 +186,9 @@ def anchored_contrastive(
         negatives: (a, m, d) of norm 1.
         temperature: divides the cosines.
     """
-    scaled = anchors / temperature
-    positive = torch.einsum("ad,apd->ap", scaled, positives)
-    negative = torch.einsum("ad,amd->am", scaled, negatives)
+    queries = anchors / temperature
+    positive = torch.einsum("ad,apd->ap", queries, positives)
+    negative = torch.einsum("ad,amd->am", queries, negatives)
     log_negatives = torch.logsumexp(negative, dim=1, keepdim=True)
     return softplus(log_negatives - positive).mean(1)
 
@@ -247,27 +247,27 @@ class Contrasts:
         for label in self.positives:
             positions.append(torch.nonzero(self.classes == label).flatten())
         size = min(most, min(len(part) for part in positions))
-        shuffled = []
+        subsets = []
         for part in positions:
-            shuffled.append(part[torch.randperm(len(part))[:size]])
-        return torch.cat(shuffled)
+            subsets.append(part[torch.randperm(len(part))[:size]])
+        return torch.cat(subsets)
 
-    def sample(self, chosen: Tensor, positives: int, negatives: int) -> Tensor:
+    def sample(self, places: Tensor, positives: int, negatives: int) -> Tensor:
         """Return (b, 1 + positives + negatives) training rows for anchors, drawn with replacement.
 
         Args:
-            chosen: (b,) positions in `anchors`.
+            places: (b,) positions in `anchors`.
             positives: rows of the anchor's class that zero-shot gets right.
             negatives: rows among the nearest of other classes.
         """
-        same_class = torch.empty(len(chosen), positives, dtype=torch.int64)
+        same_class = torch.empty(len(places), positives, dtype=torch.int64)
         for label, pool in self.positives.items():
-            is_label = self.classes[chosen] == label
+            is_label = self.classes[places] == label
             draws = torch.randint(len(pool), (int(is_label.sum()), positives))
             same_class[is_label] = pool[draws]
-        columns = torch.randint(self.nearest.shape[1], (len(chosen), negatives))
-        near = self.nearest[chosen].gather(1, columns)
-        return torch.cat([self.anchors[chosen, None], same_class, near], dim=1)
+        columns = torch.randint(self.nearest.shape[1], (len(places), negatives))
+        near = self.nearest[places].gather(1, columns)
+        return torch.cat([self.anchors[places, None], same_class, near], dim=1)
 
 
 def rows_of_groups(groups: Codes, size: int) -> Tensor:
@@ -275,12 +275,12 @@ def rows_of_groups(groups: Codes, size: int) -> Tensor:
 
     groups: (n,) codes 0 .. g - 1, all of which occur.
     """
-    sampled = []
+    parts = []
     for group in range(int(groups.max()) + 1):
         rows = torch.from_numpy(np.flatnonzero(groups == group))
         if len(rows) < size:
             draws = torch.randint(len(rows), (size,))
         else:
             draws = torch.randperm(len(rows))[:size]
-        sampled.append(rows[draws])
-    return torch.cat(sampled)
+        parts.append(rows[draws])
+    return torch.cat(parts)

@@ -267,14 +267,14 @@ def linear_probe(
     Returns:
         The logits, and c and alpha with their scores.
     """
-    (weight, bias), selected = _probe(examples, candidates, tolerance=tolerance)
+    (weight, bias), selection = _probe(examples, candidates, tolerance=tolerance)
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
     classifiers = list[Logits]()
     for alpha in alphas:
         mixed = (1 - alpha) * zero_shot + alpha * weight
         classifiers.append(partial(linear_logits, (mixed, alpha * bias)))
     best, scores = examples.best(classifiers)
-    return classifiers[best], {**selected, "alpha": alphas[best], **scores}
+    return classifiers[best], {**selection, "alpha": alphas[best], **scores}
 
 
 def dfr(
@@ -310,10 +310,10 @@ def dfr(
         "penalty": "l1",
         "tolerance": tolerance,
     }
-    first_head, selected = _probe(examples, candidates, samples[0], **settings)
+    first_head, selection = _probe(examples, candidates, samples[0], **settings)
     heads = [first_head]
     for counts in samples[1:]:
-        head, _ = _probe(examples, [selected["c"]], counts, **settings)
+        head, _ = _probe(examples, [selection["c"]], counts, **settings)
         heads.append(head)
     weight = torch.stack([head_weight for head_weight, _ in heads]).mean(0)
     bias = torch.stack([head_bias for _, head_bias in heads]).mean(0)
@@ -323,7 +323,7 @@ def dfr(
         "groups": np.bincount(groups).tolist(),
         "rows_per_group": int(samples[0][groups == 0].sum()),
     }
-    return logits, {**selected, **facts, **scores}
+    return logits, {**selection, **facts, **scores}
 
 
 def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Codes:

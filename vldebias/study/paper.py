@@ -204,8 +204,10 @@ def _with_data(suite: Suite, root: Path | None) -> Suite:
         splits = _data_of(task)
         if splits and root is None:
             raise InvalidInputError(f"expected {suite.needs}")
-        found = {name: spec.model_copy(update={"root": folder}) for name, spec in splits.items()}
-        tasks.append(task.model_copy(update=found))
+        of_folder = dict[str, Data]()
+        for name, spec in splits.items():
+            of_folder[name] = spec.model_copy(update={"root": folder})
+        tasks.append(task.model_copy(update=of_folder))
     return suite.model_copy(update={"tasks": tuple(tasks)})
 
 
@@ -386,20 +388,20 @@ def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
     `UNPUBLISHED` that was measured."""
     source = PUBLISHED_PIPELINE if run.suite.name in PIPELINE_PARTS else run.model
     rows = list[tuple[Any, ...]]()
-    measured = dict[tuple[str, str, str, str], Measurement]()
-    swept = dict[tuple[Any, ...], Measurement]()
+    row_of_figure = dict[tuple[str, str, str, str], Measurement]()
+    row_at_lam = dict[tuple[Any, ...], Measurement]()
     for row in result.rows if result is not None else ():
         key = (row.task, row.metric, row.method, row.subset)
-        measured.setdefault(key, row)
-        swept[(*key, row.lam)] = row
+        row_of_figure.setdefault(key, row)
+        row_at_lam[(*key, row.lam)] = row
     for key, value in published(run.suite.name, source).items():
-        rows.append(_row(run, key, value, source, measured.get(key)))
+        rows.append(_row(run, key, value, source, row_of_figure.get(key)))
     for lam in SWEPT:
         for key, value in published(run.suite.name, source, lam=lam).items():
             task, metric, method, subset = key
             shown = (task, metric, f"{method} at lambda {lam:g}", subset)
-            rows.append(_row(run, shown, value, source, swept.get((*key, lam))))
-    for key, measurement in measured.items():
+            rows.append(_row(run, shown, value, source, row_at_lam.get((*key, lam))))
+    for key, measurement in row_of_figure.items():
         if measurement.metric in UNPUBLISHED.get(run.suite.name, ()):
             rows.append(_row(run, key, float("nan"), source, measurement))
     return rows

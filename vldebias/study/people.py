@@ -59,15 +59,15 @@ class PeopleTask(Task):
     @property
     def generation(self) -> GenerationTask:
         """Return the task that generates the images; nothing judges them."""
-        settings = {"resamples", "seed", "prompts", "variants", "images"}
-        settings |= {"steps", "guidance", "batch_size", "options"}
-        chosen = {name: getattr(self, name) for name in settings}
+        names = {"resamples", "seed", "prompts", "variants", "images"}
+        names |= {"steps", "guidance", "batch_size", "options"}
+        settings = {name: getattr(self, name) for name in names}
         return GenerationTask(
             name=self.name,
             attributes=(self.attribute,),
             concepts="unseen",
             stated=False,
-            **chosen,
+            **settings,
         )
 
     @property
@@ -145,12 +145,12 @@ class PeopleTask(Task):
         if images is None:
             return self.shares.measure(labels=labels, folder=folder, progress=progress)
         if pipe is None:
-            made = GeneratedImages.open(images)
+            sample = GeneratedImages.open(images)
         else:
             task = self.generation
-            made = generate(pipe, task.plan(), task.ways, images, progress=progress)
-        written = [path for path in answers if path.is_file()]
-        if not written:
-            progress.say(f"{self.name}: {len(made)} images to label: {command}")
+            sample = generate(pipe, task.plan(), task.ways, images, progress=progress)
+        files = [path for path in answers if path.is_file()]
+        if not files:
+            progress.say(f"{self.name}: {len(sample)} images to label: {command}")
             return []
-        return self.shares.measure(labels=written, folder=made.folder, progress=progress)
+        return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

@@ -1,0 +1,86 @@
+"""People's labels of generated images: the sample that they are asked about, and what follows from
+their answers."""
+
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from vldebias.errors import InvalidInputError
+from vldebias.judge.answers import AnnotationLog
+from vldebias.judge.plan import GeneratedImages
+from vldebias.options import Options
+from vldebias.progress import Progress
+from vldebias.study.people import PeopleTask
+from vldebias.study.running import run_suite
+from vldebias.study.suite import load_suite
+
+MODEL = {"pipeline": "Tiny", "fingerprint": None}
+
+
+@pytest.fixture
+def task() -> PeopleTask:
+    """The task of the suite, with two images of each profession."""
+    (by_gender, _) = load_suite("human").tasks
+    assert isinstance(by_gender, PeopleTask)
+    return by_gender.model_copy(update={"images": 2, "resamples": 20})
+
+
+@pytest.fixture
+def sample(task: PeopleTask, tmp_path: Path) -> GeneratedImages:
+    """The folder of the images, without pixels: what is measured are answers."""
+    return task.generation.plan(MODEL).settle(tmp_path / "images")
+
+
+def test_the_sample_is_of_unseen_professions_with_and_without_the_method(
+    sample: GeneratedImages,
+) -> None:
+    assert len(sample) == 20 * 2 * 2
+    assert {image.variant for image in sample} == {"none", "cali"}
+    assert {image.part for image in sample} == {"unseen"}
+    assert {image.stated for image in sample} == {None}
+    noise: dict[str, list[int]] = {"none": [], "cali": []}
+    for image in sample:
+        noise[image.variant].append(image.noise)
+    assert noise["none"] == noise["cali"]
+
+
+def test_without_answers_it_names_the_command_that_opens_the_page(
+    task: PeopleTask, sample: GeneratedImages, tmp_path: Path
+) -> None:
+    shown = StringIO()
+    progress = Progress(Console(file=shown, width=300))
+    command = task.label_command(tmp_path / "out")
+    log = tmp_path / "answers.jsonl"
+    results = task.measure(sample.folder, [log], command=command, progress=progress)
+    assert results == []
+    assert command in shown.getvalue()
+    assert "out/images/gender-by-people --attribute gender" in command
+
+
+def test_answers_give_discrepancy_and_agreement(
+    task: PeopleTask, sample: GeneratedImages, tmp_path: Path
+) -> None:
+    """Without the method all images show men, with it as many women: gaps of sqrt(1/2) and 0."""
+    log = AnnotationLog(tmp_path / "answers.jsonl")
+    for number, image in enumerate(sample):
+        value = "male"
+        if image.variant == "cali" and number % 2:
+            value = "female"
+        for annotator in ("ada", "ben"):
+            log.append(image.path, annotator, "gender", value)
+    (result,) = task.measure(sample.folder, [log.path, tmp_path / "none.jsonl"])
+    value_of = {(row.metric, row.method): row.value for row in result.rows if row.subset == ""}
+    assert value_of["discrepancy", "none"] == pytest.approx(np.sqrt(0.5))
+    assert value_of["discrepancy", "cali"] == pytest.approx(0)
+    (agreement,) = [row.value for row in result.rows if row.metric == "percent_agreement"]
+    assert agreement == pytest.approx(1)
+
+
+def test_without_a_pipeline_and_labels_the_suite_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="--pipeline"):
+        run_suite("human", Options(out=tmp_path))
+    with pytest.raises(InvalidInputError, match="--drawn"):
+        run_suite("human", Options(out=tmp_path, labels=(tmp_path / "answers.jsonl",)))

@@ -306,6 +306,28 @@ def lean() -> str:
 LEAN_COUNTS = ("cells", "harmed", "harmed_below", "harmed_by_package")
 
 
+# ---- docs/how-to/miniature.md
+
+
+def wordings() -> str:
+    """Write how well the miniature reads prompts as it was trained, and as people write them."""
+    lines = [["prompts", "method", "n", "the profession is recognised", "gender cannot be told"]]
+    rows = {(row.subset, row.method, row.metric): row for row in read("wordings").rows}
+    for subset, prompts in WORDINGS.items():
+        for method, title in {"none": "as generated", "balanced-prompts": "balanced"}.items():
+            recognised = rows[subset, method, "recognised"]
+            unknown = rows[subset, method, "unknown"]
+            n = f"{recognised.n['professions']} x {recognised.n['images each']}"
+            lines.append([prompts, title, n, span(recognised, ".2f"), span(unknown, ".2f")])
+    return table(*lines, note="From `eval/results/wordings.json` (`vldebias eval wordings`).")
+
+
+WORDINGS = {
+    "unseen professions": '"A photo of a nurse."',
+    "professions, as people write them": "in a place, with a thing, adjectives, tags",
+}
+
+
 # ---- balanced prompts
 
 
@@ -705,6 +727,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/explanation/over-and-under-diversification.md": {"history": history},
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
+    "docs/how-to/miniature.md": {"wordings": wordings},
     "docs/fine-tuning.md": {"verdicts": verdicts, "every_loss": every_loss},
     "docs/explanation/evidence.md": {"real": real.measured},
     "eval/README.md": {

@@ -146,13 +146,10 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if piped(head, rows):
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(
-        head[0],
-        width=min(max(len(row[0]) for row in (head, *rows)), 2 * out.width // 3),
-        overflow="fold",
-    )
-    for name in head[1:]:
-        table.add_column(name, overflow="fold")
+    for cells in zip(head, *rows, strict=True):
+        # No word is broken while all columns have room for their longest word.
+        longest = max((len(word) for cell in cells for word in cell.split()), default=1)
+        table.add_column(cells[0], min_width=min(longest, out.width // 2), overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)

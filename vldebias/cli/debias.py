@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,11 +18,13 @@ from vldebias.names import check_methods
 
 if TYPE_CHECKING:
     from vldebias.edits.edit import Edit
+    from vldebias.hosts import Host
     from vldebias.hosts.loading import Loaded
+    from vldebias.prompts import PromptSet
 
 
 @with_flags(flags_of_options(*HOST))
-def debias_command(
+def debias_command(  # noqa: PLR0913  (each is an option of the command)
     prompts: Annotated[
         list[str],
         typer.Argument(
@@ -73,81 +75,126 @@ def debias_command(
       vldebias debias gender --model ViT-B-32 --pretrained openai --projection gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --check
     """
-    fitting = {"--method": method, "--lam": lam, "--reference": reference}
-    given = next((name for name, value in fitting.items() if value is not None), None)
-    if given is not None and (projection is not None or check):
-        raise InvalidInputError(
-            f"{given} is for fitting; leave it out with {'--check' if check else '--projection'}"
-        )
+    _check_arguments(method, lam, reference, projection, merge, is_check=check)
     check_out(save)
-    if merge is not None and merge.exists() and any(merge.iterdir()):
-        raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
     check_sets(prompts)
     check_methods([method or "default"])
     check_file("--reference", reference)
     check_host(named)
-    from pydantic import TypeAdapter
-
     from vldebias.api import fit_projections
     from vldebias.data import load_embeddings
-    from vldebias.edits.edit import Provenance
     from vldebias.hosts import resolve
     from vldebias.hosts.loading import load_host
-    from vldebias.methods import Diagnostics, Reference, get_method, load_edit
+    from vldebias.methods import Reference, load_edit
     from vldebias.prompts import load_prompts
 
-    sets = [
-        load_prompts(name) for name in prompts
-    ]  # a wrong name is refused before a model is loaded
-    get_method(method or "default")
+    # A wrong name is refused before a model is loaded.
+    sets = [load_prompts(name) for name in prompts]
     images = None if reference is None else load_embeddings(reference)[0]
     saved = None if projection is None else load_edit(projection)
-    loaded = load_host(**named | {"device": device_of(named.get("device"))})
+    named |= {"device": device_of(named.get("device"))}
+    loaded = load_host(**named)
     if check:
         _check(loaded, prompts[0], as_json)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    fitted_on = None if images is None else Reference(images.features, labels=images.labels)
     if saved is None:
+        fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
-    roles: dict[str, dict[str, Any]] = {}
-    rows = []
+    _check_roles(host, edits, projection)
+    facts_of_role = {role: _report(host, role, edit, sets, save) for role, edit in edits.items()}
+    _print(loaded.name, facts_of_role, as_json=as_json)
+    if merge is not None:
+        _merge(loaded, edits, merge)
+
+
+def _check_arguments(
+    method: str | None,
+    lam: float | None,
+    reference: Path | None,
+    projection: Path | None,
+    merge: Path | None,
+    *,
+    is_check: bool,
+) -> None:
+    """Refuse options that do not go together, and a folder for merged weights that holds files.
+
+    Raises:
+        InvalidInputError: an option for fitting where nothing is fitted; a folder that is not
+            empty.
+    """
+    fitting = {"--method": method, "--lam": lam, "--reference": reference}
+    options = [name for name, value in fitting.items() if value is not None]
+    if options and (projection is not None or is_check):
+        other = "--check" if is_check else "--projection"
+        raise InvalidInputError(f"{options[0]} is for fitting; leave it out with {other}")
+    if merge is not None and merge.exists() and any(merge.iterdir()):
+        raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
+
+
+def _check_roles(host: Host, edits: Mapping[str, Edit], projection: Path | None) -> None:
+    """Refuse edits that do not fit the model, before anything is written.
+
+    Raises:
+        InvalidInputError: a role that the model does not have.
+    """
     for role, edit in edits.items():
         if role not in host.roles:
             raise InvalidInputError(
                 f"{projection}: got the role {role!r}, expected one of {', '.join(host.roles)}"
             )
         host.check(role, edit)
-        folder = None if save is None else str(edit.save_pretrained(save / role))
-        shown = (
-            () if hasattr(edit, "wordings") else sets
-        )  # several wordings of a prompt have no diagnostics
-        said = {s.name: asdict(Diagnostics.of(host, role, edit, s)) for s in shown}
-        origin = TypeAdapter(Provenance).dump_python(
-            edit.provenance, mode="json", exclude_defaults=True
-        )
-        roles[role] = {
-            "folder": folder,
-            "projection": repr(edit),
-            "diagnostics": said,
-            "provenance": origin,
-        }
-        if edit.provenance.choice is not None:
-            say(edit.provenance.choice)
-        say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
-        for name, measures in said.items():
-            for key, value in measures.items():
-                pair = (
-                    value if isinstance(value, tuple) else (None, value)
-                )  # one figure compares before and after
-                told = ("" if part is None else f"{part:.3f}" for part in pair)
-                rows.append((key.replace("_", " "), name, role, *told))
+
+
+def _report(
+    host: Host, role: str, edit: Edit, sets: Sequence[PromptSet], save: Path | None
+) -> dict[str, Any]:
+    """Save an edit, say what it is, and return what it does to the model's own texts.
+
+    save: the folder of all edits, None to save none.
+    """
+    from pydantic import TypeAdapter
+
+    from vldebias.edits.edit import Provenance
+    from vldebias.methods import Diagnostics
+
+    folder = None if save is None else str(edit.save_pretrained(save / role))
+    diagnostics = {}
+    if not hasattr(edit, "wordings"):  # several wordings of a prompt have no diagnostics
+        for prompts in sets:
+            diagnostics[prompts.name] = asdict(Diagnostics.of(host, role, edit, prompts))
+    provenance = TypeAdapter(Provenance).dump_python(
+        edit.provenance, mode="json", exclude_defaults=True
+    )
+    if edit.provenance.choice is not None:
+        say(edit.provenance.choice)
+    say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
+    return {
+        "folder": folder,
+        "projection": repr(edit),
+        "diagnostics": diagnostics,
+        "provenance": provenance,
+    }
+
+
+def _print(name: str, facts_of_role: Mapping[str, dict[str, Any]], *, as_json: bool) -> None:
+    """Print a row for each figure of each role, or all facts as JSON."""
+    rows = []
+    for role, facts in facts_of_role.items():
+        for prompts, measures in facts["diagnostics"].items():
+            for measure, value in measures.items():
+                # A pair is before and after; a figure alone compares the two.
+                pair = value if isinstance(value, tuple) else (None, value)
+                title = measure.replace("_", " ")
+                rows.append((title, prompts, role, *map(_figure, pair)))
     if rows or as_json:
         head = ("measure", "prompt set", "role", "before", "after")
-        print_list(head, rows, {"host": loaded.name, "roles": roles}, as_json=as_json)
-    if merge is not None:
-        _merge(loaded, edits, merge)
+        print_list(head, rows, {"host": name, "roles": facts_of_role}, as_json=as_json)
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
 
 
 def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
@@ -174,20 +221,18 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
     findings = list(check(loaded, prompts, num_inference_steps=2))
-    ran = versions()
-    say(
-        f"{loaded.name} ({type(loaded.host).__name__}); {', '.join(map(' '.join, ran.items()))};"
-        f" {prompts}"
-    )
-    about = {
+    packages = versions()
+    kind = type(loaded.host).__name__
+    say(f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}")
+    words = {None: "not tried", True: "ok", False: "WRONG"}
+    rows = [(finding.name, words[finding.right], finding.note) for finding in findings]
+    facts = {
         "model": loaded.name,
-        "class": type(loaded.host).__name__,
+        "class": kind,
         "prompts": prompts,
-        "versions": ran,
+        "versions": packages,
+        "checks": [finding._asdict() for finding in findings],
     }
-    said = {None: "not tried", True: "ok", False: "WRONG"}
-    rows = [(one.name, said[one.right], one.note) for one in findings]
-    facts = about | {"checks": [one._asdict() for one in findings]}
     print_list(("check", "result", "note"), rows, facts, as_json=as_json)
-    if any(one.right is False for one in findings):
+    if any(finding.right is False for finding in findings):
         raise typer.Exit(1)

@@ -51,7 +51,7 @@ def _list_settings(asked: bool) -> None:
 
 
 @with_flags(flags_of_fields(GROUPS, only=FLAGS))
-def train(
+def train(  # noqa: PLR0913  (each is an option of the command)
     preset: Annotated[
         str | None,
         typer.Option(

@@ -1,0 +1,177 @@
+"""Write what commands print in a terminal: `python -m eval.terminal` writes docs/terminal/*.txt.
+
+Each text is what a terminal of 80 or 120 columns shows on stdout, without colours; of `label`,
+which prints nothing there, what it shows on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner
+
+import vldebias.cli.common as common
+from eval.tables import RESULTS
+from vldebias.cli import app
+
+FOLDER = Path(__file__).parents[1] / "docs" / "terminal"
+WIDTHS = (80, 120)
+PROMPTS = (
+    "A CEO in an office, shot on 35mm film, early morning light",
+    "a Catholic priest",
+    "two doctors",
+    "A photo of Marie Curie in her laboratory",
+)
+JOBS = ("nurse", "pilot", "editor", "dancer", "plumber")
+
+
+@contextlib.contextmanager
+def terminal(width: int) -> Iterator[None]:
+    """Make both consoles terminals of a width, without colours, in an empty folder."""
+    before = {console: console.width for console in (common.out, common.err)}
+    forced = os.environ.get("FORCE_COLOR")
+    os.environ["FORCE_COLOR"] = "1"
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            for console in before:
+                console.width = width
+            yield
+    finally:
+        for console, columns in before.items():
+            console.width = columns
+        os.environ.pop("FORCE_COLOR")
+        if forced is not None:
+            os.environ["FORCE_COLOR"] = forced
+
+
+def stdout_of(*words: str) -> str:
+    """Return what a command prints on stdout."""
+    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def quickstart() -> str:
+    """Return the end of `vldebias quickstart`, from its committed result."""
+    from vldebias.measure.result import Result
+    from vldebias.study.suite import load_suite
+
+    buffer = io.StringIO()
+    result = Result.read(RESULTS / "quickstart.json")
+    with contextlib.redirect_stdout(buffer):
+        common.print_result(result, load_suite("quickstart").headline, as_json=False)
+    return buffer.getvalue()
+
+
+def compare() -> str:
+    """Return `vldebias eval compare` of two committed results."""
+    for name in ("quickstart.json", "miniature.json", "miniature.parquet"):
+        Path(name).write_bytes((RESULTS / name).read_bytes())
+    return stdout_of("eval", "compare", "quickstart.json", "miniature.json")
+
+
+def balance() -> str:
+    """Return `vldebias prompts balance` of four prompts."""
+    Path("prompts.txt").write_text("\n".join(PROMPTS))
+    words = ("prompts", "balance", "prompts.txt", "--attribute", "gender", "--seed", "0")
+    return stdout_of(*words)
+
+
+def audit() -> str:
+    """Return `vldebias audit` of three prompts, calibrated by judged pictures."""
+    Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
+    rows = ["prompt,male,female"]
+    for job in JOBS:
+        rows.append(f"A photo of a male {job}.,8,1")
+        rows.append(f"A photo of a female {job}.,1,8")
+    Path("judged.csv").write_text("\n".join(rows))
+    words = ("audit", "prompts.txt", "--attribute", "gender", "--model", "miniature")
+    return stdout_of(*words, "--calibrate", "judged.csv")
+
+
+def diagnose() -> str:
+    """Return `vldebias diagnose` of made features with two columns of labels."""
+    from vldebias.data import Embeddings, save_embeddings
+
+    rng = np.random.default_rng(0)
+    smile = rng.integers(2, size=600)
+    gender = rng.integers(2, size=600)
+    features = rng.normal(size=(600, 16))
+    features[:, 0] += 3 * smile
+    features[:, 1] += 3 * gender
+    columns = {
+        "smiling": np.array(["no", "yes"])[smile],
+        "gender": np.array(["female", "male"])[gender],
+    }
+    save_embeddings(Path("features.npz"), Embeddings.of(features, columns))
+    return stdout_of("diagnose", "features.npz", "--labels", "smiling", "--groups", "gender")
+
+
+def generate() -> str:
+    """Return `vldebias generate` of one prompt on the miniature."""
+    words = ("generate", "A photo of an editor.", "--attribute", "gender", "--out", "editor")
+    return stdout_of(*words)
+
+
+def label() -> str:
+    """Return what `vldebias label` says before it serves its page."""
+    import vldebias.cli.apps as pages
+
+    generate()
+    page = pages.page("label.page")
+    serve = page.serve
+    page.serve = lambda *_, say, **__: say("http://127.0.0.1:7860/")
+    try:
+        words = ["label", "editor", "--attribute", "gender", "--questions", "12"]
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+    finally:
+        page.serve = serve
+    return done.stderr
+
+
+def train() -> str:
+    """Return what `vldebias train` prints after a few steps."""
+    words = ("train", "--data", "birds", "--label", "label", "--loss", "rince", "--tune", "heads")
+    return stdout_of(*words, "--set", "group=place", "--steps", "5", "--out", "run")
+
+
+CASES: dict[str, Callable[[], str]] = {
+    "quickstart": quickstart,
+    "compare": compare,
+    "balance": balance,
+    "audit": audit,
+    "diagnose": diagnose,
+    "generate": generate,
+    "label": label,
+    "train": train,
+}
+# A training run costs a minute, and its table is narrow: it is written at 80 columns alone.
+TEXTS = [(name, width) for name in CASES for width in WIDTHS if (name, width) != ("train", 120)]
+# Of these no figure depends on the machine, and nothing is loaded.
+CHEAP = ("quickstart", "compare", "balance")
+
+
+def shown(name: str, width: int) -> str:
+    """Return what a terminal of a width shows of a case; lines end without blanks."""
+    with terminal(width):
+        text = CASES[name]()
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def main() -> None:
+    """Write the texts of all cases."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, width in TEXTS:
+        path = FOLDER / f"{name}-{width}.txt"
+        path.write_text(shown(name, width), encoding="utf-8")
+        print(path, flush=True)
+
+
+if __name__ == "__main__":
+    main()

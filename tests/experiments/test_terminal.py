@@ -1,0 +1,29 @@
+"""The committed texts of terminals: what is printed today, within the columns, no word broken."""
+
+import pytest
+
+from eval import terminal
+
+
+@pytest.mark.parametrize("width", terminal.WIDTHS)
+@pytest.mark.parametrize("name", terminal.CHEAP)
+def test_the_committed_text_is_what_is_printed_today(name: str, width: int) -> None:
+    file = terminal.FOLDER / f"{name}-{width}.txt"
+    expected = file.read_text(encoding="utf-8")
+    assert terminal.shown(name, width) == expected, "run `python -m eval.terminal`"
+
+
+@pytest.mark.parametrize(("name", "width"), terminal.TEXTS)
+def test_lines_fit_and_fill_a_screen_at_most(name: str, width: int) -> None:
+    lines = (terminal.FOLDER / f"{name}-{width}.txt").read_text(encoding="utf-8").splitlines()
+    assert lines
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 30
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_no_word_of_a_table_is_broken_at_80_columns() -> None:
+    text = (terminal.FOLDER / "balance-80.txt").read_text(encoding="utf-8")
+    words = {word for prompt in terminal.PROMPTS for word in prompt.split()}
+    words |= {"prompt", "value", "left", "alone", "original"}
+    assert words <= set(text.split()) | {"two"}

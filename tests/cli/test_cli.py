@@ -28,7 +28,7 @@ from vldebias.hosts.loading import Loaded
 from vldebias.methods import METHODS, Reference
 from vldebias.miniature import load_clip
 from vldebias.prompts import list_prompts, load_prompts
-from vldebias.study.variants import Finding
+from vldebias.study.edit_check import Finding
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
@@ -319,7 +319,7 @@ def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(
 ) -> None:
     found = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
     check, loaded = Mock(return_value=iter(found)), Loaded(Mock(), "tiny")
-    monkeypatch.setattr("vldebias.study.variants.check", check)
+    monkeypatch.setattr("vldebias.study.edit_check.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
     printed = run(
         "debias", "gender", "waterbirds", "--model", "tiny", "--check", code=1, heard=True

@@ -13,7 +13,7 @@ from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError
 from vldebias.files import digest
 from vldebias.measure.wording import in_words
-from vldebias.study import variants
+from vldebias.study import grids, variants
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")
@@ -56,7 +56,7 @@ def test_prompts_values_and_seeds_are_written(whole: tuple[Path, dict[str, Any]]
 def test_the_grid_has_a_row_for_each_method(whole: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = whole
     with Image.open(folder / "grid.png") as grid:
-        expected = (variants.LABEL + 4 * 198, variants.HEAD + 2 * 198)
+        expected = (grids.LABEL + 4 * 198, grids.HEAD + 2 * 198)
         assert grid.size == expected
 
 

@@ -31,8 +31,8 @@ from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.study import evaluate
+from vldebias.study.grids import CELL, GAP, HEAD, LABEL
 from vldebias.study.inputs import Inputs
-from vldebias.study.variants import CELL, GAP, HEAD, LABEL
 
 HASH = load_prompts("professions-gender").hash
 Painted, Parts = tuple[GeneratedImages, Shows], dict[str, TaskResult]

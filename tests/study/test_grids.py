@@ -18,7 +18,7 @@ import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.attachment import attachment_of
 from vldebias.miniature import load_pipeline
-from vldebias.study.variants import CELL, GAP, HEAD, LABEL, grid
+from vldebias.study.grids import CELL, GAP, HEAD, LABEL, grid
 
 FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."

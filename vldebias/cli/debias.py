@@ -214,9 +214,9 @@ def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
-    """Print what `vldebias.study.variants` finds; exit code 1 if something is wrong."""
+    """Print what `vldebias.study.edit_check` finds; exit code 1 if something is wrong."""
     from vldebias.files import versions
-    from vldebias.study.variants import check
+    from vldebias.study.edit_check import check
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)

@@ -9,6 +9,7 @@ from vldebias.study.auditing import audit
 from vldebias.study.diagnosis import diagnose
 from vldebias.study.evaluating import evaluate
 from vldebias.study.generation import GenerationTask
+from vldebias.study.grids import grid
 from vldebias.study.groups import GroupsTask
 from vldebias.study.people import PeopleTask
 from vldebias.study.retrieval import RetrievalTask
@@ -17,7 +18,6 @@ from vldebias.study.shares import SharesTask
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.task import TASKS, Task, register_task
 from vldebias.study.texts import TextsTask
-from vldebias.study.variants import grid
 
 __all__ = [
     "TASKS",

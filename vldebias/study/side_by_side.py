@@ -16,7 +16,8 @@ from vldebias.measure.result import NONE
 from vldebias.measure.wording import in_words, largest_first, listed, row_title
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts
-from vldebias.study.variants import Variant, compose, generate
+from vldebias.study.grids import compose
+from vldebias.study.variants import Variant, generate
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -344,7 +344,12 @@ def decided() -> str:
     return table(*lines, note="From `eval/results/prompt_rules.json`.")
 
 
-FIRST_RUNS = ("prompt_rules_first_a", "prompt_rules_first_b", "prompt_rules_first_c")
+FIRST_RUNS = (
+    "prompt_rules_first_a",
+    "prompt_rules_first_b",
+    "prompt_rules_first_c",
+    "prompt_rules_first_e",
+)
 
 
 def first_runs() -> str:

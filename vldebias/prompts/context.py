@@ -148,7 +148,7 @@ def _has_history(scene: Scene, *names: str) -> bool:
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
     """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
-    if scene.has_owned("body-state") or _nurses_child(scene):
+    if scene.has_owned("body-state") or _nurses_child(scene) or scene.does("body"):
         return True  # "a pregnant surgeon", "a dentist five months pregnant"
     treats = "treats" in scene.roles
     works_beside = "treats-by-work" in scene.roles

@@ -79,6 +79,7 @@ def lists_of_word(word: str) -> frozenset[str]:
         word = word.removesuffix(ending)
     names = {*index.lists_of_phrase.get(word, ()), *index.lists_of_phrase.get(singular(word), ())}
     names.update(index.lists_of_phrase.get(word.removesuffix("s"), ()))
+    names.update(index.lists_of_phrase.get(word.replace("-", " "), ()))  # "sixth-form"
     for n in range(_SHORTEST_STEM, len(word) + 1):
         names.update(index.lists_of_stem.get(word[:n], ()))
         names.update(index.lists_of_ending.get(singular(word)[-n:], ()))

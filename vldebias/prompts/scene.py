@@ -204,6 +204,11 @@ class Scene:
             for fact in self._facts[name]
         )
 
+    def does(self, name: str) -> bool:
+        """Return whether such a fact is what the subject does: "a nurse expecting triplets"."""
+        is_verb = self.text.after(self.head).endswith("ing")
+        return is_verb and any(fact.first == self.head + 1 for fact in self._facts[name])
+
     def speaks_of(self, name: str) -> bool:
         """Return whether the subject only speaks of such facts: "explaining menstruation"."""
         return all(self._follows(fact, "speaks-of") for fact in self._facts[name])
@@ -371,6 +376,8 @@ class Scene:
                 return False  # "a priest in a Catholic church"
             if names in lists_of_thing:
                 return True
+            if self.text.low[i].endswith("ing"):
+                return False  # "in the 38th week of pregnancy shelving books"
         return False
 
     def _is_told_about(self, fact: Fact) -> bool:

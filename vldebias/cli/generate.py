@@ -21,24 +21,19 @@ if TYPE_CHECKING:
     from vldebias.study.side_by_side import Request, SideBySide
 
 MINIATURE = "miniature"
+IMAGES = 8  # of a row
 GRID = "grid.png"
 FACTS = "generate.json"
 COLUMNS = ("method", "pictures", "asked for", "seen", "prompt")
 
 
-@with_flags(flags_of_options("device", "dtype"))
-def generate_command(  # noqa: PLR0913  (each is an option of the command)
+@with_flags(flags_of_options("pipeline", "images", "steps", "device", "dtype"))
+def generate_command(
     prompt: Annotated[str, typer.Argument(help="What to generate.", metavar="PROMPT")],
     attribute: Annotated[
         list[str],
         typer.Option(help="gender, age, race, ... or a YAML file; repeatable.", metavar="SET"),
     ],
-    pipeline: Annotated[
-        str, typer.Option(help="diffusers id or folder, or 'miniature'.", metavar="NAME")
-    ] = MINIATURE,
-    images: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Pictures of each row.", metavar="N")
-    ] = 8,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,10 +42,6 @@ def generate_command(  # noqa: PLR0913  (each is an option of the command)
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the noise.", metavar="N")] = 0,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Denoising steps. Default: 30; miniature 20.", metavar="N"),
-    ] = None,
     guidance: Annotated[
         float | None, typer.Option(help="Guidance scale. Default: 7.5; miniature 3.", metavar="X")
     ] = None,
@@ -65,6 +56,7 @@ def generate_command(  # noqa: PLR0913  (each is an option of the command)
 ) -> None:
     """Generate pictures of a prompt without and with balanced prompts, from the same noise.
 
+    By default 8 pictures of each row, of the miniature, in 20 steps; other pipelines take 30.
     Writes each picture, all in one (grid.png), and generate.json with prompts, values and seeds.
     The same command goes on where it was interrupted. On the miniature the packaged judge reads
     what is seen; elsewhere `vldebias label` asks people.
@@ -87,11 +79,12 @@ def generate_command(  # noqa: PLR0913  (each is an option of the command)
         prompt,
         tuple(load_prompts(name) for name in attribute),
         tuple(method or ("default",)),
-        images=images,
+        images=named.pop("images", IMAGES),
         seed=seed,
-        steps=steps,
+        steps=named.pop("steps", None),
         guidance=guidance,
     )
+    pipeline = named.pop("pipeline", MINIATURE)
     request.variants()  # a wrong name is refused before a model is loaded
     folder = folder or _usual_folder(request, pipeline)
     made = _generate(request, folder, pipeline, **named)

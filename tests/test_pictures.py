@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import re
 import struct
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import EpsImagePlugin, Image, ImageCms
+from PIL import EpsImagePlugin, Image, ImageCms, ImageOps
 
 import vldebias
 from tests.data.data_parts import as_bytes, picture
@@ -39,7 +40,8 @@ def pixel(image: Image.Image, form: str = "PNG", **options: object) -> tuple[int
 
 def test_rgb_is_kept_and_transparent_pixels_show_white(tmp_path: Path) -> None:
     picture(1).save(tmp_path / "a.png")
-    assert decode(as_bytes(picture(1))) == decode(tmp_path / "a.png") == picture(1)
+    pixels = picture(1).tobytes()
+    assert decode(as_bytes(picture(1))).tobytes() == decode(tmp_path / "a.png").tobytes() == pixels
     assert pixel(Image.new("RGBA", (2, 2), (255, 0, 0, 0))) == (255, 255, 255)
     assert pixel(Image.new("RGBA", (2, 2), (255, 0, 0, 255))) == (255, 0, 0)
     assert pixel(Image.new("LA", (2, 2), (0, 128))) == (127, 127, 127)
@@ -233,3 +235,29 @@ def test_damaged_bytes_give_a_picture_or_an_oserror(form: str, data: st.DataObje
     with warnings.catch_warnings(), contextlib.suppress(OSError):
         warnings.simplefilter("ignore")
         assert decode(bytes(content)).mode == "RGB"
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_pixels_are_those_of_pillows_own_steps(orientation: int, mode: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = as_bytes(picture(3, (37, 21)).convert(mode), "JPEG", exif=exif, quality=90)
+    with Image.open(io.BytesIO(content)) as image:
+        expected = ImageOps.exif_transpose(image).convert("RGB")
+    received = decode(content)
+    assert received.size == expected.size
+    assert received.tobytes() == expected.tobytes()
+
+
+def test_a_draft_has_at_least_the_side_that_is_needed() -> None:
+    smooth = picture(0, (6, 4)).resize((960, 640), Image.Resampling.BICUBIC)
+    content = as_bytes(smooth, "JPEG", quality=95)
+    assert decode(content, draft=640).size == decode(content, draft=900).size == (960, 640)
+    assert decode(content, draft=321).size == (960, 640)
+    assert decode(content, draft=320).size == (480, 320)
+    small = decode(content, draft=100)
+    assert small.size == (240, 160)
+    assert decode(as_bytes(smooth), draft=100).size == (960, 640)  # no JPEG
+    difference = np.array(small, dtype=float) - np.array(decode(content).resize(small.size), float)
+    assert np.abs(difference).mean() < 2

@@ -62,11 +62,17 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
     return image
 
 
-def decode(source: Path | bytes) -> Image:
+def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
     """Return the RGB image in a file or bytes in one of `FORMATS`, rotated by its EXIF orientation.
 
     Transparent pixels become white; an animation gives its first frame; a broken EXIF block is read
     as no orientation.
+
+    Args:
+        source: a path, or the content of a file.
+        draft: the shorter side in pixels that is needed. A JPEG with sides of more than twice as
+            many is decoded at a half, a quarter or an eighth of its size, with at least this side;
+            the pixels are close to those of shrinking it afterwards, not equal.
 
     Raises:
         OSError: missing, truncated, not a picture, pixels of more than 8 bits, or too many of them
@@ -75,17 +81,12 @@ def decode(source: Path | bytes) -> Image:
     Images = need("PIL.Image")
     try:
         with open_image(source) as image:
+            if draft is not None and image.format == "JPEG":
+                _shrink_while_decoding(image, draft)
             image.load()
             with suppress(Exception):  # whatever a broken EXIF block makes the parser raise
-                image = need("PIL.ImageOps").exif_transpose(image)
-            if image.mode.startswith(("F", "I")):  # which Pillow would clip to white
-                raise OSError(
-                    f"got pixels of mode {image.mode}; expected 8 bits a channel; convert the file"
-                )
-            if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
-                image = image.convert("RGBA")
-                image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
-            return image.convert("RGB")
+                need("PIL.ImageOps").exif_transpose(image, in_place=True)
+            return _in_rgb(image)
     except Images.UnidentifiedImageError as error:
         raise OSError(
             f"not a picture in one of the formats {', '.join(FORMATS)}; convert it"
@@ -94,6 +95,26 @@ def decode(source: Path | bytes) -> Image:
         raise
     except Exception as error:  # on broken bytes decoders raise whatever they stumble over
         raise OSError(f"cannot decode: {type(error).__name__}: {error}") from error
+
+
+def _shrink_while_decoding(image: Image, side: int) -> None:
+    """Tell Pillow's JPEG decoder which size is needed; it keeps both sides at least as long."""
+    factor = side / min(image.size)
+    if factor < 1:
+        image.draft(None, (round(image.width * factor), round(image.height * factor)))
+
+
+def _in_rgb(image: Image) -> Image:
+    """Return a loaded image in RGB, without a copy where it is so already."""
+    Images = need("PIL.Image")
+    if image.mode.startswith(("F", "I")):  # which Pillow would clip to white
+        raise OSError(
+            f"got pixels of mode {image.mode}; expected 8 bits a channel; convert the file"
+        )
+    if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def why_unreadable(error: OSError) -> str:

@@ -23,10 +23,12 @@ from vldebias.data.embeddings import Embeddings
 from vldebias.data.parallel import OnRay, prefetch, processes
 from vldebias.errors import InvalidInputError, warn
 from vldebias.files import add_tensors, write_atomically
-from vldebias.pictures import why_unreadable
+from vldebias.pictures import decode, why_unreadable
 from vldebias.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
 FORMAT = 2
@@ -46,6 +48,7 @@ def embed_images(
     shard_size: int = 1024,
     batch_size: int = 64,
     workers: int = 4,
+    fast: bool = False,
     progress: Progress | None = None,
     runner: OnRay | None = None,
 ) -> Embeddings:
@@ -64,6 +67,9 @@ def embed_images(
         batch_size: images that go through the model at once.
         workers: threads that read and prepare images ahead of the model; 0 reads between the
             batches.
+        fast: decode large JPEG files at a half, a quarter or an eighth of their size, with at least
+            twice the side that the model reads. Pixels and so features are close to those without,
+            not equal, and are kept in a folder of their own; what it changes is on the page "Data".
         progress: where to show progress; default: on stderr.
         runner: who computes the missing shards: `vldebias.data.OnRay()`; default: this process.
 
@@ -103,6 +109,9 @@ def embed_images(
         dtype,
         shard_size,
     ]
+    if fast:
+        about |= {"fast": True}
+        key.append("fast")
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
     where = Path(
@@ -112,7 +121,7 @@ def embed_images(
     place = folder if runner is None else folder.absolute()
     origin = about | {"shard_size": shard_size}
     with progress or Progress() as display:
-        run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, runner)
+        run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, runner, fast)
         try:
             embeddings = run.embeddings(data, display)
         except KeyboardInterrupt:
@@ -169,6 +178,7 @@ class _Run:
     batch_size: int
     workers: int
     runner: OnRay | None
+    fast: bool
 
     def path(self, index: int) -> Path:
         """Return the path of a shard, written or not."""
@@ -262,6 +272,21 @@ class _Run:
             {"images": len(data), "skipped": skipped},
         )
 
+    def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
+        """Return a row and its pixels, or why they cannot be read."""
+        try:
+            image = self._image(data, row)
+        except OSError as error:
+            return row, why_unreadable(error)
+        return row, self.encoder.prepare(image)
+
+    def _image(self, data: ImageData, row: int) -> Image.Image:
+        """Return an image, of a file of its own as small as is allowed."""
+        path = data.path(row) if self.fast else ""
+        if path and self.encoder.side:
+            return decode(Path(path), draft=2 * self.encoder.side)
+        return data.read(row)
+
     def _shard(
         self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None
     ) -> int:
@@ -275,17 +300,11 @@ class _Run:
         if self.read(index) is not None:
             return len(places)
 
-        def load(row: int) -> tuple[int, Pixels | str]:
-            try:
-                image = data.read(row)
-            except OSError as error:
-                return row, why_unreadable(error)
-            return row, self.encoder.prepare(image)
-
         rows = list[int]()
         skipped = list[list[str]]()
-        parts = list[Tensor]()
+        batches = _Batches(self.encoder, DTYPES[self.dtype])
         batch: list[Pixels] = []
+        load = partial(self._load, data)
         for row, pixels in prefetch(places, load, self.workers, 2 * self.batch_size):
             if isinstance(pixels, str):
                 skipped.append([data.ids[row], pixels])
@@ -293,15 +312,8 @@ class _Run:
                 rows.append(row)
                 batch.append(pixels)
             if batch and (len(batch) == self.batch_size or row == places[-1]):
-                part = self.encoder.embed(batch).to(DTYPES[self.dtype])
-                if not torch.isfinite(part).all():
-                    raise InvalidInputError(
-                        f"{self.encoder.name}: features are not finite as {self.dtype} in the batch"
-                        f" from image {data.ids[rows[-len(batch)]]!r} on; choose dtype 'bfloat16'"
-                        " or 'float32', or run the model in float32"
-                    )
-                parts.append(part)
-                batch.clear()
+                batches.add(batch, first_id=data.ids[rows[-len(batch)]])
+                batch = []
             advance()
         if len(skipped) >= _MANY and not rows:
             raise InvalidInputError(
@@ -309,7 +321,44 @@ class _Run:
                 f" can be read ({skipped[0][1]}); expected images there: is the drive connected, is"
                 " the root right?"
             )
-        features = torch.cat(parts) if parts else torch.empty(0, 0, dtype=DTYPES[self.dtype])
+        features = batches.features()
         kept = torch.tensor(rows, dtype=torch.int64)
         self.write(index, Shard(features, kept, places.start, len(places), skipped))
         return len(places)
+
+
+class _Batches:
+    """Collect the features of batches; a batch is waited for when the next one has been started, so
+    that a GPU computes while the next one is put together."""
+
+    def __init__(self, encoder: ImageEncoder, dtype: torch.dtype) -> None:
+        self._encoder = encoder
+        self._dtype = dtype
+        self._started: tuple[Tensor, str] | None = None
+        self._parts = list[Tensor]()
+
+    def add(self, batch: list[Pixels], first_id: str) -> None:
+        """Start a batch; first_id names it in an error."""
+        features = self._encoder.start(batch)
+        self._collect()
+        self._started = features, first_id
+
+    def features(self) -> Tensor:
+        """Return the features (n, d) of all batches on the CPU."""
+        self._collect()
+        return torch.cat(self._parts) if self._parts else torch.empty(0, 0, dtype=self._dtype)
+
+    def _collect(self) -> None:
+        if self._started is None:
+            return
+        features, first_id = self._started
+        self._started = None
+        part = features.float().cpu().to(self._dtype)
+        if not torch.isfinite(part).all():
+            name = str(self._dtype).removeprefix("torch.")
+            raise InvalidInputError(
+                f"{self._encoder.name}: features are not finite as {name} in the batch"
+                f" from image {first_id!r} on; choose dtype 'bfloat16'"
+                " or 'float32', or run the model in float32"
+            )
+        self._parts.append(part)

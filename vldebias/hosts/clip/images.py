@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from vldebias.edits.edit import Fingerprint
-from vldebias.errors import InvalidInputError, TruncatedPromptWarning, UnsupportedHostError, warn
+from vldebias.errors import (
+    InvalidInputError,
+    TruncatedPromptWarning,
+    UnsupportedHostError,
+    need,
+    warn,
+)
 from vldebias.hosts.attachment import Attachment, resolve
 from vldebias.hosts.clip.merge import foldable
 from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
@@ -270,15 +276,28 @@ class ImageEncoder:
 
     def embed(self, prepared: Sequence[Pixels]) -> Tensor:
         """Return the same from outputs of `prepare`."""
-        batch, first = {}, self.first_weight
+        return self.start(prepared).float().cpu()
+
+    def start(self, prepared: Sequence[Pixels]) -> Tensor:
+        """Return the same on the model's device and in its precision; a GPU is not waited for."""
+        first = self.first_weight
+        batch = {}
         for name in prepared[0]:
             tensor = torch.cat([pixels[name] for pixels in prepared])
-            batch[name] = tensor.to(
-                first.device, first.dtype if tensor.is_floating_point() else None
-            )
+            dtype = first.dtype if tensor.is_floating_point() else None
+            if first.device.type == "cuda":  # else the copy would wait
+                tensor = tensor.pin_memory()
+            batch[name] = tensor.to(first.device, dtype, non_blocking=True)
         with reading(self.model), torch.inference_mode():
-            features = self.forward(batch)
-        return features.float().cpu()
+            return self.forward(batch)
+
+    @cached_property
+    def side(self) -> int:
+        """Return the shorter side of the pixels that the model reads; 0 where they are no image (3,
+        h, w)."""
+        grey = need("PIL.Image").new("RGB", (64, 96))
+        sizes = [tensor.shape[-2:] for tensor in self.prepare(grey).values() if tensor.ndim == 4]
+        return min(sizes[0]) if len(sizes) == 1 else 0
 
 
 def image_encoder(

@@ -19,9 +19,27 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.losses.checks import check_temperature, matched
+from vldebias.losses.checks import check_choice, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
-from vldebias.losses.sums import matrix_sums, matrix_total, row_blocks
+from vldebias.losses.sums import matrix_sums, matrix_total, product, row_blocks, slope_dtype
+
+
+_PRECISIONS = {
+    "autocast": None,
+    "float32": None,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+def _rounded_to(precision: str, device: str) -> torch.dtype | None:
+    """Return the dtype to which the factors of similarities are rounded; None: they are not.
+
+    Autocast rounds them on a GPU alone: few CPUs multiply half precision faster.
+    """
+    if precision == "autocast" and device == "cuda" and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return _PRECISIONS[precision]
 
 
 class BatchOptions(TypedDict, total=False):
@@ -31,6 +49,7 @@ class BatchOptions(TypedDict, total=False):
     chunk_size: int | None
     gather: bool
     within_view: bool
+    precision: Literal["autocast", "float32", "bfloat16", "float16"]
 
 
 class LossOptions(BatchOptions, total=False):
@@ -60,8 +79,10 @@ class Contrast:
         chunk_size: int | None = None,
         gather: bool = False,
         within_view: bool = False,
+        precision: str = "autocast",
     ) -> None:
         check_temperature(temperature)
+        check_choice("precision", precision, tuple(_PRECISIONS))
         if reduction not in ("mean", "none"):
             raise InvalidInputError(f"reduction: expected 'mean' or 'none', got {reduction!r}")
         if chunk_size is not None and chunk_size < 1:
@@ -74,6 +95,7 @@ class Contrast:
         self.within_view = within_view
         image, text = matched(image_features, text_features)
         self._device = image.device.type
+        self._rounded = _rounded_to(precision, self._device)
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
             self.anchors = [image / temperature, text / temperature]
@@ -123,7 +145,9 @@ class Contrast:
             matrices += [(x, self.joint[0]), (y, self.joint[1])]
         with self.precise():
             parts = [
-                matrix_total(a, b, bias, pair=start, chunk_size=self.chunk_size)
+                matrix_total(
+                    a, b, bias, pair=start, chunk_size=self.chunk_size, dtype=self._rounded
+                )
                 for a, b in matrices
             ]
             if self.whole:
@@ -135,24 +159,28 @@ class Contrast:
         matrix."""
         a = self.anchors[0]
         b = self.joint[1]
-        if (
-            margin is not None
-        ):  # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum
-            a = _extended(a, 1.0, -margin[1])
-            b = _extended(b, -margin[0], 1.0)
-        sums = torch.stack(matrix_sums(scales, a, b, chunk_size=self.chunk_size), dim=1)
-        return sums if margin is None else sums + margin.flip(0)
+        size = self.chunk_size
+        if margin is None:
+            sums = matrix_sums(scales, a, b, chunk_size=size, dtype=self._rounded)
+            return torch.stack(sums, dim=1)
+        # s_ij - m_0j - m_1i serves both: an anchor's own comes back outside of the sum. A margin is
+        # not part of a unit row, so it is not rounded.
+        a = _extended(a, 1.0, -margin[1])
+        b = _extended(b, -margin[0], 1.0)
+        return torch.stack(matrix_sums(scales, a, b, chunk_size=size), dim=1) + margin.flip(0)
 
     def _of_rows(self, scales: tuple[float, ...], k: int, j: int, margin: Tensor | None) -> Tensor:
         """Return the sums (T, n) of the anchors k over the joint rows j: 0 images, 1 texts."""
         a = self.anchors[k]
         b = self.joint[j]
+        dtype = self._rounded
         if margin is not None:
             a = _extended(a, 1.0)
             b = _extended(b, -margin[k])
-        return matrix_sums(
-            scales, a, b, pair=self.rows.start, chunk_size=self.chunk_size, both=False
-        )[0]
+            dtype = None
+        pair = self.rows.start
+        size = self.chunk_size
+        return matrix_sums(scales, a, b, pair=pair, chunk_size=size, both=False, dtype=dtype)[0]
 
     def each_row(self, row_loss: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """Return a loss (2, n) that is not a function of sums: `row_loss` of the similarities (c,
@@ -166,18 +194,18 @@ class Contrast:
             n = len(self.positive)
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
-                scores = _Scores.apply(self.anchors[0], self.joint[1], 0)
+                scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._rounded)
                 shared = (scores, scores.T)
 
             def loss_of_block(k: int, block: slice) -> Tensor:
                 anchors = self.anchors[k][block]
                 pair = self.rows.start + block.start
                 if shared is None:
-                    columns = _Scores.apply(anchors, self.joint[1 - k], pair)
+                    columns = _Scores.apply(anchors, self.joint[1 - k], pair, self._rounded)
                 else:
                     columns = shared[k]
                 if self.within_view:
-                    within = _Scores.apply(anchors, self.joint[k], pair)
+                    within = _Scores.apply(anchors, self.joint[k], pair, self._rounded)
                     columns = torch.cat([columns, within], dim=1)
                 return row_loss(columns, block)
 
@@ -228,19 +256,24 @@ class _Scores(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, pair: int) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, pair: int, dtype: torch.dtype | None) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.pair = pair
-        s = a @ b.T
+        ctx.dtype = dtype
+        s = product(a, b.T, dtype)
         s.diagonal(pair).fill_(-torch.inf)
         return s
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None]:
-        (a, b), slope = ctx.saved_tensors, outer[0].clone()
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        a, b = ctx.saved_tensors
+        slope = outer[0].clone()
         slope.diagonal(ctx.pair).zero_()
+        dtype = slope_dtype(ctx.dtype)
         with torch.autocast(a.device.type, enabled=False):
-            return slope @ b, slope.T @ a, None
+            to_a = product(slope, b, dtype)
+            to_b = product(slope.T, a, dtype)
+        return to_a, to_b, None, None
 
 
 class Temperature(nn.Module):
@@ -298,7 +331,7 @@ class ContrastiveLoss(nn.Module):
     Args:
         temperature: t, or its first value if it is learned; .07.
         learnable_temperature: t becomes a parameter, kept at or above `minimum_temperature`, .01.
-        reduction, chunk_size, gather, within_view: see `vldebias.losses.info_nce`.
+        reduction, chunk_size, gather, within_view, precision: see `vldebias.losses.info_nce`.
     """
 
     function: ClassVar[Callable[..., Tensor]]

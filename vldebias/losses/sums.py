@@ -15,7 +15,7 @@ again: four products, and memory O(chunk_size * N).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 _CACHED = 256  # rows
+_AT_ONCE = 1 << 26  # similarities that a GPU works on at once, a quarter of a gigabyte in float32
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -39,6 +40,7 @@ def matrix_sums(
     pair: int = 0,
     chunk_size: int | None = None,
     both: bool = True,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
     """Return log sum_j e^{scale s_ij} of every row of S = A B^T (T, n) and, with `both`, of every
     column (T, N).
@@ -49,79 +51,153 @@ def matrix_sums(
         pair: the column that row 0 belongs with; row i belongs with `pair` + i.
         chunk_size: rows per block; None is one block, which is kept for the backward pass.
         both: the columns are anchors too; N = n then.
+        dtype: to which the factors of products are rounded, see `product`; None for that of a, b.
     """
-    sums: tuple[Tensor, ...] = _MatrixSums.apply(tuple(scales), pair, chunk_size, both, a, b)
+    size = chunk_size or _rows_at_once(a, b)
+    settings = _Settings(tuple(scales), pair, size, chunk_size is None, both, dtype)
+    sums: tuple[Tensor, ...] = _MatrixSums.apply(settings, a, b)
     return sums
 
 
-def _scores_into(scores: Tensor, a: Tensor, b: Tensor, pair: int, block: slice) -> Tensor:
-    """Return the similarities of a block of rows, in a part of `scores`: the whole matrix, or room
-    for one block."""
-    part = scores[block] if len(scores) == len(a) else scores[: block.stop - block.start]
-    torch.mm(a[block], b.T, out=part)
-    part.diagonal(pair + block.start).fill_(-torch.inf)
-    return part
+def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return A B (n, N) in the dtype of A, of factors that are rounded to a half precision.
+
+    The terms are summed in float32, as tensor cores do, and the result is not rounded: of unit rows
+    over t = .01 a similarity is off by some .005, where a rounded one would be off by .25.
+    """
+    if dtype is None:
+        return a @ b
+    left, right = a.to(dtype), b.to(dtype)
+    if a.device.type == "cuda" and a.dtype == torch.float32:
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.to(a.dtype) @ right.to(a.dtype)
+
+
+def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the dtype of products with slopes: a softmax over many rows is too small for
+    float16."""
+    return None if dtype is None else torch.bfloat16
+
+
+def _scores(a: Tensor, b: Tensor, settings: _Settings, block: slice, room: Tensor) -> Tensor:
+    """Return the similarities of a block of rows, in the room for them; -inf for pairs."""
+    if settings.dtype is None:
+        torch.mm(a[block], b.T, out=room)
+    else:
+        room.copy_(product(a[block], b.T, settings.dtype))
+    room.diagonal(settings.pair + block.start).fill_(-torch.inf)
+    return room
 
 
 def _scaled(s: Tensor, scale: float) -> Tensor:
     return s if scale == 1 else scale * s
 
 
+class _Settings(NamedTuple):
+    """Hold the settings of `matrix_sums`; size is the height of a block."""
+
+    scales: tuple[float, ...]
+    pair: int
+    size: int
+    keeps: bool
+    both: bool
+    dtype: torch.dtype | None
+
+
 class _MatrixSums(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        scales: tuple[float, ...],
-        pair: int,
-        chunk_size: int | None,
-        both: bool,
-        a: Tensor,
-        b: Tensor,
-    ) -> tuple[Tensor, ...]:
-        size = chunk_size or _rows_at_once(a)
-        ctx.settings = scales, pair, size, (1, 0) if both else (1,)
+    def forward(ctx: Any, settings: _Settings, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        scales = settings.scales
         rows = a.new_empty(len(scales), len(a))
         columns = a.new_full((len(scales), len(b)), -torch.inf)
-        scores = a.new_empty(len(a) if chunk_size is None else min(size, len(a)), len(b))
-        for block in row_blocks(len(a), size):
-            s = _scores_into(scores, a, b, pair, block)
+        scores = a.new_empty(len(a) if settings.keeps else min(settings.size, len(a)), len(b))
+        for block in row_blocks(len(a), settings.size):
+            room = scores[block] if settings.keeps else scores[: block.stop - block.start]
+            s = _scores(a, b, settings, block, room)
             values = [_scaled(s, scale) for scale in scales]
-            rows[:, block] = torch.stack([each.logsumexp(1) for each in values])
-            if both:
-                torch.logaddexp(
-                    columns, torch.stack([each.logsumexp(0) for each in values]), out=columns
-                )
-        sums = (rows, columns) if both else (rows,)
-        ctx.save_for_backward(a, b, scores if chunk_size is None else None, *sums)
+            rows[:, block] = torch.stack([value.logsumexp(1) for value in values])
+            if settings.both:
+                sums_of_block = torch.stack([value.logsumexp(0) for value in values])
+                torch.logaddexp(columns, sums_of_block, out=columns)
+        sums = (rows, columns) if settings.both else (rows,)
+        ctx.settings = settings
+        ctx.save_for_backward(a, b, scores if settings.keeps else None, *sums)
         return sums
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
-        scales, pair, size, dims = ctx.settings
+        settings: _Settings = ctx.settings
         a, b, kept, *sums = ctx.saved_tensors
         with torch.autocast(a.device.type, enabled=False):
             to_a = torch.empty_like(a)
             to_b = torch.zeros_like(b)
-            room = [a.new_empty(min(size, len(a)), len(b)) for _ in range(3 if kept is None else 2)]
-            for block in row_blocks(len(a), size):
-                s = _scores_into(room[2], a, b, pair, block) if kept is None else kept[block]
-                gradient, weights = (part[: len(s)] for part in room[:2])
-                gradient.zero_()
-                for k, scale in enumerate(scales):
-                    for total, along, dim in zip(sums, outer, dims, strict=True):
-                        cut = block if dim == 1 else slice(None)
-                        torch.sub(
-                            _scaled(s, scale), total[k, cut].unsqueeze(dim), out=weights
-                        ).exp_()
-                        gradient.addcmul_(weights, _scaled(along[k, cut], scale).unsqueeze(dim))
-                torch.mm(gradient, b, out=to_a[block])
-                to_b.addmm_(gradient.T, a[block])
-        return None, None, None, None, to_a, to_b
+            # rooms of one block: the slope, the weights and, unless they were kept, the scores
+            count = 2 if settings.keeps else 3
+            rooms = [a.new_empty(min(settings.size, len(a)), len(b)) for _ in range(count)]
+            for block in row_blocks(len(a), settings.size):
+                slope, weights, *room = [part[: block.stop - block.start] for part in rooms]
+                s = kept[block] if settings.keeps else _scores(a, b, settings, block, room[0])
+                slope.zero_()
+                _add_softmax(
+                    slope, s, settings.scales, sums[0][:, block], outer[0][:, block], weights
+                )
+                if settings.both:
+                    _add_softmax(slope.T, s.T, settings.scales, sums[1], outer[1], weights.T)
+                _add_slopes(slope, a, b, block, settings.dtype, to_a, to_b)
+        return None, to_a, to_b
+
+
+def _add_softmax(
+    slope: Tensor,
+    s: Tensor,
+    scales: Sequence[float],
+    total: Tensor,
+    along: Tensor,
+    weights: Tensor,
+) -> None:
+    """Add to the gradient of similarities (c, N) that of the log-sums of their rows.
+
+    Args:
+        slope: the gradient of the similarities.
+        s: the similarities.
+        scales: T numbers.
+        total, along: (T, c) the log-sums, and the gradient of the loss along them.
+        weights: room (c, N).
+    """
+    for k, scale in enumerate(scales):
+        torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
+        slope.addcmul_(weights, _scaled(along[k], scale)[:, None])
+
+
+def _add_slopes(
+    slope: Tensor,
+    a: Tensor,
+    b: Tensor,
+    block: slice,
+    dtype: torch.dtype | None,
+    to_a: Tensor,
+    to_b: Tensor,
+) -> None:
+    """Write the gradient of a block of rows of A, and add to that of B, from that of their
+    similarities."""
+    if dtype is None:
+        torch.mm(slope, b, out=to_a[block])
+        to_b.addmm_(slope.T, a[block])
+        return
+    half = slope_dtype(dtype)
+    to_a[block] = product(slope, b, half)
+    to_b += product(slope.T, a[block], half)
 
 
 def matrix_total(
-    a: Tensor, b: Tensor, bias: Tensor, *, pair: int = 0, chunk_size: int | None = None
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor,
+    *,
+    pair: int = 0,
+    chunk_size: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return sum_ij log(1 + e^{s_ij + bias}) () over the negatives of S = A B^T; arguments as of
     `matrix_sums`.
@@ -129,27 +205,25 @@ def matrix_total(
     The gradient of this sum is known with the similarities, up to one factor: it is taken with each
     block, so that no block is kept or computed again.
     """
-    total: Tensor = _SoftplusTotal.apply(pair, chunk_size or _rows_at_once(a), a, b, bias)
+    settings = pair, chunk_size or _rows_at_once(a, b), dtype
+    total: Tensor = _SoftplusTotal.apply(settings, a, b, bias)
     return total
 
 
 class _SoftplusTotal(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pair: int, size: int, a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, settings: tuple[Any, ...], a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+        pair, size, dtype = settings
         needed = any(ctx.needs_input_grad)
-        total = torch.zeros_like(bias)
-        to_a = torch.zeros_like(a)
-        to_b = torch.zeros_like(b)
-        to_bias = torch.zeros_like(bias)
+        total, to_a, to_b, to_bias = (torch.zeros_like(like) for like in (bias, a, b, bias))
         for block in row_blocks(len(a), size):
-            s = torch.mm(a[block], b.T).add_(bias)
+            s = product(a[block], b.T, dtype).add_(bias)
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
             if needed:
                 slope = s.sigmoid_()
                 to_bias += slope.sum()
-                torch.mm(slope, b, out=to_a[block])
-                to_b.addmm_(slope.T, a[block])
+                _add_slopes(slope, a, b, block, dtype, to_a, to_b)
         ctx.save_for_backward(to_a, to_b, to_bias)
         return total
 
@@ -157,13 +231,18 @@ class _SoftplusTotal(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
         (slope,) = outer
-        return None, None, *(slope * gradient for gradient in ctx.saved_tensors)
+        return None, *(slope * gradient for gradient in ctx.saved_tensors)
 
 
-def _rows_at_once(rows: Tensor) -> int:
-    """Return how many rows to work on where all may be: on a CPU those whose similarities stay in
-    its cache."""
-    return _CACHED if rows.device.type == "cpu" else max(len(rows), 1)
+def _rows_at_once(rows: Tensor, columns: Tensor) -> int:
+    """Return how many rows to work on where all may be.
+
+    On a CPU those whose similarities stay in its cache; on a GPU so many that the rooms of the
+    backward pass stay small beside the whole matrix.
+    """
+    if rows.device.type == "cpu":
+        return _CACHED
+    return max(_AT_ONCE // max(len(columns), 1), 1)
 
 
 def row_blocks(n: int, size: int) -> Iterator[slice]:

@@ -1,0 +1,95 @@
+"""Test losses whose similarities have factors in half precision, and a block of memory."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from vldebias import losses
+from vldebias.losses import contrast, sums
+
+N, DIM = 192, 64
+LOSSES = {
+    "info_nce": losses.info_nce,
+    "sigmoid": losses.sigmoid,
+    "rince": losses.rince,
+}
+FORMS = {
+    "whole": {},
+    "blocks": {"chunk_size": 50},
+    "within a view": {"within_view": True},
+    "each": {"reduction": "none"},
+}
+
+
+def pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features of pairs that lie near one another, as those of a trained model."""
+    generator = torch.Generator().manual_seed(0)
+    images = normalize(torch.randn(N, DIM, generator=generator), dim=1)
+    texts = normalize(images + 0.15 * torch.randn(N, DIM, generator=generator), dim=1)
+    return images, texts
+
+
+def step(loss, precision: str, temperature: float, rounds: bool = False, **form):
+    """Return the loss and its gradients of images, texts and temperature.
+
+    rounds: the features are those of towers in bfloat16.
+    """
+    made = [rows.bfloat16().float() if rounds else rows for rows in pairs()]
+    images, texts = (rows.requires_grad_() for rows in made)
+    t = torch.tensor(temperature, requires_grad=True)
+    value = loss(images, texts, temperature=t, precision=precision, **form).mean()
+    return value.detach(), torch.autograd.grad(value, (images, texts, t))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_near_float32(name, form, precision):
+    loss = partial(LOSSES[name], **FORMS[form])
+    for temperature in (0.07, 0.02):
+        exact, exact_gradients = step(loss, "float32", temperature)
+        _, noisy_gradients = step(loss, "float32", temperature, rounds=True)
+        value, gradients = step(loss, precision, temperature)
+        torch.testing.assert_close(value, exact, rtol=1e-3, atol=1e-4)
+        for k in (0, 1):  # not more than what towers in bfloat16 change
+            error = (gradients[k] - exact_gradients[k]).norm()
+            noise = (noisy_gradients[k] - exact_gradients[k]).norm()
+            assert error < 1.5 * noise
+        torch.testing.assert_close(gradients[2], exact_gradients[2], rtol=0.02, atol=1e-2)
+    assert not torch.equal(gradients[0], exact_gradients[0])  # something was rounded
+
+
+def test_autocast_rounds_nothing_on_a_cpu():
+    images, texts = pairs()
+    exact = losses.info_nce(images, texts, temperature=0.07, precision="float32")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(losses.info_nce(images, texts, temperature=0.07), exact)
+
+
+def test_an_unknown_precision_is_refused():
+    images, texts = pairs()
+    with pytest.raises(losses.checks.InvalidInputError, match="precision"):
+        losses.info_nce(images, texts, temperature=0.07, precision="int8")
+
+
+def test_a_gpu_has_room_for_blocks_and_not_for_three_matrices(monkeypatch):
+    """Blocks of any height give what one block gives; here as high as on a GPU of little memory."""
+    large = torch.empty(65536, 1, device="meta")
+    assert sums._rows_at_once(large, large) * len(large) <= 1 << 26
+    expected = step(losses.info_nce, "float32", 0.07)
+    monkeypatch.setattr(sums, "_rows_at_once", lambda *_: 7)
+    value, gradients = step(losses.info_nce, "float32", 0.07)
+    torch.testing.assert_close(value, expected[0])
+    for gradient, before in zip(gradients, expected[1], strict=True):
+        torch.testing.assert_close(gradient, before, rtol=1e-4, atol=1e-6)
+
+
+def test_autocast_decides_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.float16)
+    assert contrast._rounded_to("autocast", "cuda") is torch.float16
+    assert contrast._rounded_to("autocast", "cpu") is None
+    assert contrast._rounded_to("float32", "cuda") is None
+    assert contrast._rounded_to("bfloat16", "cuda") is torch.bfloat16

@@ -7,7 +7,8 @@ python -m eval.benchmarks.speed --only losses,fit  # some of its parts
 Processor times on one thread, medians of calls in turn after one of each that is not counted; peak
 memory in MB above what a process held before, from /proc where there is one. They hold for one
 machine; the ratio of two times from one run is what carries over: above 1, ours is so many times
-faster. `difference` is that of the two results.
+faster. `difference` is that of the two results. Attached towers, pictures and folders have shortest
+wall times instead (`eval.benchmarks.towers`); losses on a GPU are left out where there is none.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from eval.benchmarks.gpu_losses import gpu_losses
+from eval.benchmarks.towers import folder, pictures, towers
 from eval.tables import write_records
 from vldebias import losses
 from vldebias.data import Embeddings, Labels
@@ -224,6 +227,10 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "ranks": lambda: [ranks()],
     "intervals": lambda: [intervals()],
     "reference": lambda: [reference()],
+    "towers": towers,
+    "pictures": pictures,
+    "folder": folder,
+    "gpu_losses": gpu_losses,
 }
 
 

@@ -5,9 +5,11 @@ import json
 
 import numpy as np
 import pandas as pd
+import pytest
+import torch
 
 from eval.against import compare, rows_of
-from eval.benchmarks import speed
+from eval.benchmarks import gpu_losses, speed, towers
 
 
 def test_sorts_figures_into_equal_moved_went_and_came():
@@ -43,3 +45,26 @@ def test_ours_gives_what_the_plain_way_gives() -> None:
     assert speed.ranks(2000, queries=3, k=50, repetitions=1)["difference"] < 0.01
     assert speed.intervals(3000, queries=3, resamples=60)["difference"] < 5
     assert speed.reference(1000, repetitions=1)["difference"] == 0
+
+
+def test_pictures_and_folders_are_read_alike() -> None:
+    rows = list(towers.pictures(((96, 64),), side=16, rounds=1))
+    assert rows[0]["equal pixels"]
+    assert rows[0]["mean pixel change of a draft, sd"] < 0.2
+    (row,) = towers.folder(5, (320, 240), workers=(0,), rounds=1)
+    assert row["difference"] < 2e-3
+    assert row["cosine of fast and exact features, least"] > 0.98
+
+
+@pytest.mark.slow
+def test_an_attached_tower_changes_some_texts() -> None:
+    (row,) = towers.towers("ViT-B-32", {6: 1}, modes=("eager",))
+    assert row["share of texts that are changed"] == pytest.approx(4 / 6)
+
+
+def test_losses_of_a_gpu_are_the_same(monkeypatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    (row,) = gpu_losses.gpu_losses((64,), rounds=1, device="cpu")
+    values = row["values"]
+    assert values["ours"] == pytest.approx(values["plain"], rel=0.02)
+    assert len(values) == 5

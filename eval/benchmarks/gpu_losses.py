@@ -1,0 +1,96 @@
+"""Time losses on a GPU under autocast beside open_clip's; nothing where there is no GPU.
+
+python -m eval.benchmarks.speed --only gpu_losses --json eval/results/bench_gpu_losses.json
+
+A step is the value and the gradients of both features, which come in the precision of autocast.
+Wall times, minima over rounds in turn; peak memory of the GPU in MB.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias import losses
+
+DIM = 512
+TEMPERATURE = 0.05
+CHUNK = 4096
+
+
+def ways() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Return losses of features by name; "plain" is open_clip's."""
+    from open_clip.loss import ClipLoss
+
+    ours = partial(losses.info_nce, temperature=TEMPERATURE)
+
+    def plain(images: Tensor, texts: Tensor) -> Tensor:
+        loss: Tensor = ClipLoss()(images, texts, 1 / TEMPERATURE)
+        return loss
+
+    return {
+        "plain": plain,
+        "plain, compiled": torch.compile(plain),
+        "ours": ours,
+        "ours, float32": partial(ours, precision="float32"),
+        f"ours, blocks of {CHUNK}": partial(ours, chunk_size=CHUNK),
+    }
+
+
+def step(loss: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> float:
+    """Return the value of a step in mixed precision, after its gradients."""
+    rows = [features.detach().requires_grad_() for features in (images, texts)]
+    with torch.autocast(images.device.type, torch.bfloat16):
+        value = loss(*rows)
+    torch.autograd.grad(value, rows)
+    return float(value.detach())
+
+
+def gpu_losses(
+    batches: tuple[int, ...] = (4096, 16384, 65536), rounds: int = 5, device: str = "cuda"
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each size of a batch."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return
+    for batch in batches:
+        generator = torch.Generator().manual_seed(0)
+        made = normalize(torch.randn(2, batch, DIM, generator=generator), dim=-1)
+        images, texts = made.to(device, torch.bfloat16)
+        calls = {name: partial(step, loss, images, texts) for name, loss in ways().items()}
+        measured = {name: _measured(call, rounds, device) for name, call in calls.items()}
+        values = {name: row.get("value") for name, row in measured.items()}
+        seconds = {name: row["seconds"] for name, row in measured.items()}
+        yield {
+            "what": "info_nce under autocast / open_clip's, on a GPU",
+            "size": f"batch {batch}",
+            **seconds,
+            "ratio": seconds["plain"] / seconds["ours"],
+            "values": values,
+            "peak MB of the GPU": {name: row["peak"] for name, row in measured.items()},
+        }
+
+
+def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[str, Any]:
+    """Return value, shortest time and peak memory of a call; NaN where memory does not suffice."""
+    nothing = {"value": None, "seconds": float("nan"), "peak": float("nan")}
+    on_gpu = device == "cuda"
+    try:
+        value = call()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter()
+            call()  # which ends with the value on the CPU
+            times.append(time.perf_counter() - start)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return nothing
+    peak = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else float("nan")
+    return {"value": value, "seconds": min(times), "peak": peak}

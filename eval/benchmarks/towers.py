@@ -1,0 +1,253 @@
+"""Time attached text towers, reading and embedding of pictures against the bare way, in turns.
+
+`python -m eval.benchmarks.speed --only towers,pictures,folder` runs these parts. Processor times on
+one thread, but wall times of folders, whose workers are processes; each round calls every way once,
+and the minimum over rounds counts, which other programs on the machine disturb least. `bare again`
+is the bare way a second time in the same rounds: how far two equal things lie apart.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+import vldebias
+from vldebias import miniature
+from vldebias.data import embed_images, file_images
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.pictures import decode
+from vldebias.progress import SILENT
+
+Row = dict[str, Any]
+JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
+NO_CHANGE = 1e-5
+
+
+def minima(
+    calls: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    clock: Callable[[], float] = time.process_time,
+) -> dict[str, float]:
+    """Return the shortest time of each call in seconds, after one that does not count."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            start = clock()
+            call()
+            times[name].append(clock() - start)
+    return {name: min(values) for name, values in times.items()}
+
+
+# ---- text towers
+# --------------------------------------------------------------------------------------
+
+
+def towers(
+    architecture: str = "ViT-B-32",
+    rounds: Mapping[int, int] | None = None,
+    modes: tuple[str, ...] = ("eager", "compiled"),
+) -> Iterator[Row]:
+    """Compare `encode_text` of an attached model with that of the bare one, compiled and not.
+
+    rounds: number of texts -> rounds.
+    """
+    import open_clip
+
+    rounds = rounds or {1: 20, 32: 3, 256: 1, 1000: 1}
+    model = open_clip.create_model(architecture).eval()
+    tokenizer = open_clip.get_tokenizer(architecture)
+    for mode in modes:
+        for count, repetitions in rounds.items():
+            ids = tokenizer([f"A photo of a {JOBS[i % len(JOBS)]}, {i}." for i in range(count)])
+            yield _tower_row(model, tokenizer, ids, mode, repetitions)
+
+
+@torch.no_grad()
+def _tower_row(model: Any, tokenizer: Any, ids: Tensor, mode: str, rounds: int) -> Row:
+    """Compare the two ways on one model, which is attached and paused in turns."""
+    bare = model.encode_text
+    attachment = vldebias.debias(
+        model, "professions-gender", method="cali", lam=1000, tokenizer=tokenizer
+    )
+    attached = model.encode_text
+    if mode == "compiled":
+        torch.compiler.reset()
+        bare = torch.compile(bare, fullgraph=True)
+        attached = torch.compile(attached, fullgraph=True)
+    calls = {"plain": bare, "ours": attached, "bare again": bare}
+    seconds = minima({name: partial(call, ids) for name, call in calls.items()}, rounds)
+    changed = (attached(ids) - bare(ids)).norm(dim=1) > NO_CHANGE
+    alone = _edit_alone(model, ids)
+    attachment.remove()
+    return {
+        "what": f"attached / bare encode_text, {mode}",
+        "size": f"ViT-B/32, {len(ids)} texts",
+        **seconds,
+        "ratio": seconds["plain"] / seconds["ours"],
+        "attached / bare": seconds["ours"] / seconds["plain"],
+        "bare again / bare": seconds["bare again"] / seconds["plain"],
+        "ms more a call": 1e3 * (seconds["ours"] - seconds["plain"]),
+        "ms of the edit alone": 1e3 * alone,
+        "share of texts that are changed": float(changed.double().mean()),
+    }
+
+
+def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
+    """Return the seconds of an attached call whose tower takes no time, uncompiled."""
+    hook = model.encode_text
+    tower = hook.original
+    features = torch.randn(len(ids), model.text_projection.shape[1])
+    hook.original = lambda text, normalize=False: features
+    seconds = minima({"edit": partial(hook, ids)}, rounds)["edit"]
+    hook.original = tower
+    return seconds
+
+
+# ---- pictures
+# --------------------------------------------------------------------------------------
+
+
+def photo(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Return a picture of smooth colours with fine grain, which a JPEG file keeps as it does a
+    photograph's."""
+    rng = np.random.default_rng(seed)
+    coarse = np.tanh(rng.normal(size=(height // 16 + 1, width // 16 + 1, 3)))
+    smooth = Image.fromarray(((coarse + 1) * 127).astype(np.uint8))
+    pixels = np.asarray(smooth.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+    grain = rng.normal(0, 6, size=(height, width, 3))
+    return Image.fromarray(np.clip(pixels + grain, 0, 255).astype(np.uint8))
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def _by_pillow(content: bytes) -> Image.Image:
+    image = Image.open(io.BytesIO(content))
+    image.load()
+    return image
+
+
+def _as_before(content: bytes) -> Image.Image:
+    return ImageOps.exif_transpose(_by_pillow(content)).convert("RGB")
+
+
+def pictures(
+    sizes: tuple[tuple[int, int], ...] = ((640, 480), (1920, 1280), (4000, 3000)),
+    side: int = 224,
+    rounds: int = 9,
+) -> Iterator[Row]:
+    """Compare `decode`, and `decode` of a draft for a model of `side` pixels, with Pillow's
+    load."""
+    for width, height in sizes:
+        content = _jpeg(photo(width, height))
+        draft = partial(decode, content, draft=2 * side)
+        ways = {
+            "plain": partial(_by_pillow, content),
+            "ours": partial(decode, content),
+            "with copies, as before": partial(_as_before, content),
+            "draft": draft,
+        }
+        seconds = minima(ways, rounds)
+        small = _pixels(draft(), side)
+        exact = _pixels(decode(content), side)
+        yield {
+            "what": "decode a JPEG / Pillow's load",
+            "size": f"{width} x {height}",
+            **seconds,
+            "ratio": seconds["plain"] / seconds["ours"],
+            "decode / Pillow": seconds["ours"] / seconds["plain"],
+            "draft / Pillow": seconds["draft"] / seconds["plain"],
+            "equal pixels": decode(content).tobytes() == _as_before(content).tobytes(),
+            "mean pixel change of a draft, sd": float(np.abs(small - exact).mean() / exact.std()),
+        }
+
+
+def _pixels(image: Image.Image, side: int) -> np.ndarray:
+    """Return the pixels as CLIP reads them."""
+    return np.asarray(ImageOps.fit(image, (side, side), Image.Resampling.BICUBIC), dtype=float)
+
+
+# ---- a folder of pictures
+# --------------------------------------------------------------------------------------
+
+
+class _Files(torch.utils.data.Dataset[Tensor]):
+    """Read and prepare pictures as one writes it for a DataLoader."""
+
+    def __init__(self, paths: list[Path], prepare: Callable[[Image.Image], Tensor]) -> None:
+        self.paths = paths
+        self.prepare = prepare
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:
+        with Image.open(self.paths[index]) as image:
+            return self.prepare(image.convert("RGB"))
+
+
+def folder(
+    count: int = 256,
+    size: tuple[int, int] = (1280, 960),
+    workers: tuple[int, ...] = (0, 1, 2),
+    rounds: int = 3,
+) -> Iterator[Row]:
+    """Compare `embed_images` with a DataLoader of as many workers, on a model so small that
+    reading takes most of the time."""
+    model, preprocess, _ = miniature.load_clip()
+    encoder = image_encoder(model, preprocess)
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place, "images")
+        root.mkdir()
+        for i in range(count):
+            (root / f"{i:04d}.jpg").write_bytes(_jpeg(photo(*size, seed=i % 4)))
+        paths = sorted(root.iterdir())
+        data = file_images("pictures", "all", root, [path.name for path in paths], {})
+        for number in workers:
+            ways = {
+                "plain": partial(_by_loader, model, _Files(paths, preprocess), number),
+                "ours": lambda n=number: _embedded(data, encoder, n),
+                "fast": lambda n=number: _embedded(data, encoder, n, fast=True),
+            }
+            seconds = minima(ways, rounds, time.perf_counter)
+            ours = ways["ours"]()
+            near = torch.nn.functional.cosine_similarity(ours, ways["fast"]())
+            yield {
+                "what": "embed a folder / DataLoader",
+                "size": f"{count} JPEGs of {size[0]} x {size[1]}, workers {number}",
+                **seconds,
+                "ratio": seconds["plain"] / seconds["ours"],
+                "embed / DataLoader": seconds["ours"] / seconds["plain"],
+                "fast / DataLoader": seconds["fast"] / seconds["plain"],
+                "difference": float((ours - ways["plain"]()).abs().max()),
+                "cosine of fast and exact features, least": float(near.min()),
+            }
+
+
+@torch.inference_mode()
+def _by_loader(model: Any, files: _Files, workers: int) -> Tensor:
+    loader = torch.utils.data.DataLoader(files, batch_size=64, num_workers=workers)
+    return torch.cat([model.encode_image(batch).half() for batch in loader]).float()
+
+
+def _embedded(data: Any, encoder: Any, workers: int, fast: bool = False) -> Tensor:
+    with tempfile.TemporaryDirectory() as cache:
+        rows = embed_images(
+            data, encoder, cache, workers=workers, fast=fast, progress=SILENT
+        ).features
+        return torch.from_numpy(np.array(rows)).float()

@@ -141,7 +141,7 @@ def test_clips_ids_alone_decide_prompts_in_english():
     table = word_table(tokenizer, decode_of(tokenizer))
     texts = [" ".join(prompt.split()) for prompt in prompts(2_000, 2) if prompt.isascii()]
     assert table is not None
-    assert not table.unsure(ids_of(tokenizer, texts)).any()
+    assert not table.unsure(table.facts(ids_of(tokenizer, texts))).any()
 
 
 def test_a_tokenizer_that_decodes_otherwise_is_read_from_its_text():

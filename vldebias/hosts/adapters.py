@@ -57,17 +57,17 @@ class Adapters:
     def _remember(self) -> None:
         parts = [part for module in self._modules for part in module.modules()]
         # the children of each module by themselves: peft puts its layers in their places
-        self._children = [(part._modules, tuple(part._modules.values())) for part in parts]
+        self._parents = [part._modules for part in parts if part._modules]
+        self._children = self._present_children()
         self._layers = _adapted_layers(self._modules)
         self._facts = [_facts(layer) for layer in self._layers]
 
+    def _present_children(self) -> list[tuple[nn.Module | None, ...]]:
+        return [tuple(children.values()) for children in self._parents]
+
     def _is_as_remembered(self) -> bool:
-        for children, before in self._children:
-            if len(children) != len(before):
-                return False
-            for child, module in zip(children.values(), before, strict=True):
-                if child is not module:
-                    return False
+        if self._present_children() != self._children:
+            return False
         return [_facts(layer) for layer in self._layers] == self._facts
 
 

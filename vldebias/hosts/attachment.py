@@ -413,6 +413,8 @@ class Attachment:
         if ids is None or stated_rows is None:
             return changed
         stated = stated_rows(ids)
+        if not torch.compiler.is_compiling() and stated.device.type == "cpu" and not stated.any():
+            return changed
         return _where(stated.to(embeddings.device), embeddings, changed)
 
     @property

@@ -258,31 +258,36 @@ class WordTable:
         moved.powers = self.powers.to(device)
         return moved
 
-    def unsure(self, ids: Tensor) -> Tensor:
-        """Return (b,): the row has a token that does not tell by itself what it adds."""
-        return (self.tokens[:, 1][ids] & _UNSURE).ne(0).any(1)
+    def facts(self, ids: Tensor) -> Tensor:
+        """Return the rows (b, length, 2) of `tokens` of ids (b, length)."""
+        return self.tokens[ids]
 
-    def words(self, ids: Tensor) -> Tensor:
-        """Return the numbers (b, length + 1) of the words of rows of ids (b, length), in order; 0
-        first, and where no word is left."""
-        numbers, facts = self.tokens[ids].unbind(-1)
-        is_open = (facts & _STAYS_OPEN).ne(0)
+    @staticmethod
+    def unsure(facts: Tensor) -> Tensor:
+        """Return (b,): the row has a token that does not tell by itself what it adds."""
+        return (facts[..., 1] & _UNSURE).ne(0).any(1)
+
+    def words(self, facts: Tensor) -> Tensor:
+        """Return the numbers (b, length + 1) of the words of rows of tokens, in order; 0 first, and
+        where no word is left."""
+        numbers, bits = facts.unbind(-1)
+        is_open = (bits & _STAYS_OPEN).ne(0)
         follows = torch.nn.functional.pad(is_open[:, :-1], (1, 0))
-        has_letters = (facts & _HAS_LETTERS).ne(0)
-        begins = has_letters & ((facts & _BEGINS).ne(0) | ~follows)
+        has_letters = (bits & _HAS_LETTERS).ne(0)
+        begins = has_letters & ((bits & _BEGINS).ne(0) | ~follows)
         word = begins.cumsum(1)
         # the place of the first letter of each token in the row, then in its word
-        lengths = facts // _LENGTH
+        lengths = bits // _LENGTH
         places = lengths.cumsum(1) - lengths
         first = torch.where(begins, places, 0).cummax(1).values
         places = (places - first).clamp(max=_LONGEST - 1)
         parts = numbers * self.powers[places]
-        empty = numbers.new_zeros(ids.shape[0], ids.shape[1] + 1)
+        empty = numbers.new_zeros(facts.shape[0], facts.shape[1] + 1)
         return empty.scatter_add(1, word, parts)
 
     def read_words(self, ids: Sequence[int]) -> list[int]:
         """Return the numbers of the words of one row, as `words` does."""
-        numbers = self.words(torch.tensor([list(ids)], device="cpu"))[0]
+        numbers = self.words(self.facts(torch.tensor([list(ids)], device="cpu")))[0]
         return [number for number in numbers.tolist() if number]
 
 
@@ -303,9 +308,9 @@ class StatedIds:
         )
         self.longest = max(map(len, words))
 
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Return (b,) whether a row of ids (b, length) states a word, on the device of the ids."""
-        words = self.table.words(ids)
+    def __call__(self, facts: Tensor) -> Tensor:
+        """Return (b,) whether a row of tokens (b, length, 2) states a word, on their device."""
+        words = self.table.words(facts)
         length = words.shape[1]
         padded = torch.nn.functional.pad(words, (0, self.longest - 1))
         phrase = words
@@ -431,10 +436,17 @@ class StatedRows:
             self.prepare(rows.device)
         if self._table is None:
             return self._read(rows)
-        stated = self._by_ids[rows.device](rows)
+        by_ids = self._by_ids[rows.device]
+        facts = by_ids.table.facts(rows)
         if torch.compiler.is_compiling() or rows.device.type != "cpu":
-            return stated
-        unsure = self._table.unsure(rows)
+            return by_ids(facts)
+        # nothing has to be waited for: padding is cut off, and rows that are not sure are read
+        used = facts[..., 1].ne(0).any(0).nonzero()
+        if not len(used):
+            return torch.zeros(len(rows), dtype=torch.bool, device="cpu")
+        facts = facts[:, : int(used[-1]) + 1]
+        stated = by_ids(facts)
+        unsure = self._table.unsure(facts)
         if unsure.any():
             stated[unsure] = self._read(rows[unsure])
         return stated

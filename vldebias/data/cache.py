@@ -81,17 +81,7 @@ def embed_images(
         InvalidInputError: a stream, an unknown dtype, sizes below 1, no readable image, features
             that are not finite.
     """
-    if not isinstance(data, ImageData):
-        raise InvalidInputError(
-            f"data: expected images that can be read in any order, got {type(data).__name__}; open"
-            " the data without streaming"
-        )
-    if dtype not in DTYPES:
-        raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
-    if shard_size < 1 or batch_size < 1 or workers < 0:
-        raise InvalidInputError(
-            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}"
-        )
+    _check_arguments(data, dtype, shard_size, batch_size, workers)
     about: dict[str, Any] = {
         "data": data.name,
         "split": data.split,
@@ -137,6 +127,22 @@ def embed_images(
         )
     source = {"cache": str(folder), "source": json.loads(json.dumps(dict(data.about), default=str))}
     return replace(embeddings, about={**about, **embeddings.about, **source})
+
+
+def _check_arguments(
+    data: object, dtype: str, shard_size: int, batch_size: int, workers: int
+) -> None:
+    if not isinstance(data, ImageData):
+        raise InvalidInputError(
+            f"data: expected images that can be read in any order, got {type(data).__name__}; open"
+            " the data without streaming"
+        )
+    if dtype not in DTYPES:
+        raise InvalidInputError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    if shard_size < 1 or batch_size < 1 or workers < 0:
+        raise InvalidInputError(
+            f"shard_size, batch_size, workers: got {shard_size}, {batch_size}, {workers}"
+        )
 
 
 @dataclass(eq=False)

@@ -23,7 +23,6 @@ from vldebias.losses.checks import check_choice, check_temperature, matched
 from vldebias.losses.processes import gather_rows, mean_over_processes, rank
 from vldebias.losses.sums import matrix_sums, matrix_total, product, row_blocks, slope_dtype
 
-
 _PRECISIONS = {
     "autocast": None,
     "float32": None,

@@ -202,10 +202,10 @@ class _Files(torch.utils.data.Dataset[Tensor]):
 
 
 def folder(
-    count: int = 256,
+    count: int = 96,
     size: tuple[int, int] = (1280, 960),
-    workers: tuple[int, ...] = (0, 1, 2),
-    rounds: int = 3,
+    workers: tuple[int, ...] = (0, 2),
+    rounds: int = 2,
 ) -> Iterator[Row]:
     """Compare `embed_images` with a DataLoader of as many workers, on a model so small that
     reading takes most of the time."""

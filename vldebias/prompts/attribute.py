@@ -26,7 +26,7 @@ from vldebias.prompts.english import (
 )
 from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
-from vldebias.prompts.scene import Scene
+from vldebias.prompts.scene import Scene, read_scene
 from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
 
 Find = Callable[[str], int | None]
@@ -239,7 +239,7 @@ class Attribute:
 
     def _states_in_phrase(self, text: str, subject: Subject) -> bool:
         """Return whether an adjective of the subject's phrase states a value."""
-        scene = Scene(text, subject.start, subject.end)
+        scene = read_scene(text, subject.start, subject.end)
         for offset, word in subject.words[:-1]:
             if self.kind == "origin" and word.endswith("skinned"):
                 return True  # "a pale skinned nurse"
@@ -272,7 +272,7 @@ class Attribute:
         from: "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
         if isinstance(subject, str):
             return False
-        scene = Scene(text, subject.start, subject.end)
+        scene = read_scene(text, subject.start, subject.end)
         rest = scene.without_picture(origins=self.kind == "origin", ages=self.kind == "age")
         return not self._states(rest)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vldebias.prompts.english import gendered, lists, origins
 from vldebias.prompts.facts import Fact, lists_of_word
 from vldebias.prompts.prompt_set import PromptSet
-from vldebias.prompts.scene import Scene, is_capital
+from vldebias.prompts.scene import Scene, is_capital, read_scene
 
 _KIND_OF_LIST = {"age": "age", "skin": "skin tone", "origin": "race"}
 _ORIGINS = ("people", "people-capital")
@@ -498,5 +498,5 @@ RULES = (
 @lru_cache(maxsize=1000)  # the images of a prompt ask again, and once for each attribute
 def find_rules(text: str, start: int, end: int) -> tuple[Rule, ...]:
     """Return the rules that fix an attribute of the person at start to end of a prompt."""
-    scene = Scene(text, start, end)
+    scene = read_scene(text, start, end)
     return tuple(rule for rule in RULES if rule.fixes(scene))

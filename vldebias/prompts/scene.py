@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import lru_cache
 
 from vldebias.prompts.dates import MODERN, year_of_word
 from vldebias.prompts.english import (
@@ -495,6 +496,12 @@ class Scene:
             if not self._about_picture[i]
         ]
         return [year for year in years if year is not None]
+
+
+@lru_cache(maxsize=100)  # asked for what is stated, and for what its facts fix
+def read_scene(prompt: str, start: int, end: int) -> Scene:
+    """Return the scene of the person at start to end of a prompt, read once."""
+    return Scene(prompt, start, end)
 
 
 def is_capital(text: Text, i: int) -> bool:

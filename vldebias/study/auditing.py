@@ -163,14 +163,14 @@ def audit(
     loaded = _only_source(model, pipe, texts)
     listed = read_prompts(prompts) if isinstance(prompts, (str, Path)) else prompts
     # Each prompt is predicted once.
-    asked = tuple(dict.fromkeys(listed))
-    if not asked:
+    requested = tuple(dict.fromkeys(listed))
+    if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
     attribute = load_prompts(attribute_set)
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     table = read_shares(calibration, attribute)
-    prediction = _predict(host, asked, attribute, table, texts)
-    frame = _advise(asked, attribute, table, prediction)
+    prediction = _predict(host, requested, attribute, table, texts)
+    frame = _advise(requested, attribute, table, prediction)
 
     source = "published counts of Stable Diffusion 1.5" if calibration is None else "given labels"
     name = loaded.name or host.model_id or host.name
@@ -217,7 +217,7 @@ def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
 
 def _predict(
     host: Host,
-    asked: Sequence[str],
+    requested: Sequence[str],
     attribute: PromptSet,
     table: pd.DataFrame,
     texts: Mapping[str, Any] | None,
@@ -229,7 +229,7 @@ def _predict(
     """
     judged = _embeddable(table, texts)
     along = directions(host, attribute, texts)
-    rows = host.embed(list(asked), host.roles[0])
+    rows = host.embed(list(requested), host.roles[0])
     judged_rows = host.embed(list(judged.index), host.roles[0])
     # A line for each value, from leans (k, prompts of the calibration) to shares.
     leans = (rows @ along.T).numpy().T
@@ -274,17 +274,17 @@ def _within(leans: Floats, judged_leans: Floats) -> Mask:
 
 
 def _advise(
-    asked: Sequence[str], attribute: PromptSet, table: pd.DataFrame, prediction: Prediction
+    requested: Sequence[str], attribute: PromptSet, table: pd.DataFrame, prediction: Prediction
 ) -> pd.DataFrame:
     """Return prompt, rank, advice and largest share of each prompt, what to look at first on top;
     the index is the position of the prompt."""
     judged_subjects = set(map(subject, table.index))
-    reasons = _reasons_to_leave(asked, attribute)
+    reasons = _reasons_to_leave(requested, attribute)
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
     largest = prediction.shares[0].argmax(0)
     rows = []
-    for i, (text, reason) in enumerate(zip(asked, reasons, strict=True)):
+    for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
         side = largest[i]
         if subject(text) in judged_subjects:
             # A judged concept is about a person, whatever the words look like.

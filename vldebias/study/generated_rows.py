@@ -190,9 +190,9 @@ class GeneratedRows:
             rows_of_cell[cell] = list(members.index[:COLUMNS])
         pictures = {}
         for method in counts:
-            pictures[method] = [self._read(rows_of_cell[method, units[at]]) for at in chosen]
+            pictures[method] = [self._read(rows_of_cell[method, units[place]]) for place in chosen]
         heads = [str(column + 1) for column in range(len(pictures[NONE][0]))]
-        return compose([names[at] for at in chosen], pictures, heads)
+        return compose([names[place] for place in chosen], pictures, heads)
 
     def _read(self, rows: Sequence[int]) -> list[Any]:
         """Return the images of these rows of the table."""

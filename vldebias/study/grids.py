@@ -149,8 +149,8 @@ def _write_label(pen: Any, top: int, name: str, text: str, height: int) -> None:
     pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold"))
     if not text:
         return
-    most = max(1, height // 16 - len(lines))
-    words = wrap(text, (LABEL - 2 * GAP) // 8, max_lines=most, placeholder="…")
+    max_lines = max(1, height // 16 - len(lines))
+    words = wrap(text, (LABEL - 2 * GAP) // 8, max_lines=max_lines, placeholder="…")
     place = (GAP, top + LINE * len(lines))
     pen.multiline_text(place, "\n".join(words), PALE, _font("DejaVuSans"))
 

@@ -210,16 +210,16 @@ class GroupsTask(ImageTask):
 
         with progress.bar(self.name) as advance:
             fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
-            about: dict[str, Mapping[str, Any]] = {}
+            facts_of_method: dict[str, Mapping[str, Any]] = {}
             edit_of_key: dict[Key, Edit | None] = {}
             for method, edit in fitted.items():
-                about[method] = self.about(edit)
+                facts_of_method[method] = self.about(edit)
                 edit_of_key[method, None] = edit
-            edit_of_key |= self._swept(texts, reference, about)
+            edit_of_key |= self._swept(texts, reference, facts_of_method)
             advance(0, f"{len(edit_of_key)} methods")
             classified = self._classify(tested, texts, edit_of_key)
             if classified.margins:
-                about[MEDIAN] = {"assumes": ABOUT_MEDIAN}
+                facts_of_method[MEDIAN] = {"assumes": ABOUT_MEDIAN}
             if self.baselines and (learning is None or selecting is None):
                 progress.say(
                     f"{self.name}: no split to train or select on in the file, so the baselines are"
@@ -229,7 +229,9 @@ class GroupsTask(ImageTask):
                 classes = texts.embed(self.prompts.classes).float()
                 for name in self.baselines:
                     advance(0, name)
-                    right, about[name] = self._learn(name, learning, selecting, classes, tested)
+                    right, facts_of_method[name] = self._learn(
+                        name, learning, selecting, classes, tested
+                    )
                     classified.right[name, None] = right
 
         weights = self.group_weights
@@ -240,7 +242,7 @@ class GroupsTask(ImageTask):
             images,
             texts,
             [self.prompts],
-            about,
+            facts_of_method,
             reference=reference,
             settings={
                 "data": tested.facts,
@@ -281,13 +283,13 @@ class GroupsTask(ImageTask):
         self,
         texts: Host,
         reference: Embeddings | None,
-        about: Mapping[str, Mapping[str, Any]],
+        facts_of_method: Mapping[str, Mapping[str, Any]],
     ) -> dict[Key, Edit | None]:
         """Return (method, lam) -> edit for the lambdas of the sweep, without a method's own one."""
         edit_of_key: dict[Key, Edit | None] = {}
         for method in self._methods_with_lam():
             for lam in dict.fromkeys(self.lams):
-                if lam == about[method].get("lam"):
+                if lam == facts_of_method[method].get("lam"):
                     continue
                 task = self.model_copy(update={"methods": (method,), "lam": lam})
                 fitted = task.fit(texts, [self.prompts], reference=reference)
@@ -306,8 +308,8 @@ class GroupsTask(ImageTask):
         examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
         logits, chosen = train_on(examples)
         predicted = logits(tested.units[:]).argmax(1).numpy()
-        about = {"source": source, "chosen": chosen, "uses_labels": True}
-        return predicted == tested.target, about
+        facts = {"source": source, "chosen": chosen, "uses_labels": True}
+        return predicted == tested.target, facts
 
     def _split(self, images: Embeddings) -> Split:
         """Return the images whose label and spurious value are known, with their groups.
@@ -331,8 +333,7 @@ class GroupsTask(ImageTask):
             )
         target = np.array(classes, dtype=np.int64)[labels.codes[known]]
         groups = cross(labels[known], values[known])
-        about = images.about
-        facts = {key: value for key, value in about.items() if key not in ("cache", "file")}
+        facts = {key: value for key, value in images.about.items() if key not in ("cache", "file")}
         facts["images"] = len(target)
         facts["unknown"] = int((~known).sum())
         facts["images per group"] = groups.counts
@@ -451,14 +452,14 @@ class GroupsTask(ImageTask):
         texts_of_value = {value: group for value, group in texts_of_value.items() if group}
         if not texts_of_value:
             return []
-        about = {
+        update = {
             "task": f"{self.name}: cosines",
             "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
             "description": ABOUT_COSINES,
             "methods": {method: provenance.methods[method] for method in fitted},
             "settings": {"spurious prompts": texts_of_value},
         }
-        result = TaskResult(provenance.model_copy(update=about))
+        result = TaskResult(provenance.model_copy(update=update))
 
         # method -> (classes, values)
         tables: dict[str, Floats] = {}

@@ -119,7 +119,7 @@ class ImageTask(Task):
         lam = lams.pop()
         # Parts with lambdas of their own have no single one to show.
         has_lam = not lams and lam > 0
-        about = {
+        facts = {
             "method": origin.method,
             "prompts": origin.prompts,
             "prompts_hash": origin.prompts_hash,
@@ -131,7 +131,7 @@ class ImageTask(Task):
             "rank": getattr(edit, "rank", None),
             "choice": origin.choice and origin.choice.model_dump(mode="json"),
         }
-        return {name: value for name, value in about.items() if value is not None}
+        return {name: value for name, value in facts.items() if value is not None}
 
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit; stated
@@ -166,15 +166,15 @@ class ImageTask(Task):
             settings: what only measuring knows; the task's own settings are among them.
             fields: title, description and n of `TaskProvenance`.
         """
-        about = images.about
+        facts = images.about
         digests = {
-            "images": _digest_of(about),
+            "images": _digest_of(facts),
             "reference": None if reference is None else _digest_of(reference.about),
             "texts": getattr(texts, "digest", None),
         }
         return TaskProvenance(
             task=name,
-            model=str(about.get("model") or texts.model_id or "unnamed model"),
+            model=str(facts.get("model") or texts.model_id or "unnamed model"),
             fingerprint=texts.weights,
             prompts="+".join(prompts.name for prompts in sets),
             prompts_hash="+".join(prompts.hash for prompts in sets),
@@ -187,8 +187,8 @@ class ImageTask(Task):
         )
 
 
-def _digest_of(about: Mapping[str, Any]) -> Any:
-    return about.get("digest") or about.get("data_fingerprint")
+def _digest_of(facts: Mapping[str, Any]) -> Any:
+    return facts.get("digest") or facts.get("data_fingerprint")
 
 
 def split_of(images: Embeddings) -> str:

@@ -360,6 +360,6 @@ def _of_folder(folder: Path) -> ImageData:
 def _of_file(path: Path, table: Path | None = None) -> FeatureFile:
     """Return embeddings of a file or of shards, with their digest in the place of their path."""
     embeddings, texts = open_embeddings(path, table=table)
-    about = {name: value for name, value in embeddings.about.items() if name != "file"}
-    about = {"data": path.name, **about, "digest": digest_of(path)}
-    return FeatureFile(replace(embeddings, about=about), texts)
+    facts = {name: value for name, value in embeddings.about.items() if name != "file"}
+    facts = {"data": path.name, **facts, "digest": digest_of(path)}
+    return FeatureFile(replace(embeddings, about=facts), texts)

@@ -533,9 +533,11 @@ class RetrievalTask(ImageTask):
         clusters: (n,) number of the cluster of each image.
         """
         values = list(chain(*(of_methods.values() for of_methods in table.values())))
-        ones = np.ones(len(clusters))
+        counted_once = np.ones(len(clusters))
         # (clusters, 1 + values): sums over the images of each, the number of images first
-        sums = np.stack([np.bincount(clusters, weights) for weights in [ones, *values]], axis=1)
+        sums = np.stack(
+            [np.bincount(clusters, weights) for weights in [counted_once, *values]], axis=1
+        )
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
         resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
         sizes = resampled[0]
@@ -574,9 +576,9 @@ class RetrievalTask(ImageTask):
         return words
 
 
-def _without_folders(about: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folders(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a provenance tells of images: not where this machine keeps them."""
-    return {key: value for key, value in about.items() if key not in ("cache", "file")}
+    return {key: value for key, value in facts.items() if key not in ("cache", "file")}
 
 
 def _sizes_by_texts(images: Embeddings, texts: Host, prompts: PromptSet) -> dict[str, int]:

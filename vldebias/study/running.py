@@ -173,8 +173,8 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     for part in _measure(task, opened, is_first):
         if is_first:
             _write_pictures(part, suite, folder)
-        about = _as_shown(part.provenance, task, inputs.options.pipeline)
-        parts.append((about, part.rows))
+        provenance = _as_shown(part.provenance, task, inputs.options.pipeline)
+        parts.append((provenance, part.rows))
     seconds = round(time.monotonic() - start, 1)
     content = Finished(key=key, parts=parts, seconds=seconds).model_dump_json(indent=1) + "\n"
     if is_first:
@@ -210,27 +210,31 @@ def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
         write_strip(strip, folder / f"{file_slug(stem)}.png", metadata)
 
 
-def _as_shown(about: TaskProvenance, task: Task, pipeline: str | None) -> TaskProvenance:
+def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> TaskProvenance:
     """Return what a task was measured with, and what pages show of it.
 
     These are the titles, the name that the user gave the pipeline, the colour of each method, and
     whether the pictures are those of the miniature world.
     """
-    model = about.model
-    if about.split == "generated" and pipeline is not None and pipeline not in about.model:
-        model = f"{pipeline} ({about.model})"
+    model = provenance.model
+    if (
+        provenance.split == "generated"
+        and pipeline is not None
+        and pipeline not in provenance.model
+    ):
+        model = f"{pipeline} ({provenance.model})"
     methods = {}
-    for name, facts in about.methods.items():
+    for name, facts in provenance.methods.items():
         methods[name] = {**facts, "color": METHODS[name].color} if name in METHODS else facts
-    first_of_split = about.split.split(" ")[0]
+    first_of_split = provenance.split.split(" ")[0]
     is_miniature = first_of_split in WORLDS or model.split(" ")[0] == "miniature"
     update = {
-        "title": f"{task.title}: {about.title}" if about.title else task.title,
+        "title": f"{task.title}: {provenance.title}" if provenance.title else task.title,
         "model": model,
         "methods": methods,
         "is_miniature": is_miniature,
     }
-    return about.model_copy(update=update)
+    return provenance.model_copy(update=update)
 
 
 def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:

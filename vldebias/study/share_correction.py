@@ -69,12 +69,12 @@ def corrected_block(
     }
     if not images_of_method:
         return []
-    about = {
+    update = {
         "task": f"{raw.provenance.task} corrected",
         "title": "Corrected by people",
         "description": ABOUT_CORRECTED,
     }
-    result = TaskResult(raw.provenance.model_copy(update=about))
+    result = TaskResult(raw.provenance.model_copy(update=update))
     more_labels = _add_figures(result, names, images_of_method, labels)
     squares = _squares(images_of_method, counts, len(names))
     n_labels = sum(labels[method] for method in images_of_method)

@@ -187,17 +187,17 @@ class ShareRows:
             for method, counts in self.counts.items():
                 size = round(float(counts[i].sum()))
                 gap = float(self.gaps[method][i])
-                by = float(radius[method][i])
+                radius_of_prompt = float(radius[method][i])
                 change = None
                 if NONE in self.gaps:
                     moved = gap - self.gaps[NONE][i]
-                    around = by + radius[NONE][i]
+                    around = radius_of_prompt + radius[NONE][i]
                     change = (moved, max(-widest, moved - around), min(widest, moved + around))
                 self.result.add(
                     "discrepancy",
                     method,
                     gap,
-                    (max(0.0, gap - by), min(widest, gap + by)),
+                    (max(0.0, gap - radius_of_prompt), min(widest, gap + radius_of_prompt)),
                     n={"images": size},
                     change=change,
                     subset=prompt if self.has_means else "",

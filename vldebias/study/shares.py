@@ -364,11 +364,12 @@ class SharesTask(Task):
 
 def _warn_of_misspelt(methods: pd.Series[str], where: str) -> None:
     """Warn of methods that are spelt almost as others."""
-    for name, other in misspelt(methods.value_counts().to_dict()):
+    for name, similar in misspelt(methods.value_counts().to_dict()):
         number = int((methods == name).sum())
         warn(
             f"{where}: method {name!r} ({number} of {len(methods)} rows) is spelt almost as"
-            f" {other!r}; mend it if it is the same, since prompts that lack a method are left out",
+            f" {similar!r}; mend it if it is the same, since prompts that lack a method are left"
+            " out",
             SuspectInputWarning,
         )
 

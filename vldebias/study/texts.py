@@ -72,7 +72,7 @@ class TextsTask(Task):
         lam = self.lam if get_method(self.method).has_lam else None
         results = []
         for name, prompts in self.sets.items():
-            about = {"lam": lam, "strength": 1.0}
+            facts = {"lam": lam, "strength": 1.0}
             provenance = TaskProvenance(
                 task=f"{self.name} {name}",
                 title="Distance of prompts that differ in the attribute alone (Table 7.6)",
@@ -86,7 +86,7 @@ class TextsTask(Task):
                 prompts=prompts.name,
                 prompts_hash=prompts.hash,
                 split="texts",
-                methods={NONE: {}, self.method: about},
+                methods={NONE: {}, self.method: facts},
                 seeds=[self.seed],
                 n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
                 settings=self.settings({"roles": list(encoder.roles)}),

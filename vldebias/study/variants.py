@@ -328,11 +328,11 @@ def _write_batch(
             is_flagged = bool(metadata.get("flagged"))
         else:
             picture, is_flagged = generated[i]
-        about = {
+        metadata_of_image = {
             "left_alone": row.is_left_alone,
             "flagged": is_flagged,
             "version": version("vldebias"),
             "value": row.value,
             "generated prompt": row.text,
         }
-        write_png(picture, made.path(images[i]), {**_record(made, images[i]), **about})
+        write_png(picture, made.path(images[i]), {**_record(made, images[i]), **metadata_of_image})

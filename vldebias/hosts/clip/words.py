@@ -16,6 +16,7 @@ combine with the letter before them, tokens of several words.
 
 from __future__ import annotations
 
+import inspect
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -390,6 +391,13 @@ def _decodes_alike(
     return True
 
 
+def outside_compiled_code(reason: str) -> Callable[[Any], Any]:
+    """Return a decorator: torch.compile leaves the function alone, and newer releases say why."""
+    if "reason" in inspect.signature(torch.compiler.disable).parameters:
+        return torch.compiler.disable(reason=reason)
+    return torch.compiler.disable
+
+
 class StatedRows:
     """Decide for rows of token ids whether they state a word: by ids where these tell it, else by
     the decoded text, behind a cache.
@@ -414,7 +422,7 @@ class StatedRows:
         self._by_ids = dict[torch.device, StatedIds]()
         self._known = dict[bytes, bool]()
 
-    @torch.compiler.disable(reason="the tokenizer is not known: pass tokenizer= to debias()")
+    @outside_compiled_code("the tokenizer is not known: pass tokenizer= to debias()")
     @torch.inference_mode(False)  # kept for later calls, which may need gradients
     def prepare(self, device: torch.device) -> None:
         """Read the tokenizer, and hold the numbers of the words on a device."""
@@ -451,7 +459,7 @@ class StatedRows:
             stated[unsure] = self._read(rows[unsure])
         return stated
 
-    @torch.compiler.disable(reason="token ids of this tokenizer have to be decoded on the CPU")
+    @outside_compiled_code("token ids of this tokenizer have to be decoded on the CPU")
     def _read(self, rows: Tensor) -> Tensor:
         """Decode rows that were not seen before; return (b,)."""
         plain = rows.detach().to("cpu", torch.int64)

@@ -1,0 +1,99 @@
+"""Processor seconds until the command line answers: help, lists and slips in its arguments.
+
+python -m eval.benchmarks.usage                          # print the table
+python -m eval.benchmarks.usage --json FILE              # and write it
+python -m eval.benchmarks.usage --before FOLDER          # beside another checkout, in turn
+
+Each command is a new process. The least of a few runs is shown: what else the machine does only
+adds. `python -c "import typer, pydantic"` is what any command of this kind costs at the least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from eval.tables import write_records
+
+ROOT = Path(__file__).parents[2]
+FLOOR = ("-c", "import typer, pydantic; pydantic.TypeAdapter(int)")
+COMMANDS = {
+    "help": "--help",
+    "prompt sets": "prompts list",
+    "unknown option": "debias gender --moddel x",
+    "wrong prompt set": "debias gendre --model ViT-B-32 --pretrained openai",
+    "wrong method": "debias gender --model ViT-B-32 --pretrained openai --method calli",
+    "wrong architecture": "debias gender --model ViT-B-23 --pretrained openai",
+    "missing file": "debias gender --model ViT-B-32 --pretrained openai --reference nosuch.npz",
+    "wrong suite": "eval waterbird --model ViT-B-32 --pretrained openai",
+    "wrong setting": "train --data birds --set foo=1",
+}
+
+
+def processor_seconds(arguments: Sequence[str], checkout: Path) -> float:
+    """Return user and system seconds of one run of Python with the package of a checkout."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
+    subprocess.run(
+        [sys.executable, *arguments],
+        cwd=checkout,  # which comes first where modules are looked for
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure(checkouts: dict[str, Path], runs: int) -> list[dict[str, Any]]:
+    """Return the least seconds of each command with each checkout; they take turns."""
+    calls = {"the libraries alone": FLOOR}
+    calls |= {what: ("-m", "vldebias", *text.split()) for what, text in COMMANDS.items()}
+    rows = []
+    for what, arguments in calls.items():
+        times: dict[str, list[float]] = {name: [] for name in checkouts}
+        for _ in range(runs):
+            for name, folder in checkouts.items():
+                times[name].append(processor_seconds(arguments, folder))
+        rows += [
+            {"what": what, "state": name, "seconds": min(seconds)}
+            for name, seconds in times.items()
+        ]
+        print(what, {name: round(min(seconds), 2) for name, seconds in times.items()}, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="also write the rows here")
+    parser.add_argument("--before", type=Path, help="another checkout to compare with")
+    parser.add_argument("--runs", type=int, default=3, help="of each (default: %(default)s)")
+    options = parser.parse_args()
+    checkouts = {"now": ROOT}
+    if options.before is not None:
+        checkouts = {"before": options.before.resolve(), **checkouts}
+    rows = measure(checkouts, options.runs)
+    table = Table("what", *checkouts)
+    for what in dict.fromkeys(row["what"] for row in rows):
+        cells = [f"{row['seconds']:.2f}" for row in rows if row["what"] == what]
+        table.add_row(what, *cells)
+    Console(width=100).print(table)
+    if options.json:
+        title = "Least processor seconds until the command line answers"
+        write_records(options.json, title, rows, "what", ("state",), runs=options.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -74,8 +74,7 @@ COMMANDS = {
     "eval": Entry(
         "evaluate",
         "app",
-        "Measure bias and utility before and after, with error bars: [bold]vldebias eval"
-        " SUITE[/bold].",
+        "Measure bias and utility before and after, with error bars: vldebias eval SUITE.",
     ),
     "prompts": Entry(
         "prompts",
@@ -96,6 +95,7 @@ app = App(
     "Mitigate and measure bias in vision-language models, in closed form, without training or"
     " labels.",
     cls=Commands,
+    rich_markup_mode=None,  # what draws boxes takes as long to import as all else together
 )
 
 

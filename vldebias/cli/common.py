@@ -33,9 +33,8 @@ class App(typer.Typer):
         super().__init__(
             help=_unfolded(text),
             no_args_is_help=True,
-            rich_markup_mode="rich",
             pretty_exceptions_enable=False,
-            **how,
+            **{"rich_markup_mode": "rich", **how},
         )
 
     def command(self, name: str | None = None, **how: Any) -> Any:

@@ -54,6 +54,11 @@ class LazyGroup(TyperGroup):
         entry = self.entries.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write every command with the whole of its summary, folded."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called, imported."""
         name, _, rest = super().resolve_command(ctx, args)

@@ -64,21 +64,22 @@ def gpu_losses(
         images, texts = made.to(device, torch.bfloat16)
         calls = {name: partial(step, loss, images, texts) for name, loss in ways().items()}
         measured = {name: _measured(call, rounds, device) for name, call in calls.items()}
-        values = {name: row.get("value") for name, row in measured.items()}
-        seconds = {name: row["seconds"] for name, row in measured.items()}
-        yield {
+        seconds = {name: facts["seconds"] for name, facts in measured.items()}
+        row: dict[str, Any] = {
             "what": "info_nce under autocast / open_clip's, on a GPU",
             "size": f"batch {batch}",
             **seconds,
             "ratio": seconds["plain"] / seconds["ours"],
-            "values": values,
-            "peak MB of the GPU": {name: row["peak"] for name, row in measured.items()},
         }
+        for name, facts in measured.items():
+            row[f"value, {name}"] = facts["value"]
+            row[f"peak MB, {name}"] = facts["peak"]
+        yield row
 
 
 def _measured(call: Callable[[], float], rounds: int, device: str) -> Mapping[str, Any]:
     """Return value, shortest time and peak memory of a call; NaN where memory does not suffice."""
-    nothing = {"value": None, "seconds": float("nan"), "peak": float("nan")}
+    nothing = dict.fromkeys(("value", "seconds", "peak"), float("nan"))
     on_gpu = device == "cuda"
     try:
         value = call()

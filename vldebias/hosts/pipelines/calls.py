@@ -54,26 +54,29 @@ def traced(
     Calls that are put into the second dict are returned in their turn in place of running the
     encoder.
     """
-    calls, again = {name: list[Call]() for name in encoders}, dict[str, list[Call]]()
+    calls = {name: list[Call]() for name in encoders}
+    replies = dict[str, list[Call]]()
     thread = threading.get_ident()
 
     def forward(name: str, original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        mine = threading.get_ident() == thread
-        if mine and again.get(name):
-            return again[name].pop(0).output
-        output, ids = original(*args, **kwargs), kwargs.get("input_ids", args[0] if args else None)
-        if mine and not again and isinstance(ids, Tensor) and ids.ndim == 2:
+        if threading.get_ident() != thread:
+            return original(*args, **kwargs)
+        if replies.get(name):
+            return replies[name].pop(0).output
+        output = original(*args, **kwargs)
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if isinstance(ids, Tensor) and ids.ndim == 2 and not replies:
             calls[name].append(Call(ids, kwargs.get("attention_mask"), output))
         return output
 
     with ExitStack() as stack:
         for name, encoder in encoders.items():
-            place, own = (encoder, "forward"), vars(encoder).get("forward")
-            stack.callback(
-                partial(delattr, *place) if own is None else partial(setattr, *place, own)
-            )
+            if "forward" in vars(encoder):  # a hook of another library
+                stack.callback(partial(setattr, encoder, "forward", vars(encoder)["forward"]))
+            else:
+                stack.callback(partial(delattr, encoder, "forward"))
             encoder.forward = partial(forward, name, encoder.forward)
-        yield calls, again
+        yield calls, replies
 
 
 def turned(tokens: int | slice, length: int, value: Any) -> Any:
@@ -93,11 +96,9 @@ def turned(tokens: int | slice, length: int, value: Any) -> Any:
 
 def image_ids(encoder: Any) -> list[int]:
     """Return the ids of tokens that stand for an image, for an encoder that gets some."""
-    ids = (
-        getattr(getattr(encoder, "config", None), one, None)
-        for one in ("image_token_id", "vision_end_token_id")
-    )
-    return [one for one in ids if isinstance(one, int)]
+    config = getattr(encoder, "config", None)
+    ids = [getattr(config, name, None) for name in ("image_token_id", "vision_end_token_id")]
+    return [token_id for token_id in ids if isinstance(token_id, int)]
 
 
 def up_to_last(mask: Tensor) -> Tensor:
@@ -110,16 +111,19 @@ def image_tokens(
 ) -> Tensor | None:
     """Return (b, length) for states of encoders, true up to the last token of an image before the
     prompt; or None."""
-    for name, call in ((name, made[-1]) for name, made in calls.items() if made):
-        real = (torch.ones_like(call.ids) if call.mask is None else call.mask) != 0
-        image = real & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
-        if image.any():
-            counts = real.sum(1)  # rows are padded on the right to the longest
-            starts = counts - counts.max() + length - (real & ~up_to_last(image)).sum(1)
-            return (
-                torch.arange(length, device=starts.device)
-                < torch.where(image.any(1), starts, 0)[:, None]
-            )
+    for name, calls_of_encoder in calls.items():
+        if not calls_of_encoder:
+            continue
+        call = calls_of_encoder[-1]
+        mask = torch.ones_like(call.ids) if call.mask is None else call.mask
+        is_token = mask != 0
+        is_image = is_token & torch.isin(call.ids, call.ids.new_tensor(image_ids(encoders[name])))
+        if is_image.any():
+            counts = is_token.sum(1)  # rows are padded on the right to the longest
+            tokens_after = (is_token & ~up_to_last(is_image)).sum(1)
+            starts = counts - counts.max() + length - tokens_after
+            starts = torch.where(is_image.any(1), starts, 0)
+            return torch.arange(length, device=starts.device) < starts[:, None]
     return None
 
 
@@ -135,26 +139,32 @@ def opened(value: Any) -> Any:
     layers, d), whose layers are read as one vector. Return None for anything else.
     """
     if isinstance(value, Tensor):
-        if value.ndim == 4 and value.is_floating_point():
-            return value.flatten(-2), lambda flat: flat.unflatten(-1, value.shape[-2:])
-        return (
-            (value, lambda same: same)
-            if value.ndim in (2, 3) and value.is_floating_point()
-            else None
-        )
+        return _opened_tensor(value)
     rows, form = tree_flatten(value)
-    plain = all(
-        isinstance(row, Tensor) and row.ndim == 2 and row.is_floating_point() for row in rows
-    )
-    if not rows or not plain or not isinstance(value, list | tuple):
+    if not rows or not isinstance(value, list | tuple):
         return None
+    for row in rows:
+        if not isinstance(row, Tensor) or row.ndim != 2 or not row.is_floating_point():
+            return None
 
     def close(changed: Tensor) -> Any:
-        return tree_unflatten(
-            [one[: len(row)] for one, row in zip(changed, rows, strict=True)], form
-        )
+        rows_without_padding = [
+            changed_row[: len(row)] for changed_row, row in zip(changed, rows, strict=True)
+        ]
+        return tree_unflatten(rows_without_padding, form)
 
     return pad_sequence(rows, batch_first=True), close
+
+
+def _opened_tensor(value: Tensor) -> Any:
+    """Return what `opened` does of a tensor."""
+    if not value.is_floating_point():
+        return None
+    if value.ndim == 4:
+        return value.flatten(-2), lambda flat: flat.unflatten(-1, value.shape[-2:])
+    if value.ndim in (2, 3):
+        return value, lambda tensor: tensor
+    return None
 
 
 class Part(NamedTuple):
@@ -172,14 +182,24 @@ class Part(NamedTuple):
     tokens: slice = slice(None)
 
 
-def same_values(one: Any, other: Any) -> bool:
+def same_values(first: Any, second: Any) -> bool:
     """Tell whether two values are equal: tensors, or nests of them."""
-    (mine, form), (theirs, other_form) = tree_flatten(one), tree_flatten(other)
-    pairs = [(a, b) for a, b in zip(mine, theirs, strict=False) if a is not b]
-    return form == other_form and all(
-        type(a) is type(b) and bool(torch.equal(a, b) if isinstance(a, Tensor) else a == b)
-        for a, b in pairs
-    )
+    first_leaves, first_form = tree_flatten(first)
+    second_leaves, second_form = tree_flatten(second)
+    if first_form != second_form:
+        return False
+    return all(map(_same_leaf, first_leaves, second_leaves))
+
+
+def _same_leaf(first: Any, second: Any) -> bool:
+    """Tell whether two tensors or plain values are equal; a value is equal to itself, also NaN."""
+    if first is second:
+        return True
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, Tensor):
+        return torch.equal(first, second)
+    return bool(first == second)
 
 
 # ---- the arguments of a call
@@ -193,7 +213,10 @@ def listed(prompt: Any) -> list[str]:
 
 def copied(call: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call with lists of their own: some pipelines write into theirs."""
-    return {name: list(one) if isinstance(one, list) else one for name, one in call.items()}
+    arguments = {}
+    for name, value in call.items():
+        arguments[name] = list(value) if isinstance(value, list) else value
+    return arguments
 
 
 def count_of(call: Mapping[str, Any]) -> str | None:
@@ -204,14 +227,17 @@ def count_of(call: Mapping[str, Any]) -> str | None:
 def texts_of(call: Mapping[str, Any], name: str) -> list[str]:
     """Return one text per prompt of a call, those for several encoders joined: any of them may
     state the attribute."""
-    columns = [
-        listed(call[n]) for n in call if re.fullmatch(rf"{name}(_\d)?", n) and call[n] is not None
-    ] or [[""]]
-    columns = [column or [""] for column in columns]
-    return [
-        " | ".join(column[row % len(column)] for column in columns)
-        for row in range(max(map(len, columns)))
-    ]
+    columns = []
+    for argument, value in call.items():
+        if re.fullmatch(rf"{name}(_\d)?", argument) and value is not None:
+            columns.append(listed(value) or [""])
+    if not columns:
+        return [""]
+    rows = max(len(column) for column in columns)
+    texts = []
+    for row in range(rows):
+        texts.append(" | ".join(column[row % len(column)] for column in columns))
+    return texts
 
 
 def characters_read(tokenizer: Any, length: int | None, text: str) -> int:
@@ -221,14 +247,13 @@ def characters_read(tokenizer: Any, length: int | None, text: str) -> int:
         tokenizer: of transformers; of one that does not say where its tokens stand, all is read.
         length: the most tokens that the call allows, beside the tokenizer's own; or None.
     """
-    most = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
+    limit = min(getattr(tokenizer, "model_max_length", None) or 0, length or math.inf)
+    has_limit = 0 < limit <= _NO_LIMIT and getattr(tokenizer, "is_fast", False)
     # A token holds a byte at least, so a short text is read whole.
-    if not most or len(text.encode()) < most - 2 or not getattr(tokenizer, "is_fast", False):
-        return len(text)
-    if most > _NO_LIMIT:
+    if not has_limit or len(text.encode()) < limit - 2:
         return len(text)
     tokens = tokenizer(
-        text, truncation=True, max_length=int(most), return_offsets_mapping=True, verbose=False
+        text, truncation=True, max_length=int(limit), return_offsets_mapping=True, verbose=False
     )
     end = max(stop for _, stop in tokens["offset_mapping"])
     if not text[end:].strip():
@@ -283,7 +308,10 @@ def _per_image(texts: list[str], prompts: int, count: int) -> list[str]:
     """Return one text per image from one for all prompts, or one for each."""
     if len(texts) == 1:
         texts = texts * prompts
-    return [text for text in texts for _ in range(count)]
+    texts_of_images = []
+    for text in texts:
+        texts_of_images += [text] * count
+    return texts_of_images
 
 
 def _repeat_negative_embeddings(call: dict[str, Any], prompts: int, count: int) -> None:

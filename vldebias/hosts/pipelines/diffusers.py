@@ -21,7 +21,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
-from itertools import takewhile
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -36,6 +35,7 @@ from vldebias.hosts.host import TOKENIZING, Host, during, hook_methods, reading
 from vldebias.hosts.pipelines.calls import (
     BESIDE,
     EMBEDDING,
+    Call,
     Part,
     characters_read,
     copied,
@@ -63,11 +63,8 @@ _CALL_DEFAULTS = (
     "prompt_template",
     "text_encoder_out_layers",
 )
-_LAYERS = (
-    "clip_skip",
-    "text_encoder_out_layers",
-    "return_index",
-)  # arguments that ask for another space
+# Arguments that ask for another space.
+_LAYERS = ("clip_skip", "text_encoder_out_layers", "return_index")
 
 _ASKED: ContextVar[tuple[object, list[str], bool] | None] = ContextVar(
     "vldebias_asked", default=None
@@ -108,34 +105,33 @@ class DiffusersHost(Host):
     def __init__(
         self, pipe: Any, tokenizer: Any = None, negative: bool = False, source: Source | None = None
     ) -> None:
-        self.name, self._pipe, self.negative = type(pipe).__name__, pipe, negative
+        self.name = type(pipe).__name__
+        self._pipe = pipe
+        self.negative = negative
         origin = getattr(pipe, "name_or_path", None) or getattr(
             pipe, "_pretrained_model_name_or_path", None
         )
         self.model_id = str(origin or "") or None
         self.source = source or source_of(cast("Any", type(pipe)))
         if source is None:
-            takes = parameters_of_call(type(pipe))
+            parameters = parameters_of_call(type(pipe))
         else:
-            takes = dict(inspect.signature(type(pipe).__call__).parameters)
-        self.defaults = {
-            name: parameter.default
-            for name, parameter in takes.items()
-            if parameter.default is not parameter.empty
-        }
-        # A picture or video to be changed; a ControlNet or adapter is only guided by one.
-        guides = any(getattr(pipe, name, None) is not None for name in ("controlnet", "adapter"))
-        whole = {"mask_image", "control_image", "strength", "video"} & takes.keys()
-        self.edits_images = bool(whole) or ("image" in takes and not guides)
-        parts = pipe.components.items()
-        self.encoders = {
-            name: one
-            for name, one in parts
-            if "text_encoder" in name and isinstance(one, nn.Module)
-        }
+            parameters = dict(inspect.signature(type(pipe).__call__).parameters)
+        self.defaults = {}
+        for name, parameter in parameters.items():
+            if parameter.default is not parameter.empty:
+                self.defaults[name] = parameter.default
+        self.edits_images = _edits_images(pipe, parameters)
+        self.encoders = {}
+        for name, component in pipe.components.items():
+            if "text_encoder" in name and isinstance(component, nn.Module):
+                self.encoders[name] = component
         # torch.compile wraps what it compiles
-        self.text_modules = tuple(getattr(one, "_orig_mod", one) for one in self.encoders.values())
-        self.exclusive_modules, self.shared_modules = (pipe,), self.text_modules
+        self.text_modules = tuple(
+            getattr(encoder, "_orig_mod", encoder) for encoder in self.encoders.values()
+        )
+        self.exclusive_modules = (pipe,)
+        self.shared_modules = self.text_modules
         self._tails: dict[str, int] = {}  # by encoder: tokens after the last one of a prompt
 
     # ---- roles
@@ -158,43 +154,50 @@ class DiffusersHost(Host):
             raise self.refusal(
                 "it calls encode_prompt several times for one prompt, with results that share names"
             )
-        probes, names = [self.encode(probe, ()) for probe in PROBES], self.source.returns
+        probes = [self.encode(probe, ()) for probe in PROBES]
         for name in probes[0].ids:
-            ends = zip(*(probe.ids[name][::-1] for probe in probes), strict=False)
-            self._tails[name] = max(
-                len(list(takewhile(lambda ids: len(set(ids)) == 1, ends))) - 1, 0
-            )
+            rows = [probe.ids[name] for probe in probes]
+            # A tail may be of the prompts too; the token that ends them is not of it.
+            self._tails[name] = max(_common_tail(rows) - 1, 0)
+
         # Change the state of the token that ends the prompt, then those of all tokens of one
         # encoder after the other.
-        short, long = (
-            probes[0],
-            self.encode(LONG, [{}, *({name: slice(None)} for name in self.encoders)]),
-        )
+        changes: list[dict[str, int | slice]] = [{}]
+        changes += [{name: slice(None)} for name in self.encoders]
+        short = probes[0]
+        long = self.encode(LONG, changes)
+        names = self.source.returns
         if len(names) != len(short.result):
             raise self.refusal(
                 f"encode_prompt returned {len(short.result)} values, its source names {len(names)}"
             )
         parts: list[Part] = []
         for index, name in enumerate(names):
-            if not same_values(short.result[index], long.result[index]) and not BESIDE.search(name):
+            is_constant = same_values(short.result[index], long.result[index])
+            if not is_constant and not BESIDE.search(name):
                 parts += self._read_parts(index, name, short, long, parts)
         if not parts:
             raise self.refusal("nothing that encode_prompt returns depends on the prompt")
-        takes = inspect.signature(getattr(self._pipe, "encode_prompt", lambda: None)).parameters
-        if {"negative_prompt", "do_classifier_free_guidance"} <= takes.keys():
-            guided = {"do_classifier_free_guidance": True}
-            one, two = (
-                self.encode(LONG, (), **guided, negative_prompt=[text]).result
-                for text in PROBES[:2]
-            )
-            for part in parts:
-                if len(opened(one[part.place])[0]) != 1 or not same_values(
-                    one[part.place], two[part.place]
-                ):
-                    raise self.refusal(
-                        f"under guidance {part.name} holds the negative prompt as well"
-                    )
+        self._refuse_joined_branches(parts)
         return tuple(parts)
+
+    def _refuse_joined_branches(self, parts: Sequence[Part]) -> None:
+        """Refuse a pipeline that returns the prompt and the negative prompt in one tensor."""
+        encode = getattr(self._pipe, "encode_prompt", lambda: None)
+        parameters = inspect.signature(encode).parameters
+        if not {"negative_prompt", "do_classifier_free_guidance"} <= parameters.keys():
+            return
+        results = []
+        for negative in PROBES[:2]:
+            encoded = self.encode(
+                LONG, (), do_classifier_free_guidance=True, negative_prompt=[negative]
+            )
+            results.append(encoded.result)
+        for part in parts:
+            first = results[0][part.place]
+            second = results[1][part.place]
+            if len(opened(first)[0]) != 1 or not same_values(first, second):
+                raise self.refusal(f"under guidance {part.name} holds the negative prompt as well")
 
     def refusal(self, why: str) -> UnsupportedHostError:
         """Return the error for a pipeline that cannot be read."""
@@ -205,6 +208,17 @@ class DiffusersHost(Host):
     def _read_parts(
         self, index: int, name: str, short: Encoded, long: Encoded, known: Sequence[Part]
     ) -> list[Part]:
+        """Return the parts of one value that `encode_prompt` returns: itself, or a segment for each
+        encoder whose tokens it holds.
+
+        Args:
+            index, name: place and name of the value.
+            short, long: two encoded prompts; the long one again with changed states.
+            known: the parts before it.
+
+        Raises:
+            UnsupportedHostError: the value is no embedding with a row for each token.
+        """
         value = opened(long.result[index])
         if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
             raise self.refusal(
@@ -213,54 +227,51 @@ class DiffusersHost(Host):
                 " (1, d)"
             )
         tensor = value[0]
-        end, *changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
-        row = end[int(end.sum(-1).argmax())] if tensor.ndim == 3 else end
-        share = float(
-            row.float().mean()
-        )  # where widths are the last axis, one token turned changes whole rows
-        if share < 0.2 and (tensor.ndim == 3 or share > 0):
+        changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
+        self._check_last_token(name, changes[0])
+        kind = "sequence" if tensor.ndim == 3 else "pooled"
+        role = kind
+        if any(part.role.partition(".")[0] == kind for part in known):
+            ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
+            role = f"{kind}{ending.replace('_', '.')}"
+        twin = None
+        for place, returned_name in enumerate(self.source.returns):
+            if returned_name in (f"negative_{name}", f"uncond_{name}"):
+                twin = place
+                break
+        undivided = [Part(role, name, index, twin)]
+        if kind == "pooled":
+            return undivided
+        segments = _segments(dict(zip(self.encoders, changes[1:], strict=True)))
+        if not segments:
+            raise self.refusal(
+                f"{name} is not made of the states that its text encoders give for token ids"
+            )
+        is_padded = long.lengths == short.lengths and tensor.shape[1] > max(long.lengths.values())
+        if len(segments) == 1 and not is_padded:
+            return undivided
+        parts = []
+        for encoder, tokens in segments.items():
+            config = getattr(self.encoders[encoder], "config", None)
+            model = str(getattr(config, "model_type", encoder)).partition("_")[0]
+            parts.append(Part(f"{role}.{model}", name, index, twin, tokens))
+        return parts
+
+    def _check_last_token(self, name: str, change: Tensor) -> None:
+        """Refuse an embedding in which the state of the last token is not a row.
+
+        change: (tokens, d) or (d,), true where the changed state changed the embedding. Where
+        widths are the last axis, one changed token changes a whole row.
+        """
+        is_sequence = change.ndim == 2
+        row = change[int(change.sum(-1).argmax())] if is_sequence else change
+        share = float(row.float().mean())
+        # A pooled vector may depend on other tokens alone.
+        if share < 0.2 and (is_sequence or share > 0):
             raise self.refusal(
                 f"changing the state of the last token changes {share:.0%} of a row of {name};"
                 " expected (b, tokens, d) with one row for each token, or (b, d)"
             )
-        kind = "sequence" if tensor.ndim == 3 else "pooled"
-        tail = name.removeprefix("pooled_").removeprefix("prompt_embeds").replace("_", ".")
-        role = (
-            kind if all(part.role.partition(".")[0] != kind for part in known) else f"{kind}{tail}"
-        )
-        twins = [f"negative_{name}", f"uncond_{name}"]
-        twin = next((i for i, one in enumerate(self.source.returns) if one in twins), None)
-        whole = [Part(role, name, index, twin)]
-        if kind == "pooled":
-            return whole
-        groups: list[
-            tuple[str, set[int]]
-        ] = []  # the first of the encoders whose tokens stand at the same places
-        for encoder, change in zip(self.encoders, changes, strict=True):
-            own = set(change.any(-1).nonzero().flatten().tolist())
-            same = next((places for _, places in groups if places & own), None)
-            if same is not None:
-                same.update(own)
-            elif own:
-                groups.append((encoder, own))
-        if not groups:
-            raise self.refusal(
-                f"{name} is not made of the states that its text encoders give for token ids"
-            )
-        padded = long.lengths == short.lengths and tensor.shape[1] > max(long.lengths.values())
-        if len(groups) == 1 and not padded:
-            return whole
-        groups.sort(key=lambda group: min(group[1]))
-        starts = [0, *(min(places) for _, places in groups[1:])]
-        stops = [*starts[1:], None if len(groups) > 1 else max(groups[0][1]) + 1]
-        models = [
-            getattr(getattr(self.encoders[one], "config", None), "model_type", one)
-            for one, _ in groups
-        ]
-        return [
-            Part(f"{role}.{str(model).partition('_')[0]}", name, index, twin, slice(start, stop))
-            for model, start, stop in zip(models, starts, stops, strict=True)
-        ]
 
     # ---- reading
     # ---------------------------------------------------------------------------------------------
@@ -269,8 +280,12 @@ class DiffusersHost(Host):
         self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **more: Any
     ) -> Encoded:
         """Encode one prompt without guidance; again with tokens of encoders changed, for {} the
-        last of the prompt."""
-        again, ids, ends = list[tuple[Any, ...]](), dict[str, list[int]](), dict[str, int | slice]()
+        last of the prompt.
+
+        Raises:
+            UnsupportedHostError: the pipeline fails on a prompt alone, or returns no tuple.
+        """
+        changed_results = list[tuple[Any, ...]]()
         try:
             with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
                 result = self.call(prompt, **more)
@@ -278,39 +293,11 @@ class DiffusersHost(Host):
                     raise self.refusal(
                         f"encode_prompt returned a {type(result).__name__}, not a tuple"
                     )
-                read = {name: made[0] for name, made in calls.items() if made}
-                for name, call in read.items():
-                    row, tokenizer = (
-                        call.ids[0].tolist(),
-                        getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None),
-                    )
-                    real = (
-                        range(len(row))
-                        if call.mask is None
-                        else call.mask[0].nonzero().flatten().tolist()
-                    )
-                    if call.mask is None:
-                        inner = getattr(tokenizer, "tokenizer", tokenizer)
-                        pad, end = (
-                            getattr(inner, f"{kind}_token_id", None) for kind in ("pad", "eos")
-                        )
-                        last = (
-                            row.index(end) if end in row else len(row)
-                        )  # the first: some tokenizers pad with it
-                        real = [i for i in real if i <= last or (pad != end and row[i] != pad)]
-                    ids[name], ends[name] = (
-                        [row[i] for i in real],
-                        real[-1 - self._tails.get(name, 0)],
-                    )
+                first_calls = {name: made[0] for name, made in calls.items() if made}
+                ids, ends = self._ids_and_ends(first_calls)
                 for turn in turns:
-                    replies.update({name: list(made) for name, made in calls.items()})
-                    for name, tokens in (turn or ends).items():
-                        if name in read:
-                            change = partial(turned, tokens, read[name].ids.shape[1])
-                            replies[name][0] = read[name]._replace(
-                                output=tree_map(change, read[name].output)
-                            )
-                    again.append(tuple(self.call(prompt, **more)))
+                    _prepare_replies(replies, calls, turn or ends)
+                    changed_results.append(tuple(self.call(prompt, **more)))
         except VldebiasError:
             raise
         except Exception as error:  # a pipeline may raise what it likes
@@ -318,36 +305,65 @@ class DiffusersHost(Host):
                 f"encode_prompt fails on a prompt alone ({type(error).__name__}:"
                 f" {str(error)[:150]}); are its text encoders loaded?"
             ) from error
-        return Encoded(
-            tuple(result), again, ids, {name: call.ids.shape[1] for name, call in read.items()}
-        )
+        lengths = {name: call.ids.shape[1] for name, call in first_calls.items()}
+        return Encoded(tuple(result), changed_results, ids, lengths)
+
+    def _ids_and_ends(
+        self, calls: Mapping[str, Call]
+    ) -> tuple[dict[str, list[int]], dict[str, int | slice]]:
+        """Return by encoder the ids of a prompt's tokens, and the place of the last one of the
+        prompt itself."""
+        ids = dict[str, list[int]]()
+        ends = dict[str, int | slice]()
+        for name, call in calls.items():
+            row = call.ids[0].tolist()
+            places = self._places_of_tokens(name, call, row)
+            ids[name] = [row[place] for place in places]
+            ends[name] = places[-1 - self._tails.get(name, 0)]
+        return ids, ends
+
+    def _places_of_tokens(self, name: str, call: Call, row: list[int]) -> list[int]:
+        """Return the places of a row of ids that hold tokens and no padding: by the mask, else by
+        the tokenizer's ids."""
+        if call.mask is not None:
+            places: list[int] = call.mask[0].nonzero().flatten().tolist()
+            return places
+        tokenizer = getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None)
+        inner = getattr(tokenizer, "tokenizer", tokenizer)
+        pad = getattr(inner, "pad_token_id", None)
+        end = getattr(inner, "eos_token_id", None)
+        # The first end: some tokenizers pad with it.
+        last = row.index(end) if end in row else len(row)
+        return [
+            place
+            for place, token_id in enumerate(row)
+            if place <= last or (pad != end and token_id != pad)
+        ]
 
     def call(self, prompt: str, **more: Any) -> Any:
         """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
-        takes = inspect.signature(self._pipe.encode_prompt).parameters
-        required = [
-            n
-            for n, p in takes.items()
-            if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-        ]
-        given = dict.fromkeys(required) | {
-            n: self.defaults[n] for n in _CALL_DEFAULTS if n in self.defaults
-        }
-        given |= {
+        parameters = inspect.signature(self._pipe.encode_prompt).parameters
+        arguments: dict[str, Any] = {}
+        for name, parameter in parameters.items():
+            is_required = parameter.default is parameter.empty
+            if is_required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                arguments[name] = None
+        for name in _CALL_DEFAULTS:
+            if name in self.defaults:
+                arguments[name] = self.defaults[name]
+        arguments |= {
             "prompt": [prompt],
             "do_classifier_free_guidance": False,
             "guidance_scale": 1.0,
             "batch_size": 1,
+            "num_images_per_prompt": 1,
+            "num_videos_per_prompt": 1,
         }
-        given |= {"num_images_per_prompt": 1, "num_videos_per_prompt": 1}
-        given |= {
-            name: list(one) if isinstance(one, list) else one for name, one in more.items()
-        }  # some write into it
+        arguments |= copied(more)
         if "device" not in more:
-            given["device"] = self._pipe._execution_device
-        return self._pipe.encode_prompt(
-            **{name: one for name, one in given.items() if name in takes}
-        )
+            arguments["device"] = self._pipe._execution_device
+        accepted = {name: value for name, value in arguments.items() if name in parameters}
+        return self._pipe.encode_prompt(**accepted)
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
         """Return the state of the token that ends each prompt, or the pooled vector; one pass gives
@@ -361,15 +377,15 @@ class DiffusersHost(Host):
         for prompt in prompts:
             encoded = self.encode(prompt, device=device)
             for part in self.parts:
-                both = (encoded.result[part.place], encoded.turned[0][part.place])
-                states, changed = (opened(value)[0][0, part.tokens] for value in both)
+                states = opened(encoded.result[part.place])[0][0, part.tokens]
+                changed = opened(encoded.turned[0][part.place])[0][0, part.tokens]
                 if states.ndim == 2:
-                    moved = (states.double() - changed.double()).norm(dim=-1)
-                    if not moved.any():
+                    distances = (states.double() - changed.double()).norm(dim=-1)
+                    if not distances.any():
                         raise self.refusal(
                             f"the end of a prompt is not among the tokens of {part.name}"
                         )
-                    states = states[int(moved.argmax())]
+                    states = states[int(distances.argmax())]
                 rows[part.role, prompt] = normalize(states.to("cpu", torch.float64), dim=-1)
         return rows
 
@@ -383,31 +399,23 @@ class DiffusersHost(Host):
         before it is encoded, and `prepare_latents` after it tell which call that is.
         """
 
-        def note(begins: bool, original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set(
-                (self._pipe, listed(call.arguments.get("prompt")), False) if begins else None
-            )
+        def begin(original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False))
             return original(*call.args, **call.kwargs)
 
-        around: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
+        def end(original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set(None)
+            return original(*call.args, **call.kwargs)
+
+        hook_of_method: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
         if self.source.framed and self.source.calls > 1:
-            around |= {"check_inputs": partial(note, True), "prepare_latents": partial(note, False)}
-        return hook_methods(attachment, self._pipe, around)
+            hook_of_method |= {"check_inputs": begin, "prepare_latents": end}
+        return hook_methods(attachment, self._pipe, hook_of_method)
 
     def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
         """Call `encode_prompt` with rewritten prompts, or edit what it returns."""
-        call, asked, turn = bound.arguments, _ASKED.get(), "prompt"
-        texts = listed(call.get("prompt"))
-        if asked is not None and asked[0] is self._pipe:
-            # Of the encodings in one call the first of the prompt is the prompt's. Texts alone
-            # cannot tell, since both prompts may be equal; nor can the number of calls, after an
-            # error.
-            if texts == asked[1] and not asked[2]:
-                _ASKED.set((*asked[:2], True))
-            elif self.source.negatives:
-                turn = "negative"
-            elif texts == asked[1]:
-                turn = "again"
+        call = bound.arguments
+        turn = self._turn_of(call)
         kept = copied(call)
 
         def encode(prompts: list[str]) -> Any:
@@ -417,28 +425,56 @@ class DiffusersHost(Host):
 
         with TOKENIZING, during(INSIDE):
             if call.get("prompt") is None and turn != "negative":
-                if any(isinstance(one, Tensor | list) for one in call.values()):
+                if any(isinstance(value, Tensor | list) for value in call.values()):
                     self._warn_of_embeddings(attachment)
                 return original(*bound.args, **bound.kwargs)
             if attachment.balancer is not None:
-                count = count_of(self.defaults)
-                takes = inspect.signature(type(self._pipe).encode_prompt).parameters
-                if count and attachment.acts and not count_of(takes):
-                    attachment.warn_once(SHARED.format(count=count))
-                if turn != "negative":
-                    rewrite = partial(
-                        attachment.rewrite_texts, again=turn == "again", read=self._read(call)
-                    )
-                    rewrite_call(call, rewrite)
+                self._balance(attachment, call, turn)
                 return original(*bound.args, **bound.kwargs)
             seeing = {
                 name: encoder for name, encoder in self.encoders.items() if image_ids(encoder)
             }
             with traced(seeing) as (calls, _), during(_ENCODE, encode):
                 result = original(*bound.args, **bound.kwargs)
-                inside = opened(result[self.parts[0].place])
-                shown = None if inside is None else image_tokens(calls, seeing, inside[0].shape[1])
+                first = opened(result[self.parts[0].place])
+                shown = None
+                if first is not None:
+                    shown = image_tokens(calls, seeing, first[0].shape[1])
                 return self.project(attachment, result, kept, turn == "negative", shown)
+
+    def _turn_of(self, call: Mapping[str, Any]) -> str:
+        """Return whether a call of `encode_prompt` is for the "prompt", for the prompt "again", or
+        for the "negative" one.
+
+        Of the encodings in one call of the pipeline the first of the prompt is the prompt's. Texts
+        alone cannot tell, since both prompts may be equal; nor can the number of calls, after an
+        error.
+        """
+        asked = _ASKED.get()
+        if asked is None or asked[0] is not self._pipe:
+            return "prompt"
+        pipe, prompts, is_encoded = asked
+        texts = listed(call.get("prompt"))
+        if texts == prompts and not is_encoded:
+            _ASKED.set((pipe, prompts, True))
+            return "prompt"
+        if self.source.negatives:
+            return "negative"
+        if texts == prompts:
+            return "again"
+        return "prompt"
+
+    def _balance(self, attachment: Attachment, call: dict[str, Any], turn: str) -> None:
+        """Write values into the prompts of a call of `encode_prompt`."""
+        count = count_of(self.defaults)
+        parameters = inspect.signature(type(self._pipe).encode_prompt).parameters
+        if count and attachment.acts and not count_of(parameters):
+            attachment.warn_once(SHARED.format(count=count))
+        if turn != "negative":
+            rewrite = partial(
+                attachment.rewrite_texts, again=turn == "again", read=self._read(call)
+            )
+            rewrite_call(call, rewrite)
 
     def _warn_of_embeddings(self, attachment: Attachment) -> None:
         """Say once what to do where a call passes embeddings in the place of a prompt."""
@@ -462,12 +498,16 @@ class DiffusersHost(Host):
         for name, tokenizer in self._pipe.components.items():
             if not re.fullmatch(r"tokenizer(_\d)?", name) or tokenizer is None:
                 continue
-            own = name.replace("tokenizer", "prompt")
-            given = own if call.get(own) is not None else "prompt"
+            argument = name.replace("tokenizer", "prompt")
+            if call.get(argument) is None:
+                argument = "prompt"
             length = call.get("max_sequence_length") or self.defaults.get("max_sequence_length")
             reader = partial(characters_read, getattr(tokenizer, "tokenizer", tokenizer), length)
-            readers.setdefault(given, []).append(reader)
-        return {name: partial(most_characters_read, each) for name, each in readers.items()}
+            readers.setdefault(argument, []).append(reader)
+        return {
+            argument: partial(most_characters_read, functions)
+            for argument, functions in readers.items()
+        }
 
     def project(
         self,
@@ -483,36 +523,37 @@ class DiffusersHost(Host):
         negative: the call is for the negative prompt alone. shown: (b, tokens), true for those that
         show an image.
         """
-        out = list(result)
+        values = list(result)
+        edits_prompt = self.negative or not negative
         for part in self.parts:
-            if (self.negative or not negative) and call.get(part.name) is None:
-                out[part.place] = _edited(
-                    attachment, part, out[part.place], texts_of(call, "prompt"), shown
-                )
-            if (
-                self.negative
-                and part.twin is not None
-                and call.get(f"negative_{part.name}") is None
-            ):
-                out[part.twin] = _edited(
-                    attachment, part, out[part.twin], texts_of(call, "negative_prompt"), None
-                )
-        if all(a is b for a, b in zip(out, result, strict=True)):
+            # Embeddings that the caller passes in stay.
+            if edits_prompt and call.get(part.name) is None:
+                texts = texts_of(call, "prompt")
+                values[part.place] = _edited(attachment, part, values[part.place], texts, shown)
+            if not self.negative or part.twin is None:
+                continue
+            if call.get(f"negative_{part.name}") is None:
+                texts = texts_of(call, "negative_prompt")
+                values[part.twin] = _edited(attachment, part, values[part.twin], texts, None)
+        if all(value is before for value, before in zip(values, result, strict=True)):
             return result
-        for name in (
-            _LAYERS
-        ):  # states of other layers than were fitted are another space, often of the same width
-            asked, fitted = call.get(name), self.defaults.get(name)
-            both = [list(one) if isinstance(one, list | tuple) else one for one in (asked, fitted)]
-            if (
-                asked is not None and both[0] != both[1] and not (fitted is None and asked == 0)
-            ):  # 0: as without it
-                raise InvalidInputError(
-                    f"{self.name}: the edit was fitted with {name}={fitted}, the call got"
-                    f" {name}={asked}, which is another space; leave it out, or encode inside"
-                    " attachment.disabled()"
-                )
-        return type(result)(out)
+        self._refuse_other_layers(call)
+        return type(result)(values)
+
+    def _refuse_other_layers(self, call: Mapping[str, Any]) -> None:
+        """Refuse a call that asks for states of other layers than were fitted: another space, often
+        of the same width."""
+        for name in _LAYERS:
+            requested = _plain_list(call.get(name))
+            fitted = _plain_list(self.defaults.get(name))
+            is_default = requested is None or requested == fitted
+            if is_default or (fitted is None and requested == 0):  # 0 is as without it
+                continue
+            raise InvalidInputError(
+                f"{self.name}: the edit was fitted with {name}={self.defaults.get(name)}, the call"
+                f" got {name}={call[name]}, which is another space; leave it out, or encode inside"
+                " attachment.disabled()"
+            )
 
     def edited(
         self, edit: Any, role: str, z: Tensor, prompts: Sequence[str], strength: float
@@ -522,28 +563,28 @@ class DiffusersHost(Host):
         encode = _ENCODE.get()
         if not hasattr(edit, "wordings") or encode is None:
             return super().edited(edit, role, z, prompts, strength)
-        part, each = self.parts[self.roles.index(role)], []
+        part = self.parts[self.roles.index(role)]
+        rows_of_wording = []
         for wording in zip(*(edit.wordings(prompt) for prompt in prompts), strict=True):
-            inside = opened(encode(list(wording))[part.place])
-            rows = z if inside is None else inside[0][:, part.tokens]
+            embedding = opened(encode(list(wording))[part.place])
+            rows = z if embedding is None else embedding[0][:, part.tokens]
             if rows.shape != z.shape:
                 raise InvalidInputError(
                     f"{self.name}: method {edit.method!r}: the other wordings have states"
                     f" {tuple(rows.shape)}, the prompts {tuple(z.shape)}; write the words into the"
                     " prompts instead"
                 )
-            each.append(rows)
-        return cast("Tensor", edit.combined(z, torch.stack(each, dim=1), strength))
+            rows_of_wording.append(rows)
+        wordings = torch.stack(rows_of_wording, dim=1)
+        return cast("Tensor", edit.combined(z, wordings, strength))
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
         """Fold the edits into the layers that read the embeddings; warn where the negative prompt
         was not edited."""
         changed = fold_into_readers(self._pipe, edits, strength)
-        if (
-            strength
-            and not self.negative
-            and (self.source.negatives or any(p.twin is not None for p in self.parts))
-        ):
+        has_twin = any(part.twin is not None for part in self.parts)
+        has_negative = self.source.negatives or has_twin
+        if strength and not self.negative and has_negative:
             warn(
                 f"{self.name}: weights cannot tell the two branches of guidance apart, so merge()"
                 " changed the negative prompt too, the empty one included. With guidance it"
@@ -553,13 +594,90 @@ class DiffusersHost(Host):
         return changed
 
 
+def _edits_images(pipe: Any, parameters: Mapping[str, Any]) -> bool:
+    """Return whether a pipeline changes a given picture or video; with a ControlNet or an adapter
+    it is only guided by one."""
+    if {"mask_image", "control_image", "strength", "video"} & parameters.keys():
+        return True
+    is_guided = False
+    for name in ("controlnet", "adapter"):
+        is_guided = is_guided or getattr(pipe, name, None) is not None
+    return "image" in parameters and not is_guided
+
+
+def _common_tail(rows: Sequence[Sequence[int]]) -> int:
+    """Return how many ids all rows have in common at their end."""
+    length = 0
+    for ids in zip(*(row[::-1] for row in rows), strict=False):
+        if len(set(ids)) > 1:
+            break
+        length += 1
+    return length
+
+
+def _prepare_replies(
+    replies: dict[str, list[Call]],
+    calls: Mapping[str, list[Call]],
+    tokens_of_encoder: Mapping[str, int | slice],
+) -> None:
+    """Let encoders reply with their recorded outputs, with the states of some tokens of their first
+    calls changed."""
+    for name, calls_of_encoder in calls.items():
+        replies[name] = list(calls_of_encoder)
+    for name, tokens in tokens_of_encoder.items():
+        if replies.get(name):
+            call = replies[name][0]
+            change = partial(turned, tokens, call.ids.shape[1])
+            replies[name][0] = call._replace(output=tree_map(change, call.output))
+
+
+def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:
+    """Return the tokens of an embedding that hold the states of each encoder, in their order.
+
+    change_of_encoder: encoder -> (tokens, d), true where its states are. Encoders whose states
+    stand at the same places (their widths are joined) are one segment, by the first of them. A
+    segment reaches to the next; a single one ends with its tokens.
+    """
+    places_of_encoder: dict[str, set[int]] = {}
+    for encoder, change in change_of_encoder.items():
+        places = set(change.any(-1).nonzero().flatten().tolist())
+        for known_places in places_of_encoder.values():
+            if known_places & places:
+                known_places |= places
+                break
+        else:
+            if places:
+                places_of_encoder[encoder] = places
+    ordered = sorted(places_of_encoder, key=lambda encoder: min(places_of_encoder[encoder]))
+    if len(ordered) == 1:
+        return {ordered[0]: slice(0, max(places_of_encoder[ordered[0]]) + 1)}
+    segments = {}
+    start = 0
+    for number, encoder in enumerate(ordered, start=1):
+        stop = None  # of the last: the end
+        if number < len(ordered):
+            stop = min(places_of_encoder[ordered[number]])
+        segments[encoder] = slice(start, stop)
+        start = stop or 0
+    return segments
+
+
+def _plain_list(value: Any) -> Any:
+    """Return a tuple or list as a list, everything else as it is."""
+    return list(value) if isinstance(value, list | tuple) else value
+
+
 def _edited(
     attachment: Attachment, part: Part, value: Any, texts: list[str], shown: Tensor | None
 ) -> Any:
-    inside = opened(value)
-    if inside is None:  # no guidance, no negative branch
+    """Return an embedding whose tokens of a part are edited; the same object where nothing changed.
+
+    shown: (b, tokens), true for tokens that stand for an image, which stay.
+    """
+    embedding = opened(value)
+    if embedding is None:  # no guidance, no negative branch
         return value
-    tensor, close = inside
+    tensor, close = embedding
     segment = tensor[:, part.tokens]
     changed = attachment.apply(part.role, segment, lambda: texts)
     if changed is segment:
@@ -567,6 +685,6 @@ def _edited(
     if shown is not None and tensor.ndim == 3:
         shown = shown.to(tensor.device).repeat_interleave(len(tensor) // len(shown), 0)
         changed = torch.where(shown[..., None], segment, changed)
-    whole = tensor.clone()
-    whole[:, part.tokens] = changed
-    return close(whole)
+    edited = tensor.clone()
+    edited[:, part.tokens] = changed
+    return close(edited)

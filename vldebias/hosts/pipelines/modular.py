@@ -86,7 +86,8 @@ class ModularHost(DiffusersHost):
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Give the block that encodes text, or a conditional one that holds it, a class of its own,
         until removed."""
-        sequential, block = need("diffusers").SequentialPipelineBlocks, self._pipe._blocks
+        sequential = need("diffusers").SequentialPipelineBlocks
+        block = self._pipe._blocks
         while isinstance(block, sequential):
             block = next(
                 one
@@ -115,7 +116,8 @@ class ModularHost(DiffusersHost):
         return take_off
 
     def _around(self, attachment: Attachment, run: Any, state: Any) -> Any:
-        prompt, call = state.get("prompt"), copied({name: state.get(name) for name in self.inputs})
+        prompt = state.get("prompt")
+        call = copied({name: state.get(name) for name in self.inputs})
         if attachment.balancer is not None and prompt is not None:
             count = next(
                 (n for n in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(n)),

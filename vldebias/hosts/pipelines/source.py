@@ -173,7 +173,8 @@ class _ClassReader:
 
     def _refuse_bypass(self, tree: Any, call: ast.Call) -> None:
         """Refuse calls of a text encoder, and of the encode_prompt of something else."""
-        owner, name = _owner_of_call(call), _name_of_call(call)
+        owner = _owner_of_call(call)
+        name = _name_of_call(call)
         this = _this(tree)
         calls_encoder = owner == this and "text_encoder" in name
         encodes_elsewhere = name == "encode_prompt" and owner not in ("", this)
@@ -188,7 +189,8 @@ class _ClassReader:
 
         That is `self.name(...)`, `name(self, ...)`, `super().name(...)` or `Base.name(self, ...)`.
         """
-        owner, name = _owner_of_call(call), _name_of_call(call)
+        owner = _owner_of_call(call)
+        name = _name_of_call(call)
         this = _this(tree)
         passes_this = bool(call.args) and ast.unparse(call.args[0]) == this
         names = inspect.unwrap(function).__globals__

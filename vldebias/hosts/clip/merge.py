@@ -9,7 +9,7 @@ W - s (W L) R^T.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,16 +29,9 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
     Raises:
         UnsupportedHostError: not linear, or weights that are quantized, adapted or not loaded.
     """
-    last = head[-1] if isinstance(head, nn.Sequential) and len(head) else head
-    axes: list[tuple[Any, int]] = []
-    if isinstance(last, nn.Parameter):
-        axes = [(last, 1)]
-    elif isinstance(last, nn.Linear):
-        axes = [(last.weight, 0)] + ([(last.bias, 0)] if last.bias is not None else [])
-    # torchao holds int8 in a tensor of its own that says it is of floats
-    if not axes or not all(
-        w.is_floating_point() and type(w.data) is Tensor and not w.is_meta for w, _ in axes
-    ):
+    last = last_layer(head)
+    weights = _weights_with_axis(last)
+    if not weights or not all(_is_plain(weight) for weight, _ in weights):
         raise UnsupportedHostError(
             f"{refusal} is a {type(last).__module__}.{type(last).__qualname__}; expected a"
             " torch.nn.Linear or a matrix with float weights in memory. Fuse or unload adapters"
@@ -48,15 +41,40 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
 
     @torch.no_grad()
     def fold(projection: CalibratedProjection, strength: float) -> None:
-        for weight, axis in axes:
+        for weight, axis in weights:
             rows = weight.cpu().double().movedim(axis, -1)
             weight.copy_(projection(rows, strength).movedim(-1, axis))
 
     return fold
 
 
+def last_layer(head: object) -> object:
+    """Return the last layer of a Sequential, or the head itself."""
+    if isinstance(head, nn.Sequential) and len(head):
+        return head[-1]
+    return head
+
+
+def _weights_with_axis(layer: object) -> list[tuple[Any, int]]:
+    """Return the weights that make an embedding, each with the axis of the embedding's values."""
+    if isinstance(layer, nn.Parameter):
+        return [(layer, 1)]
+    if not isinstance(layer, nn.Linear):
+        return []
+    weights: list[tuple[Any, int]] = [(layer.weight, 0)]
+    if layer.bias is not None:
+        weights.append((layer.bias, 0))
+    return weights
+
+
+def _is_plain(weight: Tensor) -> bool:
+    """Tell whether weights can be changed in place: floats in memory, in torch's own tensor."""
+    # torchao holds int8 in a tensor class of its own, which reports that it is of floats.
+    has_plain_data = type(weight.data) is Tensor
+    return weight.is_floating_point() and has_plain_data and not weight.is_meta
+
+
 # ---- the layers of a pipeline that read an embedding
-# ----------------------------------------------------------
 
 CROSS_ATTENTION = "cross-attention"
 """Keys and values of all cross-attentions."""
@@ -104,78 +122,119 @@ def fold_into_readers(
             projections: nothing says which layer reads one, a norm stands before it, adapters,
             fused, quantised or offloaded weights.
     """
-    folds = [
-        (model, one, layer)
-        for role, one in projections.items()
-        for model, layer in _layers(pipe, role, one.dim)
-    ]
+    # Every layer is checked before the first is changed: a pipeline that is merged by half is of
+    # no use.
+    readers: list[tuple[nn.Module, CalibratedProjection, Any]] = []
+    for role, projection in projections.items():
+        for model, layer in _layers(pipe, role, projection.dim):
+            readers.append((model, projection, layer))
     with torch.no_grad():
-        for _, projection, layer in folds:
-            columns = layer.weight[:, : projection.dim]  # those that read the embedding
+        for _, projection, layer in readers:
+            # A layer may read more behind the embedding: SDXL's reads the size of the image.
+            columns = layer.weight[:, : projection.dim]
             wide = columns.to("cpu", torch.float64)
             columns.copy_(wide - strength * (wide @ projection.left) @ projection.right.T)
-    return list({id(model): model for model, *_ in folds}.values())
+    model_of_id = {id(model): model for model, _, _ in readers}
+    return list(model_of_id.values())
 
 
 def _layers(pipe: Any, role: str, dim: int) -> list[tuple[nn.Module, Any]]:
     """Return the layers that read a role, each with its model, checked."""
-    denoiser = next(
-        (m for n in ("transformer", "unet") if (m := getattr(pipe, n, None)) is not None), None
-    )
-    inner: Any = getattr(denoiser, "_orig_mod", denoiser)
-    classes = [
-        re.sub(r"(Transformer[23]D)?Model$", "", base.__name__) for base in type(inner).__mro__
-    ]
-    known = {
-        one: layers for layers, models in _READERS.get(role, {}).items() for one in models.split()
-    }
-    names = next((known[one] for one in classes if one in known), ())
-    refusal, config = f"{type(pipe).__name__}: cannot merge {role!r}:", getattr(inner, "config", {})
-    if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
-        names = ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
+    refusal = f"{type(pipe).__name__}: cannot merge {role!r}:"
+    names = _reader_names(_denoiser(pipe), role)
     if not names:
         raise UnsupportedHostError(
             f"{refusal} no layer is known that reads it alone, without a norm before it; save the"
             " projections and attach them after loading instead"
         )
-    found: dict[str, tuple[nn.Module, Any]] = {}
-    models = {name: one for name, one in pipe.components.items() if isinstance(one, nn.Module)}
-    for name, model in models.items():
-        between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
-        for path, module in model.named_modules() if "text_encoder" not in name else ():
-            where = (  # torch.compile wraps what it compiles
-                f"{name}.{path.removeprefix('_orig_mod.')}"
-            )
-            if where.partition(".")[2] in names:
-                found[where] = model, module
-            elif CROSS_ATTENTION in names and getattr(module, "is_cross_attention", False):
-                fused, norm = (
-                    "Fused" in type(module.processor).__name__,
-                    getattr(module, "norm_cross", None),
-                )
-                if fused or norm is not None or between not in (None, "ip_image_proj"):
-                    raise UnsupportedHostError(
-                        f"{refusal} keys and values of {where} are fused (call"
-                        f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} stands"
-                        " between them and the prompt; keep the attachment"
-                    )
-                found |= {
-                    f"{where}.{one}": (model, getattr(module, one)) for one in ("to_k", "to_v")
-                }
-    missing = [
-        n
-        for n in names
-        if n != CROSS_ATTENTION and not any(where.endswith(f".{n}") for where in found)
-    ]
-    if missing or not found:
+    readers: dict[str, tuple[nn.Module, Any]] = {}
+    for component, model in pipe.components.items():
+        # The weights of text encoders make embeddings, and have layers of the same names.
+        if isinstance(model, nn.Module) and "text_encoder" not in component:
+            for path, layer in _readers_in(model, component, names, refusal):
+                readers[path] = (model, layer)
+    if not readers or not _has_all(names, readers):
         raise UnsupportedHostError(
             f"{refusal} expected layers {', '.join(names)}, found none; keep it attached"
         )
-    for where, (_, layer) in found.items():
-        foldable(f"{refusal} {where}", layer)
-        width = layer.in_features
-        if width != dim and not (width > dim and where.endswith("add_embedding.linear_1")):
-            raise UnsupportedHostError(
-                f"{refusal} {where} reads {width} values, the projection has {dim}"
-            )
-    return list(found.values())
+    for path, (_, layer) in readers.items():
+        foldable(f"{refusal} {path}", layer)
+        _check_width(layer, path, dim, refusal)
+    return list(readers.values())
+
+
+def _denoiser(pipe: Any) -> Any:
+    """Return the model of a pipeline that reads embeddings, without what torch.compile wraps around
+    it; None where there is none."""
+    for name in ("transformer", "unet"):
+        denoiser = getattr(pipe, name, None)
+        if denoiser is not None:
+            return getattr(denoiser, "_orig_mod", denoiser)
+    return None
+
+
+def _reader_names(denoiser: Any, role: str) -> tuple[str, ...]:
+    """Return the names of the layers that read a role; none where its class is not known."""
+    names_of_class: dict[str, tuple[str, ...]] = {}
+    for layers, classes in _READERS.get(role, {}).items():
+        names_of_class |= dict.fromkeys(classes.split(), layers)
+    names: tuple[str, ...] = ()
+    for base in type(denoiser).__mro__:
+        short = re.sub(r"(Transformer[23]D)?Model$", "", base.__name__)
+        if short in names_of_class:
+            names = names_of_class[short]
+            break
+    # Of the U-Nets some project the prompt once, before their cross-attentions read it.
+    config = getattr(denoiser, "config", {})
+    if names == (CROSS_ATTENTION,) and config.get("encoder_hid_dim_type") == "text_proj":
+        # With an added embedding of another type, as DeepFloyd's, a second layer reads the tokens.
+        return ("encoder_hid_proj",) if config.get("addition_embed_type") == "text_time" else ()
+    return names
+
+
+def _readers_in(
+    model: nn.Module, component: str, names: tuple[str, ...], refusal: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield the layers of a model that read a role, each with its path in the pipeline."""
+    for name, module in model.named_modules():
+        inner_path = name.removeprefix("_orig_mod.")  # torch.compile wraps what it compiles
+        path = f"{component}.{inner_path}"
+        if inner_path in names:
+            yield path, module
+        elif CROSS_ATTENTION in names and getattr(module, "is_cross_attention", False):
+            _refuse_unread_keys(model, module, path, refusal)
+            for part in ("to_k", "to_v"):
+                yield f"{path}.{part}", getattr(module, part)
+
+
+def _refuse_unread_keys(model: nn.Module, attention: Any, path: str, refusal: str) -> None:
+    """Raise UnsupportedHostError where keys and values of a cross-attention do not read the prompt
+    itself."""
+    is_fused = "Fused" in type(attention.processor).__name__
+    has_norm = getattr(attention, "norm_cross", None) is not None
+    between = getattr(getattr(model, "config", None), "encoder_hid_dim_type", None)
+    # An IP-Adapter adds tokens of an image beside those of the prompt, which stay as they are.
+    is_between = between not in (None, "ip_image_proj")
+    if is_fused or has_norm or is_between:
+        raise UnsupportedHostError(
+            f"{refusal} keys and values of {path} are fused (call"
+            f" pipe.unfuse_qkv_projections() first), or a norm or {between!r} stands"
+            " between them and the prompt; keep the attachment"
+        )
+
+
+def _has_all(names: tuple[str, ...], paths: Iterable[str]) -> bool:
+    """Tell whether each named layer is among the paths; cross-attentions count as one name."""
+    inner_paths = {path.partition(".")[2] for path in paths}
+    return set(names) - {CROSS_ATTENTION} <= inner_paths
+
+
+def _check_width(layer: Any, path: str, dim: int, refusal: str) -> None:
+    """Raise UnsupportedHostError for a layer that reads another number of values."""
+    width = layer.in_features
+    # SDXL's added embedding has the pooled one first and the size of the image behind it.
+    reads_more = path.endswith("add_embedding.linear_1") and width > dim
+    if width != dim and not reads_more:
+        raise UnsupportedHostError(
+            f"{refusal} {path} reads {width} values, the projection has {dim}"
+        )

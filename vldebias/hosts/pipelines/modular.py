@@ -9,7 +9,7 @@ it; `attachment.remove()` gives it its class back.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines.source import Source
 
 _MARK = "_vldebias"
+_COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 
 
 def leaves(blocks: Any) -> Iterator[Any]:
@@ -41,72 +42,67 @@ class ModularHost(DiffusersHost):
     library = "diffusers.modular_pipelines"
 
     def __init__(self, pipe: Any, tokenizer: Any, negative: bool) -> None:
-        why = ""
-        for self.block in leaves(
-            pipe._blocks
-        ):  # of a conditional block the one that needs no image
-            names = tuple(one.name for one in self.block.intermediate_outputs)
-            self.inputs = {one.name: one for one in self.block.inputs if one.name}
+        first_refusal = ""
+        # Of a conditional block the one that needs no image is taken: it encodes a text alone.
+        for self.block in leaves(pipe._blocks):
+            self.inputs = {entry.name: entry for entry in self.block.inputs if entry.name}
+            names = tuple(entry.name for entry in self.block.intermediate_outputs)
             if "prompt" not in self.inputs or not any(map(EMBEDDING.match, names)):
                 continue
             self.single = False
             try:
                 super().__init__(pipe, None, negative, Source(names))
-                self.defaults = {name: one.default for name, one in self.inputs.items()}
+                self.defaults = {name: entry.default for name, entry in self.inputs.items()}
                 self.encode("a cat", ())
             except VldebiasError as error:
-                why = why or str(error)
+                # The first is shown: later blocks are for cases that are rarer.
+                first_refusal = first_refusal or str(error)
             else:
                 return
-        raise UnsupportedHostError(
-            why
-            or f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings "
-            "as its outputs"
-        )
+        nothing = f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings"
+        raise UnsupportedHostError(first_refusal or f"{nothing} as its outputs")
 
-    def call(self, prompt: str, **more: Any) -> Any:
+    def call(self, prompt: str, **values: Any) -> Any:
         """Return the block's outputs for a prompt, in a list or, where it takes a single one,
         alone."""
-        for given in [prompt] if self.single else [[prompt], prompt]:
-            state = need("diffusers.modular_pipelines").PipelineState()
-            for name, one in self.inputs.items():
-                state.set(name, one.default, one.kwargs_type)
-            for name, value in {"prompt": given, **more}.items():
-                state.set(name, value)
+        if not self.single:
             try:
-                self.block(self._pipe, state)
+                return self._outputs({"prompt": [prompt], **values})
             except (TypeError, ValueError):
-                if given is prompt:
-                    raise
+                # No input says whether a block takes lists: it raises either at a list.
                 self.single = True
-            else:
-                break
+        return self._outputs({"prompt": prompt, **values})
+
+    def _outputs(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Run the block on a state of its own; return its outputs."""
+        state = need("diffusers.modular_pipelines").PipelineState()
+        for name, entry in self.inputs.items():
+            state.set(name, entry.default, entry.kwargs_type)
+        for name, value in values.items():
+            state.set(name, value)
+        self.block(self._pipe, state)
         return tuple(state.get(name) for name in self.source.returns)
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Give the block that encodes text, or a conditional one that holds it, a class of its own,
         until removed."""
-        sequential = need("diffusers").SequentialPipelineBlocks
-        block = self._pipe._blocks
-        while isinstance(block, sequential):
-            block = next(
-                one
-                for one in block.sub_blocks.values()
-                if any(leaf is self.block for leaf in leaves(one))
-            )
+        block = self._block_that_runs()
         kind = type(block)
 
         @torch.no_grad()
-        def call(one: Any, components: Any, state: Any) -> Any:
-            acts = (
-                one is block and components is self._pipe
-            )  # a copy of the block is of another pipeline
-            if not acts or attachment.state != "attached" or BARE.get():
-                return kind.__call__(one, components, state)
-            return self._around(attachment, lambda: kind.__call__(one, components, state), state)
+        def call(called: Any, components: Any, state: Any) -> Any:
+            # A copy of the block is of another pipeline, which nothing is attached to.
+            is_ours = called is block and components is self._pipe
+            if not is_ours or attachment.state != "attached" or BARE.get():
+                return kind.__call__(called, components, state)
+            return self._around(attachment, lambda: kind.__call__(called, components, state), state)
 
-        own = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        block.__class__ = type(kind.__name__, (kind,), own)
+        members = {
+            "__call__": call,
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+        }
+        block.__class__ = type(kind.__name__, (kind,), members)
         vars(self._pipe)[_MARK] = Hook(attachment)  # so that a copy of the pipeline is refused
 
         def take_off() -> None:
@@ -115,40 +111,65 @@ class ModularHost(DiffusersHost):
 
         return take_off
 
-    def _around(self, attachment: Attachment, run: Any, state: Any) -> Any:
+    def _block_that_runs(self) -> Any:
+        """Return the block that encodes text, or the conditional one that holds it.
+
+        Sequential blocks run what is inside of them by their own code, so the way goes through.
+        """
+        sequential = need("diffusers").SequentialPipelineBlocks
+        block = self._pipe._blocks
+        while isinstance(block, sequential):
+            holders = [inner for inner in block.sub_blocks.values() if self._holds_encoder(inner)]
+            block = holders[0]
+        return block
+
+    def _holds_encoder(self, block: Any) -> bool:
+        """Tell whether a block is the one that encodes text, or has it inside."""
+        return any(leaf is self.block for leaf in leaves(block))
+
+    def _around(self, attachment: Attachment, run: Callable[[], Any], state: Any) -> Any:
+        """Run the block with its prompts rewritten, or with its embeddings edited."""
         prompt = state.get("prompt")
         call = copied({name: state.get(name) for name in self.inputs})
         if attachment.balancer is not None and prompt is not None:
-            count = next(
-                (n for n in ("num_images_per_prompt", "num_videos_per_prompt") if state.get(n)),
-                None,
-            )
-            if self.single:
-                call["prompt"] = attachment.rewrite([prompt])[0]
-                if attachment.acts and count is not None and state.get(count) > 1:
-                    attachment.warn_once(SHARED.format(count=count))
-            else:
-                call |= {} if count is None else {count: state.get(count)}
-                rewrite_call(call, attachment.rewrite_texts)
-            for name, value in call.items():
-                state.set(name, value)
+            self._rewrite(attachment, call, state)
         with during(INSIDE):
             components, state = run()
         if attachment.balancer is None and listed(prompt):
-            result = {name: state.get(name) for name in self.source.returns}
-            if result[self.parts[0].name] is None:
-                raise InvalidInputError(
-                    f"{self.name}: got a prompt, but its block gave no {self.parts[0].name!r}"
-                )
-            # Where the block reports which tokens are of an image: those up to the last of them.
-            masks = [
-                one
-                for name, one in result.items()
-                if re.search("image.*mask", name) and one is not None
-            ]
-            shown = up_to_last(masks[0]) if masks else None
-            edited = self.project(attachment, tuple(result.values()), call, shown=shown)
-            for name, now in zip(result, edited, strict=True):
-                if now is not result[name]:
-                    state.set(name, now)
+            self._edit(attachment, call, state)
         return components, state
+
+    def _rewrite(self, attachment: Attachment, call: dict[str, Any], state: Any) -> None:
+        """Rewrite the prompts of a call, in the state as well."""
+        counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
+        count_name = next(iter(counts), None)
+        if self.single:
+            call["prompt"] = attachment.rewrite([call["prompt"]])[0]
+            # One prompt makes all images of the call, so they share its value.
+            if attachment.acts and count_name is not None and counts[count_name] > 1:
+                attachment.warn_once(SHARED.format(count=count_name))
+        else:
+            if count_name is not None:
+                call[count_name] = counts[count_name]
+            rewrite_call(call, attachment.rewrite_texts)
+        for name, value in call.items():
+            state.set(name, value)
+
+    def _edit(self, attachment: Attachment, call: dict[str, Any], state: Any) -> None:
+        """Edit the embeddings that the block has put into the state."""
+        outputs = {name: state.get(name) for name in self.source.returns}
+        embedding = self.parts[0].name
+        if outputs[embedding] is None:
+            raise InvalidInputError(
+                f"{self.name}: got a prompt, but its block gave no {embedding!r}"
+            )
+        # Where the block reports which tokens are of an image: those up to the last of them.
+        shown = None
+        for name, mask in outputs.items():
+            if mask is not None and re.search("image.*mask", name):
+                shown = up_to_last(mask)
+                break
+        edited = self.project(attachment, tuple(outputs.values()), call, shown=shown)
+        for name, value in zip(outputs, edited, strict=True):
+            if value is not outputs[name]:
+                state.set(name, value)

@@ -349,6 +349,7 @@ FIRST_RUNS = (
     "prompt_rules_first_b",
     "prompt_rules_first_c",
     "prompt_rules_first_e",
+    "prompt_rules_blind2",
 )
 
 

@@ -149,7 +149,8 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("files", nargs="*", type=Path, help="labelled prompts, JSONL")
     given = options.parse_args()
-    run("prompt_rules", lambda: measure(given.files or [LABELLED]), given.json)
+    name = given.json.stem if given.json else "prompt_rules"  # a result is called as its file
+    run(name, lambda: measure(given.files or [LABELLED]), given.json)
 
 
 if __name__ == "__main__":

@@ -41,16 +41,16 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 
 
 # ---- from a model to its host
-# --------------------------------------------------------------------------------------
 
 
-def _accept(given: Any) -> str:
-    if not (isinstance(given, type) and issubclass(given, Host) and given.library):
+def _accept(kind: Any) -> str:
+    is_host = isinstance(kind, type) and issubclass(kind, Host)
+    if not is_host or not kind.library:
         raise InvalidInputError(
-            f"host: got {given!r}; expected a class that derives from vldebias.hosts.Host and says"
+            f"host: got {kind!r}; expected a class that derives from vldebias.hosts.Host and says"
             " as `library` which package defines its models"
         )
-    return given.library
+    return str(kind.library)
 
 
 HOSTS: Registry[type[Host]] = Registry("host", "vldebias.hosts", _accept)
@@ -79,78 +79,103 @@ def resolve(
     if isinstance(host, Mapping):
         host = TextTable(host)
     if not isinstance(host, Host):
-        modules = [base.__module__.split(".") for base in type(host).__mro__]
-        packages = (
-            ".".join(parts[:count]) for parts in modules for count in range(len(parts), 0, -1)
-        )
-        package = next((one for one in packages if one in HOSTS), None)
+        package = _package_of(host)
         if package is None:
-            *others, last = (package for package in HOSTS if "." not in package)
+            libraries = [library for library in HOSTS if "." not in library]
             raise UnsupportedHostError(
                 f"{type(host).__module__}.{type(host).__qualname__}: no model of"
-                f" {', '.join(others)} or {last}.\nFor a wrapper (DataParallel, torch.compile,"
-                " TorchScript) pass the model inside, before you wrap it.\nDescribe any other by"
-                " vldebias.hosts.custom(model, 'method', embed=...); docs/how-to/own-model.md"
+                f" {', '.join(libraries[:-1])} or {libraries[-1]}.\nFor a wrapper"
+                " (DataParallel, torch.compile, TorchScript) pass the model inside, before you"
+                " wrap it.\nDescribe any other by vldebias.hosts.custom(model, 'method',"
+                " embed=...); docs/how-to/own-model.md"
             )
         host = HOSTS[package](host, tokenizer, negative)  # type: ignore[call-arg]
     return host if side is None else host.at(side)
 
 
+def _package_of(model: Any) -> str | None:
+    """Return the registered package that defines the class of a model, or a base of it."""
+    for base in type(model).__mro__:
+        parts = base.__module__.split(".")
+        # The longest first: modular pipelines have a host of their own inside of diffusers.
+        for count in range(len(parts), 0, -1):
+            package = ".".join(parts[:count])
+            if package in HOSTS:
+                return package
+    return None
+
+
 def attachment_of(host: object) -> Attachment | None:
     """Return the attachment that a model or pipeline carries now, or None."""
-    return next(
-        (a for a in list(_STANDING) if any(one is host for one in a.host.exclusive_modules)), None
-    )
+    for attachment in list(_STANDING):
+        if any(module is host for module in attachment.host.exclusive_modules):
+            return attachment
+    return None
 
 
 def refuse_second(host: Host) -> None:
     """Raise AlreadyAttachedError where an edit is attached already, UnsupportedHostError for
     compiled models."""
-    parts = (
-        part
-        for one in host.exclusive_modules
-        if isinstance(one, nn.Module)
-        for part in one.modules()
-    )
-    if any(part._compiled_call_impl is not None for part in parts):
-        raise UnsupportedHostError(
-            f"{host.name}: the model was compiled in place, and compiled code may not notice an"
-            " attachment. Attach to a fresh model, or attach, .merge() and compile then"
-        )
-    models = list(host.exclusive_modules)
-    models += getattr(models[0], "components", {}).values() if host.rewrites else []
-    notes = [getattr(getattr(model, "config", None), _MARKER, None) for model in models]
-    merged = [f": {note}" for note in notes if isinstance(note, str)]
-    if merged or any(one in _MERGED for one in host.exclusive_modules):
+    _refuse_compiled(host)
+    _refuse_merged(host)
+    if not _standing_on(host):
+        return
+    # A pipeline and its attachment hold each other: dropped together, they stay until collected.
+    gc.collect()
+    standing = _standing_on(host)
+    if standing:
         raise AlreadyAttachedError(
-            f"{host.name}: its weights hold a projection since merge(){''.join(merged[:1])}. Load"
+            f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a"
+            " list of prompt sets to debias() to handle several attributes jointly"
+        )
+
+
+def _refuse_compiled(host: Host) -> None:
+    """Raise UnsupportedHostError where a part of the model was compiled in place."""
+    for model in host.exclusive_modules:
+        parts = model.modules() if isinstance(model, nn.Module) else ()
+        if any(part._compiled_call_impl is not None for part in parts):
+            raise UnsupportedHostError(
+                f"{host.name}: the model was compiled in place, and compiled code may not notice an"
+                " attachment. Attach to a fresh model, or attach, .merge() and compile then"
+            )
+
+
+def _refuse_merged(host: Host) -> None:
+    """Raise AlreadyAttachedError where the weights hold a projection, in this process or since the
+    checkpoint was saved."""
+    models = list(host.exclusive_modules)
+    if host.rewrites:
+        # Of a pipeline the denoiser is changed, and its config has the note.
+        models += getattr(models[0], "components", {}).values()
+    configs = [getattr(model, "config", None) for model in models]
+    notes = [getattr(config, _MARKER, None) for config in configs]
+    saved_notes = [note for note in notes if isinstance(note, str)]
+    is_merged = any(model in _MERGED for model in host.exclusive_modules)
+    if saved_notes or is_merged:
+        note = f": {saved_notes[0]}" if saved_notes else ""
+        raise AlreadyAttachedError(
+            f"{host.name}: its weights hold a projection since merge(){note}. Load"
             " the checkpoint as it was before, and pass a list of prompt sets to debias() to"
             " handle several attributes jointly"
         )
-    own = set(map(id, host.exclusive_modules))
-    every = own.union(map(id, host.shared_modules))
-    for collected in (False, True):
-        standing = [
-            one
-            for one in list(_STANDING)
-            if every.intersection(map(id, one.host.exclusive_modules))
-            or own.intersection(map(id, one.host.shared_modules))
-        ]
-        if not standing:
-            return
-        if (
-            not collected
-        ):  # a pipeline and its attachment hold each other: dropped together, they stay until then
-            standing.clear()
-            gc.collect()
-    raise AlreadyAttachedError(
-        f"{host.name} already carries {standing[0]!r}: call .remove() on it first, or pass a list"
-        " of prompt sets to debias() to handle several attributes jointly"
-    )
+
+
+def _standing_on(host: Host) -> list[Attachment]:
+    """Return the attachments that have a module for themselves which the host needs, or the other
+    way round; two that only share a module get along."""
+    exclusive = {id(module) for module in host.exclusive_modules}
+    occupied = exclusive.union(id(module) for module in host.shared_modules)
+    standing = []
+    for attachment in list(_STANDING):
+        theirs_alone = [id(module) for module in attachment.host.exclusive_modules]
+        theirs_shared = [id(module) for module in attachment.host.shared_modules]
+        if occupied.intersection(theirs_alone) or exclusive.intersection(theirs_shared):
+            standing.append(attachment)
+    return standing
 
 
 # ---- the attachment
-# ------------------------------------------------------------------------------------------------
 
 
 class Attachment:
@@ -190,9 +215,12 @@ class Attachment:
         self.host = host
         self.projections = dict(projections)
         self.balancer = balancer
-        reads = host.generative or host.roles != (IMAGE,)  # an image states nothing
-        self._gate = StatedWords(stated_words) if stated_words and reads else None
-        self._label, self._state = label, "attached"
+        reads_texts = host.generative or host.roles != (IMAGE,)  # an image states nothing
+        self._gate = None
+        if stated_words and reads_texts:
+            self._gate = StatedWords(stated_words)
+        self._label = label
+        self._state = "attached"
         self.strength = strength
         self.sampled: list[Any] = []
         self.reasons: list[Any] = []
@@ -200,23 +228,25 @@ class Attachment:
         self._warned = set[str]()
         self._adapters = Adapters(host.text_modules)
         self._uninstall = host.install(self)
-        encoders = [one for one in host.shared_modules if isinstance(one, nn.Module)]
-        self._watches = [one.register_forward_pre_hook(_watch) for one in encoders]
+        encoders = [module for module in host.shared_modules if isinstance(module, nn.Module)]
+        self._watches = [encoder.register_forward_pre_hook(_watch) for encoder in encoders]
+        # The encoders may outlive an attachment that is dropped without remove().
         for hook in self._watches:
             finalize(self, hook.remove).atexit = False
         _STANDING.add(self)
 
     @staticmethod
-    def placed(host: Host, given: Mapping[str, Edit]) -> dict[str, Edit]:
+    def placed(host: Host, edits: Mapping[str, Edit]) -> dict[str, Edit]:
         """Return fitted edits by role, each checked by `Host.check`; roles of one space share
         theirs."""
-        by_space = {host.space(role): edit for role, edit in given.items()}
-        if missing := [role for role in host.roles if host.space(role) not in by_space]:
+        edit_of_space = {host.space(role): edit for role, edit in edits.items()}
+        missing = [role for role in host.roles if host.space(role) not in edit_of_space]
+        if missing:
             raise InvalidInputError(
                 f"{host.name} has the roles {list(host.roles)}; got no edit for {missing}: pass a"
                 " mapping from role to edit"
             )
-        by_role = {role: given.get(role, by_space[host.space(role)]) for role in host.roles}
+        by_role = {role: edits.get(role, edit_of_space[host.space(role)]) for role in host.roles}
         for role, edit in by_role.items():
             host.check(role, edit)
         return by_role
@@ -229,7 +259,8 @@ class Attachment:
 
     @strength.setter
     def strength(self, value: float) -> None:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not 0 <= float(value) <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {value!r}")
         self._strength = float(value)
 
@@ -251,9 +282,9 @@ class Attachment:
     @property
     def state(self) -> str:
         """Return "attached", "disabled", "removed" or "merged"."""
-        return (
-            "disabled" if self._state == "attached" and id(self) in _PAUSED.get() else self._state
-        )
+        if self._state == "attached" and id(self) in _PAUSED.get():
+            return "disabled"
+        return self._state
 
     @property
     def acts(self) -> bool:
@@ -326,16 +357,17 @@ class Attachment:
         self._release("removed")
 
     def __repr__(self) -> str:
-        what = [] if self.balancer is None else ["balanced-prompts"]
-        for role, edit in self.projections.items():
-            what.append(f"{role}: {_described(edit)}")
-        kept = "stated not kept" if self._gate is None and self.balancer is None else "stated kept"
+        changes = [f"{role}: {_described(edit)}" for role, edit in self.projections.items()]
+        if self.balancer is not None:
+            changes.insert(0, "balanced-prompts")
+        # A balancer always keeps what a prompt states.
+        keeps_stated = self._gate is not None or self.balancer is not None
         parts = [
             self.host.name,
             self._label or "projection",
-            *what,
+            *changes,
             f"strength={self._strength}",
-            kept,
+            "stated kept" if keeps_stated else "stated not kept",
             self.state,
         ]
         return f"Attachment({', '.join(parts)})"
@@ -353,9 +385,9 @@ class Attachment:
             facts.append(("seed", self.seed))
         counts = Counter(str(value) for value in self.sampled if value is not None)
         facts += [(f"last call, {value}", count) for value, count in counts.items()]
-        left = sum(value is None for value in self.sampled)
-        if left:
-            facts.append(("last call, left alone", left))
+        unchanged = self.sampled.count(None)
+        if unchanged:
+            facts.append(("last call, left alone", unchanged))
         return html_table(repr(self), ("what", "value"), facts)
 
     def apply(
@@ -372,12 +404,7 @@ class Attachment:
         self._check_adapters()
         if role == IMAGE:
             return edit.image(embeddings, self._strength)
-        rewords = hasattr(edit, "wordings")
-        prompts = list[str]()
-        if texts is not None and (self._gate is not None or rewords):
-            prompts = self._prompts_of_rows(texts, len(embeddings))
-        if rewords and not prompts:
-            raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
+        prompts = self._prompts_to_read(edit, texts, len(embeddings))
         stated = self.stated(prompts)
         if stated and all(stated):
             return embeddings
@@ -413,7 +440,9 @@ class Attachment:
         if ids is None or stated_rows is None:
             return changed
         stated = stated_rows(ids)
-        if not torch.compiler.is_compiling() and stated.device.type == "cpu" and not stated.any():
+        # The most common case, told where nothing waits for it: not on a GPU, nor compiled.
+        is_at_hand = stated.device.type == "cpu" and not torch.compiler.is_compiling()
+        if is_at_hand and not stated.any():
             return changed
         return _where(stated.to(embeddings.device), embeddings, changed)
 
@@ -443,6 +472,19 @@ class Attachment:
             " vldebias.debias(host, prompts)"
         )
 
+    def _prompts_to_read(
+        self, edit: Edit, texts: Callable[[], Sequence[str]] | None, rows: int
+    ) -> list[str]:
+        """Return the prompt of each row, or none where neither the gate nor the edit reads
+        them."""
+        rewords = hasattr(edit, "wordings")
+        prompts = list[str]()
+        if texts is not None and (self._gate is not None or rewords):
+            prompts = self._prompts_of_rows(texts, rows)
+        if rewords and not prompts:
+            raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
+        return prompts
+
     def _prompts_of_rows(self, texts: Callable[[], Sequence[str]], rows: int) -> list[str]:
         """Return the prompt of each row."""
         with TOKENIZING:  # texts may be read from token ids
@@ -453,7 +495,10 @@ class Attachment:
                 " expected a multiple"
             )
         repeats = rows // len(prompts)
-        return [prompt for prompt in prompts for _ in range(repeats)]
+        repeated = list[str]()
+        for prompt in prompts:
+            repeated += [prompt] * repeats
+        return repeated
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
@@ -484,25 +529,34 @@ class Attachment:
                 get the same values. read: name -> how many characters of a text the encoder reads;
                 a subject behind them is left alone, as "truncated", and not counted.
         """
-        same = {name: list(column) for name, column in texts.items()}
+        columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
-            return same
+            return columns
         if again:
-            return {name: self._written_again(column) for name, column in same.items()}
-        number = len(next(iter(same.values())))
+            return {name: self._written_again(column) for name, column in columns.items()}
+        number = len(next(iter(columns.values())))
         self.sampled = [None] * number
         self.reasons = ["strength"] * number
         if not self._strength:
-            return same
+            return columns
+        return self._balanced(columns, read or {})
+
+    def _balanced(
+        self, columns: Mapping[str, list[str]], read: Mapping[str, Callable[[str], int]]
+    ) -> dict[str, list[str]]:
+        """Return the texts of new images with values written into them; keep values and
+        reasons."""
         self.balancer.strength = self._strength
-        images = [_TextsOfImage(row, read or {}) for row in _rows(same)]
+        images = [_TextsOfImage(row, read) for row in _rows(columns)]
         written, balanced = self.balancer.next_texts([image.different for image in images])
         self.sampled = list(balanced.values)
-        self.reasons = [
-            image.reason(reason) for image, reason in zip(images, balanced.reasons, strict=True)
-        ]
-        after = [image.with_new(new) for image, new in zip(images, written, strict=True)]
-        return {name: [texts_of[name] for texts_of in after] for name in same}
+        self.reasons = []
+        balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
+        for image, new, reason in zip(images, written, balanced.reasons, strict=True):
+            self.reasons.append(image.reason(reason))
+            for name, text in image.with_new(new).items():
+                balanced_columns[name].append(text)
+        return balanced_columns
 
     def _written_again(self, prompts: list[str]) -> list[str]:
         """Return further texts of the images of the last call, with the same values."""
@@ -529,10 +583,11 @@ def _watch(module: nn.Module, _: Any) -> None:
     fit an edit."""
     if torch.compiler.is_compiling() or INSIDE.get():
         return
-    for one in list(_STANDING):
-        if one.acts and any(module is part for part in one.host.shared_modules):
-            edits = "prompts" if one.balancer is not None else "attachment.projections"
-            one.warn_once(
+    for attachment in list(_STANDING):
+        is_shared = any(module is part for part in attachment.host.shared_modules)
+        if is_shared and attachment.acts:
+            edits = "attachment.projections" if attachment.balancer is None else "prompts"
+            attachment.warn_once(
                 "its text encoder was called outside of this pipeline's encode_prompt, by another"
                 " pipeline that shares it or by your own code, so the edit does not apply there."
                 f" To apply it there too: vldebias.debias(other, {edits}); to leave it out on"
@@ -558,7 +613,9 @@ class _TextsOfImage:
         self.heads = dict[str, str]()
         self.tails = dict[str, str]()
         for name, text in texts.items():
-            end = read[name](text) if name in read else len(text)
+            end = len(text)
+            if name in read:
+                end = read[name](text)
             self.heads[name] = text[:end]
             self.tails[name] = text[end:]
         self.different = list(dict.fromkeys(self.heads.values()))
@@ -573,8 +630,11 @@ class _TextsOfImage:
         text."""
         if isinstance(reason, tuple):
             return tuple(self.reason(part) for part in reason)
-        nobody = isinstance(reason, str) and reason.startswith("no person")
-        return "truncated" if nobody and any(self.tails.values()) else reason
+        found_nobody = isinstance(reason, str) and reason.startswith("no person")
+        # The person may stand in what the encoder does not read.
+        if found_nobody and any(self.tails.values()):
+            return "truncated"
+        return reason
 
 
 def _described(edit: Edit) -> str:

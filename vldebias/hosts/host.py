@@ -50,9 +50,8 @@ BATCH = 64
 TOKENIZING = threading.RLock()
 """Lock around every tokenizer: fast ones change truncation and padding in a call, for all threads
 at once."""
-if hasattr(
-    os, "register_at_fork"
-):  # a worker that is forked while a thread holds the lock would wait for ever
+# A worker that is forked while a thread holds the lock would wait for ever; Windows does not fork.
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=cast("Any", TOKENIZING)._at_fork_reinit)
 
 BARE: ContextVar[bool] = ContextVar("vldebias_bare", default=False)
@@ -109,11 +108,11 @@ class Host(ABC):
         """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on
         the CPU."""
         with reading(*models):
-            blocks = [
-                encode(list(prompts[start : start + BATCH]))
-                for start in range(0, len(prompts), BATCH)
-            ]
-            rows = torch.cat([block.detach().cpu().double() for block in blocks])
+            blocks = []
+            for start in range(0, len(prompts), BATCH):
+                block = encode(list(prompts[start : start + BATCH]))
+                blocks.append(block.detach().cpu().double())
+            rows = torch.cat(blocks)
         return {
             (role, prompt): row
             for prompt, row in zip(prompts, normalize(rows, dim=-1), strict=True)
@@ -148,9 +147,9 @@ class Host(ABC):
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
-            other = copy(self)
-            other.roles = SIDES[side]
-            return other
+            host = copy(self)
+            host.roles = SIDES[side]
+            return host
         if side == "text":
             return self
         raise UnsupportedHostError(
@@ -159,7 +158,6 @@ class Host(ABC):
         )
 
     # ---- rows
-    # ---------------------------------------------------------------------------------------------
 
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
         """Return L2-normalised (n, d) float64 CPU embeddings of `prompts` as `role`, never edited;
@@ -167,9 +165,8 @@ class Host(ABC):
         if not prompts:
             return torch.zeros(0, self.dim(role), dtype=torch.float64)
         memory = vars(self).setdefault("memory", {})
-        rows = {
-            prompt: memory.get((role, prompt)) for prompt in prompts
-        }  # another thread may clear it meanwhile
+        # Looked up once: another thread may clear the memory meanwhile.
+        rows = {prompt: memory.get((role, prompt)) for prompt in prompts}
         new = [prompt for prompt, row in rows.items() if row is None]
         if new:
             read = self.read(new, role)
@@ -206,17 +203,22 @@ class Host(ABC):
         in those words."""
         if not hasattr(edit, "wordings"):
             return cast("Tensor", edit(z, strength))
-        wordings = [edit.wordings(prompt) for prompt in prompts]
-        read = self.read(list(dict.fromkeys(text for one in wordings for text in one)), role)
-        each = torch.stack([torch.stack([read[role, text] for text in one]) for one in wordings])
-        return cast("Tensor", edit.combined(z, each, strength, unit=True))
+        wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
+        different: dict[str, None] = {}
+        for wordings in wordings_of_row:
+            different |= dict.fromkeys(wordings)
+        read = self.read(list(different), role)
+        blocks = []
+        for wordings in wordings_of_row:
+            blocks.append(torch.stack([read[role, text] for text in wordings]))
+        reworded = torch.stack(blocks)  # (b, wordings, d)
+        return cast("Tensor", edit.combined(z, reworded, strength, unit=True))
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
         return self.embed(["a photo"], role).shape[-1]
 
     # ---- which weights these are
-    # -----------------------------------------------------------------------------------
 
     def fingerprint(self, role: str | None = None) -> Fingerprint | None:
         """Return the fingerprint of `text_modules`, with numbers of the embeddings of three texts
@@ -229,9 +231,7 @@ class Host(ABC):
         memory = vars(self).setdefault("memory", {})
         if "weights" not in memory:
             memory["weights"] = weights_fingerprint(*self.text_modules)
-            if not memory["weights"] and any(
-                p.is_meta for module in self.text_modules for p in module.parameters()
-            ):
+            if memory["weights"] is None and self._has_offloaded_weights():
                 warn(
                     f"{self.name}: the weights of the text encoders are offloaded, so they have no"
                     " fingerprint and a projection is not checked against them; attach before they"
@@ -245,6 +245,14 @@ class Host(ABC):
         except InvalidInputError:  # no tokenizer: a fitted edit attaches without one
             return mark
         return mark.model_copy(update={"texts": numbers_of(rows)})
+
+    def _has_offloaded_weights(self) -> bool:
+        """Tell whether weights of the text encoders are on the meta device, where accelerate puts
+        what it fetches as needed."""
+        for module in self.text_modules:
+            if any(parameter.is_meta for parameter in module.parameters()):
+                return True
+        return False
 
     @property
     def weights(self) -> dict[str, Any] | None:
@@ -260,29 +268,39 @@ class Host(ABC):
         Two spaces of one model can share a width (ViT-L/14: 768 before and after its text head).
         The image tower is compared for edits of images and for edits that were fitted on images.
         """
-        origin, why, fitted_on = edit.provenance, "", edit.model_id or "unnamed model"
+        fitted = edit.provenance.fingerprint
+        present = None if fitted is None else self.fingerprint(role)
         refit = "fit again on this host with vldebias.debias(host, prompts)"
-        mark = None if origin.fingerprint is None else self.fingerprint(role)
-        image_mark = origin.image_fingerprint if role == IMAGE or origin.uses_images else None
-        if edit.space not in (None, self.space(role)):
-            why = f"belongs to space {edit.space!r}, here it is {self.space(role)!r}"
-        elif edit.dim != self.dim(role):
-            why = f"has dim {edit.dim}, {role!r} has {self.dim(role)}"
-        elif origin.fingerprint is not None and not origin.fingerprint.matches(mark):
-            why = (
-                f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of"
-                " three texts differ"
-            )
-        elif image_mark is not None and not image_mark.matches(self.image_fingerprint):
-            why = f"was fitted with another image tower ({fitted_on}): its fingerprint differs"
+        why = self._mismatch(role, edit, present)
         if why:
             raise ProjectionMismatchError(f"{self.name}: the projection {why}; {refit}")
-        if origin.fingerprint is not None and not origin.fingerprint.same_adapters(mark):
+        if fitted is not None and not fitted.same_adapters(present):
             warn(
                 f"{self.name}: the projection was fitted with other adapters (LoRA) on the text"
                 f" tower than it has now, and they change its embeddings; {refit}, or load the"
                 " adapters that it was fitted with"
             )
+
+    def _mismatch(self, role: str, edit: Edit, present: Fingerprint | None) -> str:
+        """Return why an edit is not for this host; "" where it is."""
+        origin = edit.provenance
+        fitted = origin.fingerprint
+        fitted_on = edit.model_id or "unnamed model"
+        if edit.space not in (None, self.space(role)):
+            return f"belongs to space {edit.space!r}, here it is {self.space(role)!r}"
+        if edit.dim != self.dim(role):
+            return f"has dim {edit.dim}, {role!r} has {self.dim(role)}"
+        if fitted is not None and not fitted.matches(present):
+            return (
+                f"was fitted on other weights ({fitted_on}): the text tower or its embeddings of"
+                " three texts differ"
+            )
+        # An edit of texts may be attached beside a new image tower.
+        uses_images = role == IMAGE or origin.uses_images
+        fitted_images = origin.image_fingerprint if uses_images else None
+        if fitted_images is not None and not fitted_images.matches(self.image_fingerprint):
+            return f"was fitted with another image tower ({fitted_on}): its fingerprint differs"
+        return ""
 
 
 TEXTS = (
@@ -319,18 +337,20 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     bfloat16. The wave, a product with a fixed vector of norm 1 per value, is there because
     fine-tuning turns a tensor much more than it stretches it.
     """
-    named = [
-        (f"{i}.{n}", p) for i, module in enumerate(modules) for n, p in module.named_parameters()
-    ]
-    # without adapters: loading a LoRA does not change which base weights these are
-    plain = [(name.replace(".base_layer", ""), one) for name, one in named if "lora_" not in name]
-    plain.sort(key=lambda one: one[0])
-    if not plain or any(one.is_meta for _, one in plain):
+    named: list[tuple[str, Tensor]] = []
+    for place, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            # Without adapters: loading a LoRA does not change which base weights these are.
+            if "lora_" not in name:
+                plain_name = name.replace(".base_layer", "")
+                named.append((f"{place}.{plain_name}", parameter))
+    named.sort(key=lambda pair: pair[0])
+    if not named or any(tensor.is_meta for _, tensor in named):
         return None
-    structure = "".join(f"{name}{tuple(one.shape)}" for name, one in plain)
+    structure = "".join(f"{name}{tuple(tensor.shape)}" for name, tensor in named)
     return Fingerprint(
         structure=hashlib.sha256(structure.encode()).hexdigest()[:16],
-        tensors=tuple(_numbers(one) for _, one in plain),
+        tensors=tuple(_numbers(tensor) for _, tensor in named),
         adapters=round(adapters_length(modules), 6),
     )
 
@@ -338,13 +358,14 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 def _numbers(parameter: Tensor) -> tuple[float, float]:
     """Return length and product with the wave, in float64, so that sums in another order round to
     the same."""
-    whole = parameter.detach()
-    if type(whole) is not Tensor and hasattr(
-        type(whole), "dequantize"
-    ):  # torchao: a tensor of its own kind
-        whole = whole.dequantize()
-    flat = whole.flatten()
-    if len(flat) > _WHOLE:  # an odd step reads other columns in each row
+    values = parameter.detach()
+    kind = type(values)
+    # torchao holds quantised values in a tensor class of its own.
+    if kind is not Tensor and hasattr(kind, "dequantize"):
+        values = values.dequantize()
+    flat = values.flatten()
+    if len(flat) > _WHOLE:
+        # An odd step reads other columns in each row.
         flat = flat[:: len(flat) // _VALUES | 1]
     wide = flat.to("cpu", torch.float64)
     product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
@@ -352,7 +373,6 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
 
 
 # ---- how models are read
-# -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -378,41 +398,51 @@ def reading(*models: nn.Module) -> Iterator[None]:
 
     A model that several threads read at once gets its modes back from the last of them.
     """
-    devices = {
-        p.device.type
-        for m in models
-        for p in m.parameters()
-        if torch.amp.is_autocast_available(p.device.type)
-    }
+    devices = _autocast_devices(models)
     with _LOCK:
         for model in models:
-            readers, modes = _READ.get(model) or (
-                0,
-                [(module, module.training) for module in model.modules()],
-            )
-            _READ[model] = readers + 1, modes
-            model.eval()
+            _start_reading(model)
     try:
         with ExitStack() as stack, torch.no_grad(), during(BARE):
-            for kind in devices:
-                stack.enter_context(torch.autocast(kind, enabled=False))
+            for device in devices:
+                stack.enter_context(torch.autocast(device, enabled=False))
             yield
     finally:
         with _LOCK:
             for model in models:
-                readers, modes = _READ.pop(model)
-                if readers > 1:
-                    _READ[model] = readers - 1, modes
-                    continue
-                for (
-                    module,
-                    training,
-                ) in modes:  # one by one: parts of a model may have been frozen in eval mode
-                    module.training = training
+                _stop_reading(model)
+
+
+def _autocast_devices(models: Sequence[nn.Module]) -> set[str]:
+    """Return the types of the devices of models on which autocast could be on."""
+    devices = set[str]()
+    for model in models:
+        devices.update(parameter.device.type for parameter in model.parameters())
+    # The meta device has no autocast, and entering it raises.
+    return {device for device in devices if torch.amp.is_autocast_available(device)}
+
+
+def _start_reading(model: nn.Module) -> None:
+    """Set a model to eval mode; keep the modes that it had before its first reader."""
+    readers, modes = _READ.get(model, (0, []))
+    if not readers:
+        modes = [(module, module.training) for module in model.modules()]
+    _READ[model] = readers + 1, modes
+    model.eval()
+
+
+def _stop_reading(model: nn.Module) -> None:
+    """Give a model its modes back, if this was its last reader."""
+    readers, modes = _READ.pop(model)
+    if readers > 1:
+        _READ[model] = readers - 1, modes
+        return
+    # One by one: parts of a model may have been frozen in eval mode.
+    for module, training in modes:
+        module.training = training
 
 
 # ---- hooks on a model
-# ----------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, repr=False)
@@ -461,16 +491,17 @@ def hook_methods(
     around: name of a method -> function of the original and the arguments of a call, called while
     it is attached.
     """
+    # Only attributes of the instance come back: the class's own shine through without.
     before = {name: vars(owner).get(name) for name in around}
-    hooks = {
-        name: _MethodHook(attachment, getattr(owner, name), change)
-        for name, change in around.items()
-    }
+    hooks: dict[str, _MethodHook] = {}
+    for name, change in around.items():
+        hooks[name] = _MethodHook(attachment, getattr(owner, name), change)
     for name, hook in hooks.items():
         setattr(owner, name, functools.update_wrapper(cast("Any", hook), hook.original))
 
     def take_off() -> None:
         for name, hook in hooks.items():
+            # Deleting what another library has put on top would take that off as well.
             if vars(owner).get(name) is not hook:
                 raise VldebiasError(
                     f"{attachment.host.name}: {name} was replaced again after attaching; undo that"

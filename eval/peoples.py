@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from vldebias.prompts.english import classes, read_lists
+from vldebias.prompts.words import classes, read_lists
 
 FACTS = Path(__file__).parents[1] / "vldebias" / "prompts" / "facts"
 TARGET = FACTS / "peoples.txt"

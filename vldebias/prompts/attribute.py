@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.context import is_fixed_by_context
 from vldebias.prompts.decisions import Decider
-from vldebias.prompts.english import (
-    Subject,
+from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
+from vldebias.prompts.prompt_set import PromptSet, StatedWords
+from vldebias.prompts.scene import Scene, read_scene
+from vldebias.prompts.subject import Subject, find_subject
+from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
+from vldebias.prompts.words import (
     adjective,
     classes,
-    find_subject,
     gendered,
     listed,
     lists,
@@ -24,10 +27,6 @@ from vldebias.prompts.english import (
     person,
     religions,
 )
-from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
-from vldebias.prompts.prompt_set import PromptSet, StatedWords
-from vldebias.prompts.scene import Scene, read_scene
-from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
 
 Find = Callable[[str], int | None]
 Value = str | Mixture | None

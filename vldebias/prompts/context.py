@@ -12,10 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.prompts.english import gendered, lists, origins
 from vldebias.prompts.facts import Fact, lists_of_word
 from vldebias.prompts.prompt_set import PromptSet
 from vldebias.prompts.scene import Scene, is_capital, read_scene
+from vldebias.prompts.words import gendered, lists, origins
 
 _KIND_OF_LIST = {"age": "age", "skin": "skin tone", "origin": "race"}
 _ORIGINS = ("people", "people-capital")

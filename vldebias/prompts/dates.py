@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from vldebias.prompts.english import Text
+from vldebias.prompts.text import Text
 
+# "1943", "1870s", "1914-18"; "79ad", "480bce".
 _YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")
 _MODERN_YEAR = re.compile(r"20[0-4]\ds?")
 _CENTURY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)(?:-century)?")
@@ -14,6 +15,7 @@ _CENTURY_NAMES = (
     *("tenth", "eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth"),
     *("seventeenth", "eighteenth", "nineteenth"),
 )
+# Words beside a number that make it no year: "1024 x 1024", "1500 lbs".
 _UNITS = frozenset(
     {"x", "px", "mm", "words", "dpi", "k", "iso", "m", "km", "steps", "pieces", "fps", "by", "lbs"}
 )
@@ -32,10 +34,12 @@ def year_of_word(text: Text, i: int) -> int | None:
         return MODERN
     before = text.before(i)
     following = text.after(i)
-    if word.isdigit() and (following in _ERAS or before == "ad"):
-        return _ANCIENT
+    has_era = following in _ERAS or before == "ad"
+    if has_era and word.isdigit():
+        return _ANCIENT  # "400 BC", "AD 79"
     match = _YEAR.fullmatch(word)
-    if match and following not in _UNITS and before not in _UNITS:
+    has_unit = following in _UNITS or before in _UNITS  # "1920 x 1080"
+    if match and not has_unit:
         return _year_of_match(match)
     century = _century(text, i)
     return None if century is None else century * 100 - 1
@@ -49,6 +53,7 @@ def _year_of_match(match: re.Match[str]) -> int:
     year = int(digits)
     if plural is None or year % 10:
         return year
+    # "the 1800s" are a century, "the 1870s" ten years.
     return year + 99 if year % 100 == 0 else year + 9
 
 
@@ -61,4 +66,6 @@ def _century(text: Text, i: int) -> int | None:
     if match:
         return int(match[1])
     name = word.removesuffix("-century")
-    return _CENTURY_NAMES.index(name) + 1 if name in _CENTURY_NAMES else None
+    if name not in _CENTURY_NAMES:
+        return None
+    return _CENTURY_NAMES.index(name) + 1

@@ -40,15 +40,15 @@ def block_length(shares: Mapping[Any, float]) -> int:
 
 
 class Dealer(Generic[Outcome]):
-    """Deal outcomes to images, and remember for each prompt how often it was given which.
+    """Deal outcomes to images, and remember for each prompt how often it got which.
 
-    seed: decides the order. most: prompts that are remembered; the one that was asked for least
+    seed: decides the order. capacity: prompts that are remembered; the one that was asked for least
     recently is forgotten first.
     """
 
-    def __init__(self, seed: str, most: int) -> None:
+    def __init__(self, seed: str, capacity: int) -> None:
         self._seed = seed
-        self._most = most
+        self._capacity = capacity
         self._counts_of_prompt: dict[str, Counter[Outcome]] = {}
         # The counts of all prompts: those that can have the same outcomes share a counter.
         self._totals: dict[tuple[Outcome, ...], Counter[Outcome]] = {}
@@ -66,26 +66,28 @@ class Dealer(Generic[Outcome]):
 
         shares: outcome -> share; they sum to 1.
         """
-        given = self._recall(prompt)
+        dealt = self._recall(prompt)
         totals = self._totals.setdefault(tuple(shares), Counter())
-        images = given.total() + n
+        images = dealt.total() + n
         all_images = totals.total() + n
+        # The number of images is part of the seed: each call of a prompt draws anew.
         rng = random.Random(f"{self._seed}/{images}/{prompt}")
         counts = {outcome: math.floor(share * n + 1e-9) for outcome, share in shares.items()}
         luck = {outcome: rng.random() for outcome in shares}
-
-        def lack(outcome: Outcome) -> tuple[float, float, float]:
-            missing = round(shares[outcome] * images - given[outcome] - counts[outcome], 9)
-            overall = shares[outcome] * all_images - totals[outcome] - counts[outcome]
-            return (missing > 0) + (missing >= 1), round(overall, 9), luck[outcome]
-
-        rounded = [
-            outcome for outcome, share in shares.items() if share * n - counts[outcome] > 1e-9
-        ]
-        rounded.sort(key=lack, reverse=True)
-        for outcome in rounded[: n - sum(counts.values())]:
+        # Of the outcomes that were rounded down, those get one more that lack it most: by this
+        # prompt, then by all prompts, then by luck.
+        lack_of_outcome: dict[Outcome, tuple[int, float, float]] = {}
+        for outcome, share in shares.items():
+            is_rounded = share * n - counts[outcome] > 1e-9
+            if is_rounded:
+                missing = round(share * images - dealt[outcome] - counts[outcome], 9)
+                overall = round(share * all_images - totals[outcome] - counts[outcome], 9)
+                urgency = (missing > 0) + (missing >= 1)
+                lack_of_outcome[outcome] = (urgency, overall, luck[outcome])
+        ranked = sorted(lack_of_outcome, key=lack_of_outcome.__getitem__, reverse=True)
+        for outcome in ranked[: n - sum(counts.values())]:
             counts[outcome] += 1
-        given.update(counts)
+        dealt.update(counts)
         totals.update(counts)
         return _spread(counts, luck)
 
@@ -93,7 +95,7 @@ class Dealer(Generic[Outcome]):
         """Return the counts of a prompt, which is now the one asked for most recently."""
         counts = self._counts_of_prompt.pop(prompt, None) or Counter()
         self._counts_of_prompt[prompt] = counts
-        if len(self._counts_of_prompt) > self._most:
+        if len(self._counts_of_prompt) > self._capacity:
             oldest = next(iter(self._counts_of_prompt))
             del self._counts_of_prompt[oldest]
         return counts
@@ -103,6 +105,7 @@ def _spread(counts: Mapping[Outcome, int], luck: Mapping[Outcome, float]) -> lis
     """Return each outcome as often as counted, at even distances."""
     placed: list[tuple[float, Outcome]] = []
     for outcome, count in counts.items():
+        # Three of one among six others: behind every second of them, shifted by luck.
         placed += [((k + luck[outcome]) / count, outcome) for k in range(count)]
     placed.sort(key=lambda row: row[0])
     return [outcome for _, outcome in placed]

@@ -16,13 +16,13 @@ class Decider:
 
     decide: (prompt, values) -> the values that the facts of the prompt allow, or None to let the
     word lists decide. A function whose first argument is named `prompts` gets a list of prompts and
-    returns a list of such answers. values: those of the set. most: answers that are remembered.
+    returns a list of such answers. values: those of the set. capacity: answers that are remembered.
     """
 
-    def __init__(self, decide: Decide, values: Iterable[str], most: int) -> None:
+    def __init__(self, decide: Decide, values: Iterable[str], capacity: int) -> None:
         self._decide = decide
         self._values = tuple(values)
-        self._most = most
+        self._capacity = capacity
         self._takes_list = takes_list(decide)
         self._answers: dict[str, tuple[str, ...] | None] = {}
 
@@ -34,25 +34,33 @@ class Decider:
 
     def ask(self, prompts: Sequence[str]) -> None:
         """Ask about those prompts that have no answer yet."""
-        new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._answers]
+        new: list[str] = []
+        for prompt in dict.fromkeys(prompts):
+            if prompt not in self._answers:
+                new.append(prompt)
         if not new:
             return
-        if self._takes_list:
-            answers = list(self._decide(new, self._values))
-            if len(answers) != len(new):
-                raise InvalidInputError(
-                    f"decide: got {len(answers)} answers for {len(new)} prompts; expected one for"
-                    " each, in their order"
-                )
-        else:
-            answers = [self._decide(prompt, self._values) for prompt in new]
+        answers = self._ask_function(new)
+        # All are checked before one is remembered: a wrong answer leaves nothing half done.
         checked = [self._check(*pair) for pair in zip(new, answers, strict=True)]
         self._forget(len(new))
         self._answers.update(zip(new, checked, strict=True))
 
+    def _ask_function(self, prompts: list[str]) -> list[Any]:
+        """Return the function's answer to each prompt."""
+        if not self._takes_list:
+            return [self._decide(prompt, self._values) for prompt in prompts]
+        answers = list(self._decide(prompts, self._values))
+        if len(answers) != len(prompts):
+            raise InvalidInputError(
+                f"decide: got {len(answers)} answers for {len(prompts)} prompts; expected one for"
+                " each, in their order"
+            )
+        return answers
+
     def _forget(self, new: int) -> None:
         """Make room for new answers: the oldest go first."""
-        surplus = len(self._answers) + new - self._most
+        surplus = len(self._answers) + new - self._capacity
         for prompt in list(self._answers)[: max(0, surplus)]:
             del self._answers[prompt]
 
@@ -65,6 +73,7 @@ class Decider:
                 f"decide: got {answer!r} for {prompt!r}; expected a list of values of"
                 f" {list(self._values)}, or None"
             )
+        # In the order of the set, so that an answer in another order gives the same prompts.
         return tuple(value for value in self._values if value in answer)
 
 

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from vldebias.prompts.english import Text, read_lists, singular
+from vldebias.prompts.text import Text
+from vldebias.prompts.words import read_lists, singular
 
 _FOLDER = Path(__file__).parent / "facts"
 _SHORTEST_STEM = 4
@@ -52,8 +53,11 @@ def plain(word: str) -> str:
     """Return a word without accents: "burkinabe" for "burkinabé"."""
     if word.isascii():
         return word
-    parts = unicodedata.normalize("NFD", word)
-    return "".join(part for part in parts if not unicodedata.combining(part))
+    letters = ""
+    for character in unicodedata.normalize("NFD", word):
+        if not unicodedata.combining(character):
+            letters += character
+    return letters
 
 
 def _add(index: _Index, name: str, phrase: str) -> None:
@@ -66,6 +70,7 @@ def _add(index: _Index, name: str, phrase: str) -> None:
     else:
         index.lists_of_phrase[phrase].append(name)
         words = phrase.split()
+        # With them a search stops early: most words open no phrase.
         for n in range(1, len(words)):
             index.openings.add(" ".join(words[:n]))
 
@@ -101,8 +106,10 @@ def _find_phrases(text: Text, first: int) -> list[Fact]:
     facts = []
     phrase = plain(text.bare[first])
     stop = first + 1
-    while phrase in index.openings and stop < len(text.bare) and not text.opens[stop]:
+    # The end of a text opens a clause as well, so that stop is never behind it.
+    while phrase in index.openings and not text.opens[stop]:
         last = plain(text.bare[stop])
+        # "boy scouts" as well as "boy scout".
         names = index.lists_of_phrase.get(f"{phrase} {last}", [])
         if not names:
             names = index.lists_of_phrase.get(f"{phrase} {singular(last)}", [])

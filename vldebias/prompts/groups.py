@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from vldebias.prompts.english import Subject, listed, lists, person, singular
+from vldebias.prompts.subject import Subject
+from vldebias.prompts.words import has_listed, listed, lists, person, singular
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
+# Groups in which nobody is counted: "a crowd of angry nurses".
 _MANY = re.compile(
     r"\b(?:couples?|crowds?|bands?|famil(?:y|ies)|audiences?|mob|throng|hordes?|swarm|procession"
     r"|parade|hundreds|thousands|millions|sea|mass) of\s+(?:\w+\s+){0,3}$",
     re.IGNORECASE,
 )
+# "both women and men", in whichever order the values are.
 _ORDER_OF_NOUNS = ("women", "girls", "men", "boys")
 _ADULTS = {"female": ("woman", "women"), "male": ("man", "men")}
 _YOUTHS = {"female": ("girl", "girls"), "male": ("boy", "boys")}
+_NEXT_NOUN = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)")
 _BEFORE = 60  # characters before a noun in which its number stands
 
 
@@ -64,11 +68,16 @@ def find_group(prompt: str, subject: Subject) -> Group | None:
 
 def _end_of_nouns(prompt: str, end: int) -> int:
     """Return the offset behind the last of several nouns: "doctors and nurses in a hallway"."""
-    while True:
-        other = re.compile(r"\s+(?:and|or|&)\s+([a-z-]+)").match(prompt, end)
-        if other is None or not person(other[1]) or singular(other[1]) == other[1]:
-            return end
-        end = other.end()
+    match = _NEXT_NOUN.match(prompt, end)
+    while match and _is_plural_person(match[1]):
+        end = match.end()
+        match = _NEXT_NOUN.match(prompt, end)
+    return end
+
+
+def _is_plural_person(word: str) -> bool:
+    """Return whether a word is a noun for several persons: "nurses"."""
+    return person(word) and singular(word) != word
 
 
 def _size(before: str) -> int | None:
@@ -83,11 +92,17 @@ def _size(before: str) -> int | None:
     number = words[-1].lower() if words else ""
     previous = words[-2] if len(words) > 1 else ""
     if number == "dozen":
-        return 12 if previous.lower() == "a" and "half" not in clause.lower() else None
+        is_twelve = previous.lower() == "a" and "half" not in clause.lower()
+        return 12 if is_twelve else None
     is_name = number.isdigit() and previous[:1].isupper()
-    if is_name or listed(previous.lower(), "inexact") or previous.lower() in _sizes():
+    if is_name or _is_inexact(previous.lower()):
         return None
     return _sizes().get(number)
+
+
+def _is_inexact(previous: str) -> bool:
+    """Return whether a word before a number makes it inexact: "about ten", "two or three"."""
+    return listed(previous, "inexact") or previous in _sizes()
 
 
 @cache
@@ -99,7 +114,8 @@ def _sizes() -> dict[str, int]:
 
 def names_a_group(prompt: str) -> bool:
     """Return whether a prompt shows a couple, a family, a band or a crowd, who are left alone."""
-    return any(listed(word, "group-left-alone") for word in re.findall(r"\w+", prompt.lower()))
+    words = re.findall(r"\w+", prompt.lower())
+    return has_listed(words, "group-left-alone")
 
 
 def can_mix(words: Iterable[str]) -> bool:
@@ -120,22 +136,26 @@ def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, f
         return {Mixture({first: None, second: None}): 1.0}
     expected = shares[first] * group.size
     count = math.floor(expected + 1e-9)
-    more = round(expected - count, 9)
-    made: dict[str | Mixture, float] = {}
-    for number, share in ((count, 1 - more), (count + 1, more)):
-        orders = _orders({first: number, second: group.size - number}) if share > 0 else []
+    # 2.5 women of five are two in one half of the images and three in the other.
+    rest = round(expected - count, 9)
+    share_of_mixture: dict[str | Mixture, float] = {}
+    for number, share in ((count, 1 - rest), (count + 1, rest)):
+        if share <= 0:
+            continue
+        orders = _orders({first: number, second: group.size - number})
         for order in orders:
-            made[order] = share / len(orders)
-    return made
+            share_of_mixture[order] = share / len(orders)
+    return share_of_mixture
 
 
 def _orders(counts: Mapping[str, int]) -> list[str | Mixture]:
     """Return the counts with the larger first; both orders where they are equal."""
     ranked = sorted(counts.items(), key=lambda item: -item[1])
-    (value, most), (_, least) = ranked
-    if not least:
+    (value, larger), (_, smaller) = ranked
+    if not smaller:
         return [value]
-    if most == least:
+    if larger == smaller:
+        # "a woman and a man": which is named first is even as well.
         return [Mixture(ranked), Mixture(reversed(ranked))]
     return [Mixture(ranked)]
 
@@ -152,11 +172,11 @@ def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young:
     numbers = list(lists()["number-word"])
     parts = []
     for value, count in mixture.items():
-        singular, plural = nouns[words[value].lower()]
+        noun, plural = nouns[words[value].lower()]
         if count is None:
             parts.append(plural)
         elif count == 1:
-            parts.append(f"a {singular}")
+            parts.append(f"a {noun}")
         else:
             parts.append(f"{numbers[count - 2]} {plural}")
     if None in mixture.values():
@@ -166,7 +186,9 @@ def describe(mixture: Mapping[str, int | None], words: Mapping[str, str], young:
 
 def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
     """Return whether a mixture, perhaps made for another text, can be written behind a group."""
-    counts: Sequence[int | None] = list(mixture.values())
-    if None in counts:
-        return group.mixes and group.size is None
-    return group.mixes and group.size == sum(count or 0 for count in counts)
+    size = 0
+    for count in mixture.values():
+        if count is None:
+            return group.mixes and group.size is None
+        size += count
+    return group.mixes and group.size == size

@@ -27,7 +27,7 @@ from pydantic import (
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.files import explain, packaged, read_yaml, write_atomically
 from vldebias.markup import html_table
-from vldebias.prompts.english import lists
+from vldebias.prompts.words import lists
 
 MAX_PAIRS = 200_000
 _LISTS = (

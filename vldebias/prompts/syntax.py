@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vldebias.prompts.english import gendered, lists, person
+from vldebias.prompts.words import gendered, lists, person
 
 MOST_READINGS = 64  # each is read as a prompt of its own
 
@@ -28,13 +28,16 @@ _TAGS = re.compile(
     rf"(?:^|(?<=[,(\[{{\n]))\s{{0,9}}(?:{_TAG})\s{{0,9}}(?::[\d.]+)?(?=\s{{0,9}}(?:[,)\]}}\n]|$))",
     re.IGNORECASE,
 )
-# An angle bracket, a prompt that is scheduled by steps, and words that join prompts.
-_APART = re.compile(r"<[^<>]*>|\[[^\[\]|:]*:[^\[\]|:]*:[\d.]+\]")
+# An angle bracket, "<lora:film:0.8>", and a prompt that is scheduled by steps, "[a cat:a dog:0.5]".
+_MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]|:]*:[^\[\]|:]*:[\d.]+\]")
+# Words that join prompts, in capitals: "and" in small letters joins persons.
 _JOINING = re.compile(r"\b(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b")
-# snake_case, __wildcard__, embedding:name
+# snake_case, __wildcard__, embedding:name: names of files, in which a word says nothing.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
+# The weight of a branch, "{2::doctor|nurse}", or how many are drawn, "{2$$doctor|nurse}".
 _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
+# What an edit changes has been shown before: "make her smile", not "make a cake".
 _THE = r"(?:the|this|these|that|those|it|him|her|them|his|their|its|my|background)\b"
 _EDIT = re.compile(
     r"\s*(?:please |now |then |can you |could you |i want (?:you )?to |edit: ?)*(?:"
@@ -47,6 +50,7 @@ _EDIT = re.compile(
     r"|let (?:him|her|them|it|this|the (?:person|man|woman|subject))\b)",
     re.IGNORECASE,
 )
+# A picture that is given with the prompt: "the man in this photo", "the reference image".
 _PICTURE = r"(?:image|photo|picture|photograph)"
 _WHICH = r"(?:first|second|third|input|original|reference|uploaded|attached|provided|given|source)"
 _GIVEN_PICTURE = re.compile(rf"\b{_WHICH} {_PICTURE}\b", re.IGNORECASE)
@@ -55,6 +59,7 @@ _IN_GIVEN_PICTURE = re.compile(
     re.IGNORECASE,
 )
 
+# A text in JSON, and whether it is a key: a colon follows.
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?')
 _SUBJECT_KEYS = (
     {"subject", "subjects", "main_subject", "character", "characters", "person", "people"}
@@ -79,8 +84,10 @@ def is_edit(prompt: str) -> bool:
     """Return whether a prompt tells how to change a given picture, which has its person."""
     if _EDIT.match(prompt) or _GIVEN_PICTURE.search(prompt):
         return True
-    shown = _IN_GIVEN_PICTURE.findall(prompt.lower())
-    return any(person(word) or gendered(word) for word in shown)
+    for noun in _IN_GIVEN_PICTURE.findall(prompt.lower()):
+        if person(noun) or gendered(noun):
+            return True  # "the nurse in the photo", not "the light in this photo"
+    return False
 
 
 def is_in_capitals(prompt: str) -> bool:
@@ -107,10 +114,12 @@ def json_texts(prompt: str) -> str | None:
     reading = ["\n"] * len(prompt)
     key = ""
     for string in _STRING.finditer(prompt):
-        if string[2]:
+        is_key = bool(string[2])
+        if is_key:
             key = string[1].strip().lower().replace(" ", "_")
         elif key in _SUBJECT_KEYS:
             start, end = string.span(1)
+            # An escape, "\\n", becomes a space and a letter, so that offsets hold.
             reading[start:end] = string[1].replace("\\", " ")
     return "".join(reading)
 
@@ -139,7 +148,7 @@ def read_alternatives(prompt: str) -> list[str]:
 
 def _blank_syntax(text: str) -> str:
     """Replace what is no English by spaces, and what ends a clause by a line end."""
-    text = _APART.sub(_end_clause, text)
+    text = _MARKUP.sub(_end_clause, text)
     text = _JOINING.sub(_end_clause, text)
     text = _TAGS.sub(_blank, text)
     return _NAMES.sub(_blank, text)
@@ -156,16 +165,17 @@ def _end_clause(match: re.Match[str]) -> str:
 def _read(text: str) -> Iterator[str]:
     """Yield the readings of a text; alternatives inside of alternatives are read after them."""
     waiting = [text]
-    found = 0
+    finished = 0
     while waiting:
         reading = waiting.pop()
         groups = _find_alternatives(reading)
         if not groups:
-            found += 1
+            finished += 1
             yield reading
             continue
         branches = sum(len(group.branches) for group in groups)
-        if found + len(waiting) + branches > MOST_READINGS:
+        # Counted before they are made: nested alternatives grow exponentially.
+        if finished + len(waiting) + branches > MOST_READINGS:
             raise UnreadableSyntaxError("too many alternatives")
         waiting += _choose(reading, groups)
 
@@ -193,20 +203,30 @@ def _find_alternatives(text: str) -> list[_Alternatives]:
     """Return the outermost brackets of a text that hold a bar, in one pass."""
     if "|" not in text:
         return []
-    found: list[_Alternatives] = []
+    groups: list[_Alternatives] = []
     opened: list[tuple[int, list[int]]] = []  # offset of a bracket, and of the bars directly in it
-    for at, character in enumerate(text):
+    for offset, character in enumerate(text):
         if character in "{[":
-            opened.append((at, []))
+            opened.append((offset, []))
         elif character == "|" and opened:
-            opened[-1][1].append(at)
+            _, bars = opened[-1]
+            bars.append(offset)
         elif character in "}]" and opened:
             start, bars = opened.pop()
-            if not bars:
-                continue
-            while found and found[-1].start > start:
-                found.pop()  # those inside are read with the branch that has them
-            starts = [bar + 1 for bar in (start, *bars)]
-            ends = [*bars, at]
-            found.append(_Alternatives(start, at + 1, list(zip(starts, ends, strict=True))))
-    return found
+            if bars:
+                _drop_groups_behind(start, groups)
+                groups.append(_split_at_bars(start, bars, offset))
+    return groups
+
+
+def _drop_groups_behind(start: int, groups: list[_Alternatives]) -> None:
+    """Drop the groups inside a bracket: they are read with the branch that has them."""
+    while groups and groups[-1].start > start:
+        groups.pop()
+
+
+def _split_at_bars(start: int, bars: list[int], end: int) -> _Alternatives:
+    """Return the branches between a bracket, its bars and the bracket that closes it."""
+    starts = [bar + 1 for bar in (start, *bars)]
+    ends = [*bars, end]
+    return _Alternatives(start, end + 1, list(zip(starts, ends, strict=True)))

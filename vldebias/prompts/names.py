@@ -1,0 +1,155 @@
+"""Find the names of persons in a prompt, and whether the person of a noun has one."""
+
+from __future__ import annotations
+
+import re
+
+from vldebias.prompts.text import Text
+from vldebias.prompts.words import (
+    STOPS,
+    has_listed,
+    kinds,
+    listed,
+    names_of_history,
+    origins,
+    person,
+)
+
+_NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
+
+
+def find_names(text: Text) -> list[tuple[int, int]]:
+    """Return the runs of words (first, one after the last) that may name a person or a well-known
+    figure."""
+    runs: list[tuple[int, int]] = []
+    stop = -1  # of the last run
+    for i in range(len(text.words)):
+        goes_on = stop == i and not text.opens[i]
+        if not _is_name(text, i, goes_on):
+            continue
+        first = i
+        if goes_on:
+            first, _ = runs.pop()
+        stop = i + 1
+        runs.append((first, stop))
+    return [run for run in runs if _is_name_of_person(text, *run)]
+
+
+def _is_name(text: Text, i: int, inside: bool) -> bool:
+    """Whether word i can be part of a name; `inside`, after another such word."""
+    word = text.bare[i]
+    if listed(word, *STOPS, "tag", "draw", "picture"):
+        return False
+    if word in names_of_history() and not inside:
+        return False  # "a Tudor king", "a hoplite"
+    if _is_in_full_name(text, i) or listed(word, "famous"):
+        return True
+    word_classes = kinds(word)
+    is_only_name = not word_classes.strip("fliu")
+    if is_only_name:
+        return True
+    if text.capital[i]:
+        return _is_name_in_capitals(text, i, inside)
+    # "mark jones" in small letters: a given name that is a rare word, before a family name.
+    is_given_name = "f" in word_classes and "u" in word_classes
+    return is_given_name and bool(set(kinds(text.after(i))) & set("li"))
+
+
+def _is_name_in_capitals(text: Text, i: int, inside: bool) -> bool:
+    """Whether a word with a capital can be part of a name."""
+    word_classes = kinds(text.bare[i])
+    is_person = person(text.bare[i])
+    is_surname = "l" in word_classes or not is_person
+    if inside and is_surname:
+        return True  # "Baker" of "Tom Baker"
+    if "f" in word_classes and text.after(i) in ("", "the"):
+        return True  # "Frank the waiter"
+    return not text.sentence[i] and not is_person
+
+
+def _is_in_full_name(text: Text, i: int) -> bool:
+    """Whether word i is of a full name, capitals or not: "john smith", "tom hanks"."""
+    first = i if listed(text.low[i], "given-name") else i - 1
+    last = first + 1
+    if first < 0 or text.opens[last]:
+        return False
+    if not listed(text.low[first], "given-name"):
+        return False
+    classes_of_last = kinds(text.bare[last])
+    return "l" in classes_of_last or not classes_of_last
+
+
+def _is_name_of_person(text: Text, first: int, stop: int) -> bool:
+    """Whether a run of name words is that of a person, not of a place, a brand or a thing."""
+    words = text.bare[first:stop]
+    for i in range(first, stop):
+        if _is_in_full_name(text, i):
+            return True
+    if _names_no_person(words):
+        return False
+    for word in words:
+        if listed(word, "famous") or "i" in kinds(word):
+            return True
+    has_given_name = "f" in kinds(words[0])
+    has_family_name = len(words) > 1
+    if text.capital[first]:
+        return has_given_name or has_family_name
+    return has_given_name and has_family_name
+
+
+def _names_no_person(words: list[str]) -> bool:
+    """Whether words name something else: "La Liga", "the Supreme Court", "a Roman"."""
+    if " ".join(words) in names_of_history():
+        return True
+    if len(words) == 1 and words[0] in origins():
+        return True
+    return has_listed(words, "no-name")
+
+
+def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
+    """Return whether one of the names is of the person at word i, or of somebody shown with this
+    person."""
+    has_title = text.before(i) == "the" or listed(text.before(i), "title")
+    is_capitalised = text.capital[i] and text.words[i].istitle()
+    if has_title and is_capitalised:
+        return True  # "the Joker", "Doctor Smith"
+    for first, stop in names:
+        if first <= i < stop or _is_in_picture(text, first, stop, i):
+            return True
+    return False
+
+
+def _is_time_of_place(text: Text, i: int) -> bool:
+    """Whether word i describes a place as one of a time: "in medieval France"."""
+    return listed(text.low[i], "time-of-place") or _NUMBER.fullmatch(text.low[i]) is not None
+
+
+def _is_in_picture(text: Text, first: int, stop: int, i: int) -> bool:
+    """Whether a name is that of somebody in the picture, not of a place, an artist or a style."""
+    before = _word_before_name(text, first)
+    after = text.after(stop - 1)
+    if text.credited[first] or listed(before, "elsewhere"):
+        return False
+    if first < i:
+        # Before the person: a name of its own, not one that describes the person, "a Ford driver".
+        if not after or text.opens[first]:
+            return True
+        return has_listed(text.low[stop:i], *STOPS)
+    ends_before_name = True in text.opens[i + 1 : first]
+    if not ends_before_name and not text.opens[first]:
+        names_a_thing = not listed(after, *STOPS) and "n" in kinds(after)
+        return before not in ("of", "by", "wearing") and not names_a_thing
+    # A clause of its own right behind that of the person: "a singer, Ella Fitzgerald".
+    is_clause = not before and not after
+    return is_clause and not ends_before_name
+
+
+def _word_before_name(text: Text, first: int) -> str:
+    """The word before a name and what goes with it: "in" of "in medieval New France"."""
+    start = first
+    while text.before(start):
+        goes_with_name = text.capital[start - 1] or _is_time_of_place(text, start - 1)
+        if not goes_with_name:
+            break
+        start -= 1
+    return text.before(start)

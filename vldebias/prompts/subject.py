@@ -1,0 +1,375 @@
+"""Find the subject of an English prompt: the noun phrase of an unnamed person whose attribute value
+is not stated.
+
+No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives
+and nouns, and the surrounding words decide whether it is a person in the picture. In doubt the
+prompt has no subject.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from vldebias.prompts.names import find_names, is_named
+from vldebias.prompts.text import Text, read_text
+from vldebias.prompts.words import (
+    STOPS,
+    adjective,
+    base,
+    classes,
+    gendered,
+    has_gendered,
+    has_listed,
+    kinds,
+    listed,
+    lists,
+    origins,
+    person,
+    singular,
+)
+
+_POSSESSIVE = ("'s", "s'")
+_LONGEST_PHRASE = 20  # words
+
+
+class Subject(NamedTuple):
+    """Hold the noun phrase of a person in a prompt.
+
+    Attributes:
+        words: offset and word in lower case of the adjectives and of the first noun.
+        start: offset of the phrase behind its determiners ("tired" of "two tired coaches").
+        end: offset behind its last noun.
+        plural: whether the last noun is a plural.
+    """
+
+    words: list[tuple[int, str]]
+    start: int
+    end: int
+    plural: bool
+
+
+@lru_cache(maxsize=1000)  # the images of a prompt ask again
+def find_subject(prompt: str, gender: bool) -> Subject | str:
+    """Return the subject of a prompt, or the reason why there is none.
+
+    gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise
+    it can be one.
+    """
+    text = read_text(prompt)
+    reason = _reason_to_leave(text, gender)
+    return reason or _find_person(text, gender)
+
+
+def _reason_to_leave(text: Text, gender: bool) -> str:
+    """Why a prompt as a whole is left alone; "" if it is not."""
+    if len(text.prompt) > 4 and text.prompt.isupper():
+        return "upper case"
+    if _is_foreign(text):
+        return "not English"
+    if gender and has_gendered(text.low):
+        return "stated"
+    words = f" {' '.join(text.low)} "
+    for phrase in lists()["unique"]:
+        if f" {phrase} " in words:
+            return "named"  # somebody whom everybody knows by an office
+    return ""
+
+
+def _is_foreign(text: Text) -> bool:
+    """Whether more words are foreign than English."""
+    foreign = 0
+    before = ""
+    for word in text.words:
+        # "van" of "Vincent van Gogh" is no foreign word.
+        if listed(word.lower(), "foreign") and not before[:1].isupper():
+            foreign += 1
+        if word[0] > "\u024f":
+            foreign += 1
+        before = word
+    return foreign > sum(listed(word, "english") for word in text.low)
+
+
+def _find_person(text: Text, gender: bool) -> Subject | str:
+    """The first unnamed person in the picture, or the reason why there is none."""
+    names = find_names(text)
+    if has_listed(text.low, "token"):
+        return "named"  # "a photo of sks person": a token that stands for somebody
+    has_noun = False
+    for i, word in enumerate(text.low):
+        if not _may_be_person(text, i, gender):
+            continue
+        has_noun = True
+        words = _phrase(text, i)
+        if not words:
+            continue
+        if is_named(text, names, i):
+            return "named"
+        start, _ = words[0]
+        end = text.start[i] + len(text.words[i])
+        return Subject(words, start, end, singular(word) != word)
+    if names:
+        return "named"
+    return "no person in the picture" if has_noun else "no person"
+
+
+def _may_be_person(text: Text, i: int, gender: bool) -> bool:
+    """Whether word i can be a noun for a person."""
+    word = text.low[i]
+    if text.silent[i] or listed(word, "no-single-value"):
+        return False
+    # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
+    if person(word) or listed(singular(word), "thing"):
+        return True
+    if not gender and listed(word, "gendered-noun"):
+        return True
+    return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+
+
+# ---- the phrase of a person
+
+
+def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
+    """The phrase whose head is word i, a noun for a person; empty where it is no person in the
+    picture."""
+    noun = singular(text.low[i])
+    is_plural = text.low[i] != noun
+    start, first_noun = _extend_left(text, i)
+    modifiers = text.low[start:i]
+    determiner = text.before(start)
+    if determiner == "no" or not _is_head(text, i, is_plural):
+        return []
+    if _is_thing(text, i, noun, modifiers):
+        return []
+    has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
+    is_bare = not is_plural and not has_determiner
+    opening = start
+    while listed(text.before(opening), "determiner"):
+        opening -= 1
+    if not _shows_person(text, text.before(opening), opening - 1, is_bare):
+        return []
+    if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
+        return []
+    return [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
+
+
+def _is_head(text: Text, i: int, plural: bool) -> bool:
+    """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
+    after = text.after(i)
+    rest = text.after(i + 1)
+    is_portrait = after in ("portrait", "headshot") and rest == "of"  # "a professional portrait of"
+    if is_portrait or _ends_with_head(after, rest):
+        return not is_portrait
+    verb_classes = kinds(base(after))
+    may_be_verb = after.endswith("s") and "v" in verb_classes
+    if may_be_verb and not plural:
+        return _is_verb(after, rest, verb_classes)
+    if listed(after, "made") and not listed(rest, "determiner"):
+        return False  # "a child drawing", "an old master painting"
+    is_noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
+    if after.endswith("ing"):
+        does = is_noun or listed(after, "human-verb")
+        return does or not _noun_follows(text, i + 1)
+    is_subject_of_verb = plural and "v" in classes(after)
+    if is_subject_of_verb:
+        return True
+    return is_noun and not _noun_follows(text, i)
+
+
+def _is_verb(word: str, rest: str, verb_classes: str) -> bool:
+    """Whether a word in -s is a verb, by the word behind it: "the chef cooks a meal".
+
+    Not a noun in the plural: "the nurse uniforms". verb_classes: those of its base form.
+    """
+    if classes(word).startswith("n"):
+        return False
+    has_object = listed(rest, "determiner", "pronoun") or adjective(rest)
+    is_mostly_verb = "v" in verb_classes.partition("n")[0]
+    return has_object or is_mostly_verb
+
+
+def _ends_with_head(after: str, rest: str) -> bool:
+    """Whether a phrase ends before a word, by the word and the one behind it."""
+    if not after or listed(after, *STOPS, "asleep", "tag", "past"):
+        return True
+    if after in ("number", "no") and rest.isdigit():
+        return True  # "a nurse number 3"
+    is_noun = bool(set(kinds(after)) & set("nx"))
+    return after.endswith("ly") and not is_noun
+
+
+def _noun_follows(text: Text, i: int) -> bool:
+    """Whether a noun follows word i, at once or after adjectives, and is the head: "a giant
+    floating castle"."""
+    word = text.after(i)
+    while word and not listed(word, *STOPS, "tag"):
+        if not adjective(word):
+            return True
+        i += 1
+        word = text.after(i)
+    return False
+
+
+def _extend_left(text: Text, i: int) -> tuple[int, int]:
+    """Where the phrase of word i starts, and where its nouns do: "tired old | police officer"."""
+    start = i
+    first_noun = i
+    while not text.opens[start] and i - start < _LONGEST_PHRASE:
+        joins = _joins_adjectives(text, start)
+        is_compound = first_noun == start and _is_compound(text, start)
+        if not is_compound and not joins:
+            if _ends_phrase_before(text, start):
+                break
+            is_compound = _is_part_of_noun(text, start, text.low[i])
+        start -= 1
+        is_noun = is_compound and not joins
+        if is_noun and first_noun == start + 1:
+            first_noun = start
+    return start, first_noun
+
+
+def _joins_adjectives(text: Text, start: int) -> bool:
+    """Whether the word before start goes on with adjectives: "tall and tired", "very tired"."""
+    word = text.low[start - 1]
+    if word in ("very", "quite", "most", "so"):
+        return True
+    if word != "and" or start < 2:
+        return False
+    return adjective(text.low[start]) and adjective(text.low[start - 2])
+
+
+def _is_compound(text: Text, start: int) -> bool:
+    """Whether a dictionary or a list has the word before start with the one at start as one noun:
+    "police officer"."""
+    word = text.low[start - 1]
+    last = text.low[start]
+    if listed(f"{word} {singular(last)}", "person-phrase", "pair"):
+        return True
+    return classes(f"{word} {last}") in ("c", "p", "n") and not listed(word, "age")
+
+
+def _ends_phrase_before(text: Text, start: int) -> bool:
+    """Whether the word before start is none of the phrase: "the", "her", "draw"."""
+    word = text.low[start - 1]
+    if listed(word, "draw") and text.opens[start - 1]:
+        return True
+    return listed(word, *STOPS, "not-subject") or word.endswith(_POSSESSIVE)
+
+
+def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
+    """Whether the word before start is part of the noun and no adjective: "civil engineer"."""
+    word = text.low[start - 1]
+    describes = adjective(word) or listed(word, "size", "age", "skin")
+    if not describes or listed(word, "occupational"):
+        return True
+    if listed(word, "place-adjective") and text.capital[start]:
+        return True  # "New York chef"
+    is_gerund = word.endswith("ing") and "n" in kinds(word)
+    if is_gerund and listed(singular(head), "gerund-head"):
+        return True  # "swimming coach"
+    return _is_proper_pair(text, start)
+
+
+def _is_proper_pair(text: Text, i: int) -> bool:
+    """Whether word i and the one before are of one proper name: "Red Cross", "Civil War"."""
+    if text.sentence[i - 1]:
+        return False  # the first word of a sentence has a capital anyway
+    if text.low[i - 1] in origins() or listed(text.low[i - 1], "origin"):
+        return False  # "Japanese American"
+    return text.capital[i] and text.capital[i - 1]
+
+
+def _is_thing(text: Text, i: int, noun: str, modifiers: list[str]) -> bool:
+    """Whether a noun is an animal or a thing here: "a rabbit detective", "a toy soldier", "a server
+    in a rack"."""
+    after = text.after(i)
+    if _is_named_thing(noun, modifiers, after) or _is_made_or_animal(noun, modifiers):
+        return True
+    if listed(noun, "cued-thing"):
+        if noun == "model" and after == "of" and not modifiers:
+            return True  # "a model of an atom"
+        return has_listed(text.low, "thing-cue")
+    if noun in ("head", "chair"):
+        nouns_behind = map(singular, text.low[i + 2 : i + 5])
+        is_of_people = after == "of" and has_listed(nouns_behind, "organization")
+        return not is_of_people  # "the head of the department" is one
+    return listed(noun, "thing") and not _is_human(text, noun, modifiers, after)
+
+
+def _is_named_thing(noun: str, modifiers: list[str], after: str) -> bool:
+    """Whether a noun and what stands beside it are a word for a thing: "dish washer"."""
+    if noun == "comic" and after in ("about", "of"):
+        return True
+    if not modifiers:
+        return False
+    phrase = f"{modifiers[-1]} {noun}"
+    return listed(phrase, "thing-phrase") or classes(phrase) in ("n", "x")
+
+
+def _is_made_or_animal(noun: str, modifiers: list[str]) -> bool:
+    """Whether modifiers make a noun a product, a toy or an animal: "a Ford Explorer"."""
+    for kind, exceptions in (("brand", "brand-person"), ("toy", "toy-handles")):
+        if has_listed(modifiers, kind) and not listed(noun, exceptions):
+            return True
+    if listed(noun, "handles"):
+        return False  # "a horse trainer"
+    for word in modifiers:
+        if _is_animal(word):
+            return True
+    return False
+
+
+def _is_human(text: Text, noun: str, modifiers: list[str], after: str) -> bool:
+    """Whether a noun that is often a thing is a person: "a fan in the stands"."""
+    if listed(after, "human-verb") or has_listed(modifiers, "thing-person"):
+        return True
+    if has_listed(text.low, "person-cue"):
+        return True
+    if noun not in ("character", "figure"):
+        return False
+    return not modifiers or adjective(modifiers[-1])
+
+
+def _is_animal(word: str) -> bool:
+    """Whether a word before a noun is an animal: "rabbit" of "a rabbit detective"."""
+    if listed(singular(word), "animal"):
+        return True
+    if "x" not in kinds(word)[:2]:
+        return False
+    if gendered(word) or adjective(word):
+        return False  # "a male nurse"
+    return not listed(word, "not-animal")
+
+
+def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -> bool:
+    """Whether a noun without a determiner is a subject: "doctor, 4k", not "a lake, award winning
+    photographer"."""
+    clauses_before = sum(text.opens[1 : start + 1])
+    if listed(noun, "style-tag") and not modifiers:
+        return False
+    if clauses_before and listed(noun, "style-tag", "art-tag"):
+        return False
+    if clauses_before < 2:
+        return True
+    # A late tag needs words that describe a person: "a lake, fog, elderly fisher".
+    for word in modifiers:
+        if adjective(word) or set(kinds(word)) & set("npa"):
+            return True
+    return False
+
+
+def _shows_person(text: Text, relation: str, where: int, bare: bool) -> bool:
+    """Whether what stands before a phrase leaves the person in the picture: not "a painting by a
+    master"."""
+    before = text.before(where)
+    if listed(relation, "not-subject"):
+        return False
+    if relation == "by":
+        is_verb = before.endswith(("ed", "ing")) or listed(before, "past")
+        return is_verb and not listed(before, "credit-verb", "picture")
+    if relation == "of":
+        kinds_of_noun = ("picture", "group", "part", "container", "number")
+        return listed(before, *kinds_of_noun) or listed(singular(before), *kinds_of_noun)
+    if not bare or not relation:
+        return True
+    return listed(relation, "joins", "draw")  # "beside chef" is no person, "draw chef" is

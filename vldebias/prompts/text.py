@@ -1,0 +1,126 @@
+"""Split a prompt into words and clauses."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from functools import lru_cache
+from itertools import islice
+
+from vldebias.prompts.words import listed
+
+# A word with its hyphens and apostrophes: "mother-in-law's", "R&B".
+_WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")
+_SENTENCE_END = re.compile(r"[.!?\n:]")
+_BREAK = re.compile(r"[,.;:!?()\[\]{}|\"\n\u2014\u2013/\u201c\u201d]")
+# A quotation; the apostrophe of "the nurse's" opens none.
+_QUOTED = re.compile(
+    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|(?<![^\s(])'[^']*[^'\s]'(?![^\W_])|\u2018[^\u2019]*\u2019"
+)
+LONGEST_PROMPT = 1000  # words
+# Words that end the name of an artist: "by Rembrandt, a portrait of a nurse".
+_NO_CREDIT = frozenset({"a", "an", "the", "of", "with", "portrait", "wearing"})
+
+
+class Text:
+    """Split a prompt into words, and mark where clauses begin and which words are quoted.
+
+    Words behind the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
+    reads them (77 tokens in CLIP, 512 in T5, 1,024 in Qwen), and the time of a call stays bounded.
+    """
+
+    def __init__(self, prompt: str) -> None:
+        tokens = list(islice(_WORD.finditer(prompt), LONGEST_PROMPT))
+        if len(tokens) == LONGEST_PROMPT:
+            prompt = prompt[: tokens[-1].end()]
+        self.prompt = prompt
+        self.start = [token.start() for token in tokens]
+        self.words = [token[0] for token in tokens]
+        self.low = [_lower(word) for word in self.words]
+        self.bare = [re.sub(r"'s?$", "", word) for word in self.low]
+        gaps = _gaps(prompt, tokens)
+        self.opens = self._find_clauses(gaps)
+        self.sentence = [bool(_SENTENCE_END.search(gap)) for gap in gaps]
+        self.sentence[0] = True
+        self.silent = _is_quoted(prompt, self.start)
+        self.credited = _is_credited(self.low)
+        is_title = _is_title(self.words)
+        # In a title all words have capitals, so they tell nothing.
+        self.capital = [not is_title and word[0].isupper() for word in self.words]
+
+    def _find_clauses(self, gaps: list[str]) -> list[bool]:
+        """For each word, and for the end, whether a clause begins there."""
+        opens = [bool(_BREAK.search(gap)) for gap in gaps]
+        opens[0] = True
+        opens[-1] = True
+        for i in range(1, len(self.low)):
+            if gaps[i] == ". " and listed(self.low[i - 1], "abbreviation"):
+                opens[i] = False  # "Dr. Smith"
+        return opens
+
+    def before(self, i: int) -> str:
+        """Return the word before word i in its clause; "" at the start of the clause."""
+        if i < 1 or self.opens[i]:
+            return ""
+        return self.low[i - 1]
+
+    def after(self, i: int) -> str:
+        """Return the word after word i in its clause; "" at the end of the clause."""
+        if i + 1 >= len(self.low) or self.opens[i + 1]:
+            return ""
+        return self.low[i + 1]
+
+
+def _is_title(words: list[str]) -> bool:
+    """Whether most words are written with a capital, as in a title: then capitals say nothing."""
+    content_words = 0
+    capitals = 0
+    for word in words:
+        # "of" and "the" are in small letters in a title as well.
+        if word[0].isalpha() and not listed(word, "preposition", "determiner"):
+            content_words += 1
+            capitals += word[0].isupper()
+    return content_words > 1 and capitals > 0.7 * content_words
+
+
+def _lower(word: str) -> str:
+    """A word in lower case; "US" stays apart from "us"."""
+    return "u.s" if word == "US" else word.lower().replace("\u2019", "'")
+
+
+def _gaps(prompt: str, tokens: list[re.Match[str]]) -> list[str]:
+    """What stands before each word and behind the last one."""
+    ends = [0, *(token.end() for token in tokens)]
+    starts = [*(token.start() for token in tokens), len(prompt)]
+    return [prompt[end:start] for end, start in zip(ends, starts, strict=True)]
+
+
+def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
+    """For each word whether it stands in quotation marks."""
+    quotes = [match.span() for match in _QUOTED.finditer(prompt)]
+    openings = [start for start, _ in quotes]
+    quoted = []
+    for start in starts:
+        n = bisect_right(openings, start)
+        quoted.append(n > 0 and start < quotes[n - 1][1])
+    return quoted
+
+
+def _is_credited(words: list[str]) -> list[bool]:
+    """For each word whether it can be of an artist's name: behind "by" or "style of"."""
+    credited = []
+    credits = False
+    for i, word in enumerate(words):
+        credited.append(credits)
+        is_behind_style = word == "of" and words[max(0, i - 1)] == "style"
+        if word == "by" or is_behind_style:
+            credits = True
+        elif word in _NO_CREDIT:
+            credits = False
+    return credited
+
+
+@lru_cache(maxsize=1000)
+def read_text(prompt: str) -> Text:
+    """Return the words of a prompt, split once."""
+    return Text(prompt)

@@ -1,0 +1,211 @@
+"""Look up English words: their classes, their lists, their singular and base forms.
+
+`balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence:
+`balance_wordnet.LICENSE`) and the name lists of the US census of 1990 (public domain); its classes
+are explained there. `balance_words.txt` is written by hand.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+# Ending -> what stands in its place in the base form: "cherries" is "cherry", "baked" is "bake".
+_PLURALS = {
+    "ies": ("y",),
+    "sses": ("ss",),
+    "ches": ("ch",),
+    "shes": ("sh",),
+    "xes": ("x",),
+    "oes": ("o",),
+    "s": ("",),
+}
+_VERBS = {**_PLURALS, "ied": ("y",), "ed": ("", "e"), "ing": ("", "e")}
+# "policewoman", "cowboys": the word need not be in a dictionary.
+_GENDERED_ENDING = re.compile(r"[a-z]{2}(?:men|man|women|woman|boys?|girls?)$")
+# Lists of words that end a noun phrase.
+STOPS = ("determiner", "preposition", "function")
+
+
+@cache
+def _words() -> dict[str, str]:
+    with gzip.open(_HERE / "balance_wordnet.txt.gz", "rt", encoding="utf-8") as file:
+        return dict(line.rstrip("\n").split("\t") for line in file)
+
+
+def classes(word: str) -> str:
+    """Return the classes of a word or phrase, most frequent first (see `eval/lexicon.py`); "" if
+    unknown."""
+    return _words().get(word, "")
+
+
+@cache
+def lists() -> dict[str, dict[str, None]]:
+    """Return the lists of `balance_words.txt` by name; the keys of a list are its words in
+    order."""
+    return read_lists(_HERE / "balance_words.txt")
+
+
+def read_lists(path: Path) -> dict[str, dict[str, None]]:
+    """Read a file of word lists: "name: words", continued on indented lines; "_" is a space."""
+    text = re.sub(r"(?m)^#.*\n", "", path.read_text(encoding="utf-8")).replace("\n ", " ")
+    words_of_name: dict[str, dict[str, None]] = {}
+    for line in filter(None, text.splitlines()):
+        name, _, words = line.partition(":")
+        entries = words_of_name.setdefault(name, {})
+        entries.update(dict.fromkeys(word.replace("_", " ") for word in words.split()))
+    return words_of_name
+
+
+@cache
+def origins() -> frozenset[str]:
+    """Return the adjectives in lower case that say which people or nation a person is of."""
+    return _facts_of("people", "open-nation")
+
+
+@cache
+def names_of_history() -> frozenset[str]:
+    """Return the words in lower case for peoples, troops, churches and periods: no names."""
+    history = ("troops", "one-origin", "period", "church", "expedition", "war", "war-site")
+    return _facts_of("people", "open-nation", "league", "closed-school", *history)
+
+
+def is_proper(word: str) -> bool:
+    """Return whether a word in lower case is written with a capital in any sentence."""
+    if word in origins() or word in religions():
+        return True  # "Tibetan", "Catholic"
+    return word in lists()["nation"]  # "US"
+
+
+@cache
+def religions() -> frozenset[str]:
+    """Return the words for religions in lower case."""
+    return frozenset(word.lower() for word in lists()["religion"])
+
+
+def _facts_of(*names: str) -> frozenset[str]:
+    """Return the entries of the lists of these names in all files of `facts/`."""
+    entries: set[str] = set()
+    for path in sorted((_HERE / "facts").glob("*.txt")):
+        lists_of_file = read_lists(path)
+        for name in names:
+            entries.update(lists_of_file.get(name, ()))
+    return frozenset(entries)
+
+
+def listed(word: str, *names: str) -> bool:
+    """Return whether one of the named lists has the word; digits count as a determiner."""
+    if word.isdigit() and "determiner" in names:
+        return True
+    words_of_list = lists()
+    for name in names:
+        if word in words_of_list[name]:
+            return True
+    return False
+
+
+def has_listed(words: Iterable[str], *names: str) -> bool:
+    """Return whether one of the named lists has one of the words."""
+    for word in words:
+        if listed(word, *names):
+            return True
+    return False
+
+
+def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> str:
+    """Return the word of the wanted classes of which `word` is a form with one of the endings; else
+    `word`."""
+    for ending, replacements in endings.items():
+        stem = word.removesuffix(ending)
+        if stem == word:
+            continue
+        candidates = [stem + replacement for replacement in replacements]
+        is_doubled = stem[-1:] == stem[-2:-1]  # "sitting"
+        if len(replacements) > 1 and is_doubled:
+            candidates.append(stem[:-1])
+        for candidate in candidates:
+            if set(classes(candidate)) & set(wanted):
+                return candidate
+    return word
+
+
+@cache
+def singular(word: str) -> str:
+    """Return the singular of a plural noun; return any other word unchanged."""
+    irregular = dict(pair.split("/") for pair in lists()["plural/singular"])
+    return irregular.get(word) or _without(word, _PLURALS, "pnx")
+
+
+@cache
+def base(word: str) -> str:
+    """Return the base form of a verb in its third person, past or -ing form; return any other word
+    unchanged."""
+    return _without(word, _VERBS, "v")
+
+
+@cache
+def kinds(word: str) -> str:
+    """Return the classes of a word in lower case, inflected or not."""
+    for form in (word, singular(word), base(word)):
+        if classes(form):
+            return classes(form)
+    return ""
+
+
+@cache
+def person(word: str) -> bool:
+    """Return whether a noun in lower case, singular or plural, is a person without a stated
+    gender."""
+    noun = singular(word)
+    if listed(noun, "also-person") or noun.endswith(tuple(lists()["person-ending"])):
+        return True
+    if _is_unknown_trade(noun) or "p" in classes(noun):
+        return True
+    last_part = noun.rsplit("-", 1)[-1]  # "sculptor" of "painter-sculptor"
+    return "p" in classes(last_part) and not listed(noun, "gendered")
+
+
+def _is_unknown_trade(noun: str) -> bool:
+    """Return whether a word that is in no dictionary ends like a trade: "codebreaker"."""
+    if classes(noun) or gendered(noun):
+        return False
+    return noun.endswith(tuple(lists()["agent-ending"]))
+
+
+@cache
+def gendered(word: str) -> bool:
+    """Return whether a word in lower case states a gender."""
+    word = re.sub(r"['\u2019]s?$", "", word)
+    if _GENDERED_ENDING.search(word) and not listed(word, "not-gendered"):
+        return True
+    return has_listed((word, *word.split("-")), "gendered")  # "she-wolf"
+
+
+def has_gendered(words: Iterable[str]) -> bool:
+    """Return whether one of the words states a gender."""
+    for word in words:
+        if gendered(word):
+            return True
+    return False
+
+
+def adjective(word: str) -> bool:
+    """Return whether a word before a noun is an adjective rather than a noun."""
+    if word in origins():
+        return True
+    word_classes = classes(word)
+    if "a" in word_classes:
+        if word_classes[0] == "a" or word.endswith("less"):
+            return True
+        is_noun_too = bool(set(word_classes) & set("npx"))
+        if not is_noun_too:
+            return True
+    # The last part says what the whole is: "battle-weary".
+    if "-" in word:
+        return adjective(word.rsplit("-", 1)[1])
+    is_participle = word.endswith(("ed", "ing")) and base(word) != word
+    return is_participle and "n" not in word_classes

@@ -4,12 +4,11 @@ embeddings."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import BoundArguments
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -72,36 +71,48 @@ class CustomHost(Host):
         head: nn.Linear | None = None,
         generative: bool = False,
     ) -> None:
-        self.name, self.generative, self._method = type(model).__name__, generative, method
-        path, _, self._called = method.rpartition(".")
+        self.name = type(model).__name__
+        self.generative = generative
+        self._method = method
+        self._output = output
+        self._embed = embed
+        self._texts = texts
+        self._head = head
+        self._owner, self._called = self._place_of(model, method)
+        is_inner_module = self._called != method.rpartition(".")[2]
+        if is_inner_module and embed is None:
+            raise InvalidInputError(
+                f"custom: {method!r} is a module inside; pass embed= that gives a row for each"
+                " prompt"
+            )
+        if weights is None and isinstance(model, nn.Module):
+            weights = model
+        self.text_modules = _modules_of(weights)
+        self.roles = ("sequence" if generative else "joint",)
+        self.model_id = getattr(model, "name_or_path", None) or None
+        # By id: a module that occurs twice is occupied once.
+        occupied = {id(part): part for part in (model, self._owner, head) if part is not None}
+        self.exclusive_modules = tuple(occupied.values())
+        self._is_checked = False
+
+    def _place_of(self, model: Any, method: str) -> tuple[Any, str]:
+        """Return the object and the name of its method, whose calls give embeddings."""
+        path, _, name = method.rpartition(".")
         try:
             place = attrgetter(method)(model)
         except AttributeError:
-            inside = (
-                [name for name, _ in model.named_modules() if name]
-                if isinstance(model, nn.Module)
-                else []
-            )
+            inside = []
+            if isinstance(model, nn.Module):
+                inside = [module_name for module_name, _ in model.named_modules() if module_name]
             raise InvalidInputError(
                 f"custom: {self.name} has no method {method!r}; expected the name of the method"
                 " that gives embeddings, or of a module inside:"
                 f" {', '.join(inside[:20]) or 'it has none'}"
             ) from None
-        self._owner = attrgetter(path)(model) if path else model
         if isinstance(place, nn.Module):
-            self._owner, self._called = place, "forward"
-            if embed is None:
-                raise InvalidInputError(
-                    f"custom: {method!r} is a module inside; pass embed= that gives a row for each"
-                    " prompt"
-                )
-        tower: Any = model if weights is None and isinstance(model, nn.Module) else weights or ()
-        self.text_modules = (tower,) if isinstance(tower, nn.Module) else tuple(tower)
-        self._output, self._embed, self._texts, self._head = output, embed, texts, head
-        self.roles = ("sequence" if generative else "joint",)
-        self.model_id = getattr(model, "name_or_path", None) or None
-        occupied = {id(one): one for one in (model, self._owner, head) if one is not None}
-        self.exclusive_modules, self._checked = tuple(occupied.values()), False
+            return place, "forward"
+        owner = attrgetter(path)(model) if path else model
+        return owner, name
 
     def space(self, role: str) -> str:
         """Return "custom.NAME.joint" or "custom.NAME.sequence"; the fingerprint tells weights
@@ -114,26 +125,32 @@ class CustomHost(Host):
         return self.read_by(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
-        owner, name, passed = self._owner, self._called, list[Any]()
-        method, own = getattr(owner, name), vars(owner).get(name)
+        if self._is_checked:
+            return torch.as_tensor(self._block(prompts))
+        outputs = list[Any]()
+        method = getattr(self._owner, self._called)
 
         def record(*args: Any, **kwargs: Any) -> Any:
-            passed.append(method(*args, **kwargs))
-            return passed[-1]
+            outputs.append(method(*args, **kwargs))
+            return outputs[-1]
 
-        with TOKENIZING, ExitStack() as stack:
-            if not self._checked:
-                setattr(owner, name, record)
-                stack.callback(
-                    partial(delattr, owner, name)
-                    if own is None
-                    else partial(setattr, owner, name, own)
-                )
-            block = (
-                self._embed(prompts)
-                if self._embed
-                else self._open(getattr(owner, name)(prompts))[0]
-            )
+        with self._replaced_by(record):
+            rows = torch.as_tensor(self._block(prompts))
+        # Without outputs, embed does not go through the method; it may compute the rows elsewhere.
+        # A place inside of the model has to be passed, since only there the edit acts.
+        is_inside = self._called != self._method
+        if outputs or is_inside:
+            self._check_place(rows, [self._open(output)[0] for output in outputs])
+        self._is_checked = True
+        return rows
+
+    def _block(self, prompts: list[str]) -> Any:
+        """Return rows (n, d) of prompts, of torch or numpy."""
+        with TOKENIZING:
+            if self._embed:
+                block = self._embed(prompts)
+            else:
+                block, _ = self._open(getattr(self._owner, self._called)(prompts))
         shape = tuple(getattr(block, "shape", ()))
         if shape[:-1] != (len(prompts),):
             raise InvalidInputError(
@@ -141,41 +158,47 @@ class CustomHost(Host):
                 f" expected a tensor or an array ({len(prompts)}, d): pass embed= that gives one"
                 " row for each"
             )
-        rows = torch.as_tensor(block)
-        if not self._checked and (
-            passed or self._called != self._method
-        ):  # else embed does not go through the method
-            self._check_place(rows, [self._open(one)[0] for one in passed])
-        self._checked = True
-        return rows
+        return block
 
-    def _check_place(self, rows: Tensor, given: list[Tensor]) -> None:
+    @contextmanager
+    def _replaced_by(self, function: Callable[..., Any]) -> Iterator[None]:
+        """Call a function in place of the method inside the block."""
+        # Other threads that read texts wait, so that the method is never replaced twice.
+        with TOKENIZING:
+            before = vars(self._owner).get(self._called)
+            setattr(self._owner, self._called, function)
+            try:
+                yield
+            finally:
+                if before is None:
+                    delattr(self._owner, self._called)
+                else:
+                    setattr(self._owner, self._called, before)
+
+    def _check_place(self, rows: Tensor, outputs: list[Tensor]) -> None:
         """Refuse a place that the rows do not come from, where an edit would act in another
         space."""
-        mine, *others = (normalize(one.detach().cpu().double(), dim=-1) for one in (rows, *given))
-        there = [
-            one.reshape(-1, mine.shape[1])
-            for one in others
-            if one.ndim and one.shape[-1] == mine.shape[1]
-        ]
-        if not there or (mine @ torch.cat(there).T).amax(1).min() < 0.999:
-            shapes = (
-                ", ".join(str(tuple(one.shape)) for one in given[:3])
-                or "nothing: it is never called"
-            )
+        expected = _unit(rows)
+        width = expected.shape[1]
+        candidates = []
+        for output in outputs:
+            if output.ndim and output.shape[-1] == width:
+                candidates.append(_unit(output).reshape(-1, width))
+        # Cosines near 1, not equality: embed= may normalise, or cast to another precision.
+        if not candidates or (expected @ torch.cat(candidates).T).amax(1).min() < 0.999:
+            shapes = ", ".join(str(tuple(output.shape)) for output in outputs[:3])
             raise InvalidInputError(
                 f"{self.name}: the rows of embed=, {tuple(rows.shape)}, are not among the outputs"
-                f" of {self._method!r} ({shapes}); name a place that gives them, or pass embed="
-                " that returns rows of its output"
+                f" of {self._method!r} ({shapes or 'nothing: it is never called'}); name a place"
+                " that gives them, or pass embed= that returns rows of its output"
             )
 
     def _open(self, returned: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         """Return the embeddings in the output of the method, and a function that puts others in
         their place."""
         place = self._output
-        part = (
-            returned if place is None else returned[place]
-        )  # output objects of transformers are mappings
+        # Output objects of transformers are mappings, which a key reads as an index a tuple.
+        part = returned if place is None else returned[place]
         if not isinstance(part, (Tensor, np.ndarray)):
             raise InvalidInputError(
                 f"{self.name}.{self._method}: got {type(part).__name__}, expected a tensor or an"
@@ -188,8 +211,10 @@ class CustomHost(Host):
             if place is None:
                 return changed
             if isinstance(returned, tuple):
-                items = [changed if one is part else one for one in returned]
-                return type(returned)(*items) if hasattr(returned, "_fields") else tuple(items)
+                items = [changed if item is part else item for item in returned]
+                if hasattr(returned, "_fields"):  # a named tuple takes its values one by one
+                    return type(returned)(*items)
+                return tuple(items)
             returned[place] = changed
             return returned
 
@@ -200,9 +225,8 @@ class CustomHost(Host):
 
         def change(original: Any, call: BoundArguments) -> Any:
             tensor, close = self._open(original(*call.args, **call.kwargs))
-            rows = (
-                tensor if tensor.ndim > 1 else tensor[None]
-            )  # one text alone may come without a batch
+            # A text alone may come without a batch.
+            rows = tensor if tensor.ndim > 1 else tensor[None]
             changed = attachment.apply(
                 self.roles[0], rows, lambda: self._prompts_of(call.arguments)
             )
@@ -216,15 +240,12 @@ class CustomHost(Host):
         for value in call.values():
             if isinstance(value, str):
                 return [value]
-            if (
-                isinstance(value, (list, tuple))
-                and value
-                and all(isinstance(one, str) for one in value)
-            ):
-                return value
+            is_list = isinstance(value, (list, tuple)) and len(value) > 0
+            if is_list and all(isinstance(item, str) for item in value):
+                return cast("Sequence[str]", value)
+        types = [f"{name}: {type(value).__name__}" for name, value in call.items()]
         raise InvalidInputError(
-            f"{self.name}.{self._method}: got"
-            f" {', '.join(f'{n}: {type(v).__name__}' for n, v in call.items())}, and no prompts to"
+            f"{self.name}.{self._method}: got {', '.join(types)}, and no prompts to"
             " read; pass texts= (the arguments of a call -> its prompts), or keep_stated=False to"
             " debias"
         )
@@ -240,6 +261,18 @@ class CustomHost(Host):
 custom = CustomHost
 
 
+def _modules_of(weights: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Module, ...]:
+    """Return the modules of a text tower, if any."""
+    if not weights:
+        return ()
+    return (weights,) if isinstance(weights, nn.Module) else tuple(weights)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Return rows at length 1, float64 on the CPU."""
+    return normalize(rows.detach().cpu().double(), dim=-1)
+
+
 class TextTable(Host):
     """Serve text embeddings that were computed before, for fitting and measuring; nothing can be
     attached.
@@ -252,24 +285,26 @@ class TextTable(Host):
             length above 0.
     """
 
-    name, library = "table of text embeddings", "table"
+    name = "table of text embeddings"
+    library = "table"
     roles = ("joint",)
     exclusive_modules = ()
 
     def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
-        wide = {
-            prompt: torch.as_tensor(row).detach().cpu().double() for prompt, row in rows.items()
-        }
-        wide = {
-            prompt: row[0] if row.ndim == 2 and len(row) == 1 else row
-            for prompt, row in wide.items()
-        }
+        wide: dict[str, Tensor] = {}
+        for prompt, values in rows.items():
+            row = torch.as_tensor(values).detach().cpu().double()
+            is_batch_of_one = row.ndim == 2 and len(row) == 1
+            wide[prompt] = row[0] if is_batch_of_one else row
         shapes = {tuple(row.shape) for row in wide.values()}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise InvalidInputError(
                 f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}"
             )
-        bad = [prompt for prompt, row in wide.items() if not (row.isfinite().all() and row.any())]
+        bad = []
+        for prompt, row in wide.items():
+            if not row.isfinite().all() or not row.any():
+                bad.append(prompt)
         if bad:
             raise InvalidInputError(
                 f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}"

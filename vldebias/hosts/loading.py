@@ -22,10 +22,7 @@ from vldebias.hosts.attachment import resolve
 from vldebias.hosts.host import Host
 from vldebias.names import check_architecture
 
-SCHEMAS = (
-    "hf-hub:",
-    "local-dir:",
-)  # names by which open_clip finds a model without a list of its own
+SCHEMAS = ("hf-hub:", "local-dir:")
 """What a name of open_clip may start with instead of being in its list."""
 _DTYPES = ("float32", "float16", "bfloat16")
 
@@ -62,43 +59,57 @@ def load_host(
     Raises:
         InvalidInputError: the options contradict each other, or the weights cannot be loaded.
     """
-    if (model is None) == (pipeline is None) or (pretrained is not None and model is None):
+    # Exactly one of the two, and weights of open_clip only for a model.
+    if (model is None) == (pipeline is None) or (model is None and pretrained is not None):
         raise InvalidInputError(
             "expected either --model (with --pretrained for open_clip weights) or --pipeline"
         )
     if dtype not in (None, *_DTYPES):
         raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
-    name, weights = pipeline or model or "", getattr(torch, dtype or "float32")
-    shown = repr(name) + (f" with {pretrained!r}" if pretrained else "")
-    with offline_reason(
-        "." if name == "miniature" else pretrained or name.removeprefix("local-dir:")
-    ) as why:
+    name = pipeline or model or ""
+    with offline_reason(_looked_up(name, pretrained)) as why:
         try:
-            if pipeline is None:
-                loaded = _model(name, pretrained)
-            elif name == "miniature":
-                loaded = Loaded(miniature.load_pipeline(), name)
+            if pipeline is not None:
+                loaded = _pipeline(name)
             else:
-                loaded = Loaded(
-                    need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name
-                )
-            host = loaded.host.to(device)
-            # Afterwards, since the argument's name differs between releases; diffusers warns of a
-            # cast to the same.
-            return replace(
-                loaded, host=host.to(weights) if pipeline is None or host.dtype != weights else host
-            )
+                loaded = _model(name, pretrained)
+            return _placed(loaded, device, getattr(torch, dtype or "float32"))
         except VldebiasError:
             raise
-        except (
-            Exception
-        ) as error:  # on damaged files the libraries raise whatever they stumble over
+        except Exception as error:
+            # On damaged files the libraries raise whatever they stumble over.
+            shown = f"{name!r} with {pretrained!r}" if pretrained else repr(name)
+            offline = f" ({why})" if why else ""
             raise InvalidInputError(
-                f"cannot load {shown}: {reason(error)}{f' ({why})' if why else ''}. Expected an"
+                f"cannot load {shown}: {reason(error)}{offline}. Expected an"
                 " open_clip architecture with --pretrained, a transformers or diffusers id or"
                 " local folder, or 'miniature'; where there is no network use a folder that `hf"
                 " download ID --local-dir DIR` wrote elsewhere"
             ) from error
+
+
+def _looked_up(name: str, pretrained: str | None) -> str:
+    """Return what a hub may be asked for; the folder "." where nothing is."""
+    if name == "miniature":
+        return "."
+    return pretrained or name.removeprefix("local-dir:")
+
+
+def _pipeline(name: str) -> Loaded:
+    if name == "miniature":
+        return Loaded(miniature.load_pipeline(), name)
+    return Loaded(need("diffusers").DiffusionPipeline.from_pretrained(name, **NO_CODE), name)
+
+
+def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
+    """Move what was loaded to a device, and cast it.
+
+    It is cast after loading, since the argument's name differs between releases.
+    """
+    host = loaded.host.to(device)
+    # diffusers warns of a cast to the dtype that a pipeline has already.
+    is_cast = loaded.preprocess is None and host.dtype == dtype
+    return replace(loaded, host=host if is_cast else host.to(dtype))
 
 
 def check_name(model: str, pretrained: str | None = None) -> None:
@@ -120,7 +131,7 @@ def check_name(model: str, pretrained: str | None = None) -> None:
         return
     open_clip = need("open_clip")
     check_architecture(model)
-    if not (open_clip.is_pretrained_cfg(model, pretrained) or Path(pretrained).exists()):
+    if not open_clip.is_pretrained_cfg(model, pretrained) and not Path(pretrained).exists():
         tags = ", ".join(open_clip.list_pretrained_tags_by_model(model)) or "none"
         raise InvalidInputError(
             f"{model}: got the weights {pretrained!r}; expected a checkpoint file or one of {tags}"
@@ -154,37 +165,56 @@ def has_weights(model: str, pretrained: str | None = None) -> bool:
     files += ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
     if pretrained is not None:
         config = need("open_clip").get_pretrained_cfg(model, pretrained)
+        # Weights with a web address have a cache of their own, that of open_clip.
         if (Path.home() / ".cache/clip" / Path(config.get("url", "")).name).is_file():
             return True
         repository, _, file = config.get("hf_hub", "").rpartition("/")
-        files += [file] if file else []
-    if not 0 < len(repository.split("/")) < 3:
+        if file:
+            files.append(file)
+    # huggingface_hub raises for what is no id: NAME or OWNER/NAME.
+    if not repository or repository.count("/") > 1:
         return False
     cached = need("huggingface_hub").try_to_load_from_cache
-    return bool(repository) and any(isinstance(cached(repository, file), str) for file in files)
+    # A file that the hub is known to lack is remembered as an object, not as a path.
+    return any(isinstance(cached(repository, file), str) for file in files)
 
 
 def _model(name: str, pretrained: str | None) -> Loaded:
-    folder = Path(name)
-    # transformers' config.json goes first, since repositories often serve two libraries
-    held = (
-        () if (folder / "config.json").is_file() else ("open_clip_config.json", "clip.safetensors")
-    )
-    first = next((file for file in held if (folder / file).is_file()), None)
-    if name == "miniature" or (first == "clip.safetensors" and pretrained is None):
-        model, preprocess, tokenizer = miniature.load_clip(None if name == "miniature" else folder)
-        return Loaded(model, name, tokenizer, preprocess)
+    if name == "miniature":
+        return _miniature(name, None)
+    files = _open_clip_files(Path(name))
+    if pretrained is None and files[:1] == ["clip.safetensors"]:
+        return _miniature(name, Path(name))
     check_name(name, pretrained)
-    if pretrained is not None or first or name.startswith(SCHEMAS):
-        open_clip = need("open_clip")
-        called = name if pretrained is not None or name.startswith(SCHEMAS) else f"local-dir:{name}"
-        made, preprocess = open_clip.create_model_from_pretrained(called, pretrained=pretrained)
-        shown = name if pretrained is None else f"{name}/{pretrained}"
-        return Loaded(made.eval(), shown, open_clip.get_tokenizer(called), preprocess)
+    if pretrained is not None or files or name.startswith(SCHEMAS):
+        return _open_clip_model(name, pretrained)
     transformers = need("transformers")
     tower = transformers.AutoModel.from_pretrained(name, **NO_CODE).eval()
     processor = transformers.AutoProcessor.from_pretrained(name, **NO_CODE)
     return Loaded(tower, name, processor.tokenizer, processor.image_processor)
+
+
+def _open_clip_files(folder: Path) -> list[str]:
+    """Return the files in a folder which say that it is read by open_clip, or by the miniature."""
+    # transformers' config.json goes first, since repositories often serve two libraries.
+    if (folder / "config.json").is_file():
+        return []
+    names = ["open_clip_config.json", "clip.safetensors"]
+    return [name for name in names if (folder / name).is_file()]
+
+
+def _miniature(name: str, folder: Path | None) -> Loaded:
+    model, preprocess, tokenizer = miniature.load_clip(folder)
+    return Loaded(model, name, tokenizer, preprocess)
+
+
+def _open_clip_model(name: str, pretrained: str | None) -> Loaded:
+    open_clip = need("open_clip")
+    is_folder = pretrained is None and not name.startswith(SCHEMAS)
+    address = f"local-dir:{name}" if is_folder else name
+    model, preprocess = open_clip.create_model_from_pretrained(address, pretrained=pretrained)
+    shown = name if pretrained is None else f"{name}/{pretrained}"
+    return Loaded(model.eval(), shown, open_clip.get_tokenizer(address), preprocess)
 
 
 def text_host(model: Any, tokenizer: Any = None) -> Host:

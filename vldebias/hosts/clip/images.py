@@ -24,7 +24,7 @@ from vldebias.errors import (
     warn,
 )
 from vldebias.hosts.attachment import Attachment, resolve
-from vldebias.hosts.clip.merge import foldable
+from vldebias.hosts.clip.merge import foldable, last_layer
 from vldebias.hosts.clip.words import StatedRows, WordTable, word_table
 from vldebias.hosts.host import IMAGE, TEXT, TOKENIZING, Host, reading, weights_fingerprint
 
@@ -69,19 +69,17 @@ class JointHost(Host):
 
     def __init__(self, model: nn.Module, tokenizer: Any = None) -> None:
         self.model: Any = model
-        self.name, self.model_id = (
-            type(model).__name__,
-            getattr(model, "name_or_path", None) or None,
-        )
+        self.name = type(model).__name__
+        self.model_id = getattr(model, "name_or_path", None) or None
         self._given_tokenizer = tokenizer
 
     @property
     def exclusive_modules(self) -> tuple[object, ...]:  # type: ignore[override]
         """Return the model, and the modules that may give its embeddings to other models."""
-        return (
-            self.model,
-            *(module for role in self.roles for module in self.wrapped_modules(role)),
-        )
+        modules: list[object] = [self.model]
+        for role in self.roles:
+            modules += self.wrapped_modules(role)
+        return tuple(modules)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -128,25 +126,32 @@ class JointHost(Host):
         unknown token ids."""
         with TOKENIZING:
             tokens = self.tokenize(list(prompts))
-        tables = (
-            m for part in self.text_modules for m in part.modules() if isinstance(m, nn.Embedding)
-        )
-        rows = max(
-            (table.num_embeddings for table in tables), default=0
-        )  # the largest table is that of the tokens
-        highest = max(
-            (int(ids.max()) for ids in tokens.values() if not ids.is_floating_point()), default=0
-        )
+        rows = self._vocabulary_size()
+        highest = 0
+        for ids in tokens.values():
+            if not ids.is_floating_point():
+                highest = max(highest, int(ids.max()))
+        # A CPU raises an IndexError at an unknown id, a GPU fails in all calls that follow.
         if rows and highest >= rows:
             raise InvalidInputError(
                 f"tokenizer: got token ids up to {highest}; expected ids below {rows}, the"
                 f" vocabulary of {self.name}. Pass the model's own tokenizer"
             )
         device = next(self.model.parameters()).device
-        device = (
-            "cpu" if device.type == "meta" else device
-        )  # weights that are fetched from there as they are needed
+        if device.type == "meta":
+            # Offloaded weights: accelerate fetches them and moves what it is called with.
+            device = torch.device("cpu")
         return self.features({name: tensor.to(device) for name, tensor in tokens.items()})
+
+    def _vocabulary_size(self) -> int:
+        """Return the number of rows of the largest embedding, which is that of the tokens; 0
+        without."""
+        largest = 0
+        for module in self.text_modules:
+            for part in module.modules():
+                if isinstance(part, nn.Embedding):
+                    largest = max(largest, part.num_embeddings)
+        return largest
 
     def read(self, prompts: Sequence[str], role: str = TEXT) -> dict[tuple[str, str], Tensor]:
         """Return rows of `prompts`; warn (TruncatedPromptWarning) of prompts that exceed the
@@ -154,13 +159,14 @@ class JointHost(Host):
         limit = self.context_length
         with TOKENIZING:
             counts = dict(zip(prompts, self.count_tokens(list(prompts)), strict=True))
-        long = [
-            f"{shorten(p, 60, placeholder=' ...')!r} ({n} tokens)"
-            for p, n in counts.items()
-            if n > limit
-        ]
-        if long:
-            shown = "; ".join(long[:3]) + (f"; and {len(long) - 3} more" if len(long) > 3 else "")
+        too_long = []
+        for prompt, count in counts.items():
+            if count > limit:
+                too_long.append(f"{shorten(prompt, 60, placeholder=' ...')!r} ({count} tokens)")
+        if too_long:
+            shown = "; ".join(too_long[:3])
+            if len(too_long) > 3:
+                shown += f"; and {len(too_long) - 3} more"
             warn(
                 f"{self.name}: the context length is {limit} tokens; truncated prompts, to be"
                 f" shortened: {shown}",
@@ -179,12 +185,10 @@ class JointHost(Host):
 
     def dim(self, role: str) -> int:
         """Return the width d of the joint space, from the head where it has one."""
-        last = (
-            self.head[-1] if isinstance(self.head, nn.Sequential) and len(self.head) else self.head
-        )
-        width = (
-            last.shape[1] if isinstance(last, nn.Parameter) else getattr(last, "out_features", None)
-        )
+        last: Any = last_layer(self.head)
+        if isinstance(last, nn.Parameter):
+            return int(last.shape[1])
+        width = getattr(last, "out_features", None)
         return width if isinstance(width, int) else super().dim(role)
 
     def merge(self, edits: Mapping[str, Any], strength: float) -> Sequence[object]:
@@ -192,9 +196,11 @@ class JointHost(Host):
         them or none."""
         heads = {TEXT: ("text", self.head), IMAGE: ("image", self.image_head)}
         where = f"{self.name}: the last layer of the"
-        folds = {
-            role: foldable(f"{where} {heads[role][0]} tower", heads[role][1]) for role in edits
-        }
+        # All heads are checked before the first is changed.
+        folds = {}
+        for role in edits:
+            tower, head = heads[role]
+            folds[role] = foldable(f"{where} {tower} tower", head)
         for role, fold in folds.items():
             fold(edits[role], strength)
         return [self.model]
@@ -236,39 +242,29 @@ class ImageEncoder:
         state = hashlib.sha256()
         for module in self.tower:
             for name, part in module.named_modules():
-                # the plain values that it was built with: sizes, kinds of pooling, constants of
-                # activations
-                plain = {
-                    k: v
-                    for k, v in vars(part).items()
-                    if isinstance(v, (bool, int, float, str, tuple))
-                }
-                settings = {
-                    k: str(plain[k]) for k in sorted(plain) if k[0] != "_" and k != "training"
-                }
-                state.update(f"{name} {type(part).__qualname__} {settings}\n".encode())
+                kind = type(part).__qualname__
+                state.update(f"{name} {kind} {_plain_settings(part)}\n".encode())
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
                     raise InvalidInputError(
                         f"{self.name}: {name} is on the meta device; load the weights first"
                     )
                 state.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-                state.update(
-                    tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-                )
+                # As bytes: numpy has no bfloat16.
+                values = tensor.detach().cpu().contiguous().flatten()
+                state.update(values.view(torch.uint8).numpy().data)
         return state.hexdigest()
 
     @property
     def first_weight(self) -> Tensor:
         """Return the weight that reads the pixels, which need its dtype; norms around it may have
         another."""
-        layers = (
-            m.weight
-            for t in self.tower
-            for m in t.modules()
-            if isinstance(m, (nn.Conv2d, nn.Linear))
-        )
-        return next((w for w in layers if w.is_floating_point()), torch.zeros(()))
+        for module in self.tower:
+            for part in module.modules():
+                # Quantised layers hold integers, and read pixels in another layer's dtype.
+                if isinstance(part, (nn.Conv2d, nn.Linear)) and part.weight.is_floating_point():
+                    return part.weight
+        return torch.zeros(())
 
     def encode(self, images: Sequence[Image.Image]) -> Tensor:
         """Return features (b, d) of RGB images, before normalising, float32 on the CPU."""
@@ -296,8 +292,10 @@ class ImageEncoder:
         """Return the shorter side of the pixels that the model reads; 0 where they are no image (3,
         h, w)."""
         grey = need("PIL.Image").new("RGB", (64, 96))
-        sizes = [tensor.shape[-2:] for tensor in self.prepare(grey).values() if tensor.ndim == 4]
-        return min(sizes[0]) if len(sizes) == 1 else 0
+        images = [tensor for tensor in self.prepare(grey).values() if tensor.ndim == 4]
+        if len(images) != 1:
+            return 0
+        return min(images[0].shape[-2:])
 
 
 def image_encoder(
@@ -329,8 +327,10 @@ def image_encoder(
         settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **processor.to_dict()}
         text = json.dumps(settings, sort_keys=True, default=str)
     elif text is None:
+        # The address of a function differs in each process, its name does not.
         text = re.sub(r"<function ([^\s<>]+) at 0x[0-9a-f]+>", r"<function \1>", repr(processor))
-        if not callable(processor) or " at 0x" in text or "Lambda(" in text or "<lambda>" in text:
+        is_ambiguous = any(part in text for part in (" at 0x", "Lambda(", "<lambda>"))
+        if not callable(processor) or is_ambiguous:
             raise InvalidInputError(
                 f"preprocess: {text} cannot be told from another one, so its features could be"
                 " taken for the other's; expected open_clip's transform, a transformers image"
@@ -347,11 +347,22 @@ def image_encoder(
     )
 
 
+def _plain_settings(module: nn.Module) -> dict[str, str]:
+    """Return the plain values that a module was built with: sizes, kinds of pooling, constants of
+    activations."""
+    settings = {}
+    for name, value in sorted(vars(module).items()):
+        is_plain = isinstance(value, (bool, int, float, str, tuple))
+        if is_plain and not name.startswith("_") and name != "training":
+            settings[name] = str(value)
+    return settings
+
+
 def _prepare(processor: Any, image: Image.Image) -> Pixels:
     """Prepare an image by a processor of transformers, or by a transform that gives (3, h, w)."""
     if hasattr(processor, "to_dict"):
-        made = processor(images=[image], return_tensors="pt")
-        return {name: value for name, value in made.items() if name != "labels"}
+        prepared = processor(images=[image], return_tensors="pt")
+        return {name: value for name, value in prepared.items() if name != "labels"}
     pixels = processor(image)
     if not isinstance(pixels, Tensor) or pixels.ndim != 3:
         shape = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__

@@ -34,10 +34,12 @@ class OpenClipHost(JointHost):
 
     def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
         super().__init__(model, tokenizer)
-        if not any(
-            b.__module__.startswith("open_clip.") and b.__name__ in SUPPORTED
-            for b in type(model).__mro__
-        ):
+        # Subclasses as well, such as those of a user's own project.
+        names = []
+        for base in type(model).__mro__:
+            if base.__module__.startswith("open_clip."):
+                names.append(base.__name__)
+        if not set(SUPPORTED).intersection(names):
             raise UnsupportedHostError(
                 f"{self.name}: expected one of the open_clip classes {', '.join(SUPPORTED)}; pass"
                 " the whole model, as open_clip.create_model returns it, built without TorchScript"
@@ -73,40 +75,42 @@ class OpenClipHost(JointHost):
     def text_modules(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the text tower: CLIP has its parts as its own children, the other classes have it
         as `text`."""
-        children = [
-            one
-            for name, one in self.model.named_children()
-            if name not in ("visual", "text_decoder")
-        ]
-        own = [
-            p
-            for name, p in self.model.named_parameters(recurse=False)
-            if not name.startswith("logit_")
-        ]
-        return [*children, nn.ParameterList(own)]
+        children = []
+        for name, child in self.model.named_children():
+            if name not in ("visual", "text_decoder"):
+                children.append(child)
+        # The scale and bias of the logits belong to neither tower.
+        parameters = []
+        for name, parameter in self.model.named_parameters(recurse=False):
+            if not name.startswith("logit_"):
+                parameters.append(parameter)
+        return [*children, nn.ParameterList(parameters)]
 
-    def find_tokenizer(self, given: Any) -> Any:
+    def find_tokenizer(self, tokenizer: Any) -> Any:
         """Return the argument, or CLIP's own tokenizer where context length and vocabulary are
         CLIP's."""
-        if given is None:
-            sizes = (
-                getattr(self.model, "context_length", None),
-                getattr(self.model, "vocab_size", None),
-            )
-            if sizes != (77, 49408):
-                raise InvalidInputError(
-                    f"{self.name}: context length {sizes[0]} and vocabulary {sizes[1]} are not"
-                    " those of CLIP's own tokenizer (77, 49408); pass"
-                    " tokenizer=open_clip.get_tokenizer(model_name)"
-                )
-            return need("open_clip").SimpleTokenizer()
-        has_ids = hasattr(given, "tokenizer") or hasattr(given, "all_special_ids")
-        if not callable(given) or not has_ids or not hasattr(given, "context_length"):
+        if tokenizer is None:
+            return self._clip_tokenizer()
+        has_ids = hasattr(tokenizer, "tokenizer") or hasattr(tokenizer, "all_special_ids")
+        has_length = hasattr(tokenizer, "context_length")
+        if not callable(tokenizer) or not has_ids or not has_length:
             raise InvalidInputError(
                 "tokenizer: expected what open_clip.get_tokenizer(model_name) returns, got"
-                f" {type(given).__name__}"
+                f" {type(tokenizer).__name__}"
             )
-        return given
+        return tokenizer
+
+    def _clip_tokenizer(self) -> Any:
+        """Return CLIP's own tokenizer; a model of another vocabulary would read other words."""
+        length = getattr(self.model, "context_length", None)
+        vocabulary = getattr(self.model, "vocab_size", None)
+        if (length, vocabulary) != (77, 49408):
+            raise InvalidInputError(
+                f"{self.name}: context length {length} and vocabulary {vocabulary} are not"
+                " those of CLIP's own tokenizer (77, 49408); pass"
+                " tokenizer=open_clip.get_tokenizer(model_name)"
+            )
+        return need("open_clip").SimpleTokenizer()
 
     @property
     def context_length(self) -> int:
@@ -135,34 +139,38 @@ class OpenClipHost(JointHost):
     def trained_features(self, tokens: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `encode_text`, computed up to the last end token of the batch by
         CLIP's own tower."""
-        model: Any = self.model
-        clip, ids = need("open_clip").CLIP, tokens["text"]
-        causal = (
-            isinstance(model, clip)
-            and type(model).encode_text is clip.encode_text
-            and model.attn_mask is not None
-        )
-        if (
-            not causal
-            or model.text_pool_type not in ("argmax", "eos")
-            or not hasattr(model.transformer, "batch_first")
-        ):
+        if not self._ignores_padding():
             return self.features(tokens)
-        last = (
-            ids.argmax(-1)
-            if model.text_pool_type == "argmax"
-            else (ids == model.text_eos_id).int().argmax(-1)
-        )
-        length, dtype = int(last.max()) + 1, model.transformer.get_cast_dtype()
-        x = model.token_embedding(ids[:, :length]).to(dtype) + model.positional_embedding[
-            :length
-        ].to(dtype)
+        model: Any = self.model
+        ids = tokens["text"]
+        # CLIP's end token has the highest id; other vocabularies name theirs.
+        if model.text_pool_type == "argmax":
+            last = ids.argmax(-1)
+        else:
+            last = (ids == model.text_eos_id).int().argmax(-1)
+        length = int(last.max()) + 1
+        dtype = model.transformer.get_cast_dtype()
+        positions = model.positional_embedding[:length].to(dtype)
+        x = model.token_embedding(ids[:, :length]).to(dtype) + positions
         x = model.ln_final(model.transformer(x, attn_mask=model.attn_mask[:length, :length]))
         pooled: Tensor = x[torch.arange(len(ids), device=ids.device), last]
         head = model.text_projection
         if head is None:
             return pooled
         return cast("Tensor", head(pooled) if isinstance(head, nn.Module) else pooled @ head)
+
+    def _ignores_padding(self) -> bool:
+        """Tell whether the text tower is CLIP's own, and causal, so that nothing behind the end
+        token reaches the embedding."""
+        model: Any = self.model
+        clip = need("open_clip").CLIP
+        # A subclass may encode by code of its own.
+        if not isinstance(model, clip) or type(model).encode_text is not clip.encode_text:
+            return False
+        pools_end = model.text_pool_type in ("argmax", "eos")
+        return (
+            pools_end and model.attn_mask is not None and hasattr(model.transformer, "batch_first")
+        )
 
     def image_features(self, pixels: Mapping[str, Tensor]) -> Tensor:
         """Return the output of `encode_image` for "pixel_values"."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,27 +68,19 @@ class Towers:
                 f"{host.name}: got a model with {attachment!r}, which training would ignore. Call"
                 " .remove() on it, train, and fit it again on the trained weights"
             )
-        self.model, self._host, self.library = model, host, host.library
-        self.tokenizer, self.preprocess = host.tokenizer, preprocess
+        self.model = model
+        self._host = host
+        self.library = host.library
+        self.tokenizer = host.tokenizer
+        self.preprocess = preprocess
         self._normalisation()
         self.image_parts: tuple[Part, ...] = tuple(host.image_tower)
         self.text_parts: tuple[Part, ...] = tuple(host.text_modules)
-        heads = (
-            head
-            for head in (host.image_head, host.head)
-            if isinstance(head, (nn.Module, nn.Parameter))
-        )
-        self.heads = tuple(
-            h
-            for h in heads
-            if isinstance(h, nn.Parameter) or next(h.parameters(), None) is not None
-        )
+        self.heads = _with_weights(host.image_head, host.head)
         self._scalar = "logit_scale" if hasattr(model, "logit_scale") else "temperature"
-        value, bias = (
-            float(getattr(model, self._scalar).detach()),
-            getattr(model, "logit_bias", None),
-        )
+        value = float(getattr(model, self._scalar).detach())
         self.temperature = value if self._scalar == "temperature" else math.exp(-value)
+        bias = getattr(model, "logit_bias", None)
         self.bias = None if bias is None else float(bias.detach())
         self._cuts_warned = False
 
@@ -116,11 +108,14 @@ class Towers:
             tokens = self._host.tokenize(list(captions))
             if self._cuts_warned:
                 return tokens
-            ids, limit = next(iter(tokens.values())), self._host.context_length
+            ids = next(iter(tokens.values()))
+            limit = self._host.context_length
             # A padded row ends in padding twice, a cut one in a word and the end token: only those
             # are counted.
-            full = [captions[i] for i in (ids[:, -1] != ids[:, -2]).nonzero().flatten().tolist()]
-            cut = sum(count > limit for count in self._host.count_tokens(full)) if full else 0
+            is_full = ids[:, -1] != ids[:, -2]
+            full = [captions[row] for row in is_full.nonzero().flatten().tolist()]
+            counts = self._host.count_tokens(full) if full else []
+            cut = sum(count > limit for count in counts)
         if cut:
             self._cuts_warned = True
             cuts = f"{cut} of {len(captions)} captions are truncated (reported once)"
@@ -140,34 +135,29 @@ class Towers:
 
     def _normalisation(self) -> None:
         """Measure size, mean and std of the outputs of `prepare` on plain images."""
-        new = need("PIL.Image").new
-        plain = [
-            self.prepare(new("RGB", (80, 80), (value,) * 3)).double() for value in (0, 102, 255)
-        ]  # 0, 0.4, 1
-        other = self.prepare(new("RGB", (96, 64)))
-        black, grey, white = levels = [pixels.flatten(1).mean(dim=1) for pixels in plain]
-        flat = all(
-            (one - level[:, None, None]).abs().max() < 1e-3
-            for one, level in zip(plain, levels, strict=True)
-        )
-        linear = (
-            flat
-            and torch.allclose(grey, black + 0.4 * (white - black), atol=1e-3)
-            and bool((white > black).all())
-        )
-        if other.shape != plain[0].shape or other.shape[0] != 3 or not linear:
+        new_image = need("PIL.Image").new
+        plain = []
+        for value in (0, 102, 255):  # 0, 0.4 and 1 of the range
+            plain.append(self.prepare(new_image("RGB", (80, 80), (value,) * 3)).double())
+        oblong = self.prepare(new_image("RGB", (96, 64)))
+        black, grey, white = [pixels.flatten(1).mean(dim=1) for pixels in plain]
+        is_pixels = oblong.shape == plain[0].shape and oblong.shape[0] == 3
+        is_normalising = is_pixels and all(map(_is_flat, plain)) and _is_linear(black, grey, white)
+        if not is_normalising:
             raise InvalidInputError(
-                f"preprocess: plain images became {tuple(plain[0].shape)} and {tuple(other.shape)};"
-                " expected (3, h, w) of one size, each channel (value - mean) / std, as training"
-                " augments images. Pass the model's preprocessing for evaluation: open_clip's"
-                " second transform, or the image processor"
+                f"preprocess: plain images became {tuple(plain[0].shape)} and"
+                f" {tuple(oblong.shape)}; expected (3, h, w) of one size, each channel (value -"
+                " mean) / std, as training augments images. Pass the model's preprocessing for"
+                " evaluation: open_clip's second transform, or the image processor"
             )
-        rows = (-black / (white - black), 1 / (white - black))
-        self.mean, self.std = (tuple(round(x, 6) for x in row.tolist()) for row in rows)
-        self.size: tuple[int, int] = (other.shape[1], other.shape[2])
+        # From black = -mean / std and white = (1 - mean) / std.
+        std = 1 / (white - black)
+        mean = -black / (white - black)
+        self.mean = tuple(round(value, 6) for value in mean.tolist())
+        self.std = tuple(round(value, 6) for value in std.tolist())
+        self.size: tuple[int, int] = (oblong.shape[1], oblong.shape[2])
 
     # ---- saving
-    # ---------------------------------------------------------------------------------------------
 
     def save(self, weights: Mapping[str, Tensor], folder: Path, *, name: str) -> None:
         """Write the model with `weights` into an existing folder, with its tokenizer and its
@@ -205,14 +195,8 @@ class Towers:
                 twin, _, transform = load(f"local-dir:{folder}")
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
-        picture = (
-            need("PIL.Image")
-            .linear_gradient("L")
-            .point(lambda value: value * 37 % 256)
-            .convert("RGB")
-        )
-        picture = picture.resize((self.size[1] * 2, self.size[0] * 3))
-        pixels, ids = self.prepare(picture), self.tokenize(["a photo"])["text"]
+        picture = self._striped_picture()
+        pixels = self.prepare(picture)
         difference = float((transform(picture) - pixels).abs().max())
         if difference > 1e-3:
             raise InvalidInputError(
@@ -220,23 +204,37 @@ class Towers:
                 " of the mean, std and resizing that open_clip stores; expected the second"
                 " transform of open_clip.create_model_and_transforms"
             )
+        self._check_twin(twin, pixels, mismatch)
+
+    def _striped_picture(self) -> Image.Image:
+        """Return fine stripes of another shape than the model reads: they show another way of
+        resizing."""
+        gradient = need("PIL.Image").linear_gradient("L")
+        stripes = gradient.point(lambda value: value * 37 % 256).convert("RGB")
+        return cast("Image.Image", stripes.resize((self.size[1] * 2, self.size[0] * 3)))
+
+    def _check_twin(self, twin: Any, pixels: Tensor, mismatch: str) -> None:
+        """Raise InvalidInputError unless a model that was saved and loaded gives the same
+        features."""
         device = next(self.model.parameters()).device
+        ids = self.tokenize(["a photo"])["text"]
         with reading(self.model, twin):
-            images = self.image(pixels[None].to(device)), twin.encode_image(pixels[None])
-            texts = self.text({"text": ids.to(device)}), twin.encode_text(ids)
-        for side, (one, other) in {"images": images, "texts": texts}.items():
-            difference = float((one.cpu().float() - other).norm() / other.norm())
-            if not difference < (1e-2 if one.dtype in (torch.float32, torch.float64) else 0.1):
+            images = (self.image(pixels[None].to(device)), twin.encode_image(pixels[None]))
+            texts = (self.text({"text": ids.to(device)}), twin.encode_text(ids))
+        for side, (trained, saved) in {"images": images, "texts": texts}.items():
+            difference = float((trained.cpu().float() - saved).norm() / saved.norm())
+            is_wide = trained.dtype in (torch.float32, torch.float64)
+            limit = 1e-2 if is_wide else 0.1
+            # Turned round, so that a difference that is no number is refused as well.
+            if not difference < limit:
                 raise InvalidInputError(
                     f"{mismatch}: with the same weights its features of {side} differ by"
                     f" {difference:.1%}"
                 )
 
     def _savable_parts(self) -> list[Any]:
-        parts = [
-            self.tokenizer,
-            getattr(self.preprocess, "image_processor", None) or self.preprocess,
-        ]
+        image_processor = getattr(self.preprocess, "image_processor", None) or self.preprocess
+        parts = [self.tokenizer, image_processor]
         for part in parts:
             if not hasattr(part, "save_pretrained"):
                 raise InvalidInputError(
@@ -249,42 +247,63 @@ class Towers:
     def _config(self, name: str) -> dict[str, Any]:
         """Return the content of open_clip_config.json: the architecture by its name, with the
         model's own sizes."""
-        open_clip, folder = need("open_clip"), Path(name.removeprefix("local-dir:"))
-        known = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
-        config = open_clip.get_model_config(known) or open_clip.get_model_config(
-            known.partition("/")[0]
-        )
+        open_clip = need("open_clip")
+        folder = Path(name.removeprefix("local-dir:"))
+        address = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
+        config = open_clip.get_model_config(address)
+        if not config:
+            # ViT-B-32/laion2b_s34b_b79k: the architecture stands before the tag of its weights.
+            config = open_clip.get_model_config(address.partition("/")[0])
         if config is None:
             raise InvalidInputError(
                 f"name: {name!r} is no open_clip architecture; expected the name that the model was"
                 " created by: one of open_clip.list_models(), 'hf-hub:...' or 'local-dir:...'"
             )
-        config["vision_cfg"]["image_size"] = (
-            list(self.size) if self.size[0] != self.size[1] else self.size[0]
-        )
-        config["quick_gelu"] = any(
-            type(part).__name__ == "QuickGELU" for part in self.model.modules()
-        )
-        if hasattr(
-            self.tokenizer, "save_pretrained"
-        ):  # open_clip looks for one where its config names one
+        is_square = self.size[0] == self.size[1]
+        config["vision_cfg"]["image_size"] = self.size[0] if is_square else list(self.size)
+        # No weight tells the two activations apart: the model of OpenAI's weights has QuickGELU.
+        kinds = {type(part).__name__ for part in self.model.modules()}
+        config["quick_gelu"] = "QuickGELU" in kinds
+        # open_clip looks for a tokenizer in the folder where its config names one.
+        if hasattr(self.tokenizer, "save_pretrained"):
             config["text_cfg"].setdefault("hf_tokenizer_name", name)
         else:
             config["text_cfg"].pop("hf_tokenizer_name", None)
             plain = open_clip.SimpleTokenizer
-            if (
-                not isinstance(self.tokenizer, plain)
-                or self.tokenizer.bpe_ranks != plain().bpe_ranks
-            ):
+            is_plain = isinstance(self.tokenizer, plain)
+            if not is_plain or self.tokenizer.bpe_ranks != plain().bpe_ranks:
                 raise InvalidInputError(
                     f"tokenizer: {type(self.tokenizer).__name__} with a vocabulary of its own"
                     " cannot be saved with an open_clip model; expected what"
                     " open_clip.get_tokenizer(model_name) returns"
                 )
-        looks = {"mean": self.mean, "std": self.std} | (
-            getattr(self.model.visual, "preprocess_cfg", None) or {}
-        )
-        return {
-            "model_cfg": config,
-            "preprocess_cfg": {key: value for key, value in looks.items() if key != "size"},
-        }
+        preprocessing = {"mean": self.mean, "std": self.std}
+        preprocessing |= getattr(self.model.visual, "preprocess_cfg", None) or {}
+        # The size stands in the architecture.
+        preprocessing.pop("size", None)
+        return {"model_cfg": config, "preprocess_cfg": preprocessing}
+
+
+def _with_weights(*heads: Any) -> tuple[Part, ...]:
+    """Return the heads that can be trained: parameters, and modules that have some."""
+    trainable: list[Part] = []
+    for head in heads:
+        if isinstance(head, nn.Parameter):
+            trainable.append(head)
+        elif isinstance(head, nn.Module):
+            # ALIGN's image side ends in a pooling, which has no weights.
+            if next(head.parameters(), None) is not None:
+                trainable.append(head)
+    return tuple(trainable)
+
+
+def _is_flat(pixels: Tensor) -> bool:
+    """Tell whether each channel of pixels (3, h, w) has one value."""
+    level = pixels.flatten(1).mean(dim=1)
+    return bool((pixels - level[:, None, None]).abs().max() < 1e-3)
+
+
+def _is_linear(black: Tensor, grey: Tensor, white: Tensor) -> bool:
+    """Tell whether the levels of channels (3,) rise in a straight line; grey is 0.4 of the way."""
+    expected = black + 0.4 * (white - black)
+    return torch.allclose(grey, expected, atol=1e-3) and bool((white > black).all())

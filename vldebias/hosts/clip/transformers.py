@@ -100,21 +100,23 @@ class TransformersHost(JointHost):
 
     def __init__(self, model: Any, tokenizer: Any = None, *_: Any) -> None:
         super().__init__(model, tokenizer)
-        names = [
-            b.__name__
-            for b in type(model).__mro__
-            if b.__module__.partition(".")[0] in ("transformers", "peft")
-        ]
+        names = []
+        for base in type(model).__mro__:
+            if base.__module__.partition(".")[0] in ("transformers", "peft"):
+                names.append(base.__name__)
         known = next((name for name in names if name in _FAMILIES), None)
         if known is None:
-            instead = next((f"; {_INSTEAD[base]}" for base in names if base in _INSTEAD), "")
+            remedies = [f"; {_INSTEAD[name]}" for name in names if name in _INSTEAD]
+            instead = remedies[0] if remedies else ""
             raise UnsupportedHostError(
                 f"{self.name}: this class is not supported{instead}\nExpected one of"
                 f" {', '.join(_FAMILIES)}\nDescribe any other by vldebias.hosts.custom(model,"
                 " 'method', embed=...); docs/how-to/own-model.md"
             )
         _refuse_before_release_5(known)
-        self._family, self._text = _FAMILIES[known], getattr(model, "text_model", model)
+        self._family = _FAMILIES[known]
+        # Of a text tower alone the model is all there is.
+        self._text = getattr(model, "text_model", model)
         self._config = getattr(model.config, "text_config", model.config)
         self._call = getattr(model, "get_text_features", model)
 
@@ -137,7 +139,8 @@ class TransformersHost(JointHost):
     @property
     def image_tower(self) -> list[nn.Module]:  # type: ignore[override]
         """Return the vision model, and the head where it is not part of it."""
-        head, vision = self.image_head, getattr(self.model, "vision_model", None)
+        head = self.image_head
+        vision = getattr(self.model, "vision_model", None)
         if head is None or vision is None:
             return []
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
@@ -152,30 +155,32 @@ class TransformersHost(JointHost):
         projections."""
         return [self._text] if self._family.head == "head" else [self._text, self.head]
 
-    def find_tokenizer(self, given: Any) -> Any:
+    def find_tokenizer(self, tokenizer: Any) -> Any:
         """Return the argument, or the tokenizer of a processor, or that of the checkpoint."""
-        if given is None:
-            missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
-            try:
-                with offline_reason(self.model_id):
-                    given = need("transformers").AutoTokenizer.from_pretrained(
-                        self.model_id, **NO_CODE
-                    )
-            except Exception as error:
-                raise InvalidInputError(
-                    f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
-                ) from error
-            if (
-                2 * len(given) < self._config.vocab_size
-            ):  # transformers 5 makes an empty one without its files
-                raise InvalidInputError(
-                    f"{missing} but one of {len(given)} tokens; pass tokenizer="
-                )
-        tokenizer = getattr(given, "tokenizer", given)
-        if not callable(tokenizer) or getattr(tokenizer, "pad_token", None) is None:
+        if tokenizer is None:
+            tokenizer = self._tokenizer_of_checkpoint()
+        inner = getattr(tokenizer, "tokenizer", tokenizer)
+        if not callable(inner) or getattr(inner, "pad_token", None) is None:
             raise InvalidInputError(
                 "tokenizer: expected a transformers tokenizer or processor with a padding token"
-                f" (tokenizer.pad_token), got {type(given).__name__}"
+                f" (tokenizer.pad_token), got {type(tokenizer).__name__}"
+            )
+        return inner
+
+    def _tokenizer_of_checkpoint(self) -> Any:
+        missing = f"{self.name}: found no tokenizer in {self.model_id!r}"
+        try:
+            with offline_reason(self.model_id):
+                load = need("transformers").AutoTokenizer.from_pretrained
+                tokenizer = load(self.model_id, **NO_CODE)
+        except Exception as error:
+            raise InvalidInputError(
+                f"{missing}; pass tokenizer= ({type(error).__name__}: {error})"
+            ) from error
+        # transformers 5 makes an empty one without its files.
+        if 2 * len(tokenizer) < self._config.vocab_size:
+            raise InvalidInputError(
+                f"{missing} but one of {len(tokenizer)} tokens; pass tokenizer="
             )
         return tokenizer
 
@@ -183,29 +188,31 @@ class TransformersHost(JointHost):
     def context_length(self) -> int:
         """Return the number of positions of the text tower, or the tokenizer's limit where that is
         smaller."""
-        lost = self._config.pad_token_id + 1 if self._family.offset else 0
-        return int(
-            min(self._config.max_position_embeddings - lost, self.tokenizer.model_max_length)
-        )
+        positions = self._config.max_position_embeddings
+        if self._family.offset:
+            positions -= self._config.pad_token_id + 1
+        return int(min(positions, self.tokenizer.model_max_length))
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
-        return [prompt.lower() if self._family.lower else prompt for prompt in prompts]
+        if self._family.lower:
+            return [prompt.lower() for prompt in prompts]
+        return list(prompts)
 
     def count_tokens(self, prompts: Sequence[str]) -> list[int]:
         """Count the tokens of each prompt, without padding."""
-        return [
-            len(row)
-            for row in self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]
-        ]
+        rows = self.tokenizer(self._cleaned(prompts), truncation=False)["input_ids"]
+        return [len(row) for row in rows]
 
     def tokenize(self, prompts: Sequence[str]) -> dict[str, Tensor]:
         """Return the inputs of the text tower: ids, and a mask where padding is masked."""
-        how = {
-            "padding": self._family.padding,
-            "truncation": True,
-            "max_length": self.context_length,
-        }
-        return dict(self.tokenizer(self._cleaned(prompts), return_tensors="pt", **how))
+        tokens = self.tokenizer(
+            self._cleaned(prompts),
+            return_tensors="pt",
+            padding=self._family.padding,
+            truncation=True,
+            max_length=self.context_length,
+        )
+        return dict(tokens)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Decode ids to text without special tokens, since padding may have the id of the end
@@ -220,29 +227,30 @@ class TransformersHost(JointHost):
         """Return the output of `get_image_features` for those of `pixels` that it accepts."""
         return self._embedding(self.model.get_image_features, pixels)
 
-    def _embedding(self, call: Any, given: Mapping[str, Tensor]) -> Tensor:
+    def _embedding(self, call: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the embedding in the output of a call: a tensor in transformers 4, an output
         object in 5."""
-        known = inspect.signature(getattr(call, "forward", call)).parameters
-        output = call(**{name: tensor for name, tensor in given.items() if name in known})
+        # Tokenizers and processors also give what a tower does not take.
+        accepted = inspect.signature(getattr(call, "forward", call)).parameters
+        output = call(**{name: tensor for name, tensor in inputs.items() if name in accepted})
         if isinstance(output, Tensor):
             return output
-        return cast(
-            "Tensor", output.text_embeds if hasattr(output, "text_embeds") else output.pooler_output
-        )
+        if hasattr(output, "text_embeds"):
+            return cast("Tensor", output.text_embeds)
+        return cast("Tensor", output.pooler_output)
 
     def install(self, attachment: Attachment) -> Callable[[], None]:
         """Add a hook where an embedding comes out, and for texts one where the token ids come
         in."""
-        hooks, handles = _Hooks(attachment, self), []
+        hooks = _Hooks(attachment, self)
+        handles = []
         if TEXT in self.roles:
             handles.append(self.head.register_forward_hook(hooks.change_text))
             handles.append(self._text.register_forward_pre_hook(hooks.keep_ids, with_kwargs=True))
         if IMAGE in self.roles and self.image_head is not None:
             handles.append(self.image_head.register_forward_hook(hooks.change_image))
-        if (
-            "torch._dynamo" in sys.modules
-        ):  # code that was compiled before does not look for hooks again
+        # Code that was compiled before does not look for hooks again.
+        if "torch._dynamo" in sys.modules:
             torch.compiler.reset()
 
         def take_off() -> None:

@@ -33,9 +33,8 @@ from vldebias.prompts import StatedWords
 _MASK = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # p, odd
 _LONGEST = 1024  # letters of a word that are told apart by their place
-_CHECKED = (
-    128  # rows of random tokens by which a table is compared with the tokenizer's own decoding
-)
+# Rows of random tokens by which a table is compared with the tokenizer's own decoding.
+_CHECKED = 128
 _KEPT = 1 << 16  # rows whose decision is kept
 
 # bits of WordTable.tokens[:, 1]; the number of letters stands above them
@@ -47,7 +46,6 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 # ---- numbers of words
-# --------------------------------------------------------------------------------------------
 
 
 def _mixed(value: int) -> int:
@@ -97,7 +95,6 @@ def _powers() -> Tensor:
 
 
 # ---- tokens
-# ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -180,9 +177,9 @@ def _byte_of_letter() -> dict[str, int]:
     """Return the letters by which byte-level tokenizers write bytes: printable ones stand for
     themselves, the others for U+0100 and what follows."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
+    unprintable = [byte for byte in range(256) if byte not in printable]
     byte_of_letter = {chr(byte): byte for byte in printable}
-    byte_of_letter.update({chr(256 + place): byte for place, byte in enumerate(others)})
+    byte_of_letter.update({chr(256 + place): byte for place, byte in enumerate(unprintable)})
     return byte_of_letter
 
 
@@ -225,14 +222,13 @@ def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
             marks["##"] += 1
         elif token[:1] in marks:
             marks[token[0]] += 1
-    most = max(marks, key=lambda mark: marks[mark])
-    if not marks[most] or most == "##":
+    commonest = max(marks, key=lambda mark: marks[mark])
+    if not marks[commonest] or commonest == "##":
         return _in_word_pieces
-    return _in_sentence_pieces if most == "\u2581" else _in_bytes
+    return _in_sentence_pieces if commonest == "\u2581" else _in_bytes
 
 
 # ---- tables and decisions
-# ----------------------------------------------------------------------------------------
 
 
 class WordTable:
@@ -302,11 +298,12 @@ class StatedIds:
 
     def __init__(self, table: WordTable, phrases: Iterable[str], device: torch.device) -> None:
         words = [phrase.split() for phrase in phrases]
-        numbers = [sum(_place(k) * _number(part) for k, part in enumerate(row)) for row in words]
+        numbers = set()
+        for row in words:
+            total = sum(_place(place) * _number(word) for place, word in enumerate(row))
+            numbers.add(_signed(total & _MASK))
         self.table = table.to(device)
-        self.targets = torch.tensor(
-            sorted({_signed(number & _MASK) for number in numbers}), device=device
-        )
+        self.targets = torch.tensor(sorted(numbers), device=device)
         self.longest = max(map(len, words))
 
     def __call__(self, facts: Tensor) -> Tensor:
@@ -351,18 +348,30 @@ def _checked_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> 
         return None
     read = _reader_of(token_of_id[token_id] for token_id in plain)
     tokens = {token_id: read(token_of_id[token_id]) for token_id in plain}
+    # An added token is written as it is, whatever the marks of its vocabulary mean.
     for token_id, token in _added(tokenizer).items():
         if token_id in tokens and token_of_id[token_id] == token:
             tokens[token_id] = _UNKNOWN
     sure = [token_id for token_id, token in tokens.items() if not token.unsure]
+    if not sure:
+        return None
     for token_id in special:
         tokens[token_id] = _SEPARATOR
-    unknown = getattr(tokenizer, "unk_token_id", None)
-    ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
-    if unknown is not None and unknown not in ends and read is _in_sentence_pieces:
+    unknown = _id_of_unknown(tokenizer)
+    if unknown is not None and read is _in_sentence_pieces:
         tokens[unknown] = _UNKNOWN  # left out by the decoder: its neighbours become one word
     table = WordTable(tokens)
-    return table if sure and _decodes_alike(table, sure, decode) else None
+    return table if _decodes_alike(table, sure, decode) else None
+
+
+def _id_of_unknown(tokenizer: Any) -> int | None:
+    """Return the id of what a tokenizer cannot spell; None where it has none of its own.
+
+    CLIP's is its end token, which ends a text and is no word.
+    """
+    unknown: int | None = getattr(tokenizer, "unk_token_id", None)
+    ends = {getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad")}
+    return None if unknown in ends else unknown
 
 
 def _vocabulary(tokenizer: Any) -> dict[int, str]:
@@ -465,15 +474,15 @@ class StatedRows:
         plain = rows.detach().to("cpu", torch.int64)
         keys = [row.numpy().tobytes() for row in plain]
         known = self._known  # another thread may replace it meanwhile
-        new = {key: place for place, key in enumerate(keys) if key not in known}
+        place_of_new = {key: place for place, key in enumerate(keys) if key not in known}
         decisions = dict[bytes, bool]()
-        if new:
-            texts = self._texts(plain[list(new.values())])
-            decisions = {
-                key: bool(self._gate.find(text)) for key, text in zip(new, texts, strict=True)
-            }
+        if place_of_new:
+            texts = self._texts(plain[list(place_of_new.values())])
+            for key, text in zip(place_of_new, texts, strict=True):
+                decisions[key] = bool(self._gate.find(text))
         stated = [decisions[key] if key in decisions else known[key] for key in keys]
         known.update(decisions)
+        # A cache that is emptied whole needs no order of use.
         if len(known) > _KEPT:
             self._known = decisions
         return torch.tensor(stated, device=rows.device)

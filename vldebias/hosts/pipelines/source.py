@@ -175,9 +175,9 @@ class _ClassReader:
         """Refuse calls of a text encoder, and of the encode_prompt of something else."""
         owner = _owner_of_call(call)
         name = _name_of_call(call)
-        this = _this(tree)
-        calls_encoder = owner == this and "text_encoder" in name
-        encodes_elsewhere = name == "encode_prompt" and owner not in ("", this)
+        pipeline = _pipeline_name(tree)
+        calls_encoder = owner == pipeline and "text_encoder" in name
+        encodes_elsewhere = name == "encode_prompt" and owner not in ("", pipeline)
         if calls_encoder or encodes_elsewhere:
             raise self.refusal(
                 f"{tree.name} calls {ast.unparse(call.func)}: a change at encode_prompt misses some"
@@ -191,17 +191,17 @@ class _ClassReader:
         """
         owner = _owner_of_call(call)
         name = _name_of_call(call)
-        this = _this(tree)
-        passes_this = bool(call.args) and ast.unparse(call.args[0]) == this
+        pipeline = _pipeline_name(tree)
+        passes_pipeline = bool(call.args) and ast.unparse(call.args[0]) == pipeline
         names = inspect.unwrap(function).__globals__
         called = None
-        if owner == this:
+        if owner == pipeline:
             called = getattr(self.kind, name, None)
         elif isinstance(call.func, ast.Attribute) and _is_super(call.func.value):
             called = self._of_next_base(function, name)
-        elif not owner and passes_this:
+        elif not owner and passes_pipeline:
             called = names.get(name)
-        elif passes_this and names.get(owner) in self.kind.__mro__:
+        elif passes_pipeline and names.get(owner) in self.kind.__mro__:
             called = getattr(names[owner], name, None)
         if name == "__call__" and called is None and function in self.call_functions:
             raise self.refusal(f"it calls {ast.unparse(call.func)}, which cannot be followed")
@@ -240,17 +240,16 @@ class _ClassReader:
     def refuse_other_prompts(self) -> None:
         """Refuse a pipeline that encodes texts that are neither its prompt nor its negative
         prompt."""
-        others: set[str] = set()
+        other_texts: set[str] = set()
         if len(self.encoded) > 1:
-            others = set(self.encoded) - {"prompt", "negative_prompt"}
+            other_texts = set(self.encoded) - {"prompt", "negative_prompt"}
         for _, method in inspect.getmembers(self.kind, inspect.isfunction):
             code = inspect.unwrap(method).__code__
             if "encode_prompt" in code.co_names:
-                others |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
-        if others:
-            raise self.refusal(
-                f"it also encodes {', '.join(sorted(others))}, which cannot be told from the prompt"
-            )
+                other_texts |= {"source_prompt", "target_prompt"} & set(code.co_varnames)
+        if other_texts:
+            shown = ", ".join(sorted(other_texts))
+            raise self.refusal(f"it also encodes {shown}, which cannot be told from the prompt")
 
     def is_framed(self) -> bool:
         """Tell whether `check_inputs` comes before the first encoding and `prepare_latents` only
@@ -285,7 +284,7 @@ def _calls(tree: Any) -> Iterator[ast.Call]:
             yield node
 
 
-def _this(tree: Any) -> str:
+def _pipeline_name(tree: Any) -> str:
     """Return the name that a function has for its pipeline: that of its first argument."""
     return tree.args.args[0].arg if tree.args.args else ""
 

@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-_MANY = (
-    16  # where not one of at least so many images can be read, the drive is gone and not the images
-)
+# Where not one of at least so many images can be read, the drive is gone and not the images.
+_MANY = 16
 _ENTRY = "vldebias"  # one entry, because safetensors writes several in any order
 
 
@@ -82,36 +81,15 @@ def embed_images(
             that are not finite.
     """
     _check_arguments(data, dtype, shard_size, batch_size, workers)
-    about: dict[str, Any] = {
-        "data": data.name,
-        "split": data.split,
-        "data_fingerprint": data.fingerprint,
-    }
-    about |= {"model": encoder.name, "fingerprint": encoder.fingerprint}
-    about |= {"preprocessing": encoder.preprocessing, "dtype": dtype}
-    # Another folder for whatever could change a feature.
-    key = [
-        FORMAT,
-        encoder.digest,
-        encoder.preprocessing,
-        data.fingerprint,
-        len(data),
-        dtype,
-        shard_size,
-    ]
-    if fast:
-        about |= {"fast": True}
-        key.append("fast")
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
-    readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
-    where = Path(
-        cache_dir or os.environ.get("VLDEBIAS_CACHE") or Path.home() / ".cache" / "vldebias"
-    )
-    folder = where / f"{readable}-{digest}"
-    place = folder if runner is None else folder.absolute()
-    origin = about | {"shard_size": shard_size}
+    origin = _origin(data, encoder, dtype, fast)
+    folder = _folder(data, encoder, cache_dir, dtype, shard_size, fast)
+    place = folder
+    if runner is not None:
+        # A worker of Ray has a working directory of its own.
+        place = folder.absolute()
+    card = {**origin, "shard_size": shard_size}
     with progress or Progress() as display:
-        run = _Run(place, shard_size, origin, encoder, dtype, batch_size, workers, runner, fast)
+        run = _Run(place, shard_size, card, encoder, dtype, batch_size, workers, runner, fast)
         try:
             embeddings = run.embeddings(data, display)
         except KeyboardInterrupt:
@@ -125,8 +103,54 @@ def embed_images(
         raise InvalidInputError(
             f"{data.name}: expected images, but none of {len(skipped)} can be read {skipped[:1]}"
         )
-    source = {"cache": str(folder), "source": json.loads(json.dumps(dict(data.about), default=str))}
-    return replace(embeddings, about={**about, **embeddings.about, **source})
+    # What a data set says of itself may hold paths, which JSON does not know.
+    source = json.loads(json.dumps(dict(data.about), default=str))
+    facts = {**origin, **embeddings.about, "cache": str(folder), "source": source}
+    return replace(embeddings, about=facts)
+
+
+def _origin(data: ImageData, encoder: ImageEncoder, dtype: str, fast: bool) -> dict[str, Any]:
+    """Return which images were embedded by which model, and how."""
+    origin: dict[str, Any] = {
+        "data": data.name,
+        "split": data.split,
+        "data_fingerprint": data.fingerprint,
+        "model": encoder.name,
+        "fingerprint": encoder.fingerprint,
+        "preprocessing": encoder.preprocessing,
+        "dtype": dtype,
+    }
+    if fast:
+        origin["fast"] = True
+    return origin
+
+
+def _folder(
+    data: ImageData,
+    encoder: ImageEncoder,
+    cache_dir: str | Path | None,
+    dtype: str,
+    shard_size: int,
+    fast: bool,
+) -> Path:
+    """Return the folder of the shards: another one for whatever could change a feature."""
+    key = [
+        FORMAT,
+        encoder.digest,
+        encoder.preprocessing,
+        data.fingerprint,
+        len(data),
+        dtype,
+        shard_size,
+    ]
+    if fast:
+        key.append("fast")
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
+    readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
+    root = cache_dir or os.environ.get("VLDEBIAS_CACHE")
+    if not root:
+        root = Path.home() / ".cache" / "vldebias"
+    return Path(root) / f"{readable}-{digest}"
 
 
 def _check_arguments(
@@ -161,9 +185,13 @@ class Shard:
 
     def notes(self) -> dict[str, Any]:
         """Return all fields but the tensors, and a digest of everything."""
-        notes = {one.name: getattr(self, one.name) for one in fields(self)[2:]}
+        tensors = {"features": self.features, "rows": self.rows}
+        notes = {}
+        for entry in fields(self):
+            if entry.name not in tensors:
+                notes[entry.name] = getattr(self, entry.name)
         state = hashlib.sha256(json.dumps(notes, sort_keys=True).encode())
-        add_tensors(state, [("features", self.features), ("rows", self.rows)])
+        add_tensors(state, tensors.items())
         return notes | {"digest": state.hexdigest()}
 
 
@@ -233,50 +261,58 @@ class _Run:
         """Find missing shards in process 0, share the work among all processes, and return
         everything in each."""
         group = processes()
-        size = self.shard_size
-        title = f"{data.name} {data.split}"
-        shards = range(-(-len(data) // size))
-        missing = group.share(
-            [i for i in shards if self.read(i) is None] if group.rank == 0 else None
-        )
-        progress = SILENT if group.rank else progress
+        if group.rank:
+            progress = SILENT
+        shards = range(-(-len(data) // self.shard_size))
+        # Process 0 alone looks: the files change while others already write theirs.
+        first_look: list[int] = []
+        if group.rank == 0:
+            first_look = [index for index in shards if self.read(index) is None]
+        missing: list[int] = group.share(first_look)
         if 0 < len(missing) < len(shards):
-            progress.say(f"{title}: goes on where an earlier run ended")
-        missing = missing[group.rank :: group.world]
+            progress.say(f"{data.name} {data.split}: goes on where an earlier run ended")
+        self._compute(data, missing[group.rank :: group.world], progress)
+        # No process reads before the last one has written.
+        group.wait()
+        return _joined(data, self._complete(shards))
+
+    def _compute(self, data: ImageData, missing: list[int], progress: Progress) -> None:
+        """Compute and write the shards of this process, here or by workers of Ray."""
+        size = self.shard_size
         total = sum(min(size, len(data) - index * size) for index in missing)
-        with (progress if total else SILENT).bar(title, total) as advance:
+        if not missing:
+            progress = SILENT
+        with progress.bar(f"{data.name} {data.split}", total) as advance:
             if self.runner is not None and missing:
+                # A worker computes its shard itself, and does not ask Ray again.
                 away = replace(self, runner=None)
                 for images in self.runner.map(partial(away._shard, data), missing):
                     advance(images)
             else:
                 for index in missing:
                     self._shard(data, index, advance)
-        group.wait()
-        found = [shard for index in shards if (shard := self.read(index)) is not None]
-        if lost := set(shards) - {shard.start // size for shard in found}:
+
+    def _complete(self, indices: range) -> list[Shard]:
+        """Return all shards in their order.
+
+        Raises:
+            InvalidInputError: one is not there, although all processes have finished.
+        """
+        shards = []
+        lost = []
+        for index in indices:
+            shard = self.read(index)
+            if shard is None:
+                lost.append(index)
+            else:
+                shards.append(shard)
+        if lost:
             raise InvalidInputError(
-                f"{self.path(min(lost))}: expected this shard now that all processes have finished,"
+                f"{self.path(lost[0])}: expected this shard now that all processes have finished,"
                 " but it is not there; all of them need the same cache folder, and nothing else"
                 " may delete from it. Run again"
             )
-        parts = [shard.features for shard in found if len(shard.features)] or [torch.empty(0, 0)]
-        joined = (
-            parts[0] if len(parts) == 1 else torch.cat(parts)
-        )  # mapped if it is one, else copied once
-        kept = torch.cat(
-            [shard.rows for shard in found]
-        ).numpy()  # an array: a list of no rows has no type
-        skipped = [{"id": name, "reason": why} for shard in found for name, why in shard.skipped]
-        return Embeddings(
-            (
-                joined.float() if joined.dtype == torch.bfloat16 else joined
-            ).numpy(),  # which knows no bfloat16
-            tuple(data.ids[i] for i in kept),
-            {column: labels[kept] for column, labels in data.labels.items()},
-            tuple(data.captions[i] for i in kept) if data.captions else (),
-            {"images": len(data), "skipped": skipped},
-        )
+        return shards
 
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
         """Return a row and its pixels, or why they cannot be read."""
@@ -288,7 +324,9 @@ class _Run:
 
     def _image(self, data: ImageData, row: int) -> Image.Image:
         """Return an image, of a file of its own as small as is allowed."""
-        path = data.path(row) if self.fast else ""
+        path = ""
+        if self.fast:
+            path = data.path(row)
         if path and self.encoder.side:
             return decode(Path(path), draft=2 * self.encoder.side)
         return data.read(row)
@@ -317,7 +355,9 @@ class _Run:
             else:
                 rows.append(row)
                 batch.append(pixels)
-            if batch and (len(batch) == self.batch_size or row == places[-1]):
+            is_full = len(batch) == self.batch_size
+            is_last = row == places[-1]
+            if batch and (is_full or is_last):
                 batches.add(batch, first_id=data.ids[rows[-len(batch)]])
                 batch = []
             advance()
@@ -328,9 +368,38 @@ class _Run:
                 " the root right?"
             )
         features = batches.features()
-        kept = torch.tensor(rows, dtype=torch.int64)
-        self.write(index, Shard(features, kept, places.start, len(places), skipped))
+        readable = torch.tensor(rows, dtype=torch.int64)
+        self.write(index, Shard(features, readable, places.start, len(places), skipped))
         return len(places)
+
+
+def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
+    """Return the features of all shards with the ids, labels and captions of their rows."""
+    parts = [shard.features for shard in shards if len(shard.features)]
+    if not parts:
+        features = torch.empty(0, 0)
+    elif len(parts) == 1:
+        features = parts[0]  # stays mapped into memory; several are copied once
+    else:
+        features = torch.cat(parts)
+    if features.dtype == torch.bfloat16:
+        features = features.float()  # numpy knows no bfloat16
+    # An array, because a list of no rows has no type.
+    rows = torch.cat([shard.rows for shard in shards]).numpy()
+    skipped = []
+    for shard in shards:
+        for name, reason in shard.skipped:
+            skipped.append({"id": name, "reason": reason})
+    captions: tuple[str, ...] = ()
+    if data.captions:
+        captions = tuple(data.captions[row] for row in rows)
+    return Embeddings(
+        features.numpy(),
+        tuple(data.ids[row] for row in rows),
+        {column: labels[rows] for column, labels in data.labels.items()},
+        captions,
+        {"images": len(data), "skipped": skipped},
+    )
 
 
 class _Batches:
@@ -352,7 +421,9 @@ class _Batches:
     def features(self) -> Tensor:
         """Return the features (n, d) of all batches on the CPU."""
         self._collect()
-        return torch.cat(self._parts) if self._parts else torch.empty(0, 0, dtype=self._dtype)
+        if not self._parts:
+            return torch.empty(0, 0, dtype=self._dtype)
+        return torch.cat(self._parts)
 
     def _collect(self) -> None:
         if self._started is None:

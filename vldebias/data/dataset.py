@@ -26,11 +26,13 @@ else:
     pa = Lazily("pyarrow")
 pc = Lazily("pyarrow.compute")
 
-# threads that check images, and images that are read at once
+# Threads that check images, and images that are read at once.
 _READERS = 8
 _AHEAD = 256
-_ENDS = 4096  # bytes that are read at either end of a file
-_FILES_AT_ONCE = 512  # per task of a thread: 200 000 files are opened in seconds, not one by one
+# Bytes that are read at either end of a file.
+_ENDS = 4096
+# Per task of a thread: 200 000 files are opened in seconds, not singly.
+_FILES_AT_ONCE = 512
 # Absolute (also as Windows writes it), an address, or a step upward anywhere on the way.
 _OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
@@ -57,14 +59,15 @@ class Columns:
 
     def _check_lengths(self) -> None:
         columns: dict[str, Any] = {"ids": self.ids, **self.labels}
-        columns |= {
-            name: rows
-            for name in ("captions", "more_captions")
-            if (rows := getattr(self, name, ()))
-        }
-        if wrong := {
-            column: len(rows) for column, rows in columns.items() if len(rows) != len(self)
-        }:
+        for name in ("captions", "more_captions"):
+            texts = getattr(self, name, ())
+            if texts:  # without captions the field is empty, whatever n is
+                columns[name] = texts
+        wrong = {}
+        for column, rows in columns.items():
+            if len(rows) != len(self):
+                wrong[column] = len(rows)
+        if wrong:
             raise InvalidInputError(
                 f"{self.name}: expected {len(self)} rows in every column, got {wrong}"
             )
@@ -72,12 +75,18 @@ class Columns:
     def _some(self, rows: ArrayLike | slice) -> tuple[NDArray[np.int64], dict[str, Any]]:
         """Return the indices of some rows, and the columns of these rows by the names of their
         fields."""
-        index = np.arange(len(self))[rows if isinstance(rows, slice) else np.asarray(rows)]
-        return index, {
+        if not isinstance(rows, slice):
+            rows = np.asarray(rows)
+        index = np.arange(len(self))[rows]
+        captions: tuple[str, ...] = ()
+        if self.captions:
+            captions = tuple(self.captions[i] for i in index)
+        columns = {
             "ids": tuple(self.ids[i] for i in index),
             "labels": {column: labels[index] for column, labels in self.labels.items()},
-            "captions": tuple(self.captions[i] for i in index) if self.captions else (),
+            "captions": captions,
         }
+        return index, columns
 
 
 class LazyText:
@@ -88,10 +97,11 @@ class LazyText:
         self._slot = f"_{name}"
 
     def __get__(self, holder: Any, owner: type) -> str:
-        value = holder.__dict__[
-            self._slot
-        ]  # of the class, where dataclasses look for a default: AttributeError
-        holder.__dict__[self._slot] = text = value() if callable(value) else value
+        # Of the class, where dataclasses look for a default, this raises AttributeError: none.
+        text = holder.__dict__[self._slot]
+        if callable(text):
+            text = text()
+            holder.__dict__[self._slot] = text
         return str(text)
 
     def __set__(self, holder: Any, value: str | Callable[[], str]) -> None:
@@ -141,7 +151,8 @@ class ImageData(Columns):
     more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        if repeated := len(self.ids) - len(set(self.ids)):
+        repeated = len(self.ids) - len(set(self.ids))
+        if repeated:
             raise InvalidInputError(
                 f"{self.name}: {repeated} ids are there more than once; expected n different ones "
                 "(open_data(..., caption=...) joins rows of one image)"
@@ -151,15 +162,19 @@ class ImageData(Columns):
     def __getitem__(self, rows: ArrayLike | slice) -> ImageData:
         """Return some of the rows, in the given order: a slice, indices or a mask."""
         index, columns = self._some(rows)
-        columns["more_captions"] = (
-            tuple(self.more_captions[i] for i in index) if self.more_captions else ()
-        )
-        columns["fingerprint"] = lambda: fingerprint_of([self.fingerprint, *map(str, index)])
-        columns |= {
-            "read": lambda i: self.read(int(index[i])),
-            "path": lambda i: self.path(int(index[i])),
-        }
-        return replace(self, **columns)
+        if self.more_captions:
+            columns["more_captions"] = tuple(self.more_captions[i] for i in index)
+
+        def fingerprint() -> str:
+            return fingerprint_of([self.fingerprint, *map(str, index)])
+
+        def read(row: int) -> Image.Image:
+            return self.read(int(index[row]))
+
+        def path(row: int) -> str:
+            return self.path(int(index[row]))
+
+        return replace(self, fingerprint=fingerprint, read=read, path=path, **columns)
 
     def __repr__(self) -> str:
         captions = ", captions" if self.captions else ""
@@ -235,30 +250,36 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
                 file.seek(max(_ENDS, size - _ENDS))
                 return f"{size} ".encode() + head + file.read(_ENDS)
         except OSError:
-            return b"-1 "
+            return b"-1 "  # no file has this size
 
     def digest(start: int) -> bytes:
         rows = slice(start, start + _FILES_AT_ONCE)
-        named = zip(ids[rows], paths[rows], strict=True)
-        return hashlib.sha256(
-            b"".join(f"{len(name.encode())} {name} ".encode() + ends(path) for name, path in named)
-        ).digest()
+        state = hashlib.sha256()
+        for name, path in zip(ids[rows], paths[rows], strict=True):
+            # With its length, since a name may hold a space.
+            state.update(f"{len(name.encode())} {name} ".encode())
+            state.update(ends(path))
+        return state.digest()
 
+    starts = range(0, len(ids), _FILES_AT_ONCE)
     with ThreadPoolExecutor() as pool:
-        return hashlib.sha256(
-            b"".join(pool.map(digest, range(0, len(ids), _FILES_AT_ONCE)))
-        ).hexdigest()[:24]
+        return hashlib.sha256(b"".join(pool.map(digest, starts))).hexdigest()[:24]
 
 
 def describe(data: ImageData) -> dict[str, Any]:
     """Count images, labels ({column: {"counts": {name: rows}, "unknown": rows}}) and captions, for
     JSON."""
-    columns = {
-        name: {"counts": one.counts, "unknown": int((~one.known).sum())}
-        for name, one in data.labels.items()
+    columns = {}
+    for name, labels in data.labels.items():
+        columns[name] = {"counts": labels.counts, "unknown": int((~labels.known).sum())}
+    return {
+        "name": data.name,
+        "split": data.split,
+        "images": len(data),
+        "columns": columns,
+        "captions": sum(map(bool, data.captions)),
+        "about": dict(data.about),
     }
-    facts = {"name": data.name, "split": data.split, "images": len(data), "columns": columns}
-    return facts | {"captions": sum(map(bool, data.captions)), "about": dict(data.about)}
 
 
 def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, str]]:
@@ -271,10 +292,13 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
             return error.strerror or str(error)
         return ""
 
-    display = Progress() if progress else SILENT
+    display = SILENT
+    if progress:
+        display = Progress()
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
-            bad += [(data.ids[row], why)] if why else []
+            if why:
+                bad.append((data.ids[row], why))
             advance()
     return bad

@@ -76,9 +76,8 @@ class Embeddings(Columns):
     name = "embeddings"
 
     def __post_init__(self) -> None:
-        if (
-            self.features.ndim != 2 or self.features.dtype.kind != "f"
-        ):  # pixels and masks would become floats unseen
+        # Whole numbers are refused: pixels and masks would become floats unseen.
+        if self.features.ndim != 2 or self.features.dtype.kind != "f":
             raise InvalidInputError(
                 f"features: expected floats (n, d), got {self.features.shape} of"
                 f" {self.features.dtype}; give the output of the image tower of a model"
@@ -107,19 +106,18 @@ class Embeddings(Columns):
                 column.
         """
         try:
-            if isinstance(features, Tensor):
-                features = features.detach().cpu()
-                features = features.float() if features.dtype == torch.bfloat16 else features
-            rows: Any = features if isinstance(features, Shards) else np.asarray(features)
-            rows = rows.astype(np.float64) if rows.dtype.kind in "iO" else rows
+            rows = _array_of(features)
         except (TypeError, ValueError) as error:
             raise InvalidInputError(
                 f"features: expected numbers (n, d), got {type(features)} ({error})"
             ) from None
-        names = RowNumbers(len(rows) if rows.ndim else 0) if ids is None else tuple(map(str, ids))
-        columns = {
-            name: _column(f"labels[{name!r}]", values) for name, values in (labels or {}).items()
-        }
+        if ids is None:
+            names: Sequence[str] = _numbers(rows)
+        else:
+            names = tuple(map(str, ids))
+        columns = {}
+        for name, values in (labels or {}).items():
+            columns[name] = _column(f"labels[{name!r}]", values)
         return cls(rows, names, columns, tuple(captions), dict(about or {}))
 
     def __len__(self) -> int:
@@ -141,21 +139,22 @@ class Embeddings(Columns):
     def unit(self) -> UnitRows:
         """Return the same rows, read and normalised a block at a time, by the runner of the shards
         if there is one."""
-        held = self.features
-        return held.unit if isinstance(held, Shards) else UnitRows(Shards([held]), self.ids)
+        if isinstance(self.features, Shards):
+            return self.features.unit
+        return UnitRows(Shards([self.features]), self.ids)
 
     def without(self, unknown: Any) -> Embeddings:
         """Return the same images with one or several label values set to unknown in every
         column."""
-        labels = {column: one.without(unknown) for column, one in self.labels.items()}
-        marks = {
-            name
-            for column, one in self.labels.items()
-            for name in one.names
-            if name not in labels[column].names
-        }
-        about = {**self.about, "values read as unknown": sorted(marks)}
-        return replace(self, labels=labels, about=about) if marks else self
+        labels = {}
+        removed: set[str] = set()
+        for column, before in self.labels.items():
+            labels[column] = before.without(unknown)
+            removed |= set(before.names) - set(labels[column].names)
+        if not removed:
+            return self
+        facts = {**self.about, "values read as unknown": sorted(removed)}
+        return replace(self, labels=labels, about=facts)
 
     def __getitem__(self, rows: ArrayLike | slice) -> Embeddings:
         """Return some of the rows, in the given order: a slice, indices or a mask."""
@@ -165,8 +164,31 @@ class Embeddings(Columns):
     def picked(self, rows: ArrayLike | slice) -> Embeddings:
         """Return the same rows as `[rows]`, whose features are not copied before they are read."""
         index, columns = self._some(rows)
-        held = self.features if isinstance(self.features, Shards) else Shards([self.features])
-        return replace(self, features=held.picked(index), **columns)
+        shards = self.features
+        if not isinstance(shards, Shards):
+            shards = Shards([shards])
+        return replace(self, features=shards.picked(index), **columns)
+
+
+def _array_of(features: Any) -> Any:
+    """Return numbers (n, d) as an array, or `Shards` as they are; bfloat16 becomes float32, whole
+    numbers float64."""
+    if isinstance(features, Tensor):
+        features = features.detach().cpu()
+        if features.dtype == torch.bfloat16:
+            features = features.float()  # numpy knows no bfloat16
+    if not isinstance(features, Shards):
+        features = np.asarray(features)
+    if features.dtype.kind in "iO":
+        return features.astype(np.float64)
+    return features
+
+
+def _numbers(features: Any) -> RowNumbers:
+    """Return names of rows that have none; a single number has no rows and is refused later."""
+    if not features.ndim:
+        return RowNumbers(0)
+    return RowNumbers(len(features))
 
 
 def _column(where: str, values: Any, names: Sequence[str] | None = None) -> Labels:
@@ -186,45 +208,61 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
             not finite.
     """
     try:
-        fields, ignored = _fields(Path(path))
+        fields, ignored = _read_arrays(Path(path))
         if "features" not in fields:
             raise InvalidInputError(
                 f"expected an array 'features', found {sorted({*fields, *ignored})}"
             )
-        features, about = fields["features"], {}
-        if "about" in fields:
-            text = fields["about"]
-            about = _parsed(
-                np.frombuffer(str(text).encode(), np.uint8) if text.dtype.kind == "U" else text,
-                "about",
-            )
-            if not isinstance(about, dict):
-                raise InvalidInputError(
-                    f"'about': expected a JSON object, got {type(about).__name__}"
-                )
-        about |= {"file": str(path)} | ({"ignored": ignored} if ignored else {})
-        ids = (
-            _strings(fields, "ids")
-            if "ids" in fields
-            else RowNumbers(len(features) if features.ndim else 0)
-        )
-        columns = [key.removeprefix("label.") for key in fields if key.startswith("label.")]
-        known = {name: _strings(fields, f"names.{name}") or None for name in columns}
-        labels = {
-            name: _column(f"'label.{name}'", fields[f"label.{name}"], known[name])
-            for name in columns
-        }
-        embeddings = Embeddings(features, ids, labels, _strings(fields, "captions"), about)
-        bad: Any = ~np.isfinite(features).all(axis=1)
-        if bad.any():
-            raise InvalidInputError(
-                f"features: expected finite numbers, got others in {int(bad.sum())} of {len(bad)}"
-                f" rows, the first of them row {int(bad.argmax())} ({ids[int(bad.argmax())]!r});"
-                " leave these images out or embed them again"
-            )
+        embeddings = _embeddings_in(fields, {"file": str(path)}, ignored)
+        _check_finite(embeddings)
         return embeddings, _texts(fields, embeddings.dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
+
+
+def _embeddings_in(
+    fields: Mapping[str, Array], source: Mapping[str, Any], ignored: list[str]
+) -> Embeddings:
+    """Return the embeddings that the arrays of a file are."""
+    facts = {**_facts(fields), **source}
+    if ignored:
+        facts["ignored"] = ignored
+    ids: Sequence[str] = _numbers(fields["features"])
+    if "ids" in fields:
+        ids = _strings(fields, "ids")
+    labels = {}
+    for key in fields:
+        if key.startswith("label."):
+            column = key.removeprefix("label.")
+            # Integers without names are each a value of its own.
+            names = _strings(fields, f"names.{column}") or None
+            labels[column] = _column(f"{key!r}", fields[key], names)
+    return Embeddings(fields["features"], ids, labels, _strings(fields, "captions"), facts)
+
+
+def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:
+    """Return what a file says about itself, a JSON object; nothing where it has none."""
+    if "about" not in fields:
+        return {}
+    array = fields["about"]
+    if array.dtype.kind == "U":
+        array = np.frombuffer(str(array).encode(), np.uint8)
+    facts = _parsed(array, "about")
+    if not isinstance(facts, dict):
+        raise InvalidInputError(f"'about': expected a JSON object, got {type(facts).__name__}")
+    return facts
+
+
+def _check_finite(embeddings: Embeddings) -> None:
+    bad: Any = ~np.isfinite(embeddings.features).all(axis=1)
+    if not bad.any():
+        return
+    first = int(bad.argmax())
+    raise InvalidInputError(
+        f"features: expected finite numbers, got others in {int(bad.sum())} of {len(bad)} rows, the"
+        f" first of them row {first} ({embeddings.ids[first]!r}); leave these images out or embed"
+        " them again"
+    )
 
 
 def load_texts(path: str | Path) -> Texts:
@@ -235,8 +273,11 @@ def load_texts(path: str | Path) -> Texts:
         InvalidInputError: a file that cannot be read, or embeddings that do not fit their prompts.
     """
     try:
-        fields, _ = _fields(Path(path))
-        return _texts(fields, fields["text"].shape[-1] if "text" in fields else 0)
+        fields, _ = _read_arrays(Path(path))
+        dim = 0
+        if "text" in fields:
+            dim = fields["text"].shape[-1]
+        return _texts(fields, dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
 
@@ -257,9 +298,9 @@ def save_embeddings(
             json.dumps(value, ensure_ascii=False, default=str).encode(), dtype=np.uint8
         )
 
-    if Path(path).suffix != ".npz" or any(
-        "\0" in column for column in embeddings.labels
-    ):  # which ends a name there
+    # A NUL character ends a name in a zip archive.
+    can_be_held = all("\0" not in column for column in embeddings.labels)
+    if Path(path).suffix != ".npz" or not can_be_held:
         raise InvalidInputError(
             f"{path}: expected a path in .npz and columns without a NUL character, got"
             f" {list(embeddings.labels)}"
@@ -269,48 +310,68 @@ def save_embeddings(
     if embeddings.captions:
         fields["captions"] = text(list(embeddings.captions))
     for column, labels in embeddings.labels.items():
-        fields |= {f"label.{column}": labels.codes, f"names.{column}": text(list(labels.names))}
+        fields[f"label.{column}"] = labels.codes
+        fields[f"names.{column}"] = text(list(labels.names))
     if texts:
         rows = torch.stack([row.detach().cpu().float() for row in texts.values()])
-        fields |= {"text": rows.numpy(), "prompts": text(list(texts))}
+        fields["text"] = rows.numpy()
+        fields["prompts"] = text(list(texts))
     file = io.BytesIO()
     np.savez(file, **fields)  # type: ignore[arg-type]
     return write_atomically(path, file.getvalue())
 
 
-def _fields(path: Path) -> tuple[dict[str, Array], list[str]]:
+def _read_arrays(path: Path) -> tuple[dict[str, Array], list[str]]:
     """Return the arrays that a file has under our names, and the names of the others, which are not
     read."""
-    fields, others, name = dict[str, Array](), list[str](), ""
+    fields = dict[str, Array]()
+    ignored = list[str]()
+    name = ""
     try:
-        with path.open("rb") as file:
-            file.seek(-_END, os.SEEK_END)
-            end = file.read(_END)
         with zipfile.ZipFile(path) as archive:
-            # The list of members has no checksum: a column could vanish from it, or stand there
-            # under another name.
-            count, there = int.from_bytes(end[10:12], "little"), len(archive.infolist())
-            if end.startswith(b"PK\5\6") and count not in (
-                there,
-                0xFFFF,
-            ):  # else a comment follows, or 64 bits count
-                raise zipfile.BadZipFile(f"{there} of {count} arrays are listed")
+            _check_count(path, archive)
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")
-                with archive.open(
-                    info
-                ) as member:  # which compares the name with the one beside the content
-                    if name in KEYS or name.startswith(COLUMNS):
-                        fields[name] = np.lib.format.read_array(member, allow_pickle=False)
-                    else:
-                        others.append(name)
+                array = _read_member(archive, info, name)
+                if array is None:
+                    ignored.append(name)
+                else:
+                    fields[name] = array
     except _UNREADABLE as error:
+        subject = ""
+        if name:
+            subject = f"{name!r} "
         raise InvalidInputError(
-            f"{name and repr(name) + ' '}cannot be read ({error}); expected a .npz file of numbers"
-            " and strings. Python objects are never unpickled: store strings with"
-            " np.array(list_of_str)"
+            f"{subject}cannot be read ({error}); expected a .npz file of numbers and strings."
+            " Python objects are never unpickled: store strings with np.array(list_of_str)"
         ) from None
-    return fields, sorted(others)
+    return fields, sorted(ignored)
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> Array | None:
+    """Return an array under one of our names; None under another."""
+    # Opening compares the name with the one that stands beside the content: also for other names.
+    with archive.open(info) as member:
+        if name in KEYS or name.startswith(COLUMNS):
+            return np.lib.format.read_array(member, allow_pickle=False)
+    return None
+
+
+def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse an archive that lists another number of members than it counts.
+
+    The list of members has no checksum: a column could vanish from it, or stand there under another
+    name.
+    """
+    with path.open("rb") as file:
+        file.seek(-_END, os.SEEK_END)
+        end = file.read(_END)
+    count = int.from_bytes(end[10:12], "little")
+    if not end.startswith(b"PK\5\6") or count == 0xFFFF:
+        return  # a comment follows, or 64 bits count
+    listed = len(archive.infolist())
+    if count != listed:
+        raise zipfile.BadZipFile(f"{listed} of {count} arrays are listed")
 
 
 def _parsed(array: Array, key: str) -> Any:
@@ -327,18 +388,19 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
     if key not in fields:
         return ()
     array = fields[key]
-    texts: Any = _parsed(array, key) if array.dtype == np.uint8 else array.tolist()
-    try:
-        texts = [text.decode("utf-8") for text in texts] if array.dtype.kind == "S" else texts
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(
-            f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})"
-        ) from None
-    if (
-        array.ndim != 1
-        or not isinstance(texts, list)
-        or not all(isinstance(text, str) for text in texts)
-    ):
+    if array.dtype == np.uint8:
+        texts: Any = _parsed(array, key)
+    else:
+        texts = array.tolist()
+    if array.dtype.kind == "S":
+        try:
+            texts = [text.decode("utf-8") for text in texts]
+        except UnicodeDecodeError as error:
+            raise InvalidInputError(
+                f"{key!r}: expected strings, got bytes that are no UTF-8 ({error})"
+            ) from None
+    is_column = array.ndim == 1 and isinstance(texts, list)
+    if not is_column or not all(isinstance(text, str) for text in texts):
         raise InvalidInputError(
             f"{key!r}: expected strings (n,), got {array.shape} of {array.dtype}"
         )
@@ -348,21 +410,26 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
     if not {"text", "prompts"} & set(fields):
         return None
-    prompts, rows = _strings(fields, "prompts"), fields.get("text", np.empty(0))
-    if rows.shape != (len(prompts), dim) or rows.dtype.kind != "f" or not prompts:
+    prompts = _strings(fields, "prompts")
+    rows = fields.get("text", np.empty(0))
+    has_shape = rows.shape == (len(prompts), dim) and len(prompts) > 0
+    if not has_shape or rows.dtype.kind != "f":
         raise InvalidInputError(
             f"'text': expected floats ({len(prompts)}, {dim}) for 'prompts', got {rows.shape} of"
             f" {rows.dtype}"
         )
     texts: dict[str, Tensor] = {}
-    for prompt, row in zip(
-        prompts, torch.from_numpy(np.array(rows, dtype=np.float32)), strict=True
-    ):
-        if prompt in texts and float((texts[prompt] - row).norm()) > SAME * float(row.norm()):
+    vectors = torch.from_numpy(np.array(rows, dtype=np.float32))
+    for prompt, vector in zip(prompts, vectors, strict=True):
+        if prompt not in texts:
+            texts[prompt] = vector
+            continue
+        # The same prompt in another batch differs in its last digits.
+        difference = float((texts[prompt] - vector).norm())
+        if difference > SAME * float(vector.norm()):
             raise InvalidInputError(
                 f"'prompts': {prompt!r} is there twice with different embeddings"
             )
-        texts.setdefault(prompt, row)
     return texts
 
 
@@ -389,28 +456,36 @@ def open_embeddings(
                 f"{table}: a table has the labels of .npy shards; {paths} has its own"
             )
         return load_embeddings(files[0])
-    shards, ignored = Shards.open(files), list[str]()
-    about: dict[str, Any] = {"file": str(paths), "shards": len(files)}
-    fields: dict[str, Any] = {"ids": RowNumbers(len(shards)), "labels": {}}
+    shards = Shards.open(files)
+    facts: dict[str, Any] = {"file": str(paths), "shards": len(files)}
+    columns: dict[str, Any] = {"ids": RowNumbers(len(shards)), "labels": {}}
     if table is not None:
-        rows = need("pyarrow").concat_tables(
-            map(read_table, files_of(table)), promote_options="permissive"
-        )
-        for name in rows.column_names:
-            column, where = column_of(rows, name, table), f"{table}: column {name!r}"
-            if name in ("ids", "captions"):
-                fields[name] = tuple(as_texts(column, where))
-                continue
-            try:
-                fields["labels"][name.removeprefix("label.")] = Labels.of_column(
-                    column, None, where
-                )
-            except InvalidInputError:
-                ignored.append(name)
+        from_table, ignored = _columns_of_table(table)
+        columns |= from_table
+        if ignored:
+            facts["ignored"] = ignored
     try:
-        return (
-            Embeddings(shards, about=about | ({"ignored": ignored} if ignored else {}), **fields),
-            None,
-        )
+        return Embeddings(shards, about=facts, **columns), None
     except InvalidInputError as error:
         raise InvalidInputError(f"{table or paths}: {error}") from None
+
+
+def _columns_of_table(table: str | Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the labels, ids and captions of a table by the names of their fields, and the columns
+    that are no labels, since they have too many values."""
+    parts = [read_table(file) for file in files_of(table)]
+    rows = need("pyarrow").concat_tables(parts, promote_options="permissive")
+    labels: dict[str, Labels] = {}
+    columns: dict[str, Any] = {"labels": labels}
+    ignored = list[str]()
+    for name in rows.column_names:
+        column = column_of(rows, name, table)
+        place = f"{table}: column {name!r}"
+        if name in ("ids", "captions"):
+            columns[name] = tuple(as_texts(column, place))
+            continue
+        try:
+            labels[name.removeprefix("label.")] = Labels.of_column(column, None, place)
+        except InvalidInputError:
+            ignored.append(name)
+    return columns, ignored

@@ -52,6 +52,9 @@ class Processes(NamedTuple):
     share: Callable[[Any], Any]
 
 
+_LONE = Processes(0, 1, wait=lambda: None, share=lambda value: value)
+
+
 def processes() -> Processes:
     """Return the `Processes` of the group, which accelerate sets up after a launch of several
     processes.
@@ -59,14 +62,16 @@ def processes() -> Processes:
     A program on its own is left alone: accelerate keeps one state for all, and making it here would
     choose the device of an `Accelerator` that is made later.
     """
-    there = dist.is_available()
-    if there and not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if not dist.is_available():
+        return _LONE
+    is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
         # Without cpu=True accelerate takes each process of a machine without an accelerator for a
         # program on its own.
         need("accelerate").PartialState(cpu=on_cpu or not torch.accelerator.is_available())
-    if not (there and dist.is_initialized()):
-        return Processes(0, 1, lambda: None, lambda value: value)
+    if not dist.is_initialized():
+        return _LONE
 
     def share(value: Any) -> Any:
         box = [value]
@@ -93,7 +98,8 @@ class OnRay:
     """
 
     def __init__(self, *, workers: int | None = None, cpus: float = 1.0, gpus: float = 0.0) -> None:
-        self.ray, self.workers = need("ray"), workers
+        self.ray = need("ray")
+        self.workers = workers
         self.needs = {"num_cpus": cpus, "num_gpus": gpus}
         if not self.ray.is_initialized():
             self.ray.init(log_to_driver=False, logging_level="ERROR")
@@ -104,23 +110,28 @@ class OnRay:
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = True
-        held: Any = self.ray.put(work), [self.ray.put(part) for part in parts]
-        how: dict[str, Any] = {"fn": _Worker(*held)}
-        again = {"max_retries": RETRIES}  # Ray Data's own is to try for ever
-        if self.workers is not None:
-            how = {
+        # Stored once, so that only references travel with each task.
+        stored: Any = (self.ray.put(work), [self.ray.put(part) for part in parts])
+        # Ray Data alone would try for ever.
+        settings: dict[str, Any]
+        if self.workers is None:
+            settings = {"fn": _Worker(*stored)}
+            retries = {"max_retries": RETRIES}
+        else:
+            settings = {
                 "fn": _Worker,
-                "fn_constructor_args": held,
+                "fn_constructor_args": stored,
                 "compute": data.ActorPoolStrategy(size=self.workers),
             }
-            again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
-        how |= {"batch_size": 1, "ray_remote_args_fn": lambda: again, **self.needs}
+            retries = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+        settings |= {"batch_size": 1, "ray_remote_args_fn": lambda: retries, **self.needs}
         numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
         try:
-            for row in numbers.map_batches(**how).iter_rows():
-                if row["found"].error is not None:
-                    raise row["found"].error
-                yield row["found"].value
+            for row in numbers.map_batches(**settings).iter_rows():
+                outcome = row["outcome"]
+                if outcome.error is not None:
+                    raise outcome.error
+                yield outcome.value
         except Exception as error:
             if not type(error).__module__.startswith("ray."):
                 raise
@@ -132,7 +143,7 @@ class OnRay:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Outcome:
     """Hold what the work returned, or raised: a pass that raises would keep its actors."""
 
     value: Any = None
@@ -143,7 +154,8 @@ class _Worker:
     """Do the work on the parts whose numbers come, in a task or an actor of Ray Data."""
 
     def __init__(self, work: Any, parts: list[Any]) -> None:
-        self._work, self.parts = work, parts
+        self._work = work
+        self.parts = parts
 
     @cached_property
     def work(self) -> Any:
@@ -153,10 +165,11 @@ class _Worker:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return what the work found in each part, as Python objects, which Ray carries as they
         are."""
-        found = np.empty(len(batch["item"]), dtype=object)
-        for place, i in enumerate(batch["item"]):
+        outcomes = np.empty(len(batch["item"]), dtype=object)
+        for place, number in enumerate(batch["item"]):
             try:
-                found[place] = _Found(self.work(need("ray").get(self.parts[int(i)])))
+                part = need("ray").get(self.parts[int(number)])
+                outcomes[place] = _Outcome(self.work(part))
             except Exception as error:
-                found[place] = _Found(error=error)
-        return {"found": found}
+                outcomes[place] = _Outcome(error=error)
+        return {"outcome": outcomes}

@@ -30,9 +30,9 @@ ATTRIBUTES = _NAMES.split()
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (8, 6)) -> Image.Image:
-    return Image.fromarray(
-        np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    )
+    """Return a picture as PNG, of the class that readers return, since Pillow compares classes."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    return Image.open(io.BytesIO(as_bytes(Image.fromarray(pixels))))
 
 
 def as_bytes(image: Image.Image, form: str = "PNG", **options: object) -> bytes:

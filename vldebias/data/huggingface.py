@@ -254,6 +254,13 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
     return fingerprint_of([split, *map(str, source.values()), str(builder.hash), *files])
 
 
+def _name_of_code(code: int, names: Sequence[str]) -> str | None:
+    """Return the name of a class; a negative code is unknown."""
+    if code < 0:
+        return None
+    return names[code]
+
+
 @dataclass(frozen=True, eq=False)
 class ImageStream:
     """Yield the rows of a data set one after another, for training; fields are as in ImageData.
@@ -310,19 +317,10 @@ class ImageStream:
         """Return the images of a map-style data set: labels and captions are read at once, images
         on demand."""
         images = self.dataset.select_columns([self.image])
-        base = self.base or Path()
         paths = self._paths_of_images(images)
         records = self._records_without_images(len(images))
-        labels = {}
-        for label in self.labels:
-            values = [record.labels[label] for record in records]
-            labels[label] = Labels.of(values, self.names.get(label))
-        captions: Sequence[str] = []
-        if self.caption:
-            captions = [record.caption or "" for record in records]
-        more_captions: Sequence[tuple[str, ...]] = []
-        if any(record.more_captions for record in records):
-            more_captions = [record.more_captions or () for record in records]
+        labels = self._labels_in(records)
+        captions, more_captions = self._captions_in(records)
         ids = [record.id for record in records]
 
         # Rows that name one file are captions of one image.
@@ -331,21 +329,55 @@ class ImageStream:
             rows, captions, more_captions = one_row_per_image(
                 self.name, paths, captions, more_captions, labels
             )
+
+        def cell(index: int) -> Any:
+            return images[int(rows[index])][self.image]
+
+        def read(index: int) -> Image.Image:
+            return self._read(cell(index))
+
+        def path(index: int) -> str:
+            return self._path(cell(index))
+
         return ImageData(
             name=self.name,
             split=self.split,
             ids=tuple(ids[row] for row in rows),
-            read=lambda index: self._read(images[int(rows[index])][self.image]),
+            read=read,
             labels={label: column[rows] for label, column in labels.items()},
-            # Of the data set, and of the files that its rows name.
-            fingerprint=lambda: fingerprint_of(
-                [self.fingerprint, fingerprint_files(paths, [base / path for path in paths]), *ids]
-            ),
+            # A large data set is not hashed before somebody asks.
+            fingerprint=partial(self._fingerprint_of_files, paths, ids),
             captions=tuple(captions),
             more_captions=tuple(more_captions),
             about=self.about,
-            path=lambda index: self._path(images[int(rows[index])][self.image]),
+            path=path,
         )
+
+    def _labels_in(self, records: Sequence[Record]) -> dict[str, Labels]:
+        labels = {}
+        for label in self.labels:
+            values = [record.labels[label] for record in records]
+            labels[label] = Labels.of(values, self.names.get(label))
+        return labels
+
+    def _captions_in(
+        self, records: Sequence[Record]
+    ) -> tuple[Sequence[str], Sequence[tuple[str, ...]]]:
+        """Return the first caption of each row, and the further ones; nothing where no row has
+        any."""
+        captions: Sequence[str] = []
+        if self.caption:
+            captions = [record.caption or "" for record in records]
+        more_captions: Sequence[tuple[str, ...]] = []
+        if any(record.more_captions for record in records):
+            more_captions = [record.more_captions or () for record in records]
+        return captions, more_captions
+
+    def _fingerprint_of_files(self, paths: Sequence[str], ids: Sequence[str]) -> str:
+        """Return a fingerprint of the data set, and of the files that its rows name."""
+        base = self.base or Path()
+        files = fingerprint_files(paths, [base / path for path in paths])
+        return fingerprint_of([self.fingerprint, files, *ids])
 
     def _paths_of_images(self, images: Any) -> list[str]:
         """Return the path that each row names, "" where it holds the image; none where `datasets`
@@ -383,8 +415,8 @@ class ImageStream:
         for label, column in self.labels.items():
             value = row[column]
             names = self.classes.get(column)
-            if names is not None:  # codes of classes; a negative one is unknown
-                value = None if value is None or value < 0 else names[value]
+            if names is not None and value is not None:
+                value = _name_of_code(value, names)
             if isinstance(value, bool):
                 value = str(value).lower()
             labels[label] = Labels.text_of(value).strip() or None

@@ -9,6 +9,7 @@ import html
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,23 +70,31 @@ class Suspects:
         Rows without a picture are kept as unreadable. An id never leads out of the folder.
         """
         files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]
-        there = {path.relative_to(folder).as_posix(): path for path in files}
-        there = {os.path.splitext(name)[0]: path for name, path in reversed(there.items())} | there
-        if not there.keys() & set(ids):
+        path_of_id: dict[str, Path] = {}
+        # The first of a.jpg and a.png is "a".
+        for path in files:
+            name = path.relative_to(folder).as_posix()
+            path_of_id.setdefault(os.path.splitext(name)[0], path)
+        # A whole name counts before one without its ending.
+        for path in files:
+            path_of_id[path.relative_to(folder).as_posix()] = path
+        if not path_of_id.keys() & set(ids):
             raise InvalidInputError(
                 f"{folder}: expected a folder with pictures named by the ids of the rows, such as"
-                f" {ids[0]!r}, got {list(there)[-1:]}"
+                f" {ids[0]!r}, got {list(path_of_id)[-1:]}"
             )
 
-        def read(row: int) -> Any:
-            if ids[row] not in there:
+        def read_row(row: int) -> Any:
+            if ids[row] not in path_of_id:
                 raise OSError(f"{ids[row]}: no such picture below {folder}")
-            return decode(there[ids[row]])
+            return decode(path_of_id[ids[row]])
 
-        return {
-            "read": read,
-            "path": lambda row: os.path.abspath(there[ids[row]]) if ids[row] in there else "",
-        }
+        def path_of_row(row: int) -> str:
+            if ids[row] not in path_of_id:
+                return ""
+            return os.path.abspath(path_of_id[ids[row]])
+
+        return {"read": read_row, "path": path_of_row}
 
     def kept(self, share: float) -> NDArray[np.int64]:
         """Return, in the order of the data, the share of rows with the highest scores."""
@@ -98,29 +107,31 @@ class Suspects:
         The percentile counts ties half. Rows without a score come last. Formulas are escaped
         (`files.shielded`).
         """
-        cells = {"id": lambda row: self.ids[row], **columns, "path": self.path}
-        ordered = self.scores[self.order]
-        lower = np.searchsorted(ordered, ordered, "left") + np.searchsorted(
-            ordered, ordered, "right"
-        )
-        scored = zip(self.order.tolist(), (50 * lower / len(ordered)).tolist(), strict=True)
-        rows = [
-            (row, (str(i), f"{of:.4f}", f"{self.scores[row]:.6f}"))
-            for i, (row, of) in enumerate(scored, 1)
-        ]
-        rows += [
-            (row, ("", "", ""))
-            for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist()
-        ]
+        text_of_row = {"id": self.ids.__getitem__, **columns, "path": self.path}
         file = io.StringIO()
         writer = csv.writer(file)
-        writer.writerow(("rank", "percentile", "score", *cells))
-        writer.writerows(
-            (*figures, *(shielded(text(row)) for text in cells.values())) for row, figures in rows
-        )
-        return write_atomically(
-            path, file.getvalue().encode(errors="backslashreplace")
-        )  # bytes of paths
+        writer.writerow(("rank", "percentile", "score", *text_of_row))
+
+        def write_row(row: int, figures: Sequence[str]) -> None:
+            writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
+
+        percentiles = self._percentiles()
+        for place, row in enumerate(self.order.tolist()):
+            figures = (str(place + 1), f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
+            write_row(row, figures)
+        for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist():
+            write_row(row, ("", "", ""))
+        # Names of files may hold bytes that are no text.
+        return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))
+
+    def _percentiles(self) -> list[float]:
+        """Return, for each of `order`, how many percent of the scores are lower, ties counted
+        half."""
+        scores = self.scores[self.order]
+        lower = np.searchsorted(scores, scores, "left")
+        lower_or_equal = np.searchsorted(scores, scores, "right")
+        percentiles: list[float] = (50 * (lower + lower_or_equal) / len(scores)).tolist()
+        return percentiles
 
     def page(
         self,
@@ -142,30 +153,31 @@ class Suspects:
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)
             picture = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
+            mark = ""
+            if word:
+                mark = f"<b>{word}</b> "
             figures.append(
                 f'<figure><img alt="" src="{picture}"><figcaption>{rank}.'
-                f" {f'<b>{word}</b> ' if word else ''}"
-                f"{self.scores[row]:+.3f}<p>{text}</p><code>{place}</code>"
+                f" {mark}{self.scores[row]:+.3f}<p>{text}</p><code>{place}</code>"
                 "</figcaption></figure>"
             )
         title = html.escape(title)
-        page = (
-            f"{_PAGE}<title>{title}</title><h1>{title}</h1>\n<main>\n"
-            + "\n".join(figures)
-            + "\n</main>\n"
-        )
+        head = f"{_PAGE}<title>{title}</title><h1>{title}</h1>"
+        page = "\n".join([head, "<main>", *figures, "</main>", ""])
         return write_atomically(path, page)
 
     def _thumbnail(self, row: int) -> Image.Image:
         """Return the picture in at most THUMB x THUMB pixels, small ones enlarged; a grey square if
         there is none."""
         Images = need("PIL.Image")
-        try:
-            image = None if self.read is None else self.read(row).convert("RGB")
-        except OSError:  # it could be read when it was scored
-            image = None
+        image = None
+        if self.read is not None:
+            with suppress(OSError):  # it could be read when it was scored
+                image = self.read(row).convert("RGB")
         if image is None:
             return Images.new("RGB", (THUMB, THUMB), "#eef0f3")
-        small = max(image.size) <= THUMB // 2
-        how = Images.Resampling.NEAREST if small else Images.Resampling.LANCZOS
-        return need("PIL.ImageOps").contain(image, (THUMB, THUMB), how)
+        filtering = Images.Resampling.LANCZOS
+        if max(image.size) <= THUMB // 2:
+            # Enlarged smoothly, a picture of a few pixels would be a blur.
+            filtering = Images.Resampling.NEAREST
+        return need("PIL.ImageOps").contain(image, (THUMB, THUMB), filtering)

@@ -39,31 +39,48 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **how: Any) -> Any:
         """Register a command under a name; its help is its docstring."""
-        return lambda function: super(App, self).command(
-            name, help=_unfolded(function.__doc__), **how
-        )(function)
+
+        def register(function: Any) -> Any:
+            return super(App, self).command(name, help=_unfolded(function.__doc__), **how)(function)
+
+        return register
 
 
 def _unfolded(text: str) -> str:
     """Return a help with each paragraph on one line, and the lines of its examples as they are."""
-    about, _, examples = inspect.cleandoc(text).partition("Examples:\n")
-    lines = [" ".join(part.split()) for part in about.split("\n\n")]
-    return "\n\n".join(lines) + (f"[bold]Examples[/bold]\n\n\b\n{examples}" if examples else "")
+    prose, _, examples = inspect.cleandoc(text).partition("Examples:\n")
+    help_text = "\n\n".join(" ".join(part.split()) for part in prose.split("\n\n"))
+    if examples:
+        # \b keeps click from folding what follows.
+        help_text += f"[bold]Examples[/bold]\n\n\b\n{examples}"
+    return help_text
 
 
 def check_out(folder: Path | None) -> None:
     """Refuse a folder for results that cannot be written, before hours of work and not after."""
     if folder is None:
         return
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        why = "is not writable" if there.is_dir() else "is a file"
-        raise InvalidInputError(f"--out {folder}: {there} {why}; name a folder that can be written")
+    # The folder is made when the first result is there; the nearest one that exists must allow it.
+    nearest = folder.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    problem = ""
+    if not nearest.is_dir():
+        problem = "is a file"
+    elif not os.access(nearest, os.W_OK | os.X_OK):
+        problem = "is not writable"
+    if problem:
+        raise InvalidInputError(
+            f"--out {folder}: {nearest} {problem}; name a folder that can be written"
+        )
 
 
 def split_names(options: Sequence[str] | None) -> list[str]:
     """Return names from options that may hold several each, separated by commas."""
-    return [name.strip() for text in options or () for name in text.split(",") if name.strip()]
+    names = []
+    for text in options or ():
+        names += [name.strip() for name in text.split(",")]
+    return [name for name in names if name]
 
 
 def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
@@ -79,7 +96,8 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
     import yaml
 
     values = {}
-    for name, value in (split_pair(text, option, example) for text in texts):
+    for text in texts:
+        name, value = split_pair(text, option, example)
         try:
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
@@ -98,7 +116,9 @@ def device_of(name: str | None) -> str:
     import torch
 
     if name in (None, "auto"):
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        if torch.cuda.is_available():
+            return "cuda"
+        return "cpu"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -131,12 +151,17 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     if out.is_terminal:
         return False
     for row in (head, *rows):
-        cells = (
-            f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else str(cell)
-            for cell in row
-        )
-        typer.echo("\t".join(" ".join(cell.split()) for cell in cells))
+        typer.echo("\t".join(_cell(value) for value in row))
     return True
+
+
+def _cell(value: object) -> str:
+    """Return a value for a table with tabs, itself without tabs and line breaks."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return " ".join(str(value).split())
 
 
 def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -147,7 +172,8 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for cells in zip(head, *rows, strict=True):
         # No word is broken while all columns have room for their longest word.
-        longest = max((len(word) for cell in cells for word in cell.split()), default=1)
+        words = " ".join(cells).split()
+        longest = max(map(len, words), default=1)
         table.add_column(cells[0], min_width=min(longest, out.width // 2), overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
@@ -170,8 +196,11 @@ def print_result(
     """Print the table of a result, with tabs elsewhere than in a terminal, and where its files are;
     or all as JSON."""
     if as_json:
-        written = {name: str(path) for name, path in files.items()}
-        print_json(result.to_dict() | ({"files": written} if len(files) > 1 else {}))
+        facts = result.to_dict()
+        # A page alone is where --out says.
+        if len(files) > 1:
+            facts["files"] = {name: str(path) for name, path in files.items()}
+        print_json(facts)
         return
     from vldebias.measure.text import sentences, tab_rows, text
 
@@ -199,5 +228,7 @@ def coloured(text: str) -> Text:
 def say(text: object, kind: str = "", style: str = "") -> None:
     """Print a remark, warning or error on stderr; it may quote what a user typed, so its brackets
     are no markup."""
-    line = Text.assemble((f"{kind}: ", style), str(text)) if kind else Text(str(text))
+    line = Text(str(text))
+    if kind:
+        line = Text.assemble((f"{kind}: ", style), str(text))
     err.print(line, soft_wrap=True)

@@ -70,7 +70,7 @@ def run(
         list[str] | None, typer.Option(help="Only this task. *", metavar="TASK")
     ] = None,
     as_json: Json = False,
-    **given: Any,
+    **named: Any,
 ) -> None:
     """Run a suite and write result.json, pictures and one page; a second run continues where the
     first stopped.
@@ -85,42 +85,42 @@ def run(
       vldebias eval generation --pipeline DIR --out sd15
       vldebias eval human --labels anna.jsonl --drawn sd15/images/gender
     """
-    check_out(given.get("out"))
+    methods = split_names(named.pop("methods", None))
+    check_out(named.get("out"))
     check_suite(suite)
-    check_methods(split_names(given.get("methods")))
-    check_model(given.get("model"), given.get("pretrained"))
+    check_methods(methods)
+    check_model(named.get("model"), named.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
-        check_file(f"--{option.replace('_', '-')}", given.get(option))
+        check_file(f"--{option.replace('_', '-')}", named.get(option))
     from vldebias.methods import get_method
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite
     from vldebias.study.suite import load_suite
 
     loaded = load_suite(suite)
-    root = given.get("data_root")
-    if root is None and "embeddings" not in given and "--data-root" in loaded.needs:
+    has_images = named.get("data_root") is not None or "embeddings" in named
+    if not has_images and "--data-root" in loaded.needs:
         raise InvalidInputError(
             f"{suite}: this suite needs {loaded.needs}; or --embeddings, features of these images"
         )
-    chosen = (
-        tuple(get_method(name).name for name in split_names(given.pop("methods", None))) or None
-    )
-    given |= {"device": device_of(given.get("device")), "methods": chosen}
-    fields: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in given.items()
-    }
-    options = Options(**{"out": Path(f"vldebias-{loaded.name}"), **fields})
+    settings: dict[str, Any] = {"out": Path(f"vldebias-{loaded.name}")}
+    for name, value in named.items():
+        settings[name] = value
+        if isinstance(value, list):  # options are frozen, and typer makes lists
+            settings[name] = tuple(value)
+    settings["device"] = device_of(named.get("device"))
+    # Without --methods the suite names its own.
+    settings["methods"] = tuple(get_method(name).name for name in methods) or None
+    options = Options(**settings)
     result = run_suite(loaded, options, console=err, only=only or ())
     print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
 
 
 def _column(name: str, text: str, *, needed: bool = False) -> tuple[str, Any, Any]:
     option = typer.Option(metavar="COLUMN", help=text)
-    return (
-        (name, Annotated[str, option], ...)
-        if needed
-        else (name, Annotated[str | None, option], None)
-    )
+    if needed:
+        return name, Annotated[str, option], ...
+    return name, Annotated[str | None, option], None
 
 
 _COLUMNS = (
@@ -179,9 +179,11 @@ def shares(
     from vldebias.measure.result import Result
     from vldebias.study.shares import SharesTask
 
-    means = {"same": dict(split_pair(text, "--same", "F=female") for text in same or ())}
-    fields: dict[str, Any] = {"baseline": baseline, **columns, **means}
-    task = SharesTask.build(fields | ({"unknown": tuple(unknown)} if unknown else {}))
+    value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
+    settings: dict[str, Any] = {"baseline": baseline, **columns, "same": value_of_text}
+    if unknown:
+        settings["unknown"] = tuple(unknown)
+    task = SharesTask.build(settings)
     result = Result.of(task.name, task.measure(table), seconds=None)
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
@@ -197,16 +199,16 @@ def list_all(as_json: Json = False) -> None:
     from vldebias.files import packaged, read_yaml
 
     suites = []
-    for name, file in packaged(
-        "suites"
-    ).items():  # read, not validated, which would take torch; a test does that
+    rows = []
+    # Read, not validated, which would take torch; a test does that.
+    for name, file in packaged("suites").items():
         written = read_yaml(file)
-        entry = {
-            "name": name,
-            **{key: written[key] for key in ("title", "description", "source", "needs")},
-        }
-        suites.append(entry | {"tasks": [task["name"] for task in written["tasks"]]})
-    rows = [(s["name"], f"{s['title']} ({s['source']})", s["needs"]) for s in suites]
+        suite: dict[str, Any] = {"name": name}
+        for key in ("title", "description", "source", "needs"):
+            suite[key] = written[key]
+        suite["tasks"] = [task["name"] for task in written["tasks"]]
+        suites.append(suite)
+        rows.append((name, f"{suite['title']} ({suite['source']})", suite["needs"]))
     print_list(("name", "title", "needs"), rows, suites, as_json=as_json)
 
 

@@ -35,27 +35,28 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
     passed on."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
         kind = inspect.Parameter.KEYWORD_ONLY
-        added = [
-            inspect.Parameter(name, kind, default=value, annotation=hint)
-            for name, hint, value in flags
-        ]
-        kept = [p.replace(kind=kind) for p in own if p.kind is not p.VAR_KEYWORD]
-        names = {p.name for p in added}
+        parameters = []
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            if parameter.kind is not parameter.VAR_KEYWORD:  # Typer reads no **keywords
+                parameters.append(parameter.replace(kind=kind))
+        added = set()
+        for name, hint, value in flags:
+            parameters.append(inspect.Parameter(name, kind, default=value, annotation=hint))
+            added.add(name)
 
         @functools.wraps(command)
-        def with_added(**given: Any) -> None:
-            command(
-                **{
-                    name: value
-                    for name, value in given.items()
-                    if name not in names or value not in (None, [])
-                }
-            )
+        def with_added(**values: Any) -> None:
+            passed = {}
+            for name, value in values.items():
+                is_unset = value is None or value == []
+                if name not in added or not is_unset:
+                    passed[name] = value
+            command(**passed)
 
-        setattr(with_added, "__signature__", inspect.Signature([*kept, *added]))  # noqa: B010
-        with_added.__annotations__ = {p.name: p.annotation for p in (*kept, *added)}
+        # Typer reads both: the defaults from the signature, the options from the annotations.
+        setattr(with_added, "__signature__", inspect.Signature(parameters))  # noqa: B010
+        with_added.__annotations__ = {p.name: p.annotation for p in parameters}
         return with_added
 
     return decorate
@@ -65,7 +66,8 @@ def flags_of_options(*only: str) -> Flags:
     """Yield a flag for each field of `Options`, or for those that are named."""
     for name, annotation in get_type_hints(Options, include_extras=True).items():
         kind, flag = get_args(annotation)
-        flag.rich_help_panel = None if only else flag.rich_help_panel
+        if only:  # a few flags need no panel of their own
+            flag.rich_help_panel = None
         if not only or name in only:
             yield name, Annotated[_typed(kind) | None, flag], None
 
@@ -74,23 +76,22 @@ def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) 
     """Yield a flag for some fields of settings, in a panel of the help for each group."""
     for panel, group in groups.items():
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
-            field, text = group.model_fields[name], group.model_fields[name].description or ""
+            field = group.model_fields[name]
+            text = field.description or ""
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
+            # A bracket begins markup in the help.
             option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 
 def _typed(kind: Any) -> Any:
     """Return what Typer reads: a list for a tuple, a text for a path or a name."""
-    kinds = (
-        [one for one in get_args(kind) if one is not NoneType]
-        if get_origin(kind) in (Union, UnionType)
-        else [kind]
-    )
+    kinds = [kind]
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [member for member in get_args(kind) if member is not NoneType]
     if len(kinds) > 1:
         return str
-    (one,) = kinds
-    if get_origin(one) is tuple:
-        return list[get_args(one)[0]]  # type: ignore[misc]
-    return one
+    if get_origin(kinds[0]) is tuple:
+        return list[get_args(kinds[0])[0]]  # type: ignore[misc]
+    return kinds[0]

@@ -3,8 +3,9 @@ paper."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +24,9 @@ from vldebias.cli.common import (
 )
 from vldebias.cli.flags import Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError, shortened
+
+if TYPE_CHECKING:
+    from vldebias.study.paper import Run
 
 Result = Annotated[
     Path,
@@ -66,9 +70,9 @@ def report(
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         say(written)
         return
-    differences = [
-        f"{what}: {name}" for what, names in manifest.verify(path).items() for name in names
-    ]
+    differences = []
+    for change, names in manifest.verify(path).items():
+        differences += [f"{change}: {name}" for name in names]
     if differences:
         typer.echo("\n".join(differences))
         raise typer.Exit(1)
@@ -106,11 +110,15 @@ def _page_of(result: Path) -> Path:
     from vldebias.study.manifest import MANIFEST, PAGE
 
     is_of_run = result.with_name(MANIFEST).is_file()
-    return result.with_name(PAGE) if is_of_run else result.with_suffix(".html")
+    if is_of_run:
+        return result.with_name(PAGE)
+    return result.with_suffix(".html")
 
 
-def _file_of(given: Path) -> Path:
-    return given / "result.json" if given.is_dir() else given
+def _file_of(result: Path) -> Path:
+    if result.is_dir():
+        return result / "result.json"
+    return result
 
 
 def data(
@@ -142,33 +150,38 @@ def data(
     from vldebias.study.inputs import open_split
 
     options = parse_pairs(option or (), "--option", "image=path")
-    for key in {"labels", "columns"} & set(options):  # names, with commas between them
-        options[key] = options[key].split(",") if isinstance(options[key], str) else options[key]
+    for key in ("labels", "columns"):
+        # Several names stand with commas between them; YAML may have made a list of them already.
+        if isinstance(options.get(key), str):
+            options[key] = options[key].split(",")
     opened = open_split(name, root, split, options)
     facts = describe(opened)
     if check:
-        facts["unreadable"] = [{"id": one, "reason": why} for one, why in check_images(opened)]
-    bad = facts.get("unreadable", [])
+        facts["unreadable"] = [{"id": row, "reason": why} for row, why in check_images(opened)]
     if as_json:
         print_json(facts)
     else:
-        say(
-            f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']}"
-            " captions"
-        )
-        rows = [
-            ("column", column, value, str(n))
-            for column, told in facts["columns"].items()
-            for value, n in (told["counts"] | {"unknown": told["unknown"]}).items()
-        ]
-        rows += [("unreadable", one["id"], one["reason"], "1") for one in bad]
-        print_grid(("kind", "name", "value", "images"), rows)
-        for key, value in (facts["about"]).items():
-            say(f"{key}: {shortened(str(value), 160)}")
-        if check:
-            say(f"{len(bad)} images cannot be read")
-    if bad:
+        _print_facts(facts)
+    if facts.get("unreadable"):
         raise typer.Exit(1)
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    """Print the counts of a data set, and the images that cannot be read where these were looked
+    for."""
+    say(f"{facts['name']} {facts['split']}: {facts['images']} images, {facts['captions']} captions")
+    rows = []
+    for column, labels in facts["columns"].items():
+        counts = labels["counts"] | {"unknown": labels["unknown"]}
+        rows += [("column", column, value, str(count)) for value, count in counts.items()]
+    unreadable = facts.get("unreadable")
+    for image in unreadable or ():
+        rows.append(("unreadable", image["id"], image["reason"], "1"))
+    print_grid(("kind", "name", "value", "images"), rows)
+    for key, value in facts["about"].items():
+        say(f"{key}: {shortened(str(value), 160)}")
+    if unreadable is not None:
+        say(f"{len(unreadable)} images cannot be read")
 
 
 @with_flags(flags_of_options("pipeline", "device", "dtype"))
@@ -229,36 +242,48 @@ def paper(
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
     if not as_json:
-        rows = [
-            (run.suite.name, run.model, run.state, run.suite.source, run.suite.needs)
-            for run in runs
-        ]
-        print_grid(("suite", "model", "state", "source", "needs"), rows)
+        _print_plan(runs)
     if all(run.missing for run in runs):
         raise InvalidInputError(
             "nothing can be measured; give --data-root with at least one of these data sets"
         )
-    options = Options(out=out, **named | {"device": device_of(named.get("device"))})
+    named["device"] = device_of(named.get("device"))
+    options = Options(out=out, **named)
     with Progress(err) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
+        # JSON has no NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
-        say(
-            f"about {sum(run.seconds or 0 for run in runs) / 3600:.2f} hours in all; without"
-            " --estimate it runs"
-        )
+        hours = sum(run.seconds or 0 for run in runs) / 3600
+        say(f"about {hours:.2f} hours in all; without --estimate it runs")
     else:
         _print_figures(frame)
         say(f"page: {out / 'index.html'}")
-    left_out = [run for run in runs if run.failure or (run.missing and not estimate)]
+    if not _are_measured(runs, is_estimate=estimate):
+        raise typer.Exit(1)
+
+
+def _print_plan(runs: Sequence[Run]) -> None:
+    """Print what each part needs, and whether it is here."""
+    rows = []
+    for run in runs:
+        rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
+    print_grid(("suite", "model", "state", "source", "needs"), rows)
+
+
+def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
+    """Say which parts wait for people and which were not measured; return whether none failed."""
     for run in runs:
         if run.waiting:
             say(f"{run.suite.name}, {run.model}: {run.waiting}", "waits for people", "yellow")
-    for run in left_out:
-        say(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
-    if left_out:
-        raise typer.Exit(1)
+    has_all = True
+    for run in runs:
+        # An estimate measures nothing, so that missing data are no failure of it.
+        if run.failure or (run.missing and not is_estimate):
+            say(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
+            has_all = False
+    return has_all
 
 
 def _print_figures(frame: Any) -> None:
@@ -267,5 +292,11 @@ def _print_figures(frame: Any) -> None:
     head += ["measured", "difference"]
     rows = []
     for row in frame[head].astype(object).where(frame[head].notna(), "").to_numpy():
-        rows.append([f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row])
+        rows.append([_cell(value) for value in row])
     print_grid(head, rows)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return str(value)

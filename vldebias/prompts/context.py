@@ -8,14 +8,15 @@ the table `RULES` at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from vldebias.prompts.facts import Fact, lists_of_word
 from vldebias.prompts.prompt_set import PromptSet
 from vldebias.prompts.scene import Scene, is_capital, read_scene
-from vldebias.prompts.words import gendered, lists, origins
+from vldebias.prompts.words import has_gendered, lists, origins
 
 _KIND_OF_LIST = {"age": "age", "skin": "skin tone", "origin": "race"}
 _ORIGINS = ("people", "people-capital")
@@ -32,16 +33,14 @@ def is_fixed_by_context(text: str, start: int, end: int, prompt_set: PromptSet) 
         prompt_set: the attribute. Gender, race, skin tone and age are known by the words of their
             values; of any other attribute nothing is known, so nothing is fixed.
     """
-    kind = attribute_kind(prompt_set)
-    return any(rule.kind == kind for rule in find_rules(text, start, end))
+    kinds = {rule.kind for rule in find_rules(text, start, end)}
+    return attribute_kind(prompt_set) in kinds
 
 
 def attribute_kind(prompt_set: PromptSet) -> str:
     """Return "gender", "race", "skin tone" or "age" by the words of the values; else ""."""
-    last_words = {
-        word.lower().split()[-1] for words in prompt_set.attributes.values() for word in words
-    }
-    if any(map(gendered, last_words)):
+    last_words = {word.lower().split()[-1] for word in chain(*prompt_set.attributes.values())}
+    if has_gendered(last_words):
         return "gender"
     known = {kind: len(last_words & lists()[name].keys()) for name, kind in _KIND_OF_LIST.items()}
     likeliest = max(known, key=lambda kind: known[kind])
@@ -60,8 +59,10 @@ def _plays_a_part(scene: Scene) -> bool:
     """Whether somebody plays somebody: "an actor playing a Wehrmacht officer"."""
     words = scene.text.bare
     for i, word in enumerate(words):
-        if word in ("playing", "portraying", "plays", "portrays"):
-            if any(scene.is_person(j) for j in range(i + 1, min(i + 7, len(words)))):
+        if word not in ("playing", "portraying", "plays", "portrays"):
+            continue
+        for j in range(i + 1, min(i + 7, len(words))):
+            if scene.is_person(j):
                 return True
     return False
 
@@ -97,9 +98,13 @@ def _is_event(scene: Scene) -> bool:
 
 def _has_named_event(scene: Scene) -> bool:
     """Whether an event has a name: "Battle of Maip\u00fa", "Gordon Riots"."""
-    if any(_is_followed_by_place(scene, fact.first) for fact in scene.facts("event-of")):
-        return True
-    return any(_is_behind_capital(scene, fact.first) for fact in scene.facts("event"))
+    for fact in scene.facts("event-of"):
+        if _is_followed_by_place(scene, fact.first):
+            return True
+    for fact in scene.facts("event"):
+        if _is_behind_capital(scene, fact.first):
+            return True
+    return False
 
 
 def _is_followed_by_place(scene: Scene, i: int) -> bool:
@@ -148,7 +153,8 @@ def _has_history(scene: Scene, *names: str) -> bool:
 
 def _has_body_of_one_sex(scene: Scene) -> bool:
     """Whether the subject has or undergoes what bodies of one sex do: no doctor who treats it."""
-    if scene.has_owned("body-state") or _nurses_child(scene) or scene.does("body"):
+    has_state = scene.has_owned("body-state") or scene.does("body")
+    if has_state or _nurses_child(scene):
         return True  # "a pregnant surgeon", "a dentist five months pregnant"
     treats = "treats" in scene.roles
     works_beside = "treats-by-work" in scene.roles
@@ -169,8 +175,10 @@ def _nurses_child(scene: Scene) -> bool:
     if "nursing" not in words[scene.head + 1 :] or scene.noun.startswith("nurse"):
         return False
     verb = words.index("nursing", scene.head + 1)
-    nearby = words[verb + 1 : verb + 5]
-    return any("suckling" in lists_of_word(word) for word in nearby)
+    for word in words[verb + 1 : verb + 5]:
+        if "suckling" in lists_of_word(word):
+            return True
+    return False
 
 
 def _has_closed_office(scene: Scene) -> bool:
@@ -196,9 +204,10 @@ def _plays_in_league(scene: Scene) -> bool:
     """Whether the subject plays in a league of one gender, and does not only work there."""
     if "league-staff" in scene.roles:
         return False
-    is_athlete = "athlete" in scene.roles
-    if scene.has_in_phrase("league") or (is_athlete and scene.has("league")):
-        return True
+    if scene.has_in_phrase("league"):
+        return True  # "an NFL quarterback"
+    if "athlete" in scene.roles and scene.has("league"):
+        return True  # "a goalkeeper in the Bundesliga"
     if "ball-role" not in scene.roles:
         return False
     return scene.has_in_phrase("club") or _plays_for_named_club(scene)
@@ -258,7 +267,10 @@ def _is_closed_until(scene: Scene) -> bool:
     """Whether the scene is at a place before the year that opened it: "a stock broker in 1929"."""
     if "observer" in scene.roles:
         return False
-    return any(scene.has(name) and _is_before(scene, year) for name, year in _OPENED.items())
+    for name, year in _OPENED.items():
+        if _is_before(scene, year) and scene.has(name):
+            return True
+    return False
 
 
 def _is_on_old_expedition(scene: Scene) -> bool:
@@ -381,6 +393,7 @@ def _competes_young(scene: Scene) -> bool:
     return scene.noun.startswith("gymnast") and scene.has("olympics")
 
 
+# Place or profession -> the year in which women were first admitted to it.
 _OPENED = {
     "supreme-court": 1981,
     "exchange": 1967,
@@ -409,9 +422,15 @@ class Rule(NamedTuple):
 
     def fixes(self, scene: Scene) -> bool:
         """Return whether the facts are in a scene and nothing takes them back."""
-        return self.applies(scene) and not any(reopens(scene) for reopens in self.unless)
+        if not self.applies(scene):
+            return False
+        for reopens in self.unless:
+            if reopens(scene):
+                return False
+        return True
 
 
+# What takes facts back; where women fought as well, being in arms says no gender.
 _NEVER = ()
 _PRETENDED = (_is_pretended,)
 _SHOWN = (_is_shown,)
@@ -487,12 +506,22 @@ _AGE_RULES = (
     (_is_veteran_of_old_war, _NEVER, "a veteran of World War II", "a soldier in 1943"),
     (_competes_young, _PRETENDED, "an NBA player", "an NBA coach"),
 )
-RULES = (
-    *(Rule("gender", *rule) for rule in _GENDER_RULES),
-    *(Rule("race", *rule) for rule in _RACE_RULES),
-    *(Rule("skin tone", *rule) for rule in _SKIN_RULES),
-    *(Rule("age", *rule) for rule in _AGE_RULES),
-)
+_RULES_OF_KIND = {
+    "gender": _GENDER_RULES,
+    "race": _RACE_RULES,
+    "skin tone": _SKIN_RULES,
+    "age": _AGE_RULES,
+}
+
+
+def _all_rules() -> Iterator[Rule]:
+    """Yield the rules of all kinds."""
+    for kind, rules in _RULES_OF_KIND.items():
+        for rule in rules:
+            yield Rule(kind, *rule)
+
+
+RULES = tuple(_all_rules())
 
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again, and once for each attribute

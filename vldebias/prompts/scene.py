@@ -7,7 +7,9 @@ over, and so is a fact that names a thing ("a Viking museum", "Spanish guitar").
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Container, Iterable
 from functools import lru_cache
 
 from vldebias.prompts.dates import MODERN, year_of_word
@@ -21,10 +23,11 @@ _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
 _PRONOUNS = frozenset({"he", "she", "him", "her", "his", "hers", "himself", "herself"})
 # Lists of facts that date or place a scene.
 _SCENES = ("period", "one-origin", "war", "war-site", "event", "event-of", "troops", "expedition")
+_SCENE_NOUNS = frozenset({"scene-noun", "country", "open-country"})
 _OWNERS = frozenset({"her", "his", "their", "my", "our"})
 _AGE_LISTS = ("age-said", "young-person")
-_SETTINGS = ("in", "during", "at")
-_PLACES = ("in", "at", "on", "inside", "for", "from")
+_SETTINGS = frozenset({"in", "during", "at"})
+_PLACES = frozenset({"in", "at", "on", "inside", "for", "from"})
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
 # Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux".
@@ -68,7 +71,7 @@ class Scene:
         self.roles = lists_of_word(self.noun) | lists_of_word(self.noun.rsplit("-", 1)[-1])
         facts = find_facts(self.text)
         self._about_picture = self._find_picture(facts)
-        self._ages = [fact for fact in facts if fact.name in _AGE_LISTS]
+        self._ages = _of_lists(facts, _AGE_LISTS)
         self._facts = self._sort_facts(facts)
         self.year = self._read_year()
 
@@ -94,38 +97,45 @@ class Scene:
         """
         text = self.text
         kept = list(text.prompt)
-        other_ages = self._ages_of_others() if ages else set()
+        left_out: set[int] = self._ages_of_others() if ages else set()
         for i, start in enumerate(text.start):
-            is_origin = origins and self._names_thing(Fact("", i, i + 1))
-            if self._about_picture[i] or is_origin or i in other_ages:
+            if self._about_picture[i] or (origins and self._names_thing(Fact("", i, i + 1))):
+                left_out.add(i)
+            if i in left_out:
                 end = start + len(text.words[i])
                 kept[start:end] = " " * (end - start)
         return "".join(kept)
 
     def _ages_of_others(self) -> set[int]:
         """The words that state the age of a thing or of another person than the subject."""
-        others = set[int]()
+        words = set[int]()
         for age in self._ages_before_nouns():
             if not self._is_age_of_subject(age):
-                others.update(range(age.first, age.stop))
+                words.update(range(age.first, age.stop))
         for fact in self._ages:
             if self._is_said_of_other(fact):
-                others.update(range(fact.first, fact.stop))
-        return others
+                words.update(range(fact.first, fact.stop))
+        return words
 
     def is_for_age(self, i: int) -> bool:
         """Return whether word i of the subject's phrase says for whom the subject works.
 
         "an elderly care worker", "a newborn photographer"; not "an elderly photographer".
         """
-        is_noun = any(fact.name == "young-person" and fact.first == i for fact in self._ages)
+        is_noun = i in {fact.first for fact in _of_lists(self._ages, ("young-person",))}
         if "works-with-age" in self.roles:
             return is_noun
-        if i + 1 < self.head and self._is_thing(i + 1) and not adjective(self.text.low[i + 1]):
+        is_before_noun = i + 1 < self.head and self._is_thing(i + 1)
+        if is_before_noun and not adjective(self.text.low[i + 1]):
             return is_noun  # "a youth orchestra conductor"
+        return self._is_in_phrase_for_age(i)
+
+    def _is_in_phrase_for_age(self, i: int) -> bool:
+        """Whether word i is of several words for an age: "a young adult librarian"."""
         for fact in self._ages:
             is_phrase = fact.stop - fact.first > 1
-            if is_phrase and fact.first <= i < fact.stop and fact.stop <= self.head + 1:
+            is_before_head_ends = fact.stop <= self.head + 1
+            if is_phrase and is_before_head_ends and fact.first <= i < fact.stop:
                 return True
         return False
 
@@ -152,11 +162,21 @@ class Scene:
 
     def has(self, *names: str) -> bool:
         """Return whether the scene has a fact of one of the lists, wherever it stands."""
-        return any(self._facts[name] for name in names)
+        return bool(self._facts_of(names))
+
+    def _facts_of(self, names: Iterable[str]) -> list[Fact]:
+        """The facts of all these lists."""
+        facts: list[Fact] = []
+        for name in names:
+            facts += self._facts[name]
+        return facts
 
     def has_in_phrase(self, *names: str) -> bool:
         """Return whether the subject's own phrase has one: "a Catholic priest"."""
-        return any(self.is_in_phrase(fact) for name in names for fact in self._facts[name])
+        for fact in self._facts_of(names):
+            if self.is_in_phrase(fact):
+                return True
+        return False
 
     def facts(self, name: str) -> list[Fact]:
         """Return the facts of a list."""
@@ -164,20 +184,21 @@ class Scene:
 
     def has_on_subject(self, *names: str) -> bool:
         """Return whether the phrase or what describes it has one: "a member of the Klan"."""
-        return any(
-            self.is_in_phrase(fact) or self._describes(fact)
-            for name in names
-            for fact in self._facts[name]
-        )
+        for fact in self._facts_of(names):
+            if self.is_in_phrase(fact) or self._describes(fact):
+                return True
+        return False
 
     def has_own_age(self, name: str) -> bool:
         """Return whether a word for an age is on the subject: not in "a young adult novel"."""
-        others = self._ages_of_others()
-        levels = {fact.first for fact in self._facts["level"] if fact.stop - fact.first > 1}
-        # The "junior" of "a junior high principal" is of the school.
-        inside = others | levels
-        facts = [fact for fact in self._facts[name] if fact.first not in inside]
-        for fact in facts:
+        left_out = self._ages_of_others()
+        for level in self._facts["level"]:
+            # The "junior" of "a junior high principal" is of the school.
+            if level.stop - level.first > 1:
+                left_out.add(level.first)
+        for fact in self._facts[name]:
+            if fact.first in left_out:
+                continue
             if self.is_in_phrase(fact):
                 return True
             # "a boss with a new intern": the intern is another person.
@@ -187,19 +208,23 @@ class Scene:
 
     def has_owned(self, name: str) -> bool:
         """Return whether a fact is the subject's: not in "a nurse with a prostate patient"."""
-        return any(self._owner(fact) == self.head for fact in self._facts[name])
+        for fact in self._facts[name]:
+            if self._owner(fact) == self.head:
+                return True
+        return False
 
     def undergoes(self, name: str) -> bool:
         """Return whether the subject has such a fact: "with endometriosis", "after a vasectomy"."""
-        return any(
-            self._owner(fact) == self.head and self._follows(fact, "undergoes")
-            for fact in self._facts[name]
-        )
+        for fact in self._facts[name]:
+            if self._owner(fact) == self.head and self._follows(fact, "undergoes"):
+                return True
+        return False
 
     def does(self, name: str) -> bool:
         """Return whether such a fact is what the subject does: "a nurse expecting triplets"."""
-        is_verb = self.text.after(self.head).endswith("ing")
-        return is_verb and any(fact.first == self.head + 1 for fact in self._facts[name])
+        if not self.text.after(self.head).endswith("ing"):
+            return False
+        return self.head + 1 in {fact.first for fact in self._facts[name]}
 
     def speaks_of(self, name: str) -> bool:
         """Return whether the subject only speaks of such facts: "explaining menstruation"."""
@@ -208,34 +233,37 @@ class Scene:
     def _follows(self, fact: Fact, name: str) -> bool:
         """Whether a word of a list stands at most four words before a fact, behind the subject."""
         first = max(self.head + 1, fact.first - 4)
-        return any(name in lists_of_word(word) for word in self.text.bare[first : fact.first])
+        for word in self.text.bare[first : fact.first]:
+            if name in lists_of_word(word):
+                return True
+        return False
 
     def has_place(self, name: str) -> bool:
         """Return whether the scene is at such a place: "at the museum"."""
         for fact in self._facts[name]:
-            before = self.text.bare[max(0, fact.first - 4) : fact.first]
-            if any(word in _PLACES for word in before):
+            if not _PLACES.isdisjoint(self._words_before(fact, 4)):
                 return True
         return False
 
     def follows_as_tag(self, fact: Fact) -> bool:
         """Return whether a fact is a clause of its own behind the subject: "a doctor, Nigerian"."""
         i = fact.first
-        return i == self.head + 1 and self.text.opens[i] and not self.text.after(fact.stop - 1)
+        is_next = i == self.head + 1 and self.text.opens[i]
+        return is_next and not self.text.after(fact.stop - 1)
 
     def owns_subject(self, fact: Fact) -> bool:
         """Return whether a fact says whose the subject is: "a Zulu king's guard"."""
-        words = self.text.words
         owner = self.first - 1
-        if owner < 0 or self.text.opens[self.first] or not words[owner].endswith(_POSSESSIVE):
+        if owner < 0 or self.text.opens[self.first]:
+            return False
+        if not self.text.words[owner].endswith(_POSSESSIVE):
             return False
         return owner - 2 <= fact.first <= owner
 
     def is_from(self, name: str) -> bool:
         """Return whether the subject is from such a place: "a nurse from Ghana"."""
         for fact in self._facts[name]:
-            before = self.text.bare[max(0, fact.first - 3) : fact.first]
-            if "from" in before and self._describes(fact):
+            if "from" in self._words_before(fact, 3) and self._describes(fact):
                 return True
         return False
 
@@ -251,22 +279,32 @@ class Scene:
         """
         if self.has_year_before(year):
             return True
-        return any(self._sets_scene(fact) for fact in self._facts["period"])
+        for fact in self._facts["period"]:
+            if self._sets_scene(fact):
+                return True
+        return False
 
     def _sets_scene(self, fact: Fact) -> bool:
         """Whether a fact stands behind "in" or "during", or is a clause of its own."""
         if self.text.opens[fact.first] or self.is_in_phrase(fact):
             return True
-        before = self.text.bare[max(0, fact.first - 3) : fact.first]
-        return any(word in _SETTINGS for word in before)
+        return not _SETTINGS.isdisjoint(self._words_before(fact, 3))
+
+    def _words_before(self, fact: Fact, n: int) -> list[str]:
+        """The n words before a fact."""
+        return self.text.bare[max(0, fact.first - n) : fact.first]
 
     def has_stated_age(self) -> bool:
         """Return whether the age of the subject is stated in years: "30yo", "in her forties"."""
         ages = self._ages_before_nouns()
         for match in _AGE_BEHIND.finditer(self.text.prompt):
             first, stop = self._words_at(match.start(), match.end())
-            ages.append(Fact("age", first, stop))
-        return any(self._is_age_of_subject(age) for age in ages if age.stop > age.first)
+            if stop > first:
+                ages.append(Fact("age", first, stop))
+        for age in ages:
+            if self._is_age_of_subject(age):
+                return True
+        return False
 
     def _ages_before_nouns(self) -> list[Fact]:
         """The ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
@@ -282,17 +320,17 @@ class Scene:
 
     def _words_at(self, start: int, end: int) -> tuple[int, int]:
         """The first word that begins in characters start to end, and the one behind the last."""
-        inside = [i for i, at in enumerate(self.text.start) if start <= at < end]
-        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+        first = bisect_left(self.text.start, start)
+        stop = bisect_left(self.text.start, end)
+        return (first, stop) if first < stop else (0, 0)
 
     def _is_age_of_subject(self, fact: Fact) -> bool:
         """Whether an age describes the subject, not a thing or another person."""
         if self.is_in_phrase(fact):
             return True
-        following = fact.stop
-        if fact.name == "age before" and self._is_before_thing(following):
-            return False  # "a 30-year-old Bordeaux"
         if fact.name == "age before":
+            if self._is_before_thing(fact.stop):
+                return False  # "a 30-year-old Bordeaux"
             return self._owner(fact) == self.head
         return self._last_person_before(fact.first) == self.head
 
@@ -326,10 +364,12 @@ class Scene:
         between = range(self.head + 1, fact.first)
         if fact.first <= self.head or len(between) >= _NEAR:
             return False
-        if any(self.text.opens[i] for i in between) or self.text.opens[fact.first]:
+        # A new clause or another person in between takes the fact over.
+        if True in self.text.opens[self.head + 1 : fact.first + 1]:
             return False
-        if any(self.is_person(i) for i in between):
-            return False
+        for i in between:
+            if self.is_person(i):
+                return False
         return self.text.after(self.head) in _LINKS
 
     def is_person(self, i: int) -> bool:
@@ -356,9 +396,10 @@ class Scene:
         """Whether a fact only says which thing is meant: "a Viking museum", "Victorian house"."""
         if self._is_object_of_verb(fact) or self._is_origin_of_thing(fact):
             return True
-        names = "thing-of-origin" if self.is_in_phrase(fact) else "thing"
+        list_of_things = "thing"
         last = min(fact.stop + 2, len(self.text.bare))
         if self.is_in_phrase(fact):
+            list_of_things = "thing-of-origin"
             last = min(last, self.head + 1)
         for i in range(fact.stop, last):
             if self.text.opens[i] or self._ends_phrase(i):
@@ -366,7 +407,7 @@ class Scene:
             lists_of_thing = lists_of_word(self.text.bare[i])
             if fact.name == "church" and "house-of-church" in lists_of_thing:
                 return False  # "a priest in a Catholic church"
-            if names in lists_of_thing:
+            if list_of_things in lists_of_thing:
                 return True
             if self.text.low[i].endswith("ing"):
                 return False  # "in the 38th week of pregnancy shelving books"
@@ -374,10 +415,14 @@ class Scene:
 
     def _is_told_about(self, fact: Fact) -> bool:
         """Whether somebody tells or learns about a fact: "a book about the Crusades"."""
-        before = fact.first - 1
-        while before > self.head and listed(self.text.low[before], "determiner"):
-            before -= 1
-        return fact.name in _SCENES and before > self.head and self.text.low[before] == "about"
+        return fact.name in _SCENES and self._word_before_object(fact) == "about"
+
+    def _word_before_object(self, fact: Fact) -> str:
+        """The word behind the subject that a fact is the object of: "making" of "making a ..."."""
+        i = fact.first - 1
+        while i > self.head and listed(self.text.low[i], "determiner"):
+            i -= 1
+        return self.text.low[i] if i > self.head else ""
 
     def _is_origin_of_thing(self, fact: Fact) -> bool:
         """Whether a fact behind the subject says where a thing is from: "Chinese medicine"."""
@@ -390,8 +435,7 @@ class Scene:
         if not self._goes_on(i):
             return False
         word = self.text.bare[i]
-        lists_of_noun = lists_of_word(word)
-        if lists_of_noun & {"scene-noun", "country", "open-country"} or listed(word, "no-name"):
+        if lists_of_word(word) & _SCENE_NOUNS or listed(word, "no-name"):
             return False  # "at the Tudor court", "in Anglo-Saxon Britain"
         if self.is_person(i) or is_capital(self.text, i):
             return False
@@ -404,10 +448,7 @@ class Scene:
         """
         if fact.first <= self.head or not self._is_thing(fact.stop):
             return False
-        verb = fact.first - 1
-        while verb > self.head and listed(self.text.low[verb], "determiner"):
-            verb -= 1
-        return verb > self.head and self.text.low[verb].endswith("ing")
+        return self._word_before_object(fact).endswith("ing")
 
     # ---- words about the picture
 
@@ -417,7 +458,7 @@ class Scene:
         for fact in facts:
             if fact.name == "medium-phrase":
                 skipped[fact.first : fact.stop] = [True] * (fact.stop - fact.first)
-        media = {fact.first for fact in facts if fact.name == "medium"}
+        media = {fact.first for fact in _of_lists(facts, ("medium",))}
         for first, stop in self._clauses():
             for i in range(first, stop):
                 self._skip_style(i, first, stop, skipped)
@@ -427,8 +468,13 @@ class Scene:
 
     def _clauses(self) -> list[tuple[int, int]]:
         """First word of each clause, and the one behind its last."""
-        starts = [i for i in range(len(self.text.bare)) if self.text.opens[i]]
-        return list(zip(starts, [*starts[1:], len(self.text.bare)], strict=True))
+        clauses: list[tuple[int, int]] = []
+        first = 0
+        for stop in range(1, len(self.text.bare) + 1):
+            if self.text.opens[stop]:
+                clauses.append((first, stop))
+                first = stop
+        return clauses
 
     def _skip_tag(self, first: int, stop: int, media: set[int], skipped: list[bool]) -> None:
         """Skip a clause about the picture: "oil on canvas", "1950s magazine cover".
@@ -438,33 +484,43 @@ class Scene:
         """
         if first <= self.head < stop:
             return
-        about_picture = [i in media or skipped[i] for i in range(first, stop)]
-        if not any(about_picture):
+        about_picture: set[int] = set()
+        for i in range(first, stop):
+            if i in media or skipped[i]:
+                about_picture.add(i)
+        if not about_picture:
             return
         for i in range(first, stop):
-            names_medium = i + 1 < stop and about_picture[i + 1 - first]
+            names_medium = i + 1 in about_picture
             owns_medium = self.text.words[i].endswith(("'s", "\u2019s"))
-            if self.is_person(i) and not skipped[i] and not names_medium and not owns_medium:
+            may_show_person = not names_medium and not owns_medium
+            if may_show_person and not skipped[i] and self.is_person(i):
                 return
         skipped[first:stop] = [True] * (stop - first)
 
-    def _skip_style(self, at: int, first: int, stop: int, skipped: list[bool]) -> None:
+    def _skip_style(self, i: int, first: int, stop: int, skipped: list[bool]) -> None:
         """Skip "in the style of a Victorian engraving", "shot on film", "ukiyo-e style"."""
-        word = self.text.bare[at]
-        if word in _SHOTS and at > self.head and self.text.after(at) in _SHOT_LINKS:
-            skipped[at:stop] = [True] * (stop - at)
-        if word not in _STYLE_OPENERS or (at < self.head and self.text.after(at) != "of"):
+        word = self.text.bare[i]
+        is_behind_subject = i > self.head
+        is_linked = self.text.after(i) in _SHOT_LINKS
+        if word in _SHOTS and is_behind_subject and is_linked:
+            skipped[i:stop] = [True] * (stop - i)
+        if word not in _STYLE_OPENERS:
             return
-        begin = at
-        while begin > first and begin - 1 > self.head and not self._ends_phrase(begin - 1):
+        if i < self.head and self.text.after(i) != "of":
+            return
+        # "in the ukiyo-e | style": what says which style goes as well.
+        begin = i
+        earliest = max(first, self.head + 1)
+        while begin > earliest and not self._ends_phrase(begin - 1):
             begin -= 1
-        end = stop if at > self.head else at + 1
+        end = stop if is_behind_subject else i + 1
         skipped[begin:end] = [True] * (end - begin)
 
     def _skip_medium_before_subject(self, media: set[int], skipped: list[bool]) -> None:
         """Skip "a Victorian engraving of" before the subject."""
         for i in range(self.first - 1, -1, -1):
-            if self.text.bare[i] == "of" and any(j in media for j in range(max(0, i - 4), i)):
+            if self.text.bare[i] == "of" and not media.isdisjoint(range(i - 4, i)):
                 skipped[: i + 1] = [True] * (i + 1)
                 return
 
@@ -477,22 +533,30 @@ class Scene:
             return max(years)
         if self.has("today"):
             return MODERN
+        # Periods end before 1900: "Victorian", "medieval".
         return _LAST_YEAR_OF_PERIODS if self.has("period") else None
 
     def _read_numbers(self) -> list[int]:
         """The years that numbers of the scene stand for."""
-        years = [
-            year_of_word(self.text, i)
-            for i in range(len(self.text.bare))
-            if not self._about_picture[i]
-        ]
-        return [year for year in years if year is not None]
+        years: list[int] = []
+        for i in range(len(self.text.bare)):
+            if self._about_picture[i]:
+                continue  # "1950s magazine cover"
+            year = year_of_word(self.text, i)
+            if year is not None:
+                years.append(year)
+        return years
 
 
 @lru_cache(maxsize=100)  # asked for what is stated, and for what its facts fix
 def read_scene(prompt: str, start: int, end: int) -> Scene:
     """Return the scene of the person at start to end of a prompt, read once."""
     return Scene(prompt, start, end)
+
+
+def _of_lists(facts: Iterable[Fact], names: Container[str]) -> list[Fact]:
+    """The facts that are of these lists."""
+    return [fact for fact in facts if fact.name in names]
 
 
 def is_capital(text: Text, i: int) -> bool:

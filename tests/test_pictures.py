@@ -90,9 +90,9 @@ def test_pictures_are_opened_in_one_place() -> None:
         path for folder in ("vldebias", "apps", "eval") for path in (root / folder).rglob("*.py")
     ]
     opens = re.compile(r"\bImages?\.open\(|PIL\.Image import open")
-    assert [path for path in files if opens.search(path.read_text(encoding="utf-8"))] == [
-        root / "vldebias/pictures.py"
-    ]
+    opening = [path for path in files if opens.search(path.read_text(encoding="utf-8"))]
+    # The benchmark times Pillow alone beside the one place, on pictures that it has made.
+    assert opening == [root / "vldebias/pictures.py", root / "eval/benchmarks/towers.py"]
 
 
 def test_other_modes() -> None:

@@ -55,7 +55,10 @@ def check_methods(names: Iterable[str]) -> None:
     Raises:
         InvalidInputError: no method of such a name.
     """
-    if "vldebias.methods" in sys.modules:  # their registry answers, and has what was added
+    imported = sys.modules.get("vldebias.methods")
+    if imported is not None:  # their registry answers, and has what was added
+        for name in names:
+            imported.METHODS[name]
         return
     unknown = [name for name in names if name not in METHOD_NAMES]
     if not unknown or entry_points(group=METHOD_GROUP):

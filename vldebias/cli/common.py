@@ -170,11 +170,12 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if piped(head, rows):
         return
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for cells in zip(head, *rows, strict=True):
-        # No word is broken while all columns have room for their longest word.
+    for place, cells in enumerate(zip(head, *rows, strict=True)):
+        # No word is broken while all columns have room for their longest word; a name never is.
         words = " ".join(cells).split()
         longest = max(map(len, words), default=1)
-        table.add_column(cells[0], min_width=min(longest, out.width // 2), overflow="fold")
+        least_width = longest if place == 0 else min(longest, out.width // 2)
+        table.add_column(cells[0], min_width=least_width, overflow="fold")
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)

@@ -20,7 +20,7 @@ from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, 
 from vldebias.prompts.words import (
     adjective,
     classes,
-    gendered,
+    has_gendered,
     listed,
     lists,
     origins,
@@ -102,7 +102,7 @@ class Attribute:
         self.has_phrases = bool(prompt_set.phrase)
         self.shares = _checked_shares(self.words, shares)
         last_words = {word.lower().split()[-1] for word in self.words.values()}
-        self.gender = not self.has_phrases and any(map(gendered, last_words))
+        self.gender = not self.has_phrases and has_gendered(last_words)
         self.kind = "gender" if self.gender else _kind(last_words)
         self.rank = _rank_of_set(self.kind, last_words)
         self.find = find
@@ -132,21 +132,33 @@ class Attribute:
         found = self._search(prompt)
         if isinstance(found, str):
             return found
-        allowed = None if self.decide is None else self.decide.allowed(in_one_line(prompt))
+        allowed = self._allowed(prompt)
         if allowed is None:
             return "context" if found.is_fixed else found.places
         total = sum(self.shares[value] for value in allowed)
-        return found.places if len(allowed) > 1 and total > 0 else "context"
+        if len(allowed) < 2 or total <= 0:
+            return "context"
+        return found.places
+
+    def _allowed(self, prompt: str) -> tuple[str, ...] | None:
+        """Return the values that `decide` allows; None to let the word lists decide."""
+        if self.decide is None:
+            return None
+        return self.decide.allowed(in_one_line(prompt))
 
     def ask(self, prompts: Sequence[str]) -> None:
         """Ask `decide` about those prompts that have a place, in one call where it takes a list."""
-        if self.decide is not None:
-            placed = [text for text in prompts if isinstance(self._search(text), Places)]
-            self.decide.ask([in_one_line(text) for text in placed])
+        if self.decide is None:
+            return
+        placed: list[str] = []
+        for prompt in prompts:
+            if isinstance(self._search(prompt), Places):
+                placed.append(in_one_line(prompt))
+        self.decide.ask(placed)
 
     def _allowed_shares(self, prompt: str) -> dict[str, float]:
         """Return the shares of the values that `decide` allows; they sum to 1."""
-        allowed = None if self.decide is None else self.decide.allowed(in_one_line(prompt))
+        allowed = self._allowed(prompt)
         if allowed is None:
             return self.shares
         total = sum(self.shares[value] for value in allowed)
@@ -154,8 +166,9 @@ class Attribute:
 
     def _mixes(self, group: Group, shares: Mapping[str, float]) -> bool:
         """Return whether the persons of a group get different values."""
-        several = sum(share > 0 for share in shares.values()) > 1
-        return several and group.mixes and self.groups == "mixed"
+        if self.groups != "mixed" or not group.mixes:
+            return False
+        return sum(share > 0 for share in shares.values()) > 1
 
     def _search_uncached(self, prompt: str) -> Places | str:
         """Return the places of a prompt; of several texts of one image, those of each."""
@@ -196,20 +209,26 @@ class Attribute:
 
     def _join(self, readings: Sequence[Places | str]) -> Places | str:
         """Return the places of all readings; a reason for one of them counts for all, unless it is
-        that there is no person."""
-        reasons = [reading for reading in readings if isinstance(reading, str)]
+        that there is no person: "a {nurse|lamp}"."""
+        reasons: list[str] = []
+        places: set[Place] = set()
+        is_fixed = False
+        for reading in readings:
+            if isinstance(reading, str):
+                reasons.append(reading)
+            else:
+                places.update(reading.places)
+                is_fixed = is_fixed or reading.is_fixed
         for reason in reasons:
             if not reason.startswith("no person"):
                 return reason
-        with_places = [reading for reading in readings if isinstance(reading, Places)]
-        places = sorted(set(chain(*(reading.places for reading in with_places))))
         if not places:
             return reasons[0]
+        # "{five nurses|a nurse}": a mixture cannot be written into both.
         kinds_of_groups = {_kind_of_group(place.group) for place in places}
         if len(kinds_of_groups) > 1:
             return "group"
-        is_fixed = any(reading.is_fixed for reading in with_places)
-        return Places(tuple(places), is_fixed)
+        return Places(tuple(sorted(places)), is_fixed)
 
     def _read(self, text: str) -> Places | str:
         """Return the place in one reading of a prompt, or the reason why there is none."""
@@ -242,16 +261,13 @@ class Attribute:
         for offset, word in subject.words[:-1]:
             if self.kind == "origin" and word.endswith("skinned"):
                 return True  # "a pale skinned nurse"
-            if rank_of(word) != self.rank or self._is_rank_at_work(word, scene):
+            if rank_of(word) != self.rank or _is_rank_at_work(word, scene):
                 continue
+            # "a newborn photographer" says for whom, not how old.
             position = scene.text.start.index(offset)
             if self.kind != "age" or not scene.is_for_age(position):
                 return True
         return False
-
-    def _is_rank_at_work(self, word: str, scene: Scene) -> bool:
-        """Return whether an adjective is a rank: "a senior engineer", not "a senior couple"."""
-        return word == "senior" and not listed(scene.noun, "people")
 
     def _leaves(self, group: Group) -> bool:
         """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
@@ -259,12 +275,17 @@ class Attribute:
             return True
         if self.groups == "same" or 1 in self.shares.values():
             return self.has_phrases
-        return not (group.mixes and self.gender and can_mix(self.words.values()))
+        if not group.mixes or not self.gender:
+            return True  # only women and men have nouns in the plural
+        return not can_mix(self.words.values())
 
     def _states(self, text: str) -> bool:
         """Return whether a text states a value; roles such as "alumnus" do so for gender alone."""
-        words = self._stated.find(text)
-        return not all(self.gender and person(word.lower()) for word in words)
+        for word in self._stated.find(text):
+            is_role = self.gender and person(word.lower())
+            if not is_role:
+                return True
+        return False
 
     def _states_of_picture_alone(self, text: str, subject: Subject | str) -> bool:
         """Return whether all that states a value says how a picture is made, or where a thing is
@@ -278,7 +299,14 @@ class Attribute:
     def _states_anywhere(self, prompt: str) -> bool:
         """Return whether any text of a JSON states a value; "negative": "male" asks for others."""
         words = re.findall(r"[\w'-]+", prompt.lower())
-        return self._states(prompt) or (self.gender and any(map(gendered, words)))
+        if self._states(prompt):
+            return True
+        return self.gender and has_gendered(words)
+
+
+def _is_rank_at_work(word: str, scene: Scene) -> bool:
+    """Return whether an adjective is a rank: "a senior engineer", not "a senior couple"."""
+    return word == "senior" and not listed(scene.noun, "people")
 
 
 def _why_nobody(reason: str, text: str) -> str:
@@ -296,9 +324,16 @@ def _kind_of_group(group: Group | None) -> tuple[int | None, bool] | None:
 
 def _kind(last_words: set[str]) -> str:
     """Return the kind of adjectives that most words are of; "" if none of them is known."""
-    known = {kind: len(last_words & lists()[kind].keys()) for kind in _ORDER if kind != "nation"}
-    likeliest = max(known, key=lambda kind: known[kind])
-    return likeliest if known[likeliest] else ""
+    likeliest = ""
+    most_words = 0
+    for kind in _ORDER:
+        if kind == "nation":
+            continue  # it has a place among adjectives, but makes no kind of attribute
+        known = len(last_words & lists()[kind].keys())
+        if known > most_words:
+            likeliest = kind
+            most_words = known
+    return likeliest
 
 
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
@@ -307,12 +342,13 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     A word for any religion states it, whichever of them a set has: "a Hindu priest".
     """
     words = prompt_set.stated_words
-    religions = lists()["religion"]
-    values = {word for spelled in prompt_set.attributes.values() for word in spelled}
-    values |= set(prompt_set.attributes)
+    values = chain(prompt_set.attributes, *prompt_set.attributes.values())
     known = {word.casefold() for word in values}
-    is_religion = any(word.casefold() in known for word in religions)
-    return (*words, *religions) if is_religion else words
+    names_of_religions = lists()["religion"]
+    for religion in names_of_religions:
+        if religion.casefold() in known:
+            return (*words, *names_of_religions)
+    return words
 
 
 def _slots(kind: str, name: str) -> re.Pattern[str]:
@@ -374,7 +410,8 @@ def _adjective(words: Sequence[str]) -> str:
     """Return the first word of a value that can stand before a noun for a person, else ""."""
     for word in words:
         last = word.lower().split()[-1]
-        if rank_of(last) >= 0 or (adjective(last) and "n" not in classes(last)):
+        is_adjective_alone = adjective(last) and "n" not in classes(last)
+        if is_adjective_alone or rank_of(last) >= 0:
             return word
     return ""
 
@@ -396,5 +433,7 @@ def _rank_of_set(kind: str, last_words: set[str]) -> int:
     """Return the place of the adjectives of a set: that of their kind, or of a religion's."""
     if kind:
         return list(_ORDER).index(kind)
-    is_nation = any(rank_of(word) == list(_ORDER).index("nation") for word in last_words)
-    return list(_ORDER).index("nation" if is_nation else "size")
+    rank_of_nations = list(_ORDER).index("nation")
+    if rank_of_nations in map(rank_of, last_words):
+        return rank_of_nations
+    return list(_ORDER).index("size")

@@ -10,12 +10,12 @@ whenever that is in doubt.
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
@@ -164,7 +164,9 @@ class Balancer:
             self.seed = draw_seed()
         is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
         sets: Any = [self.sets] if is_one_set else self.sets
-        parts = [part for loaded in map(load_prompts, sets) for part in loaded.parts or (loaded,)]
+        parts: list[PromptSet] = []
+        for prompt_set in map(load_prompts, sets):
+            parts += prompt_set.parts or (prompt_set,)
         if not parts:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
         shares = self.shares or {}
@@ -197,17 +199,24 @@ class Balancer:
         index from a counter that all processes share, such as a row of a database.
         """
         (text,) = _checked_prompts([prompt])
-        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            raise InvalidInputError(f"index: got {index!r}; expected a whole number from 0 on")
-        outcomes = [attribute.outcomes(text, self.strength) for attribute in self._attributes]
-        lengths = [block_length(shares) for shares in outcomes if not isinstance(shares, str)]
-        length = min(math.prod(lengths), _LONGEST_BLOCK)
+        _check_whole_number("index", index, least=0)
+        length = min(self._images_of_a_block(text), _LONGEST_BLOCK)
+        # Every block is dealt as a call of its own, with a seed that follows from its number.
         block, row = divmod(index, length)
         seed = seed_from(self.seed, block)
         made = self._balance([text] * length, self._new_dealers(seed), seed)
         return BalancedPrompts(
             [made.prompts[row]], [made.values[row]], [made.reasons[row]], self._checked_seed
         )
+
+    def _images_of_a_block(self, prompt: str) -> int:
+        """Return over how many images of a prompt the shares of all attributes are even."""
+        images = 1
+        for attribute in self._attributes:
+            outcomes = attribute.outcomes(prompt, self.strength)
+            if not isinstance(outcomes, str):
+                images *= block_length(outcomes)
+        return images
 
     def next_texts(
         self, images: Iterable[Sequence[str]]
@@ -272,7 +281,7 @@ class Balancer:
         return Attribute(part, shares, find=self.find, decide=decider, groups=self.groups)
 
     def _new_dealers(self, seed: int) -> list[Dealer[Value]]:
-        return [Dealer(f"{seed}/{at}", self.most) for at in range(len(self._attributes))]
+        return [Dealer(f"{seed}/{i}", self.most) for i in range(len(self._attributes))]
 
     def _balance(
         self, prompts: Sequence[str], dealers: Sequence[Dealer[Value]], seed: int
@@ -288,11 +297,12 @@ class Balancer:
         for row, prompt in enumerate(prompts):
             rows_of_prompt[prompt].append(row)
         for prompt, rows in rows_of_prompt.items():
+            # Equal prompts get their values in an order that the seed decides.
             random.Random(f"{seed}/{dealers[0].images_of(prompt)}/{prompt}").shuffle(rows)
             for attribute, dealer in zip(self._attributes, dealers, strict=True):
                 # Rows of equal values of the attributes before stand together: so the attributes
                 # cross evenly.
-                rows.sort(key=lambda row: [str(value) for value in values[row]])
+                rows.sort(key=lambda row: list(map(str, values[row])))
                 dealt, reason = self._deal(attribute, dealer, prompt, len(rows))
                 for row, value in zip(rows, dealt, strict=True):
                     values[row].append(value)
@@ -314,14 +324,21 @@ class Balancer:
         """Write one value of each attribute into a prompt, where it can be stated."""
         words: list[_Words] = []
         for attribute, value in zip(self._attributes, values, strict=True):
-            found = attribute.place(prompt) if value is not None else ""
-            for place in found if isinstance(found, tuple) else ():
+            if value is None:
+                continue
+            places = attribute.place(prompt)
+            if isinstance(places, str):
+                continue  # a reason to leave the prompt alone
+            for place in places:
                 words += _words_for(attribute, place, value)
         written = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
             end = start + len(text)
-            inside = [word.moved(-start) for word in words if start <= word.start <= end]
+            inside: list[_Words] = []
+            for word in words:
+                if start <= word.start <= end:
+                    inside.append(word.moved(-start))
             written.append(_insert(text, inside))
             start = end + len(NEXT_TEXT)
         return NEXT_TEXT.join(written)
@@ -364,7 +381,7 @@ def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]
 
 def _insert(prompt: str, words: Sequence[_Words]) -> str:
     """Write words into a prompt, from its end to its start, so that offsets before them hold."""
-    in_capitals = is_in_capitals(prompt)
+    in_capitals = is_in_capitals(prompt)  # "A CEO IN AN OFFICE" gets "FEMALE"
     words_of_place = defaultdict[tuple[int, int, str], list[tuple[int, str]]](list)
     for start, end, kind, rank, text in words:
         words_of_place[start, end, kind].append((rank, text.upper() if in_capitals else text))
@@ -411,15 +428,25 @@ def _checked_prompts(prompts: Any) -> list[str]:
     Raises:
         InvalidInputError: they are no texts in an order.
     """
-    wrong = isinstance(prompts, str | bytes | Mapping | set | frozenset)
-    texts = [] if wrong or not isinstance(prompts, Iterable) else list(prompts)
-    if wrong or not isinstance(prompts, Iterable) or not all(isinstance(t, str) for t in texts):
-        shown = repr(prompts)
-        raise InvalidInputError(
-            f"prompts: got {shown if len(shown) < 200 else shown[:200] + '...'}; expected a text or"
-            " a list of texts, one for each image"
-        )
+    # A set has no order, and the letters of a text are no prompts.
+    is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
+    if is_no_list or not isinstance(prompts, Iterable):
+        raise _no_prompts(prompts)
+    texts = list(prompts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise _no_prompts(prompts)
     return texts
+
+
+def _no_prompts(prompts: Any) -> InvalidInputError:
+    """Return the error that says what came in place of prompts."""
+    shown = repr(prompts)
+    if len(shown) >= 200:
+        shown = shown[:200] + "..."
+    return InvalidInputError(
+        f"prompts: got {shown}; expected a text or a list of texts, one for each image"
+    )
 
 
 def _check_whole_number(name: str, number: Any, least: int | None = None) -> None:
@@ -427,14 +454,15 @@ def _check_whole_number(name: str, number: Any, least: int | None = None) -> Non
     if number is None and least is None:
         return
     is_whole = isinstance(number, int) and not isinstance(number, bool)
-    if not is_whole or (least is not None and number < least):
+    is_too_small = is_whole and least is not None and number < least
+    if not is_whole or is_too_small:
         expected = "a whole number or None" if least is None else f"a whole number from {least} on"
         raise InvalidInputError(f"{name}: got {number!r}; expected {expected}")
 
 
 def _check_names_of_shares(shares: Mapping[str, float], parts: Sequence[PromptSet]) -> None:
     """Raise InvalidInputError where shares name a value of no set, or are no numbers."""
-    known = sorted({value for part in parts for value in words_of_values(part)})
+    known = sorted(set(chain(*map(words_of_values, parts))))
     unknown = sorted(map(str, set(shares).difference(known)))
     if unknown:
         raise InvalidInputError(f"shares: got {unknown[0]!r}; expected values of the sets: {known}")

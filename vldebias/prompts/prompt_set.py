@@ -106,6 +106,7 @@ class StatedWords:
         phrase.
         """
         matches = self._pattern.findall(_split(text))
+        # A set without words has a pattern that matches nothing but "".
         return tuple(dict.fromkeys(self._entries[match] for match in matches if match))
 
 
@@ -125,7 +126,8 @@ def append_word(text: str, word: str) -> str:
     >>> [append_word("a ", word) for word in ("Asian", "doctor", "university", "hour")]
     ['an Asian', 'a doctor', 'a university', 'an hour']
     """
-    n = "n" if _VOWEL_SOUND.match(word) and not _CONSONANT_SOUND.match(word) else ""
+    has_vowel_sound = _VOWEL_SOUND.match(word) and not _CONSONANT_SOUND.match(word)
+    n = "n" if has_vowel_sound else ""
     return re.sub(r"\b(a)n? $", rf"\g<1>{n} ", text, flags=re.IGNORECASE) + word
 
 
@@ -144,6 +146,14 @@ def fill(template: str, **words: str) -> str:
         raise InvalidInputError(f"template: got {template!r}; expected {expected}")
     filled = [append_word(text, words[slot]) for text, slot in zip(texts, slots, strict=True)]
     return "".join(filled) + end
+
+
+def _pairs_of(groups: Iterable[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    """Return every pair of every group, in the order of the groups."""
+    pairs: list[tuple[str, str]] = []
+    for group in groups:
+        pairs += combinations(group, 2)
+    return tuple(pairs)
 
 
 @dataclass(frozen=True)
@@ -248,12 +258,12 @@ class PromptSet:
     @cached_property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """Return every pair of every group, in the order of the groups."""
-        return tuple(pair for group in self.groups for pair in combinations(group, 2))
+        return _pairs_of(self.groups)
 
     @cached_property
     def held_out_pairs(self) -> tuple[tuple[str, str], ...]:
         """Return every pair of every held-out group."""
-        return tuple(pair for group in self.held_out_groups for pair in combinations(group, 2))
+        return _pairs_of(self.held_out_groups)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -304,22 +314,29 @@ class PromptSet:
         groups; then InvalidInputError is raised unless `names_values`.
         """
         if texts is not None:
-            named = [(text, self.values_in(text)) for text in dict.fromkeys(texts)]
-            return {
-                value: tuple(text for text, hit in named if hit == (value,))
-                for value in self._words_of_values[1]
-            }
+            return self._texts_that_name_one_value(texts)
         texts_of_value = self.by_value(self.spurious)
         if not all(texts_of_value.values()):
             texts_of_value = self.by_value(chain(*self.groups))
         empty = [value for value, prompts in texts_of_value.items() if not prompts]
-        if self.parts or len(self.attributes) < 2 or empty:
+        has_one_attribute = not self.parts and len(self.attributes) > 1
+        if empty or not has_one_attribute:
             raise InvalidInputError(
                 f"prompt set {self.name!r}: got {max(1, len(self.parts))} attributes and no prompt"
                 f" for {empty}; expected one attribute, and for each value a prompt that names it"
                 " alone, such as one of `spurious`"
             )
         return texts_of_value
+
+    def _texts_that_name_one_value(self, texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return value -> the texts that name it alone, each once; empty where there are none."""
+        _, words_of_value = self._words_of_values
+        texts_of_value: dict[str, list[str]] = {value: [] for value in words_of_value}
+        for text in dict.fromkeys(texts):
+            values = self.values_in(text)
+            if len(values) == 1:
+                texts_of_value[values[0]].append(text)
+        return {value: tuple(named) for value, named in texts_of_value.items()}
 
     @property
     def names_values(self) -> bool:
@@ -484,7 +501,8 @@ def _check_source_of_pairs(recipe: Recipe, concepts: _Words) -> None:
     """Raise ValueError unless pairs come from templates, from groups or from parts."""
     keys = recipe.model_fields_set & {"templates", "concepts", "groups", "parts"}
     is_known = keys in ({"templates", "concepts"}, {"groups"}, {"parts"})
-    can_fill = not recipe.templates or bool(recipe.attribute and concepts.train)
+    has_words = bool(recipe.attribute) and bool(concepts.train)
+    can_fill = has_words or not recipe.templates
     if not is_known or not can_fill:
         received = " and ".join(sorted(keys)) or "none"
         raise ValueError(
@@ -565,10 +583,11 @@ def _filled_groups(recipe: Recipe, concepts: Sequence[str]) -> tuple[tuple[str, 
     if not recipe.templates:
         return ()
     rows = list(zip(*recipe.attribute.values(), strict=True))
-    return tuple(
-        tuple(fill(template, attribute=word, concept=concept) for word in row)
-        for concept, template, row in product(concepts, recipe.templates, rows)
-    )
+    groups: list[tuple[str, ...]] = []
+    for concept, template, row in product(concepts, recipe.templates, rows):
+        prompts = [fill(template, attribute=word, concept=concept) for word in row]
+        groups.append(tuple(prompts))
+    return tuple(groups)
 
 
 def _parts_of(recipe: Recipe) -> tuple[PromptSet, ...]:
@@ -623,7 +642,8 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
     path = Path(name_or_path).expanduser()
-    if isinstance(name_or_path, str) and path.suffix != ".yaml" and len(path.parts) < 2:
+    is_file = path.suffix == ".yaml" or len(path.parts) > 1
+    if isinstance(name_or_path, str) and not is_file:
         return _packaged(name_or_path)
     return _checked(read_yaml(path), path.stem, str(path))
 

@@ -69,7 +69,7 @@ class LabelSample(Strict):
     def weights(self) -> Mapping[str, float]:
         """Return path -> weight for each sampled image: one over its sampling probability."""
         counts = Counter(self.turns[: self.labels])
-        weights = {}
+        weights: dict[str, float] = {}
         for number, stratum in enumerate(self.strata):
             sampled_paths = stratum[: counts[number]]
             weights |= dict.fromkeys(sampled_paths, len(stratum) / max(counts[number], 1))
@@ -141,6 +141,7 @@ def sampled(
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
     file = log.path.with_suffix(ENDING)
     earlier = LabelSample.build(read_json(file)) if file.is_file() else None
+    sample: LabelSample | None
     if earlier is not None:
         sample = _enlarged(earlier, question, most, way, file)
     elif most is None or way == "turn" or _has_answers_in_turn(log):

@@ -43,6 +43,7 @@ _ORDER = {
     "gender": "gender",
 }
 _CACHED = 2000  # prompts
+# The person is a pronoun alone, "someone at a desk": there is no noun to write before.
 _PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
 
 
@@ -121,6 +122,7 @@ class Attribute:
         if isinstance(found, str):
             return found
         shares: Mapping[Any, float] = self._allowed_shares(prompt)
+        # "five engineers" get "three women and two men" in place of a value.
         group = found[0].group
         if group is not None and self._mixes(group, shares):
             shares = mixtures(group, shares)
@@ -176,6 +178,7 @@ class Attribute:
         start = 0
         for text in prompt.split(NEXT_TEXT):
             result = self._search_text(text)
+            # Offsets count in the whole, not in this text alone.
             results.append(result if isinstance(result, str) else result.moved(start))
             start += len(text) + len(NEXT_TEXT)
         return results[0] if len(results) == 1 else self._join(results)
@@ -183,11 +186,13 @@ class Attribute:
     def _search_text(self, prompt: str) -> Places | str:
         slots = [Place(*match.span(), match.end()) for match in self._slots.finditer(prompt)]
         if slots:
+            # A placeholder says where the value goes, so that nothing else is read.
             return Places(tuple(slots))
         if self.find is not None:
             return self._found_by_user(self.find, prompt)
         if is_edit(prompt):
             return "edit"
+        # Any text of a JSON may state a value; only those of a subject are read for a person.
         if json_texts(prompt) is not None and self._states_anywhere(prompt):
             return "stated"
         try:
@@ -361,7 +366,7 @@ def _slots(kind: str, name: str) -> re.Pattern[str]:
 def _checked_shares(words: Mapping[str, str], shares: Mapping[str, float]) -> dict[str, float]:
     """Return value -> share, even where the shares are of other sets."""
     if not set(shares).intersection(words):
-        return {value: 1 / len(words) for value in words}
+        return {value: 1 / len(words) for value in words}  # the shares are of other sets
     checked = {value: float(shares.get(value, 0)) for value in words}
     is_valid = all(0 <= share <= 1 for share in checked.values())
     if not is_valid or not math.isclose(sum(checked.values()), 1, abs_tol=1e-6):

@@ -164,6 +164,7 @@ class Balancer:
             self.seed = draw_seed()
         is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
         sets: Any = [self.sets] if is_one_set else self.sets
+        # A set over several attributes, such as "fairface", is balanced by each of them.
         parts: list[PromptSet] = []
         for prompt_set in map(load_prompts, sets):
             parts += prompt_set.parts or (prompt_set,)
@@ -293,10 +294,7 @@ class Balancer:
             attribute.ask(prompts)
         values: list[list[Value]] = [[] for _ in prompts]
         reasons: list[list[str | None]] = [[] for _ in prompts]
-        rows_of_prompt = defaultdict[str, list[int]](list)
-        for row, prompt in enumerate(prompts):
-            rows_of_prompt[prompt].append(row)
-        for prompt, rows in rows_of_prompt.items():
+        for prompt, rows in _rows_of_prompts(prompts).items():
             # Equal prompts get their values in an order that the seed decides.
             random.Random(f"{seed}/{dealers[0].images_of(prompt)}/{prompt}").shuffle(rows)
             for attribute, dealer in zip(self._attributes, dealers, strict=True):
@@ -344,6 +342,14 @@ class Balancer:
         return NEXT_TEXT.join(written)
 
 
+def _rows_of_prompts(prompts: Iterable[str]) -> dict[str, list[int]]:
+    """Return prompt -> its positions in a list."""
+    rows_of_prompt = defaultdict[str, list[int]](list)
+    for row, prompt in enumerate(prompts):
+        rows_of_prompt[prompt].append(row)
+    return rows_of_prompt
+
+
 class _Words(NamedTuple):
     """Hold words for a place of a prompt.
 
@@ -368,6 +374,7 @@ class _Words(NamedTuple):
 def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]:
     """Return the words that say a value at a place; none where they do not fit."""
     if isinstance(value, Mapping):
+        # A mixture may have been made for another text of the image: "five nurses", "a nurse".
         if place.group is None or not fits(place.group, value):
             return []
         text = describe(value, attribute.words, place.group.young)
@@ -382,6 +389,7 @@ def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]
 def _insert(prompt: str, words: Sequence[_Words]) -> str:
     """Write words into a prompt, from its end to its start, so that offsets before them hold."""
     in_capitals = is_in_capitals(prompt)  # "A CEO IN AN OFFICE" gets "FEMALE"
+    # Words for one place are written together: "an old female nurse".
     words_of_place = defaultdict[tuple[int, int, str], list[tuple[int, str]]](list)
     for start, end, kind, rank, text in words:
         words_of_place[start, end, kind].append((rank, text.upper() if in_capitals else text))

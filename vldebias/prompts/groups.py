@@ -87,9 +87,12 @@ def _size(before: str) -> int | None:
     """
     clause = re.split(r"[,.;:!?|\n]", before)[-1]
     words = re.findall(r"[\w'-]+", clause)[-5:]
+    # "a pair of", "five of the": the number stands before these words.
     while words and words[-1].lower() in ("of", "the", "these", "those"):
         words.pop()
-    number = words[-1].lower() if words else ""
+    if not words:
+        return None
+    number = words[-1].lower()
     previous = words[-2] if len(words) > 1 else ""
     if number == "dozen":
         is_twelve = previous.lower() == "a" and "half" not in clause.lower()

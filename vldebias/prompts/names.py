@@ -15,6 +15,7 @@ from vldebias.prompts.words import (
     person,
 )
 
+# "14th", "1870s"
 _NUMBER = re.compile(r"\d+(?:st|nd|rd|th|s)?")
 
 
@@ -27,6 +28,7 @@ def find_names(text: Text) -> list[tuple[int, int]]:
         goes_on = stop == i and not text.opens[i]
         if not _is_name(text, i, goes_on):
             continue
+        # The next word of a name is added to the run: "Tom", "Tom Baker".
         first = i
         if goes_on:
             first, _ = runs.pop()

@@ -74,6 +74,7 @@ class StatedWords:
             raise InvalidInputError(
                 f"stated words: got {self._entries['']!r}; expected letters or digits"
             )
+        # "white woman" is found as one phrase, not as "white".
         longest_first = "|".join(sorted(self._entries, key=len, reverse=True))
         self._pattern = re.compile(rf"(?<!\S)(?:{longest_first})(?!\S)")
 
@@ -516,6 +517,7 @@ def _count_pairs(recipe: Recipe, concepts: _Words) -> int:
     pairs = sum(comb(len(group), 2) for group in recipe.groups)
     if not recipe.templates:
         return pairs
+    # Counted, not made: a file can ask for millions.
     words_of_a_value = len(next(iter(recipe.attribute.values())))
     groups = len(recipe.templates) * len(concepts.train + concepts.held_out) * words_of_a_value
     return pairs + groups * comb(len(recipe.attribute), 2)
@@ -642,6 +644,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
     path = Path(name_or_path).expanduser()
+    # "gender" is a name; "gender.yaml" and "sets/gender" are paths.
     is_file = path.suffix == ".yaml" or len(path.parts) > 1
     if isinstance(name_or_path, str) and not is_file:
         return _packaged(name_or_path)

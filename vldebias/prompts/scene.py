@@ -20,13 +20,16 @@ from vldebias.prompts.words import STOPS, adjective, gendered, kinds, listed, or
 _NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku Klux Klan"
 _LINKS = ("of", "in", "from", "for", "with", "on")
 _POSSESSIVE = ("'s", "s'", "\u2019s", "s\u2019")
+# They state a gender, but stand for a person who was named before.
 _PRONOUNS = frozenset({"he", "she", "him", "her", "his", "hers", "himself", "herself"})
 # Lists of facts that date or place a scene.
 _SCENES = ("period", "one-origin", "war", "war-site", "event", "event-of", "troops", "expedition")
 _SCENE_NOUNS = frozenset({"scene-noun", "country", "open-country"})
 _OWNERS = frozenset({"her", "his", "their", "my", "our"})
 _AGE_LISTS = ("age-said", "young-person")
+# "in Victorian London", "during the Crusades": such a fact sets the scene.
 _SETTINGS = frozenset({"in", "during", "at"})
+# "at the museum": such a fact is where the scene is.
 _PLACES = frozenset({"in", "at", "on", "inside", "for", "from"})
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
@@ -47,6 +50,7 @@ _AGE_BEHIND = re.compile(
     rf"|\bin (?:{_TENS}|teens)\b|\b{_TEN_TO_NINETY}(?:th|st|nd)? birthday\b",
     re.IGNORECASE,
 )
+# Words about the picture: "in the style of a Victorian engraving", "shot on film".
 _STYLE_OPENERS = ("style", "styled", "manner", "aesthetic", "vein")
 _SHOTS = ("shot", "photographed", "captured", "taken", "painted", "rendered", "filmed", "drawn")
 _SHOT_LINKS = ("on", "with", "in", "using", "as", "like", "by")

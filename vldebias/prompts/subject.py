@@ -29,6 +29,7 @@ from vldebias.prompts.words import (
     singular,
 )
 
+# "the king's guard": a possessive stands in the place of a determiner.
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
 
@@ -141,8 +142,10 @@ def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
         return []
     if _is_thing(text, i, noun, modifiers):
         return []
+    # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
+    # What decides stands behind none of them: "by" in "by all the masters".
     opening = start
     while listed(text.before(opening), "determiner"):
         opening -= 1
@@ -157,23 +160,31 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     """Whether word i is the last noun of its phrase, not a modifier as in "nurse shark"."""
     after = text.after(i)
     rest = text.after(i + 1)
-    is_portrait = after in ("portrait", "headshot") and rest == "of"  # "a professional portrait of"
-    if is_portrait or _ends_with_head(after, rest):
-        return not is_portrait
+    if after in ("portrait", "headshot") and rest == "of":
+        return False  # "a professional portrait of"
+    if _ends_with_head(after, rest):
+        return True
     verb_classes = kinds(base(after))
     may_be_verb = after.endswith("s") and "v" in verb_classes
     if may_be_verb and not plural:
         return _is_verb(after, rest, verb_classes)
     if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
+    return not _is_before_noun(text, i, plural)
+
+
+def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
+    """Whether word i is no noun, or says of which kind the next noun is: "an alien liquid"."""
+    after = text.after(i)
     is_noun = plural or "a" not in kinds(text.low[i])  # not as in "an alien liquid"
     if after.endswith("ing"):
-        does = is_noun or listed(after, "human-verb")
-        return does or not _noun_follows(text, i + 1)
+        if is_noun or listed(after, "human-verb"):
+            return False  # "a nurse reading"
+        return _noun_follows(text, i + 1)
     is_subject_of_verb = plural and "v" in classes(after)
     if is_subject_of_verb:
-        return True
-    return is_noun and not _noun_follows(text, i)
+        return False  # "nurses walk"
+    return not is_noun or _noun_follows(text, i)
 
 
 def _is_verb(word: str, rest: str, verb_classes: str) -> bool:
@@ -220,6 +231,7 @@ def _extend_left(text: Text, i: int) -> tuple[int, int]:
         if not is_compound and not joins:
             if _ends_phrase_before(text, start):
                 break
+            # A value goes before the first noun, not between two: "tired old | police officer".
             is_compound = _is_part_of_noun(text, start, text.low[i])
         start -= 1
         is_noun = is_compound and not joins

@@ -27,6 +27,15 @@ class Text:
 
     Words behind the first `LONGEST_PROMPT` are not read: no text encoder of an image generator
     reads them (77 tokens in CLIP, 512 in T5, 1,024 in Qwen), and the time of a call stays bounded.
+
+    Attributes, each with one entry a word:
+        start: offset of its first character in `prompt`.
+        words: as it is written. low: in lower case. bare: also without a possessive 's.
+        opens: whether a clause begins with it; one entry more, for the end.
+        sentence: whether a sentence begins with it.
+        silent: whether it stands in quotation marks.
+        credited: whether it can be of an artist's name, behind "by".
+        capital: whether it is written with a capital that says something.
     """
 
     def __init__(self, prompt: str) -> None:
@@ -97,6 +106,8 @@ def _gaps(prompt: str, tokens: list[re.Match[str]]) -> list[str]:
 
 def _is_quoted(prompt: str, starts: list[int]) -> list[bool]:
     """For each word whether it stands in quotation marks."""
+    # The last quotation that opens before a word is searched by bisection, so that a long prompt
+    # with many of them stays fast.
     quotes = [match.span() for match in _QUOTED.finditer(prompt)]
     openings = [start for start, _ in quotes]
     quoted = []

@@ -136,6 +136,7 @@ def _without(word: str, endings: Mapping[str, tuple[str, ...]], wanted: str) -> 
 @cache
 def singular(word: str) -> str:
     """Return the singular of a plural noun; return any other word unchanged."""
+    # "people" and "thieves" are listed; other plurals are known by their endings.
     irregular = dict(pair.split("/") for pair in lists()["plural/singular"])
     return irregular.get(word) or _without(word, _PLURALS, "pnx")
 

@@ -76,6 +76,7 @@ def _facts(layer: Any) -> tuple[Any, ...]:
     weights = []
     for name, weight in layer.named_parameters():
         if "lora_" in name:
+            # torch counts no versions of tensors that were made in inference mode.
             version = 0 if weight.is_inference() else weight._version
             weights.append((name, id(weight), weight.data_ptr(), version))
     return frozenset(_active_adapters(layer)), tuple(weights)

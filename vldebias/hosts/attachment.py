@@ -33,7 +33,9 @@ from vldebias.registry import Registry
 # Weak: an attachment knows its host, so a strong reference from here would keep the host forever.
 # What keeps an attachment alive is the host itself, whose hook calls it.
 _STANDING: WeakSet[Attachment] = WeakSet()
+# Weights do not show that they were merged.
 _MERGED: WeakSet[object] = WeakSet()
+# By id, and for one thread or task: a server may draw with and without at once.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
 _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
@@ -206,6 +208,7 @@ class Attachment:
         label: str = "",
         balancer: Any = None,
     ) -> None:
+        # First of all: a refusal leaves the host as it was.
         refuse_second(host)
         if balancer is not None and not host.rewrites:
             raise UnsupportedHostError(
@@ -324,6 +327,7 @@ class Attachment:
                 f"{self.host.name}: balanced prompts are written before the model reads them, so"
                 ' weights cannot hold them; attach method="cali" and merge that'
             )
+        # All are looked at before any weight is changed.
         for edit in self.projections.values():
             if not isinstance(edit, CalibratedProjection):
                 raise VldebiasError(
@@ -335,6 +339,7 @@ class Attachment:
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
         note = f"{self._label or 'a projection'} ({methods}) at strength {self._strength:g}"
         for model in changed or ():
+            # diffusers saves what is registered, transformers every attribute of its config.
             if hasattr(model, "register_to_config"):
                 model.register_to_config(**{_MARKER: note})
             elif hasattr(model, "config"):
@@ -343,6 +348,7 @@ class Attachment:
         _MERGED.update(self.host.exclusive_modules)
 
     def _release(self, state: str) -> None:
+        # The end of a with-block comes here as well, after remove() or merge().
         if self._state == "attached":
             self._uninstall()
             for hook in self._watches:
@@ -362,12 +368,13 @@ class Attachment:
             changes.insert(0, "balanced-prompts")
         # A balancer always keeps what a prompt states.
         keeps_stated = self._gate is not None or self.balancer is not None
+        kept = "stated kept" if keeps_stated else "stated not kept"
         parts = [
             self.host.name,
             self._label or "projection",
             *changes,
             f"strength={self._strength}",
-            "stated kept" if keeps_stated else "stated not kept",
+            kept,
             self.state,
         ]
         return f"Attachment({', '.join(parts)})"
@@ -434,7 +441,9 @@ class Attachment:
             return embeddings
         edit = self._edit_of(role)
         if hasattr(edit, "wordings"):
-            return self.apply(role, embeddings, None if ids is None else lambda: texts(ids))
+            if ids is None:
+                return self.apply(role, embeddings)
+            return self.apply(role, embeddings, lambda: texts(ids))
         self._check_adapters()
         changed = edit(embeddings, self._strength)
         if ids is None or stated_rows is None:
@@ -479,7 +488,8 @@ class Attachment:
         them."""
         rewords = hasattr(edit, "wordings")
         prompts = list[str]()
-        if texts is not None and (self._gate is not None or rewords):
+        is_read = self._gate is not None or rewords
+        if texts is not None and is_read:
             prompts = self._prompts_of_rows(texts, rows)
         if rewords and not prompts:
             raise InvalidInputError(f"{self.host.name}: {edit!r} needs the prompt of each row")
@@ -502,7 +512,9 @@ class Attachment:
 
     def stated(self, texts: Sequence[str]) -> list[bool]:
         """Tell for each prompt whether it states its attribute, so that it is left unchanged."""
-        return [self._gate is not None and bool(self._gate.find(text)) for text in texts]
+        if self._gate is None:
+            return [False] * len(texts)
+        return [bool(self._gate.find(text)) for text in texts]
 
     def rewrite(self, prompts: Sequence[str], again: bool = False) -> list[str]:
         """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
@@ -535,6 +547,7 @@ class Attachment:
         if again:
             return {name: self._written_again(column) for name, column in columns.items()}
         number = len(next(iter(columns.values())))
+        # Set at once, so that a call that fails shows no values of the one before it.
         self.sampled = [None] * number
         self.reasons = ["strength"] * number
         if not self._strength:
@@ -560,6 +573,7 @@ class Attachment:
 
     def _written_again(self, prompts: list[str]) -> list[str]:
         """Return further texts of the images of the last call, with the same values."""
+        # Texts of other images than those of the last call: no value is known for them.
         if len(prompts) != len(self.sampled):
             return prompts
         return list(self.balancer.write(prompts, self.sampled))

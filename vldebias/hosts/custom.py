@@ -109,6 +109,7 @@ class CustomHost(Host):
                 " that gives embeddings, or of a module inside:"
                 f" {', '.join(inside[:20]) or 'it has none'}"
             ) from None
+        # A module is called through its forward.
         if isinstance(place, nn.Module):
             return place, "forward"
         owner = attrgetter(path)(model) if path else model
@@ -125,6 +126,7 @@ class CustomHost(Host):
         return self.read_by(self._rows, prompts, role, *self.text_modules)
 
     def _rows(self, prompts: list[str]) -> Tensor:
+        # The first rows tell whether the place is right; later calls need no record.
         if self._is_checked:
             return torch.as_tensor(self._block(prompts))
         outputs = list[Any]()
@@ -207,6 +209,7 @@ class CustomHost(Host):
             )
 
         def close(tensor: Tensor) -> Any:
+            # Callers get back the kind of array that the method returns.
             changed = tensor.numpy() if isinstance(part, np.ndarray) else tensor
             if place is None:
                 return changed
@@ -268,6 +271,19 @@ def _modules_of(weights: nn.Module | Sequence[nn.Module] | None) -> tuple[nn.Mod
     return (weights,) if isinstance(weights, nn.Module) else tuple(weights)
 
 
+def _plain_row(values: Any) -> Tensor:
+    """Return a row (d,) of float64 on the CPU, from (d,) or (1, d)."""
+    row = torch.as_tensor(values).detach().cpu().double()
+    if row.ndim == 2 and len(row) == 1:
+        return row[0]
+    return row
+
+
+def _has_direction(row: Tensor) -> bool:
+    """Tell whether a row can be brought to length 1."""
+    return bool(row.isfinite().all()) and bool(row.any())
+
+
 def _unit(rows: Tensor) -> Tensor:
     """Return rows at length 1, float64 on the CPU."""
     return normalize(rows.detach().cpu().double(), dim=-1)
@@ -291,20 +307,13 @@ class TextTable(Host):
     exclusive_modules = ()
 
     def __init__(self, rows: Mapping[str, Any], model_id: str | None = None) -> None:
-        wide: dict[str, Tensor] = {}
-        for prompt, values in rows.items():
-            row = torch.as_tensor(values).detach().cpu().double()
-            is_batch_of_one = row.ndim == 2 and len(row) == 1
-            wide[prompt] = row[0] if is_batch_of_one else row
+        wide = {prompt: _plain_row(values) for prompt, values in rows.items()}
         shapes = {tuple(row.shape) for row in wide.values()}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise InvalidInputError(
                 f"text embeddings: expected rows (d,) of one width, got {sorted(shapes) or 'none'}"
             )
-        bad = []
-        for prompt, row in wide.items():
-            if not row.isfinite().all() or not row.any():
-                bad.append(prompt)
+        bad = [prompt for prompt, row in wide.items() if not _has_direction(row)]
         if bad:
             raise InvalidInputError(
                 f"text embeddings: {len(bad)} rows are zero or not finite, such as {bad[:3]}"

@@ -193,8 +193,10 @@ class EmbeddedTexts(Host):
             InvalidInputError: not a vector for each text, vectors of several widths, or vectors
                 that are zero or not finite.
         """
+        # Each once: a service takes its time, and may charge for it.
         different = list(dict.fromkeys(prompts))
         rows = torch.cat(list(self._batches(different)))
+        # Such vectors have no direction, which is all that an edit sees.
         bad = int((~rows.isfinite().all(1) | ~rows.any(1)).sum())
         if bad:
             raise InvalidInputError(

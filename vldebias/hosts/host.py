@@ -108,6 +108,7 @@ class Host(ABC):
         """Return (role, prompt) -> row of `encode`, computed in batches: of length 1, float64, on
         the CPU."""
         with reading(*models):
+            # Batches go to the CPU one by one, so that a GPU holds one at a time.
             blocks = []
             for start in range(0, len(prompts), BATCH):
                 block = encode(list(prompts[start : start + BATCH]))
@@ -147,6 +148,7 @@ class Host(ABC):
         if side not in SIDES:
             raise InvalidInputError(f"side: expected one of {', '.join(SIDES)}, got {side!r}")
         if self.image_tower:
+            # The host alone is copied, the model is the same.
             host = copy(self)
             host.roles = SIDES[side]
             return host
@@ -204,6 +206,7 @@ class Host(ABC):
         if not hasattr(edit, "wordings"):
             return cast("Tensor", edit(z, strength))
         wordings_of_row = [edit.wordings(prompt) for prompt in prompts]
+        # Many prompts share wordings: each text is read once.
         different: dict[str, None] = {}
         for wordings in wordings_of_row:
             different |= dict.fromkeys(wordings)
@@ -229,6 +232,7 @@ class Host(ABC):
         weights to read.
         """
         memory = vars(self).setdefault("memory", {})
+        # Once per host: the encoders of a large pipeline have gigabytes to read.
         if "weights" not in memory:
             memory["weights"] = weights_fingerprint(*self.text_modules)
             if memory["weights"] is None and self._has_offloaded_weights():
@@ -313,10 +317,14 @@ TEXTS = (
 
 def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
     """Return products of rows (n, d) float64 with 16 fixed random directions, for a fingerprint."""
+    # Saved edits hold such numbers: the seed can never change.
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(rows.shape[1], 16, generator=generator, dtype=torch.float64)
     numbers = rows @ directions / math.sqrt(16)
-    return tuple(tuple(round(number, 5) for number in row) for row in numbers.tolist())
+    rounded = []
+    for row in numbers.tolist():
+        rounded.append(tuple(round(number, 5) for number in row))
+    return tuple(rounded)
 
 
 # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
@@ -403,6 +411,7 @@ def reading(*models: nn.Module) -> Iterator[None]:
         for model in models:
             _start_reading(model)
     try:
+        # Autocast would round what an edit is fitted on.
         with ExitStack() as stack, torch.no_grad(), during(BARE):
             for device in devices:
                 stack.enter_context(torch.autocast(device, enabled=False))
@@ -476,6 +485,7 @@ class _MethodHook(Hook):
         if self.attachment.state != "attached" or BARE.get():
             return self.original(*args, **kwargs)
         call = self.signature.bind(*args, **kwargs)
+        # With defaults, so that every argument is found by its name.
         call.apply_defaults()
         return self.around(self.original, call)
 

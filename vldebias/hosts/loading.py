@@ -59,13 +59,7 @@ def load_host(
     Raises:
         InvalidInputError: the options contradict each other, or the weights cannot be loaded.
     """
-    # Exactly one of the two, and weights of open_clip only for a model.
-    if (model is None) == (pipeline is None) or (model is None and pretrained is not None):
-        raise InvalidInputError(
-            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
-        )
-    if dtype not in (None, *_DTYPES):
-        raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
+    _check_options(model, pretrained, pipeline, dtype)
     name = pipeline or model or ""
     with offline_reason(_looked_up(name, pretrained)) as why:
         try:
@@ -86,6 +80,21 @@ def load_host(
                 " local folder, or 'miniature'; where there is no network use a folder that `hf"
                 " download ID --local-dir DIR` wrote elsewhere"
             ) from error
+
+
+def _check_options(
+    model: str | None, pretrained: str | None, pipeline: str | None, dtype: str | None
+) -> None:
+    """Raise InvalidInputError unless there is a model or a pipeline, and weights of a model
+    alone."""
+    has_one_host = (model is None) != (pipeline is None)
+    has_stray_weights = pretrained is not None and model is None
+    if not has_one_host or has_stray_weights:
+        raise InvalidInputError(
+            "expected either --model (with --pretrained for open_clip weights) or --pipeline"
+        )
+    if dtype not in (None, *_DTYPES):
+        raise InvalidInputError(f"dtype: expected one of {', '.join(_DTYPES)}, got {dtype!r}")
 
 
 def _looked_up(name: str, pretrained: str | None) -> str:
@@ -185,6 +194,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
     files = _open_clip_files(Path(name))
     if pretrained is None and files[:1] == ["clip.safetensors"]:
         return _miniature(name, Path(name))
+    # Before anything is downloaded.
     check_name(name, pretrained)
     if pretrained is not None or files or name.startswith(SCHEMAS):
         return _open_clip_model(name, pretrained)

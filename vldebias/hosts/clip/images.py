@@ -177,6 +177,7 @@ class JointHost(Host):
     def embed(self, prompts: Sequence[str], role: str = TEXT) -> Tensor:
         """Return L2-normalised (n, d) float64 CPU embeddings of `prompts`, never edited, the same
         for both sides."""
+        # An edit of images is fitted on texts as well: both lie in one space.
         return super().embed(list(prompts), TEXT)
 
     def space(self, role: str) -> str:
@@ -244,6 +245,7 @@ class ImageEncoder:
             for name, part in module.named_modules():
                 kind = type(part).__qualname__
                 state.update(f"{name} {kind} {_plain_settings(part)}\n".encode())
+            # Buffers too: the running means of norms change features.
             for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
                 if tensor.is_meta:
                     raise InvalidInputError(
@@ -322,6 +324,7 @@ def image_encoder(
         )
     processor = getattr(preprocess, "image_processor", preprocess)
     text = preprocessing
+    # Processors of transformers describe themselves, by their whole config.
     if text is None and hasattr(processor, "to_dict"):
         kind = type(processor)
         settings = {"class": f"{kind.__module__}.{kind.__qualname__}", **processor.to_dict()}

@@ -42,6 +42,7 @@ def foldable(refusal: str, head: object) -> Callable[[CalibratedProjection, floa
     @torch.no_grad()
     def fold(projection: CalibratedProjection, strength: float) -> None:
         for weight, axis in weights:
+            # In float64: the one rounding is that to the dtype of the weights.
             rows = weight.cpu().double().movedim(axis, -1)
             weight.copy_(projection(rows, strength).movedim(-1, axis))
 

@@ -62,6 +62,7 @@ class OpenClipHost(JointHost):
             return visual.proj
         if hasattr(visual, "attnpool"):
             return visual.attnpool.c_proj
+        # Towers of timm end in a single layer or in two.
         head = getattr(visual, "head", None)
         mlp = getattr(head, "mlp", None)
         return head if mlp is None else mlp.fc2
@@ -124,6 +125,7 @@ class OpenClipHost(JointHost):
         included."""
         inner = getattr(self.tokenizer, "tokenizer", None)
         if inner is None:
+            # `encode` leaves out the start and the end token.
             return [len(self.tokenizer.encode(prompt)) + 2 for prompt in prompts]
         clean = getattr(self.tokenizer, "clean_fn", str)
         return [len(inner(clean(prompt))["input_ids"]) for prompt in prompts]
@@ -195,6 +197,7 @@ class OpenClipHost(JointHost):
             for name in _ENCODE[role]:
                 around[name] = partial(hook.encode, role)
         around["forward_intermediates"] = hook.refuse
+        # Only CoCa has the private ones.
         present = {name: change for name, change in around.items() if hasattr(self.model, name)}
         return hook_methods(attachment, self.model, present)
 
@@ -219,6 +222,7 @@ class _Encoding:
         """
         if not self._attachment.acts or getattr(self._calls, "inside", False):
             return original(*call.args, **call.kwargs)
+        # The edit stands before normalising, so the method is asked for features as they are.
         normalizes = bool(call.arguments.get("normalize", False))
         if normalizes:
             call.arguments["normalize"] = False

@@ -106,6 +106,7 @@ class Towers:
         ones."""
         with TOKENIZING:
             tokens = self._host.tokenize(list(captions))
+            # Counting takes as long as tokenizing: it ends with the first warning.
             if self._cuts_warned:
                 return tokens
             ids = next(iter(tokens.values()))
@@ -128,6 +129,7 @@ class Towers:
     @torch.no_grad()
     def set_temperature(self, temperature: float, bias: float | None = None) -> None:
         """Write a temperature above 0 into the model, and the bias of a model that has one."""
+        # ALIGN holds the temperature itself, the others the logarithm of its inverse.
         value = temperature if self._scalar == "temperature" else -math.log(temperature)
         getattr(self.model, self._scalar).fill_(value)
         if bias is not None and self.bias is not None:
@@ -176,8 +178,10 @@ class Towers:
         (folder / CONFIG).write_text(
             json.dumps(self._config(name), indent=2) + "\n", encoding="utf-8"
         )
+        # safetensors refuses tensors that share memory.
         plain = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
         need("safetensors.torch").save_file(plain, folder / WEIGHTS, metadata={"format": "pt"})
+        # CLIP's own tokenizer comes with open_clip.
         if hasattr(self.tokenizer, "save_pretrained"):
             self.tokenizer.save_pretrained(str(folder))
 
@@ -188,6 +192,7 @@ class Towers:
             self._savable_parts()
             return
         mismatch = f"name: {name!r} describes another architecture than that of the model"
+        # Making the twin draws numbers, which would change the training that follows.
         with TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             self.save(weights, Path(folder), name=name)
             try:

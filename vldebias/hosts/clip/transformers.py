@@ -43,6 +43,7 @@ class ModelFamily:
 
 _CLIP = ModelFamily()
 _SIGLIP = ModelFamily(head="head", image_head="head", padding="max_length", lower=True)
+# Class -> family; a subclass has that of its base.
 _FAMILIES = {
     **dict.fromkeys(("CLIPModel", "CLIPTextModelWithProjection", "MetaClip2Model"), _CLIP),
     **dict.fromkeys(
@@ -104,6 +105,7 @@ class TransformersHost(JointHost):
         for base in type(model).__mro__:
             if base.__module__.partition(".")[0] in ("transformers", "peft"):
                 names.append(base.__name__)
+        # In order of the bases, so that a subclass with a family of its own has that.
         known = next((name for name in names if name in _FAMILIES), None)
         if known is None:
             remedies = [f"; {_INSTEAD[name]}" for name in names if name in _INSTEAD]
@@ -143,6 +145,7 @@ class TransformersHost(JointHost):
         vision = getattr(self.model, "vision_model", None)
         if head is None or vision is None:
             return []
+        # SigLIP's vision model has its head inside.
         return [vision] if hasattr(vision, self._family.image_head) else [vision, head]
 
     def wrapped_modules(self, role: str) -> tuple[Any, ...]:
@@ -194,6 +197,7 @@ class TransformersHost(JointHost):
         return int(min(positions, self.tokenizer.model_max_length))
 
     def _cleaned(self, prompts: Sequence[str]) -> list[str]:
+        # SigLIP was trained on lower case, which not every edition of its tokenizer makes.
         if self._family.lower:
             return [prompt.lower() for prompt in prompts]
         return list(prompts)
@@ -286,6 +290,7 @@ class _Hooks(Hook):
 
     def change_text(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         ids = getattr(self.thread, "ids", None)
+        # Forgotten at once: a call with `inputs_embeds` has no ids, and must not get these.
         self.thread.ids = None
         return self.attachment.apply_by_ids(TEXT, output, ids, self.stated_rows, self.host.texts)
 

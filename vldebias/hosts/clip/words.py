@@ -82,6 +82,7 @@ def _signed(number: int) -> int:
 
 def _place(k: int) -> int:
     """Return q_k, the odd factor of word k of a phrase; q_0 is 1."""
+    # Odd, so that a product modulo 2^64 loses nothing.
     return 1 if k == 0 else _mixed(k) | 1
 
 
@@ -142,13 +143,11 @@ _Token(letters='s', begins=True, ends=True, unsure=False))
     start = words[0][0]
     end = words[-1][1]
     letters = " ".join(plain[slice(*span)] for span in words)
-    stands_alone = [StatedWords.stands_alone(plain[place]) for place in (start, end - 1)]
-    return _Token(
-        letters,
-        begins=start > 0 or stands_alone[0],
-        ends=end < len(plain) or stands_alone[1],
-        unsure=combines or len(words) > 1,
-    )
+    # Letters of scripts without spaces are words by themselves.
+    begins = start > 0 or StatedWords.stands_alone(plain[start])
+    ends = end < len(plain) or StatedWords.stands_alone(plain[end - 1])
+    unsure = combines or len(words) > 1
+    return _Token(letters, begins, ends, unsure)
 
 
 def _combines(character: str) -> bool:
@@ -166,6 +165,8 @@ def _token_of_bytes(content: bytes) -> _Token:
         return _token(content.decode("utf-8"))
     except UnicodeDecodeError:
         pass
+    # Lead bytes of UTF-8 are higher than those that follow them. These three begin punctuation,
+    # forms for East Asian widths, and emoji.
     lead = max(content)
     if lead in (0xE2, 0xEF, 0xF0) or lead < 0xC0:
         return _UNKNOWN
@@ -250,6 +251,7 @@ class WordTable:
         """Return the table on a device."""
         if self.tokens.device == device:
             return self
+        # Past __init__, which would read the tokens again.
         moved = object.__new__(WordTable)
         moved.tokens = self.tokens.to(device)
         moved.powers = self.powers.to(device)
@@ -269,6 +271,7 @@ class WordTable:
         where no word is left."""
         numbers, bits = facts.unbind(-1)
         is_open = (bits & _STAYS_OPEN).ne(0)
+        # A token goes on with a word only where the token before it left that open.
         follows = torch.nn.functional.pad(is_open[:, :-1], (1, 0))
         has_letters = (bits & _HAS_LETTERS).ne(0)
         begins = has_letters & ((bits & _BEGINS).ne(0) | ~follows)
@@ -317,10 +320,12 @@ class StatedIds:
             phrase = phrase + _signed(_place(k)) * padded[:, k : k + length]
             phrases.append(phrase)
         numbers = torch.cat(phrases, dim=1)
+        # A binary search, which needs no matrix of all numbers and targets.
         nearest = torch.searchsorted(self.targets, numbers).clamp(max=len(self.targets) - 1)
         return (self.targets[nearest] == numbers).any(1)
 
 
+# By tokenizer: a vocabulary takes a while to read, and hosts share theirs.
 _TABLES: WeakKeyDictionary[Any, WordTable | None] = WeakKeyDictionary()
 
 
@@ -355,8 +360,7 @@ def _checked_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> 
     sure = [token_id for token_id, token in tokens.items() if not token.unsure]
     if not sure:
         return None
-    for token_id in special:
-        tokens[token_id] = _SEPARATOR
+    tokens |= dict.fromkeys(special, _SEPARATOR)
     unknown = _id_of_unknown(tokenizer)
     if unknown is not None and read is _in_sentence_pieces:
         tokens[unknown] = _UNKNOWN  # left out by the decoder: its neighbours become one word

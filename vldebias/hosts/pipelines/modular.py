@@ -102,6 +102,7 @@ class ModularHost(DiffusersHost):
             "__module__": kind.__module__,
             "__qualname__": kind.__qualname__,
         }
+        # On a class: Python does not look for `__call__` on the instance.
         block.__class__ = type(kind.__name__, (kind,), members)
         vars(self._pipe)[_MARK] = Hook(attachment)  # so that a copy of the pipeline is refused
 
@@ -133,6 +134,7 @@ class ModularHost(DiffusersHost):
         call = copied({name: state.get(name) for name in self.inputs})
         if attachment.balancer is not None and prompt is not None:
             self._rewrite(attachment, call, state)
+        # The block calls the text encoders, whose watch would take that for a call from outside.
         with during(INSIDE):
             components, state = run()
         if attachment.balancer is None and listed(prompt):
@@ -146,7 +148,8 @@ class ModularHost(DiffusersHost):
         if self.single:
             call["prompt"] = attachment.rewrite([call["prompt"]])[0]
             # One prompt makes all images of the call, so they share its value.
-            if attachment.acts and count_name is not None and counts[count_name] > 1:
+            shares_value = count_name is not None and counts[count_name] > 1
+            if attachment.acts and shares_value:
                 attachment.warn_once(SHARED.format(count=count_name))
         else:
             if count_name is not None:

@@ -137,6 +137,7 @@ class _ClassReader:
     def _parse(self, function: Function) -> Any:
         """Return the syntax tree of a function."""
         try:
+            # Decorators as torch.no_grad stand around most of them.
             source = inspect.getsource(inspect.unwrap(function))
             return ast.parse(textwrap.dedent(source)).body[0]
         except (OSError, TypeError, SyntaxError) as error:
@@ -151,25 +152,27 @@ class _ClassReader:
         Such ways are `run = super().__call__`, two calls of the base, or a call of it in a loop:
         each would sample values anew for the same images, or change a negative prompt.
         """
-        calls_of_base = []
-        for call in _calls(tree):
-            if _name_of_call(call) == "__call__":
-                calls_of_base.append(call)
+        calls_of_base = [call for call in _calls(tree) if _name_of_call(call) == "__call__"]
         followed = {id(call.func) for call in calls_of_base}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr == "__call__":
-                if id(node) not in followed:
-                    raise self.refusal("it passes on the __call__ of its base")
+            is_base = isinstance(node, ast.Attribute) and node.attr == "__call__"
+            if is_base and id(node) not in followed:
+                raise self.refusal("it passes on the __call__ of its base")
             if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-                inside = {id(part) for part in ast.walk(node)}
-                if any(id(call) in inside for call in calls_of_base):
-                    raise self.refusal("it calls the __call__ of its base in a loop")
+                self._refuse_loop(node, calls_of_base)
         if len(calls_of_base) > 1:
             raise self.refusal("it calls the __call__ of its base several times")
+        # `super().name` is followed; a `super()` that is stored or passed on is not.
         attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
         plain = sum(_is_super(node.value) for node in attributes)
         if plain != sum(_is_super(node) for node in ast.walk(tree)):
             raise self.refusal("it uses super() in another way than super().name(...)")
+
+    def _refuse_loop(self, loop: ast.AST, calls: list[ast.Call]) -> None:
+        """Refuse a loop around one of the calls."""
+        inside = {id(part) for part in ast.walk(loop)}
+        if any(id(call) in inside for call in calls):
+            raise self.refusal("it calls the __call__ of its base in a loop")
 
     def _refuse_bypass(self, tree: Any, call: ast.Call) -> None:
         """Refuse calls of a text encoder, and of the encode_prompt of something else."""
@@ -193,6 +196,7 @@ class _ClassReader:
         name = _name_of_call(call)
         pipeline = _pipeline_name(tree)
         passes_pipeline = bool(call.args) and ast.unparse(call.args[0]) == pipeline
+        # Names mean what they mean in the module of the function, often a base's.
         names = inspect.unwrap(function).__globals__
         called = None
         if owner == pipeline:

@@ -52,12 +52,16 @@ class Abandoned:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, and note who calls and who fetches."""
-        path = scope.get("path", "").rstrip("/") if scope["type"] == "http" else ""
+        path = ""
+        if scope["type"] == "http":
+            path = scope.get("path", "").rstrip("/")
         method = scope.get("method")
-        begins = _CALL.fullmatch(path) or _JOIN.fullmatch(path)
-        session = self._session_of(scope, path) if method == "GET" else ""
-        if method == "POST" and begins:
-            await self._begin(scope, receive, send, begins["api"])
+        call = _CALL.fullmatch(path) or _JOIN.fullmatch(path)
+        session = ""
+        if method == "GET":
+            session = self._session_of(scope, path)
+        if method == "POST" and call:
+            await self._begin(scope, receive, send, call["api"])
         elif session:
             await self._fetch(scope, receive, send, session)
         else:
@@ -76,22 +80,23 @@ class Abandoned:
 
     async def _begin(self, scope: Message, receive: Receive, send: Send, api: str) -> None:
         """Pass a call on, and read the event from its answer."""
-        asked = bytearray()
-        answered = bytearray()
+        request = bytearray()
+        answer = bytearray()
 
         async def reading() -> Message:
             message = await receive()
-            asked.extend(message.get("body", b""))
+            request.extend(message.get("body", b""))
             return message
 
         async def sending(message: Message) -> None:
-            answered.extend(message.get("body", b""))
+            answer.extend(message.get("body", b""))
             await send(message)
 
         await self.app(scope, reading, sending)
-        event = _field(answered, "event_id")
+        event = _field(answer, "event_id")
         if event:
-            session = _field(asked, "session_hash") or event
+            # A call without a session is fetched by the id of its event.
+            session = _field(request, "session_hash") or event
             call = _Call(event, session, api, is_fetched=session in self.streams)
             self.calls[event] = call
             task = asyncio.create_task(self._wait(call))

@@ -55,9 +55,9 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
     Raises:
         InvalidInputError: not user:password, or a public page without one or with a short one.
     """
-    given = os.environ.get(AUTH, "")
-    user, colon, password = given.partition(":")
-    if not given and not public:
+    login = os.environ.get(AUTH, "")
+    user, colon, password = login.partition(":")
+    if not login and not public:
         return None
     if not (colon and user and password):
         raise InvalidInputError(
@@ -76,28 +76,28 @@ class Headers:
     frame."""
 
     def __init__(self, app: App) -> None:
-        own = {
+        headers = {
             "content-security-policy": "; ".join(
                 f"{name} {value}" for name, value in POLICY.items()
-            )
-        }
-        own |= {
+            ),
             "x-content-type-options": "nosniff",
             "referrer-policy": "same-origin",
             "x-frame-options": "DENY",
         }
-        self.app, self.own = app, [(name.encode(), value.encode()) for name, value in own.items()]
+        self.app = app
+        self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back with the headers."""
-        replaced = {b"x-frame-options", *(name for name, _ in self.own)}
+        # Two policies of one page are both enforced, so those of Gradio go.
+        replaced = {name for name, _ in self.headers}
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 kept = [
                     pair for pair in message.get("headers", ()) if pair[0].lower() not in replaced
                 ]
-                message = {**message, "headers": [*kept, *self.own]}
+                message = {**message, "headers": [*kept, *self.headers]}
             await send(message)
 
         await self.app(scope, receive, with_headers)

@@ -49,16 +49,16 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
     """
     Images = need("PIL.Image")
     Images.init()
-    there = [
-        name for name in formats if name in Images.OPEN
-    ]  # an older Pillow refuses names that it lacks
-    image: Image = Images.open(
-        io.BytesIO(source) if isinstance(source, bytes) else source, formats=there
-    )
-    pixels, most = image.width * image.height, Images.MAX_IMAGE_PIXELS
-    if most is not None and pixels > most:
+    # An older Pillow refuses names that it lacks.
+    known = [name for name in formats if name in Images.OPEN]
+    if isinstance(source, bytes):
+        source = io.BytesIO(source)
+    image: Image = Images.open(source, formats=known)
+    pixels = image.width * image.height
+    limit = Images.MAX_IMAGE_PIXELS
+    if limit is not None and pixels > limit:
         image.close()
-        raise OSError(f"{pixels:,} pixels, expected at most {most:,}; shrink it")
+        raise OSError(f"{pixels:,} pixels, expected at most {limit:,}; shrink it")
     return image
 
 
@@ -114,7 +114,9 @@ def _in_rgb(image: Image) -> Image:
     if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
-    return image if image.mode == "RGB" else image.convert("RGB")
+    if image.mode == "RGB":
+        return image
+    return image.convert("RGB")
 
 
 def why_unreadable(error: OSError) -> str:
@@ -134,18 +136,20 @@ def write_png(
     small: optimised, and with a palette of 256 colours if the picture has few.
     """
     if hasattr(picture, "savefig"):
-        picture.savefig(buffer := io.BytesIO(), format="png")
+        buffer = io.BytesIO()
+        picture.savefig(buffer, format="png")
         picture = open_image(buffer, ("PNG",))
     image: Image = picture.convert("RGB")
     if small and image.getcolors(4096) is not None:
         image = image.quantize(256, dither=need("PIL.Image").Dither.NONE)
     info = need("PIL.PngImagePlugin").PngInfo()
-    info.add_itxt(
-        "vldebias", json.dumps(about)
-    )  # in ASCII: names of files may hold bytes that are no text
-    return write_atomically(
-        path, lambda to: image.save(to, format="png", pnginfo=info, optimize=small)
-    )
+    # In ASCII: names of files may hold bytes that are no text.
+    info.add_itxt("vldebias", json.dumps(about))
+
+    def save(file: Any) -> None:
+        image.save(file, format="png", pnginfo=info, optimize=small)
+
+    return write_atomically(path, save)
 
 
 def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]:
@@ -157,16 +161,14 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
     """
     try:
         with open_image(path, ("PNG",)) as image:
-            about = json.loads(image.info.get("vldebias") or "{}")
-            return image.convert("RGB") if pixels else image, about if isinstance(
-                about, dict
-            ) else {}
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-    ) as error:  # what Pillow and json raise for damaged chunks
+            metadata = json.loads(image.info.get("vldebias") or "{}")
+            if not isinstance(metadata, dict):
+                metadata = {}
+            if pixels:
+                return image.convert("RGB"), metadata
+            return image, metadata
+    # What Pillow and json raise for damaged chunks.
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise OSError(f"{path}: {error}") from error
 
 
@@ -174,14 +176,16 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
     """Make subplots without pyplot, so without global state or display; a notebook shows the
     returned figure."""
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None:
-        need("IPython.core.pylabtools").select_figure_formats(shell, {"png"})
+    if "IPython" in sys.modules:
+        shell = sys.modules["IPython"].get_ipython()
+        if shell is not None:
+            need("IPython.core.pylabtools").select_figure_formats(shell, {"png"})
     return plot, list(plot.subplots(rows, columns, squeeze=False).flat)
 
 
 def for_matplotlib(text: str) -> str:
     """Return a text for a plot in one line, without invisible characters and with dollar signs
     escaped."""
-    shown = "".join(one for one in text if one.isprintable() or one.isspace())
-    return " ".join(shown.split()).replace("$", r"\$")
+    # Spaces stay until they are joined: a line break separates words.
+    visible = [letter for letter in text if letter.isprintable() or letter.isspace()]
+    return " ".join("".join(visible).split()).replace("$", r"\$")

@@ -23,19 +23,28 @@ from vldebias.registry import Registry
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 
 
-def _number(given: Any) -> Any:
+def _number(value: Any) -> Any:
     """Read a number of Python or numpy; True and "0.5" are none, though they could be read as
     one."""
-    if isinstance(given, (bool, np.bool_, str, bytes)):
+    if isinstance(value, (bool, np.bool_, str, bytes)):
         raise ValueError("expected a number")
-    return given.item() if isinstance(given, np.generic) else given
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _several(value: Any) -> Any:
+    """Read a value alone as a list of it."""
+    if isinstance(value, (list, tuple)):
+        return value
+    return (value,)
 
 
 Number = BeforeValidator(_number)
 Lam = Annotated[float, Field(ge=0), Number]
 Count = Annotated[int, Field(ge=1), Number]
 Share = Annotated[float, Field(ge=0, le=1), Number]
-SEVERAL = BeforeValidator(lambda given: given if isinstance(given, (list, tuple)) else (given,))
+SEVERAL = BeforeValidator(_several)
 OneOrMore = Annotated[tuple[str, ...], SEVERAL]
 
 
@@ -46,14 +55,17 @@ class Strict(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys(cls, given: Any) -> Any:
+    def _known_keys(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping):
+            return fields  # pydantic refuses it
         known = list(cls.model_fields)
-        for key in (key for key in given if key not in known) if isinstance(given, Mapping) else ():
+        unknown = [key for key in fields if key not in known]
+        if unknown:
             raise ValueError(
-                f"{key}: unknown key; expected one of {', '.join(known)};"
-                f" {did_you_mean(key, known)}"
+                f"{unknown[0]}: unknown key; expected one of {', '.join(known)};"
+                f" {did_you_mean(unknown[0], known)}"
             )
-        return given
+        return fields
 
     @classmethod
     def build(cls, fields: Mapping[str, Any]) -> Self:
@@ -69,13 +81,15 @@ def one_of(registry: Registry[type[Any]], key: str) -> PlainValidator:
     """Return the reader of a part of a file whose `key` names its kind: one of a registry of
     models."""
 
-    def read(given: Any) -> Any:
-        if isinstance(given, Strict):
-            return given
-        kind = given.get(key) if isinstance(given, Mapping) else None
+    def read(part: Any) -> Any:
+        if isinstance(part, Strict):
+            return part
+        kind = None
+        if isinstance(part, Mapping):
+            kind = part.get(key)
         if not isinstance(kind, str) or kind not in registry:
             raise ValueError(f"expected `{key}:` with one of {', '.join(registry)}; got {kind!r}")
-        return registry[kind].model_validate(given)
+        return registry[kind].model_validate(part)
 
     return PlainValidator(read)
 
@@ -85,16 +99,14 @@ def named_by(base: type[BaseModel], key: str) -> Callable[[Any], str]:
     `key`."""
 
     def accept(kind: Any) -> str:
-        name = (
-            kind.model_fields[key].default
-            if isinstance(kind, type) and issubclass(kind, base)
-            else None
-        )
+        name = None
+        if isinstance(kind, type) and issubclass(kind, base):
+            name = kind.model_fields[key].default
         if not isinstance(name, str):
-            known = (
-                f'{base.__module__}.{base.__name__} with a field {key}: Literal["NAME"] = "NAME"'
+            raise InvalidInputError(
+                f"{key}: expected a subclass of {base.__module__}.{base.__name__} with a field"
+                f' {key}: Literal["NAME"] = "NAME", got {kind!r}'
             )
-            raise InvalidInputError(f"{key}: expected a subclass of {known}, got {kind!r}")
         return name
 
     return accept

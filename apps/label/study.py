@@ -9,7 +9,8 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from itertools import zip_longest
+from pathlib import Path
 
 from PIL import Image
 
@@ -21,7 +22,7 @@ from vldebias.prompts import list_prompts, load_prompts
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
-# the key of each choice; no attribute of the literature needs the letters
+# The key of each choice; no attribute of the literature needs the letters.
 KEYS = "123456789abcdefghijk"
 LONGEST_NAME = 40
 
@@ -68,9 +69,9 @@ class ImageFolder:
         if not folder.is_dir():
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
         root = _drawn_folder(folder)
-        return (
-            _of_files(folder, most) if root is None else _of_plan(GeneratedImages.open(root), most)
-        )
+        if root is None:
+            return _of_files(folder, most)
+        return _of_plan(GeneratedImages.open(root), most)
 
     def picture(self, record: PlannedImage) -> bytes:
         """Return the pixels as a new PNG, without metadata such as the prompt.
@@ -90,73 +91,91 @@ def _drawn_folder(folder: Path) -> Path | None:
     """Return the folder itself or the one below it that has a plan; None if none has."""
     if (folder / PLAN).is_file():
         return folder
-    found = sorted(
-        path.parent for pattern in ("*", "images/*") for path in folder.glob(f"{pattern}/{PLAN}")
-    )
-    if len(found) > 1:
-        listed = ", ".join(map(str, found))
+    # The folder of images, or that of the results around it.
+    plans = [*folder.glob(f"*/{PLAN}"), *folder.glob(f"images/*/{PLAN}")]
+    if not plans:
+        return None
+    folders = sorted(plan.parent for plan in plans)
+    if len(folders) > 1:
+        listed = ", ".join(map(str, folders))
         raise InvalidInputError(
             f"{folder}: holds the images of several tasks; choose one of {listed}"
         )
-    return found[0] if found else None
+    return folders[0]
 
 
-def _of_plan(drawn: GeneratedImages, most: int | None) -> ImageFolder:
+def _of_plan(drawn: GeneratedImages, limit: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
-    chosen = _in_turn([image for image in plain if image.part == "unseen"] or plain, most)
-    there = [image for image in chosen if drawn.path(image).is_file()]
-    if not there:
+    unseen = [image for image in plain if image.part == "unseen"]
+    chosen = _in_turn(unseen or plain, limit)
+    generated = [image for image in chosen if drawn.path(image).is_file()]
+    if not generated:
         raise InvalidInputError(
             f"{drawn.folder}: none of its {len(chosen)} images is there; generate them first"
         )
-    return ImageFolder(
-        drawn.folder, tuple(there), tuple(plain), drawn.plan.prompt_set, len(chosen) - len(there)
-    )
+    missing = len(chosen) - len(generated)
+    return ImageFolder(drawn.folder, tuple(generated), tuple(plain), drawn.plan.prompt_set, missing)
 
 
-def _in_turn(images: Sequence[PlannedImage], most: int | None) -> list[PlannedImage]:
+def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedImage]:
     """Return at most so many images, as of `ImageFolder.open`; the order of prompts does not depend
     on their names."""
+    # Images of one prompt and seed are twins, which differ in their variant alone.
     twins: dict[tuple[str, int], int] = Counter((image.prompt, image.seed) for image in images)
     seeds: dict[str, list[int]] = defaultdict(list)
     for prompt, seed in sorted(twins):
         seeds[prompt].append(seed)
 
-    def turn(one: tuple[str, int]) -> tuple[int, bytes]:
-        return seeds[one[0]].index(one[1]), hashlib.sha256(one[0].encode()).digest()
+    def turn(twin: tuple[str, int]) -> tuple[int, bytes]:
+        prompt, seed = twin
+        return seeds[prompt].index(seed), hashlib.sha256(prompt.encode()).digest()
 
-    kept: set[tuple[str, int]] = set()
-    room = len(images) if most is None else most
-    for one in sorted(twins, key=turn):
-        room -= twins[one]
-        if room < 0 and kept:
+    chosen: set[tuple[str, int]] = set()
+    room = len(images)
+    if limit is not None:
+        room = limit
+    for twin in sorted(twins, key=turn):
+        room -= twins[twin]
+        # The first ones are taken even where they are more than the limit.
+        if room < 0 and chosen:
             break
-        kept.add(one)
-    return [image for image in images if (image.prompt, image.seed) in kept]
+        chosen.add(twin)
+    return [image for image in images if (image.prompt, image.seed) in chosen]
 
 
-def _of_files(root: Path, most: int | None) -> ImageFolder:
-    files = [
-        p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()
-    ]
-    paths = sorted(
-        path.as_posix() for path in files if not any(name.startswith(".") for name in path.parts)
-    )
+def _of_files(root: Path, limit: int | None) -> ImageFolder:
+    paths = _paths_of_images(root)
     if not paths:
         kinds = ", ".join(sorted(SUFFIXES))
         raise InvalidInputError(
             f"{root}: no images ({kinds}) in it; expected a folder of images to label"
         )
-    unkept = [
-        path for path in paths if "\\" in path or path != path.encode(errors="replace").decode()
-    ]
-    if unkept:
+    unnameable = [path for path in paths if not _can_be_named(path)]
+    if unnameable:
         raise InvalidInputError(
-            f"{root}: the answers cannot name {len(unkept)} of its images, such as {unkept[0]!r};"
-            " rename them without backslashes, in UTF-8"
+            f"{root}: the answers cannot name {len(unnameable)} of its images, such as"
+            f" {unnameable[0]!r}; rename them without backslashes, in UTF-8"
         )
     records = tuple(_recorded(paths, root.resolve().name or "images"))
-    return ImageFolder(root, tuple(_in_turn(records, most)), records)
+    return ImageFolder(root, tuple(_in_turn(records, limit)), records)
+
+
+def _paths_of_images(root: Path) -> list[str]:
+    """Return the sorted paths of images below a folder, without hidden files and folders."""
+    paths = []
+    for file in root.rglob("*"):
+        if file.suffix.lower() not in SUFFIXES or not file.is_file():
+            continue
+        path = file.relative_to(root)
+        is_hidden = any(name.startswith(".") for name in path.parts)
+        if not is_hidden:
+            paths.append(path.as_posix())
+    return sorted(paths)
+
+
+def _can_be_named(path: str) -> bool:
+    """Tell whether the answers, a file in UTF-8 that any system may read, can hold a path."""
+    return "\\" not in path and path == path.encode(errors="replace").decode()
 
 
 def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
@@ -166,13 +185,20 @@ def _recorded(paths: Sequence[str], name: str) -> Iterable[PlannedImage]:
     So "before/1.png" and "after/1.png" are compared with one another, and a flat folder is one
     variant.
     """
-    split = [PurePosixPath(path).parts for path in paths]
-    inside = ["/".join(parts[1:]) if len(parts) > 1 else parts[0] for parts in split]
-    number = {path: i for i, path in enumerate(sorted(set(inside)))}
-    for path, parts, rest in zip(paths, split, inside, strict=True):
-        variant = parts[0] if len(parts) > 1 else "images"
-        prompt = "/".join(parts[1:-1]) or name
-        yield PlannedImage(prompt, prompt, path=path, variant=variant, seed=number[rest])
+    places = []
+    for path in paths:
+        variant, slash, inside = path.partition("/")
+        if not slash:
+            inside = variant
+            variant = "images"
+        places.append((variant, inside))
+    seed_of_path = {}
+    for seed, inside in enumerate(sorted({inside for _, inside in places})):
+        seed_of_path[inside] = seed
+    for path, (variant, inside) in zip(paths, places, strict=True):
+        folder, _, _ = inside.rpartition("/")
+        prompt = folder or name
+        yield PlannedImage(prompt, prompt, path=path, variant=variant, seed=seed_of_path[inside])
 
 
 @dataclass(frozen=True)
@@ -192,7 +218,8 @@ class Question:
             raise InvalidInputError(
                 f"--attribute: expected a name such as gender, got {self.attribute!r}"
             )
-        if len(self.values) < 2 or len(set(self.values)) < len(self.values) or not all(self.values):
+        are_different = len(set(self.values)) == len(self.values)
+        if len(self.values) < 2 or not are_different or "" in self.values:
             raise InvalidInputError(
                 f"--choices of {self.attribute}: expected two or more different values such as"
                 f" male,female, got {','.join(self.values)!r}"
@@ -241,22 +268,26 @@ def questions_of(
             "expected different attributes and at most one --choices for each, in the same order; "
             f"got --attribute {', '.join(attributes)} and {len(choices)} --choices"
         )
-    given = [*choices, *[""] * (len(attributes) - len(choices))]
-    return tuple(
-        Question(a, _values(a, c, prompt_set)) for a, c in zip(attributes, given, strict=True)
-    )
+    questions = []
+    for attribute, choice in zip_longest(attributes, choices, fillvalue=""):
+        questions.append(Question(attribute, _values(attribute, choice, prompt_set)))
+    return tuple(questions)
 
 
 def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, ...]:
-    if choices and choices not in list_prompts():
+    packaged = list_prompts()
+    if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
-    drawn_with = (
-        prompt_set if prompt_set in list_prompts() and prompt_set.endswith(attribute) else None
-    )
-    for name in (choices, attribute, drawn_with):
-        if name and name in list_prompts() and (values := tuple(load_prompts(name).attributes)):
-            return values
-    known = [name for name in list_prompts() if load_prompts(name).attributes]
+    names = [choices, attribute]
+    # Images drawn with "professions-gender" show a gender.
+    if prompt_set is not None and prompt_set.endswith(attribute):
+        names.append(prompt_set)
+    for name in names:
+        if name in packaged:
+            values = tuple(load_prompts(name).attributes)
+            if values:
+                return values
+    known = [name for name in packaged if load_prompts(name).attributes]
     raise InvalidInputError(
         f"--attribute {attribute}: its values are not known; list them, as in --choices"
         f" small,large, or name one of the prompt sets {', '.join(known)}"
@@ -270,6 +301,22 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
     Raises:
         InvalidInputError: no text, empty, too long, with characters other than letters, digits,
             spaces and . ' - _, or not among `allowed` where that is not empty.
+    """
+    name = _checked_name(text)
+    spellings = {spelling.casefold(): spelling for spelling in (*known, *allowed)}
+    name = spellings.get(name.casefold(), name)
+    if allowed and name not in allowed:
+        raise InvalidInputError(
+            f"This study is for {', '.join(allowed)}; ask whoever runs it to add you."
+        )
+    return name
+
+
+def _checked_name(text: object) -> str:
+    """Return a name with single spaces.
+
+    Raises:
+        InvalidInputError: no text, empty, too long, or with other characters than a name has.
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"A name is a text, this one is of the type {type(text).__name__}.")
@@ -286,17 +333,21 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
         raise InvalidInputError(
             f"A name has at most {LONGEST_NAME} characters, this one has {len(name)}."
         )
-    strange = sorted(
-        {c for c in name if unicodedata.category(c)[0] not in "LMN" and c not in " .'-_"}
-    )
+    strange = sorted({character for character in name if not _is_of_names(character)})
     if strange:
-        shown = " ".join(c if c.isprintable() else f"U+{ord(c):04X}" for c in strange)
+        shown = " ".join(map(_visible, strange))
         raise InvalidInputError(
             f"A name may have letters, digits, spaces and . ' - _ only; leave out {shown}"
         )
-    name = {other.casefold(): other for other in (*known, *allowed)}.get(name.casefold(), name)
-    if allowed and name not in allowed:
-        raise InvalidInputError(
-            f"This study is for {', '.join(allowed)}; ask whoever runs it to add you."
-        )
     return name
+
+
+def _is_of_names(character: str) -> bool:
+    """Tell whether a character is a letter, a mark on one, a digit, or stands between them."""
+    return unicodedata.category(character)[0] in "LMN" or character in " .'-_"
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return f"U+{ord(character):04X}"

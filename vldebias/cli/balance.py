@@ -164,9 +164,10 @@ def _cell(value: Any) -> str:
 def _counted(found: BalancedPrompts) -> str:
     """Write how many prompts were written into, and why the others were left alone."""
     reasons = Counter(_cell(reason) for reason in found.reasons if _is_left(reason))
-    left = sum(reasons.values())
-    words = f"{len(found.prompts) - left:,} of {len(found.prompts):,} prompts written into"
-    if left:
+    unchanged = sum(reasons.values())
+    written = len(found.prompts) - unchanged
+    words = f"{written:,} of {len(found.prompts):,} prompts written into"
+    if unchanged:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
         words += f"; left alone: {counts}"
     return f"{words} (seed {found.seed})"
@@ -174,4 +175,6 @@ def _counted(found: BalancedPrompts) -> str:
 
 def _is_left(reason: Any) -> bool:
     """Tell whether no value was written: of several attributes, none of them."""
-    return all(part is not None for part in reason) if isinstance(reason, tuple) else bool(reason)
+    if isinstance(reason, tuple):
+        return all(part is not None for part in reason)
+    return bool(reason)

@@ -4,7 +4,7 @@ methods."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,16 +26,17 @@ def list_sets(as_json: Json = False) -> None:
     """
     from vldebias.prompts import list_prompts, load_prompts
 
-    sets = [load_prompts(name) for name in list_prompts()]
-    counts = [
-        {key: len(getattr(s, key)) for key in ("pairs", "held_out_pairs", "spurious", "classes")}
-        for s in sets
-    ]
-    facts = [
-        {key: getattr(s, key) for key in ("name", "description", "source", "hash")} for s in sets
-    ]
-    rows = [(s.name, str(len(s.pairs)), s.description) for s in sets]
-    facts = [a | b for a, b in zip(facts, counts, strict=True)]
+    facts = []
+    rows = []
+    for name in list_prompts():
+        prompt_set = load_prompts(name)
+        entry: dict[str, Any] = {}
+        for key in ("name", "description", "source", "hash"):
+            entry[key] = getattr(prompt_set, key)
+        for key in ("pairs", "held_out_pairs", "spurious", "classes"):
+            entry[key] = len(getattr(prompt_set, key))
+        facts.append(entry)
+        rows.append((prompt_set.name, str(len(prompt_set.pairs)), prompt_set.description))
     print_list(("name", "pairs", "description"), rows, facts, as_json=as_json)
 
 
@@ -55,7 +56,9 @@ def show(
     from vldebias.prompts import load_prompts
 
     load_prompts(name)  # which refuses what is none
-    path = Path(name) if Path(name).is_file() else packaged("prompts")[name]
+    path = Path(name)
+    if not path.is_file():
+        path = packaged("prompts")[name]
     typer.echo(path.read_text(encoding="utf-8"), nl=False)
 
 
@@ -83,13 +86,15 @@ def new(
 
     if path.exists():
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
-    pairs = (split_pair(text, "--attribute", "female=female,woman") for text in attribute)
-    values = {value: split_names([words]) for value, words in pairs}
-    made = make_prompt_set(
-        path.stem, values, split_names(concept), test_concepts=split_names(test_concept)
+    words_of_value = {}
+    for text in attribute:
+        value, words = split_pair(text, "--attribute", "female=female,woman")
+        words_of_value[value] = split_names([words])
+    prompt_set = make_prompt_set(
+        path.stem, words_of_value, split_names(concept), test_concepts=split_names(test_concept)
     )
-    made.to_yaml(path)
-    say(f"{path}: {len(made.pairs)} pairs, {len(made.held_out_pairs)} held out")
+    prompt_set.to_yaml(path)
+    say(f"{path}: {len(prompt_set.pairs)} pairs, {len(prompt_set.held_out_pairs)} held out")
 
 
 def methods(as_json: Json = False) -> None:
@@ -104,20 +109,18 @@ def methods(as_json: Json = False) -> None:
     """
     from vldebias.methods import METHODS
 
-    keys = {"lam": "has_lam"} | {
-        key: key for key in ("name", "title", "source", "pipelines", "models", "side")
-    }
-    facts, rows = [], []
-    for one in METHODS.values():
-        needs = sorted(one.needs)
-        facts.append({key: getattr(one, name) for key, name in keys.items()} | {"needs": needs})
-        hosts = ", ".join(kind for kind in ("models", "pipelines") if getattr(one, kind))
-        rows.append(
-            (
-                one.name,
-                hosts,
-                ", ".join(needs),
-                one.title + (f" ({one.source})" if one.source else ""),
-            )
-        )
+    facts = []
+    rows = []
+    for method in METHODS.values():
+        needs = sorted(method.needs)
+        entry: dict[str, Any] = {"lam": method.has_lam}
+        for key in ("name", "title", "source", "pipelines", "models", "side"):
+            entry[key] = getattr(method, key)
+        entry["needs"] = needs
+        facts.append(entry)
+        hosts = [kind for kind in ("models", "pipelines") if getattr(method, kind)]
+        title = method.title
+        if method.source:
+            title += f" ({method.source})"
+        rows.append((method.name, ", ".join(hosts), ", ".join(needs), title))
     print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

@@ -114,10 +114,10 @@ def serve(
     if log_prompts:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
-    what = " and ".join(attribute)
+    attributes = " and ".join(attribute)
     server.serve(
         app,
         host=host,
         port=port,
-        say=lambda address: say(f"balancing {what} before {upstream}; base_url={address}"),
+        say=lambda address: say(f"balancing {attributes} before {upstream}; base_url={address}"),
     )

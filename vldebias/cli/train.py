@@ -13,7 +13,7 @@ import typer
 from vldebias.cli.checks import check_model, check_sets
 from vldebias.cli.common import err, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
-from vldebias.training.settings import GROUPS, PRESETS, load_settings
+from vldebias.training.settings import GROUPS, PRESETS, TrainSettings, load_settings
 
 FLAGS = (
     "data",
@@ -34,20 +34,19 @@ FLAGS = (
 """Settings that have a flag of their own; --set gives the others."""
 
 
-def _list_settings(asked: bool) -> None:
+def _list_settings(is_asked: bool) -> None:
     """Print every setting with its default, and exit."""
-    if asked:
-        for group, kind in GROUPS.items():
-            said = {True: "not set", False: ""}
-            rows = [
-                (name, str(field.get_default(call_default_factory=True)), field.description or "")
-                for name, field in kind.model_fields.items()
-            ]
-            print_grid(
-                (group, "default", "what it does"),
-                [(n, said[d == "None"] or d, text) for n, d, text in rows],
-            )
-        raise typer.Exit
+    if not is_asked:
+        return
+    for group, kind in GROUPS.items():
+        rows = []
+        for name, field in kind.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            if default is None:
+                default = "not set"
+            rows.append((name, str(default), field.description or ""))
+        print_grid((group, "default", "what it does"), rows)
+    raise typer.Exit
 
 
 @with_flags(flags_of_fields(GROUPS, only=FLAGS))
@@ -64,7 +63,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     config: Annotated[
         Path | None, typer.Option(help="YAML file of settings. Flags and --set override it.")
     ] = None,
-    more: Annotated[
+    assignments: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any other setting: --set ema=0.999 --set group_dro=place."),
     ] = None,
@@ -91,7 +90,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
             help="List every setting, and stop.",
         ),
     ] = False,
-    **given: Any,
+    **flags: Any,
 ) -> None:
     """Fine-tune an image-text model on captions of which some are wrong.
 
@@ -110,31 +109,20 @@ def train(  # noqa: PLR0913  (each is an option of the command)
       vldebias train --config run.yaml --show
       accelerate launch --num_processes 8 -m vldebias train --config run.yaml
     """
-    others = parse_pairs(more or (), "--set", "ema=0.999")
-    values = {name.replace("-", "_"): value for name, value in others.items()} | given
-    values |= {} if preset is None else {"preset": preset}
+    values: dict[str, Any] = {}
+    for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
+        values[name.replace("-", "_")] = value
+    # A flag of its own counts before --set.
+    values |= flags
+    if preset is not None:
+        values["preset"] = preset
     settings = load_settings(config, **values)
     if show:
         typer.echo(settings.as_yaml(), nl=False)
         return
     check_model(settings.model, settings.pretrained)
     check_sets([settings.debias])
-    from vldebias.progress import SILENT, Progress
-    from vldebias.training.run import list_pairs, steps_done, train_model
-
-    progress = SILENT if int(os.environ.get("RANK", "0")) else Progress(err)
-    try:
-        how: dict[str, Any] = {"cpu": cpu, "progress": progress}
-        outcome = (
-            list_pairs(settings, folder, **how) if pairs else train_model(settings, folder, **how)
-        )
-    except KeyboardInterrupt as interrupt:
-        done, steps = steps_done(folder)
-        continues = (
-            f"continues after step {done} of {steps}" if done else "starts over: nothing was saved"
-        )
-        say(f"the same command {continues}")
-        raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
+    outcome = _run(settings, folder, is_listing=pairs, is_on_cpu=cpu)
     if outcome is None:  # not the first of several processes
         return
     if as_json:
@@ -143,28 +131,45 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         _print(outcome, folder)
 
 
+def _run(
+    settings: TrainSettings, folder: Path, *, is_listing: bool, is_on_cpu: bool
+) -> dict[str, Any] | None:
+    """Train, or list the pairs; say how to go on where it is interrupted.
+
+    Returns:
+        What was measured; None in all but the first of several processes.
+    """
+    from vldebias.progress import SILENT, Progress
+    from vldebias.training.run import list_pairs, steps_done, train_model
+
+    # The first of several processes shows progress for all.
+    progress = Progress(err)
+    if int(os.environ.get("RANK", "0")):
+        progress = SILENT
+    work = train_model
+    if is_listing:
+        work = list_pairs
+    try:
+        outcome = work(settings, folder, cpu=is_on_cpu, progress=progress)
+    except KeyboardInterrupt as interrupt:
+        done, steps = steps_done(folder)
+        continues = "starts over: nothing was saved"
+        if done:
+            continues = f"continues after step {done} of {steps}"
+        say(f"the same command {continues}")
+        raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
+    return outcome
+
+
 def _print(outcome: dict[str, Any], folder: Path) -> None:
-    moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
-    rows = [
-        (
-            name,
-            *(
-                f"{outcome[moment][name]:.3f}" if name in outcome[moment] else ""
-                for moment in moments
-            ),
-        )
-        for name in outcome.get("after", {})
-    ]
-    if rows:
-        print_grid(("score on held-out data", *moments), rows)
+    _print_scores(outcome)
     if outcome.get("worse"):
-        each = "; ".join(
-            f"{name} {before:.3f} -> {after:.3f}"
-            for name, (before, after) in outcome["worse"].items()
-        )
+        changes = []
+        for name, (before, after) in outcome["worse"].items():
+            changes.append(f"{name} {before:.3f} -> {after:.3f}")
         say(
-            f"worse than before training: {each}. Where these count keep the model that it started"
-            " from; a lower --lr, fewer steps or --tune heads change less"
+            f"worse than before training: {'; '.join(changes)}. Where these count keep the model"
+            " that it started from; a lower --lr, fewer steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
@@ -174,3 +179,19 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         )
     for name, path in outcome["files"].items():
         say(f"{name}: {folder / path}")
+
+
+def _print_scores(outcome: dict[str, Any]) -> None:
+    """Print a row for each score on held-out data; a moment without it leaves its cell empty."""
+    moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
+    rows = []
+    for name in outcome.get("after", {}):
+        cells = [name]
+        for moment in moments:
+            if name in outcome[moment]:
+                cells.append(f"{outcome[moment][name]:.3f}")
+            else:
+                cells.append("")
+        rows.append(cells)
+    if rows:
+        print_grid(("score on held-out data", *moments), rows)

@@ -24,7 +24,8 @@ from .abandoned import Abandoned, App, Message, Receive, Send
 if TYPE_CHECKING:
     import gradio as gr
 
-HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+HERE = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
 LOCAL = frozenset({"localhost", HERE, "::1"})
 PORTS = range(7860, 7960)
 SHORTEST = 8  # characters of the password of a public page
@@ -176,12 +177,14 @@ class Guard:
 
     def _refusal(self, headers: dict[str, str]) -> str:
         """Return why the Host or the Origin of a request is refused, else ""."""
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        origin = headers.get("origin")
         forwarded = headers.get("x-forwarded-host", host)
         try:
-            named, site = urlsplit(f"//{host}"), urlsplit(origin or "").netloc
-            for one in (named, urlsplit(f"//{forwarded}")):
-                _ = one.port  # Gradio reads both, and fails where this does
+            named = urlsplit(f"//{host}")
+            site = urlsplit(origin or "").netloc
+            for address in (named, urlsplit(f"//{forwarded}")):
+                _ = address.port  # Gradio reads both, and fails where this does
         except ValueError:
             return "Host or Origin is not the name of a host"
         if not self.public and named.hostname not in LOCAL:
@@ -251,7 +254,8 @@ def serve(
     from gradio import queueing
 
     queueing.traceback = _Lines()
-    user, listening = credentials(public=public), _listen(EVERYWHERE if public else HERE, port)
+    user = credentials(public=public)
+    listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
     demo.state_session_capacity = 1000
     demo.queue(max_size=64, default_concurrency_limit=4)
@@ -287,8 +291,8 @@ def serve(
         target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
     )
     ended = threading.Event()
-    for which in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(which, lambda *_: ended.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     thread.start()
     while not server.started and thread.is_alive() and not ended.is_set():
         time.sleep(0.01)

@@ -59,9 +59,13 @@ class Engine:
         ):
             if path is not None and not is_right(path):
                 raise InvalidInputError(f"--{option} {path}: no such {option} file or folder")
-        self.pipeline_name, self.model_name = pipeline, model or MINIATURE
-        self.pretrained, self.embeddings, self.images = pretrained, embeddings, images
-        self.device, self.dtype = device, dtype
+        self.pipeline_name = pipeline
+        self.model_name = model or MINIATURE
+        self.pretrained = pretrained
+        self.embeddings = embeddings
+        self.images = images
+        self.device = device
+        self.dtype = dtype
         self.lock = threading.RLock()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._loaded: dict[str, Any] = {}

@@ -110,7 +110,8 @@ class Result:
         else:
             first = int(np.argmax([plain.count(code) for code in range(len(self.values))]))
             found = f"{in_words(self.seen(row))}; {_tested(plain, row, first)}"
-        before, after = sum(plain.recognised), sum(row.recognised)
+        before = sum(plain.recognised)
+        after = sum(row.recognised)
         is_lost = after < LOST * before
         warning = " The subject is lost." if is_lost else ""
         recognised = (
@@ -231,14 +232,14 @@ class Work:
         size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
         for first in range(0, number, size):
             places = range(first, min(first + size, number))
-            for at in range(len(self.plans)):
-                self._grow(at, places, read)
+            for row_number in range(len(self.plans)):
+                self._grow(row_number, places, read)
                 self._say(read.values)
 
-    def _grow(self, at: int, places: range, read: Reader) -> None:
+    def _grow(self, row_number: int, places: range, read: Reader) -> None:
         """Add the images of some places to a row."""
-        plan = self.plans[at]
-        row = self.rows[at]
+        plan = self.plans[row_number]
+        row = self.rows[row_number]
         prompts = [plan.prompts[place] for place in places]
         is_unchanged = prompts == [self.request.prompt] * len(places)
         if plan.name == BALANCED and is_unchanged:
@@ -248,7 +249,7 @@ class Work:
             seeds = [self.request.seed + place for place in places]
             images = _images(self.engine, self.request, plan.method, prompts, seeds, self.stop)
         codes, recognised = read(images, self.request.prompt)
-        self.rows[at] = replace(
+        self.rows[row_number] = replace(
             row,
             images=(*row.images, *images),
             codes=(*row.codes, *codes),

@@ -48,8 +48,12 @@ class GenerateTab:
         with gr.Column(elem_id="rows"):
             self.verdict = gr.HTML(_verdict(first), elem_id="verdict")
             self.rows = [
-                gr.HTML(self._faces(first, at), visible=_has(first, at), elem_id=f"row-{at}")
-                for at in range(len(ROWS))
+                gr.HTML(
+                    self._faces(first, row_number),
+                    visible=_has(first, row_number),
+                    elem_id=f"row-{row_number}",
+                )
+                for row_number in range(len(ROWS))
             ]
         self._options()
         self._connect()
@@ -141,8 +145,8 @@ class GenerateTab:
         request = Request.of(*values)
         for result in generate(self.engine, request, threading.Event()):
             rows = [
-                gr.update(value=self._faces(result, at), visible=_has(result, at))
-                for at in range(len(ROWS))
+                gr.update(value=self._faces(result, row_number), visible=_has(result, row_number))
+                for row_number in range(len(ROWS))
             ]
             yield [_status(result), _verdict(result), *rows]
 
@@ -152,11 +156,11 @@ class GenerateTab:
         except VldebiasError:
             return gr.skip()  # the button says what is wrong
 
-    def _faces(self, result: Result | None, at: int) -> str:
+    def _faces(self, result: Result | None, row_number: int) -> str:
         """Return a row of pictures, with empty boxes for those to come."""
-        if result is None or at >= len(result.rows):
+        if result is None or row_number >= len(result.rows):
             return ""
-        row = result.rows[at]
+        row = result.rows[row_number]
         title = row.name.capitalize()
         if row.images:
             title = f"{title}: {in_words(result.seen(row))}"
@@ -169,8 +173,8 @@ class GenerateTab:
         return row_of_faces(title, faces, result.request.number, pixels=self.is_small)
 
 
-def _has(result: Result | None, at: int) -> bool:
-    return result is not None and at < len(result.rows)
+def _has(result: Result | None, row_number: int) -> bool:
+    return result is not None and row_number < len(result.rows)
 
 
 def _read(result: Result, row: Row, place: int) -> str:

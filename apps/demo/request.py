@@ -17,7 +17,9 @@ ATTRIBUTES = {
 """What the page calls an attribute -> its prompt set."""
 NUMBERS = (12, 16)  # images of a row: with fewer than 12 no change can be told from chance
 LONGEST = 300  # characters of a prompt, more than any CLIP reads
-MOST_STEPS, MOST_GUIDANCE, LARGEST_SEED = 100, 30.0, 2**31 - 1
+MOST_STEPS = 100
+MOST_GUIDANCE = 30.0
+LARGEST_SEED = 2**31 - 1
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 

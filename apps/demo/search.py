@@ -86,7 +86,8 @@ def birds(engine: Engine) -> Gallery:
 def _world(engine: Engine, name: str) -> Gallery:
     from vldebias.miniature import open_world
 
-    data, loaded = open_world(name, n=PICTURES), engine.clip()
+    data = open_world(name, n=PICTURES)
+    loaded = engine.clip()
     encoder = image_encoder(loaded.host, loaded.preprocess)
     blocks = [
         encoder.encode([data.read(i) for i in range(start, min(start + BATCH, len(data)))])
@@ -97,8 +98,8 @@ def _world(engine: Engine, name: str) -> Gallery:
 
 def _texts(labels: object) -> dict[str, NDArray[np.str_]]:
     return {
-        name: np.array([*one.names, "unknown"])[one.codes]  # -1 is unknown
-        for name, one in labels.items()  # type: ignore[attr-defined]
+        name: np.array([*column.names, "unknown"])[column.codes]  # -1 is unknown
+        for name, column in labels.items()  # type: ignore[attr-defined]
     }
 
 
@@ -155,7 +156,8 @@ class Answer:
 
     def sentence(self) -> str:
         """Return how many of the first results each group has, before and after."""
-        before, after = self.before, self.after
+        before = self.before
+        after = self.after
         shares = ", ".join(
             f"{persons(name)} {share:.0%} → {after.shares[name]:.0%}"
             for name, share in before.shares.items()

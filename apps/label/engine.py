@@ -108,7 +108,8 @@ class Labelling:
             InvalidInputError: a name that cannot be used.
         """
         self._read()  # another server may have appended
-        annotator = annotator_name(name, {one for one, _, _ in self._said}, self.annotators)
+        known = {annotator for annotator, _, _ in self._said}
+        annotator = annotator_name(name, known, self.annotators)
         return self._at(annotator, self._next_open(annotator, 0))
 
     def answer(self, place: Place, choice: int, shown: int | None = None) -> Place:
@@ -132,16 +133,14 @@ class Labelling:
                 f"choice: expected 0 to {len(question.choices) - 1}, got {choice}"
             )
         value = question.choices[choice]
-        about = (
-            [one.attribute for one in self.questions]
-            if value == NO_PERSON
-            else [question.attribute]
-        )
+        attributes = [question.attribute]
+        if value == NO_PERSON:  # answers every question about the image
+            attributes = [question.attribute for question in self.questions]
         seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
         self._seconds[place.annotator].append(seconds)
         how = {"seconds": round(seconds, 3), "weight": self.folder.weights.get(record.path)}
         with self._lock:
-            for attribute in about:
+            for attribute in attributes:
                 self.log.append(record.path, place.annotator, attribute, value, **how)
                 self._said[place.annotator, record.path, attribute] = value
         return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
@@ -165,7 +164,8 @@ class Labelling:
 
     def view(self, place: Place) -> View:
         """Return what to show; nothing in it says which variant, prompt or file it is."""
-        images, done = len(self.folder.records), self._done(place.annotator)
+        images = len(self.folder.records)
+        done = self._done(place.annotator)
         if place.step is None:
             return View(
                 place.annotator,
@@ -204,10 +204,8 @@ class Labelling:
     def progress(self) -> dict[str, int]:
         """Return how many images each annotator has answered in full, of those to label."""
         self._read()
-        return {
-            name: self._done(name)
-            for name in sorted({one for one, _, _ in self._said} | {*self.annotators})
-        }
+        names = {annotator for annotator, _, _ in self._said} | {*self.annotators}
+        return {name: self._done(name) for name in sorted(names)}
 
     def _picture(self, record: PlannedImage) -> bytes | None:
         try:
@@ -231,19 +229,16 @@ class Labelling:
     @cached_property
     def _first(self) -> frozenset[str]:
         """Return the images that every annotator sees first."""
-        return frozenset(
-            sorted((one.path for one in self.folder.records), key=lambda p: _hash(self.seed, p))[
-                :SHARED
-            ]
-        )
+        paths = [record.path for record in self.folder.records]
+        shuffled = sorted(paths, key=lambda path: _hash(self.seed, path))
+        return frozenset(shuffled[:SHARED])
 
     def examples(self) -> list[bytes]:
         """Return two pictures of the study, if possible none of those that are asked about
         first."""
-        paths = [one for one in self.folder.records if one.path not in self._first] or list(
-            self.folder.records
-        )
-        shown = sorted(paths, key=lambda one: _hash(self.seed, one.path))[:2]
+        later = [record for record in self.folder.records if record.path not in self._first]
+        records = later or list(self.folder.records)
+        shown = sorted(records, key=lambda record: _hash(self.seed, record.path))[:2]
         return [picture for picture in map(self._picture, shown) if picture is not None]
 
     def next_command(self) -> str:
@@ -254,8 +249,8 @@ class Labelling:
         seconds = self._seconds[annotator]
         if len(seconds) < PACE:
             return None
-        left = sum(self._is_open(annotator, step) for step in range(self._steps))
-        return max(1, round(median(seconds) * left / 60))
+        unanswered = sum(self._is_open(annotator, step) for step in range(self._steps))
+        return max(1, round(median(seconds) * unanswered / 60))
 
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))
@@ -271,10 +266,11 @@ class Labelling:
         image contradicts."""
         record, question = self._asked(annotator, step)
         answers = self._answers(annotator, record.path)
-        own = answers[self.questions.index(question)]
-        return own is None or (
-            own == NO_PERSON and any(one not in (None, NO_PERSON) for one in answers)
-        )
+        answer = answers[self.questions.index(question)]
+        if answer is None:
+            return True
+        values = set(answers) - {None, NO_PERSON}
+        return answer == NO_PERSON and bool(values)
 
     def _next_open(self, annotator: str, start: int) -> int | None:
         order = [*range(start, self._steps), *range(start)]

@@ -79,7 +79,7 @@ class Page:
             visible=False
         )  # the step on the visitor's screen, told with every answer
         with gr.Column() as self.entry:
-            examples = [base64.b64encode(one).decode() for one in engine.examples()]
+            examples = [base64.b64encode(png).decode() for png in engine.examples()]
             _html(
                 HTML.intro(len(engine.folder.records), engine.questions, examples),
                 elem_classes="intro",
@@ -156,9 +156,11 @@ class Page:
 
         return press
 
-    def _move(self, to: Callable[[Place], Place]) -> Callable[[Place | None], list[Any]]:
+    def _move(self, go: Callable[[Place], Place]) -> Callable[[Place | None], list[Any]]:
         def move(place: Place | None) -> list[Any]:
-            return self._ask_name(LOST) if place is None else self._show(to(place))
+            if place is None:
+                return self._ask_name(LOST)
+            return self._show(go(place))
 
         return move
 
@@ -168,10 +170,10 @@ class Page:
         texts = [self.entry_note, self.where, self.picture, self.question, self.note, self.end]
         return [self.place, self.shown, *screens, *texts, self.back, self.forward, *self.choices]
 
-    def _ask_name(self, said: str) -> list[Any]:
+    def _ask_name(self, remark: str) -> list[Any]:
         """Return the first screen again, with what was wrong."""
         screens = [gr.update(visible=visible) for visible in (True, False, False, False)]
-        texts = [HTML.said(said), "", "", "", "", ""]
+        texts = [HTML.said(remark), "", "", "", "", ""]
         return [
             None,
             "",
@@ -182,18 +184,20 @@ class Page:
             *[gr.skip() for _ in self.choices],
         ]
 
-    def _show(self, place: Place, said: str = "") -> list[Any]:
+    def _show(self, place: Place, remark: str = "") -> list[Any]:
         view = self.engine.view(place)
         screens = [
             gr.update(visible=v) for v in (False, view.step is not None, view.step is None, True)
         ]
         png = view.picture
-        data = base64.b64encode(png).decode() if png else None
-        small = (
-            png is not None and int.from_bytes(png[16:20], "big") < SMALL
-        )  # the width, in the first chunk
-        shown = HTML.where(view), HTML.picture(view, data, small), HTML.question(view)
-        texts = ["", *shown, HTML.said(said), HTML.thanks(view, self.engine.next_command())]
+        data = None
+        is_small = False
+        if png:
+            data = base64.b64encode(png).decode()
+            # The first chunk of a PNG holds its width here.
+            is_small = int.from_bytes(png[16:20], "big") < SMALL
+        shown = HTML.where(view), HTML.picture(view, data, is_small), HTML.question(view)
+        texts = ["", *shown, HTML.said(remark), HTML.thanks(view, self.engine.next_command())]
         moves = [gr.update(interactive=view.can_go_back), gr.update(interactive=view.can_go_on)]
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 

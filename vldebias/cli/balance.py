@@ -156,7 +156,13 @@ def _cell(value: Any) -> str:
     if isinstance(value, tuple):
         return "; ".join(map(_cell, value))
     if isinstance(value, Mapping):
-        parts = (name if count is None else f"{count} {name}" for name, count in value.items())
+        # Of a group: {"female": 2, "male": 1} is "2 female + 1 male"; None where nobody counts.
+        parts = []
+        for name, count in value.items():
+            if count is None:
+                parts.append(name)
+            else:
+                parts.append(f"{count} {name}")
         return " + ".join(parts)
     return str(value)
 

@@ -124,13 +124,23 @@ def _check_arguments(
         InvalidInputError: an option for fitting where nothing is fitted; a folder that is not
             empty.
     """
+    # With these nothing is fitted as the options say.
+    without_fitting = ""
+    if is_check:
+        without_fitting = "--check"
+    elif projection is not None:
+        without_fitting = "--projection"
     fitting = {"--method": method, "--lam": lam, "--reference": reference}
-    options = [name for name, value in fitting.items() if value is not None]
-    if options and (projection is not None or is_check):
-        other = "--check" if is_check else "--projection"
-        raise InvalidInputError(f"{options[0]} is for fitting; leave it out with {other}")
-    if merge is not None and merge.exists() and any(merge.iterdir()):
-        raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
+    for option, value in fitting.items():
+        if without_fitting and value is not None:
+            raise InvalidInputError(f"{option} is for fitting; leave it out with {without_fitting}")
+    _check_empty(merge)
+
+
+def _check_empty(folder: Path | None) -> None:
+    # Old weights beside new ones could be loaded in their place.
+    if folder is not None and folder.exists() and any(folder.iterdir()):
+        raise InvalidInputError(f"--merge {folder}: the folder is not empty; name another")
 
 
 def _check_roles(host: Host, edits: Mapping[str, Edit], projection: Path | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +85,8 @@ def generate_command(
         guidance=guidance,
     )
     pipeline = named.pop("pipeline", MINIATURE)
-    request.variants()  # a wrong name is refused before a model is loaded
+    # A wrong name is refused before a model is loaded.
+    request.variants()
     folder = folder or _usual_folder(request, pipeline)
     made = _generate(request, folder, pipeline, **named)
     facts = made.to_dict() | {"grid": str(folder / GRID), "folder": str(folder)}
@@ -168,14 +169,20 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
     from vldebias.measure.wording import row_title
 
     for method in made.methods:
-        row = made.row(method)
-        counts = Counter(picture.prompt for picture in row)
-        for text, count in counts.items():
-            pictures = [picture for picture in row if picture.prompt == text]
+        pictures_of_prompt: dict[str, list[Any]] = defaultdict(list)
+        for picture in made.row(method):
+            pictures_of_prompt[picture.prompt].append(picture)
+        for text, pictures in pictures_of_prompt.items():
+            # Pictures of one text ask for the same values.
             values = [value for value in pictures[0].values.values() if value is not None]
-            seen = Counter(_seen_in(picture.seen) for picture in pictures if picture.seen)
-            shown = ", ".join(f"{number} {value}" for value, number in seen.most_common())
-            yield row_title(method), str(count), " and ".join(values), shown, text
+            shown = _counted([picture.seen for picture in pictures])
+            yield row_title(method), str(len(pictures)), " and ".join(values), shown, text
+
+
+def _counted(readings: Sequence[Any]) -> str:
+    """Write how many pictures show what; those that nobody has read are left out."""
+    number_of_text = Counter(_seen_in(seen) for seen in readings if seen)
+    return ", ".join(f"{number} {text}" for text, number in number_of_text.most_common())
 
 
 def _seen_in(seen: Any) -> str:

@@ -373,28 +373,32 @@ class _Run:
         return len(places)
 
 
-def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
-    """Return the features of all shards with the ids, labels and captions of their rows."""
+def _features_of(shards: list[Shard]) -> Tensor:
+    """Return the features (n, d) of all shards, of a type that numpy knows."""
+    # A shard without a readable image has no width.
     parts = [shard.features for shard in shards if len(shard.features)]
     if not parts:
-        features = torch.empty(0, 0)
-    elif len(parts) == 1:
-        features = parts[0]  # stays mapped into memory; several are copied once
-    else:
+        return torch.empty(0, 0)
+    features = parts[0]  # stays mapped into memory; several are copied once
+    if len(parts) > 1:
         features = torch.cat(parts)
     if features.dtype == torch.bfloat16:
-        features = features.float()  # numpy knows no bfloat16
+        return features.float()
+    return features
+
+
+def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
+    """Return the features of all shards with the ids, labels and captions of their rows."""
     # An array, because a list of no rows has no type.
     rows = torch.cat([shard.rows for shard in shards]).numpy()
     skipped = []
     for shard in shards:
-        for name, reason in shard.skipped:
-            skipped.append({"id": name, "reason": reason})
+        skipped += [{"id": name, "reason": reason} for name, reason in shard.skipped]
     captions: tuple[str, ...] = ()
     if data.captions:
         captions = tuple(data.captions[row] for row in rows)
     return Embeddings(
-        features.numpy(),
+        _features_of(shards).numpy(),
         tuple(data.ids[row] for row in rows),
         {column: labels[rows] for column, labels in data.labels.items()},
         captions,

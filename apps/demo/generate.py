@@ -90,9 +90,9 @@ class Result:
 
     def sentences(self) -> list[tuple[str, bool]]:
         """Return a line for each method, and whether it is a warning."""
-        plain, *others = self.rows
+        plain, *further_rows = self.rows
         lines = []
-        for row in others:
+        for row in further_rows:
             if row.name == BALANCED and self.reason:
                 why = WHY.get(self.reason, self.reason)
                 lines.append((f"Left alone: {why}. Both rows are the same.", False))

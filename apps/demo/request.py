@@ -31,10 +31,10 @@ def check_text(text: object, name: str) -> str:
     """
     if not isinstance(text, str):
         raise InvalidInputError(f"{name}: expected a text, got {type(text).__name__}")
-    whole = text.encode(
+    encodable = text.encode(
         "utf-8", "replace"
     ).decode()  # half a surrogate pair cannot be written anywhere
-    line = " ".join(_CONTROL.sub(" ", whole).split())
+    line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
         raise InvalidInputError(
             f"{name}: it is empty; write a few words, such as 'A photo of a doctor.'"

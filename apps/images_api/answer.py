@@ -37,12 +37,12 @@ def joined(calls: Sequence[Call], answers: Sequence[Json | None]) -> tuple[Json,
         for row, image in zip(call.rows, images, strict=False):
             image_of_row[row] = _with_prompt(image, call.prompt)
     rows = sorted(image_of_row)
-    came = [answer for answer in answers if answer is not None]
-    whole = {**came[0], "data": [image_of_row[row] for row in rows]}
-    usages = [answer["usage"] for answer in came if isinstance(answer.get("usage"), dict)]
+    received = [answer for answer in answers if answer is not None]
+    complete = {**received[0], "data": [image_of_row[row] for row in rows]}
+    usages = [answer["usage"] for answer in received if isinstance(answer.get("usage"), dict)]
     if usages:
-        whole["usage"] = added(usages)
-    return whole, rows
+        complete["usage"] = added(usages)
+    return complete, rows
 
 
 def _with_prompt(image: Json, prompt: str) -> Json:

@@ -372,11 +372,11 @@ def _joined_response(
         answers.append(answer)
     if not any(answers):
         return _first_failure(results)
-    whole, rows = joined(calls, answers)
+    complete, rows = joined(calls, answers)
     failed = len(found.prompts) - len(rows)
     note = _note(found, rows, failed=failed) if failed else _note(found, rows)
     first = next(reply for reply in replies if reply.is_success)
-    response = JSONResponse(whole, first.status)
+    response = JSONResponse(complete, first.status)
     _add_headers(response, kept(first.headers.multi_items(), *OF_BODY), note)
     return response
 

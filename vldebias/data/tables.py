@@ -492,8 +492,10 @@ def as_texts(column: pa.Array, where: str) -> list[str]:
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-        whole = pc.and_(pc.less_equal(pc.abs(column), 2.0**53), pc.equal(column, pc.round(column)))
-        if pc.all(whole, min_count=0).as_py():
+        is_whole = pc.and_(
+            pc.less_equal(pc.abs(column), 2.0**53), pc.equal(column, pc.round(column))
+        )
+        if pc.all(is_whole, min_count=0).as_py():
             column = column.cast(pa.int64())  # 0 and 1 with gaps between them are stored as floats
     try:
         texts: list[str] = column.cast(pa.string()).fill_null("").to_pylist()

@@ -270,9 +270,9 @@ class Edit(ABC):
 
     def stamped(self, **fields: Any) -> Self:
         """Return a copy of the edit with some fields of its provenance replaced."""
-        same = copy(self)  # the tensors have been checked
-        object.__setattr__(same, "provenance", replace(self.provenance, **fields))
-        return same
+        stamped_edit = copy(self)  # the tensors have been checked
+        object.__setattr__(stamped_edit, "provenance", replace(self.provenance, **fields))
+        return stamped_edit
 
     def where(self) -> str:
         """Return its width, space and model as text for messages."""

@@ -240,11 +240,11 @@ class Contrast:
 
 def _extended(rows: Tensor, *columns: float | Tensor) -> Tensor:
     """Return the rows (n, d) with more columns, each a number or (n,)."""
-    more = [
+    further = [
         torch.as_tensor(c, dtype=rows.dtype, device=rows.device).expand(len(rows))[:, None]
         for c in columns
     ]
-    return torch.cat([rows, *more], dim=1)
+    return torch.cat([rows, *further], dim=1)
 
 
 class _Scores(torch.autograd.Function):

@@ -108,9 +108,11 @@ def rince(
     check_interval("q", q, "(0, 1]")
     check_interval("lam", lam, "(0, 1]")
     batch = Contrast(image_features, text_features, **options)
-    given = options["temperature"]
+    received = options["temperature"]
     temperature = (
-        given.detach() if isinstance(given, Tensor) else torch.tensor(given, dtype=torch.float64)
+        received.detach()
+        if isinstance(received, Tensor)
+        else torch.tensor(received, dtype=torch.float64)
     )
     _warn(image_features, text_features, q, temperature)
     (log_sum,) = batch.sums(1.0)

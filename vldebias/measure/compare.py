@@ -95,10 +95,11 @@ class Comparison:
             return f"no clear change from A to B: of {len(self.frame)} figures {counts}"
         # An exact value has no interval, and moved as far as any.
         width = np.maximum(wholes.high - wholes.low, FLOAT_NOISE)
-        most = wholes.loc[(wholes.difference.abs() / width).idxmax()]
+        furthest = wholes.loc[(wholes.difference.abs() / width).idxmax()]
         return (
-            f"{most.verdict}: {most.measure} of {most.task}, {most['name']}, goes from"
-            f" {most.a:.3f} to {most.b:.3f}; of {len(self.frame)} figures {counts} in B"
+            f"{furthest.verdict}: {furthest.measure} of {furthest.task}, {furthest['name']}, goes"
+            f" from {furthest.a:.3f} to {furthest.b:.3f}; of {len(self.frame)} figures {counts}"
+            " in B"
         )
 
     def to_pandas(self) -> pd.DataFrame:
@@ -126,7 +127,7 @@ class Comparison:
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.whole] if changed.whole.any() else changed
         lines = [f"A is {self.names[0]}, B is {self.names[1]}; changes with 95 % intervals"]
-        left = len(changed)
+        remaining = len(changed)
         for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):
             head = wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
             if len(lines) + len(head) + 1 >= room:
@@ -135,8 +136,8 @@ class Comparison:
             for row in rows.head(room - len(lines) - 1).itertuples():
                 sides = f"A {row.a:<8.3f} B {row.b:<8.3f}"
                 lines.append(f"  {row.name:<{NAME}} {sides} {row.moved:<23} {row.verdict}")
-                left -= 1
-        return [*lines, f"{left} more that moved: to_pandas()"] if left else lines
+                remaining -= 1
+        return [*lines, f"{remaining} more that moved: to_pandas()"] if remaining else lines
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:

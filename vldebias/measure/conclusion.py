@@ -103,8 +103,8 @@ def conclusions(
 def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
     """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
     block = frame[frame.task == row.task]
-    other = _against_other_prior(block, row)
-    agrees = other is None or other.verdict == row.verdict
+    other_row = _against_other_prior(block, row)
+    agrees = other_row is None or other_row.verdict == row.verdict
     facts: dict[str, Any] = {
         "task": row.task,
         "question": _question(row),
@@ -121,7 +121,7 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "cost": _cost(block, row),
         "baseline": _baseline(block, row),
         "worse": _who_got_worse(block, row),
-        "other_prior": "" if other is None else _other_prior_words(other),
+        "other_prior": "" if other_row is None else _other_prior_words(other_row),
         "n": f"{row.n:,} {next(iter(json.loads(row.counts)), '')}",
         "enough": _enough(block, row),
         "verdict": row.verdict if agrees else NO_VERDICT,
@@ -236,12 +236,9 @@ def _against_other_prior(block: pd.DataFrame, row: Any) -> Any:
     return next(rows.itertuples())
 
 
-def _other_prior_words(other: Any) -> str:
-    name, _, _ = other.metric.partition("@")
-    return (
-        f"{OTHER_PRIOR[name]} {other.before:.3f} to {other.value:.3f} ({other.moved}),"
-        f" {other.verdict}"
-    )
+def _other_prior_words(row: Any) -> str:
+    name, _, _ = row.metric.partition("@")
+    return f"{OTHER_PRIOR[name]} {row.before:.3f} to {row.value:.3f} ({row.moved}), {row.verdict}"
 
 
 def _sentence(facts: dict[str, Any], unbiased: Any) -> str:

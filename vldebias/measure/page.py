@@ -313,5 +313,5 @@ def _scale(rows: pd.DataFrame) -> tuple[float, float]:
     """Return the least and the most of the axis of a measure."""
     low, high = get_metric(rows.metric.iloc[0], strict=False).bounds
     least = low if np.isfinite(low) else min(0.0, rows.low.min())
-    most = high if np.isfinite(high) else max(0.0, rows.high.max())
-    return least, most
+    largest = high if np.isfinite(high) else max(0.0, rows.high.max())
+    return least, largest

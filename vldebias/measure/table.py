@@ -251,8 +251,8 @@ def _named_row(row: Any) -> tuple[Any, ...]:
 
 def to_remove(row: Any) -> float:
     """Return how far the model is from chance, or from the best that the measure can be."""
-    least, most = get_metric(row.metric, strict=False).bounds
-    best = most if row.better == "higher" else max(least, 0.0)
+    least, largest = get_metric(row.metric, strict=False).bounds
+    best = largest if row.better == "higher" else max(least, 0.0)
     goal = best if np.isnan(row.chance_after) else row.chance_after
     return float(abs(row.before - goal) if np.isfinite(goal) else abs(row.before))
 

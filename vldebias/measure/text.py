@@ -179,7 +179,7 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
     conclusions first, then the first measure of every task, and so on."""
     methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
     # Every conclusion has its rows, if few of them.
-    most = max(room // max(len(found), 1) - 1, 2)
+    row_limit = max(room // max(len(found), 1) - 1, 2)
     keys = list(zip(wholes.task, wholes.measure, strict=True))
     places = wholes.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
     places = places.where([key not in methods for key in keys], 0)
@@ -187,16 +187,16 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
     lines: list[str] = []
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
-        for row in _first(rows, methods.get((task, measure), ""), most).itertuples():
+        for row in _first(rows, methods.get((task, measure), ""), row_limit).itertuples():
             lines += _lines_of(row)
     return lines[:room]
 
 
-def _first(rows: pd.DataFrame, method: str, most: int) -> pd.DataFrame:
+def _first(rows: pd.DataFrame, method: str, count: int) -> pd.DataFrame:
     """Return at most so many rows in their order: none and the method that a conclusion is about
     before others."""
     is_further = (rows.method != NONE) & (rows["name"] != method)
-    chosen = is_further.sort_values(kind="stable").index[:most]
+    chosen = is_further.sort_values(kind="stable").index[:count]
     return rows[rows.index.isin(chosen)]
 
 

@@ -129,8 +129,8 @@ def _reference_rows(problem: Problem) -> Tensor:
 
 def _differences(values: Tensor) -> Iterable[Tensor]:
     """Yield the difference (d,) of each pair of values (k, d)."""
-    for value, other in combinations(values, 2):
-        yield value - other
+    for value, other_value in combinations(values, 2):
+        yield value - other_value
 
 
 def _median(changes: Sequence[Change]) -> Change:
@@ -215,12 +215,12 @@ def reason_of_texts(problem: Problem, role: str) -> str:
     """
     for prompts in problem.attributes:
         lean = common_lean(problem, prompts, role)
-        most = LEAN_OF_GENDER if is_about_gender(prompts) else LEAN_OF_OTHERS
-        if lean > most:
+        largest_lean = LEAN_OF_GENDER if is_about_gender(prompts) else LEAN_OF_OTHERS
+        if lean > largest_lean:
             return (
                 f"Texts that state no value of {prompts.name} lean to one value together, by"
-                f" {lean:.1f} times their spread ({most:g} is the most), and texts cannot tell"
-                " whether images do so too."
+                f" {lean:.1f} times their spread ({largest_lean:g} is the most), and texts cannot"
+                " tell whether images do so too."
             )
     return ""
 

@@ -315,12 +315,12 @@ class Problem:
     def _warn_of_width(self, edit: CalibratedProjection) -> None:
         """Warn of an edit of a pipeline that removes so much of the space that other prompts
         change."""
-        most = WIDE * edit.dim
+        wide = WIDE * edit.dim
         narrow = NARROW * len(self.attributes) + 0.5
-        if self.host.generative and edit.removed > max(most, narrow):
+        if self.host.generative and edit.removed > max(wide, narrow):
             warn(
                 f"{edit.method} removes {edit.removed:.1f} of {edit.dim} directions, more than"
-                f" {most:.1f}: other prompts, such as 'A photo of a good person.', may generate"
+                f" {wide:.1f}: other prompts, such as 'A photo of a good person.', may generate"
                 " something else. Generate some to check, or lower lam, fit fewer pairs, or use"
                 " method='difference'",
                 WideEditWarning,

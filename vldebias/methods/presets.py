@@ -179,10 +179,10 @@ def _fit_pipeline(problem: Problem, role: str, method: Method) -> Edit:
     if method is not CALI:
         say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
     edit = CALI.fit(problem, role)
-    most = max(edit.dim / SPARES, len(problem.attributes))
-    if edit.removed <= most:
+    allowed = max(edit.dim / SPARES, len(problem.attributes))
+    if edit.removed <= allowed:
         return edit
-    return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= most))
+    return edit.at_multiple(largest(lambda share: edit.at_multiple(share).removed <= allowed))
 
 
 def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:

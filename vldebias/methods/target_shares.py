@@ -157,11 +157,11 @@ class RankShares(Method):
     def _refuse_unreachable(self, shares: Mapping[str, float], share_of_all: Tensor) -> None:
         """Refuse the share of a group that has fewer images than the first results would need."""
         most_of_group = {}
-        for (name, share), most in zip(
+        for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True
         ):
-            if share >= most:
-                most_of_group[name] = round(most, 3)
+            if share >= reachable:
+                most_of_group[name] = round(reachable, 3)
         if most_of_group:
             raise InvalidInputError(
                 f"shares: too few images of {list(most_of_group)}: with top={self.top:.3g} their"

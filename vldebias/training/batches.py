@@ -281,12 +281,12 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
         failed = dict[str, str]()
         try:
             for row in self.sampler.rows(number).tolist():
-                taken, image, unread = self._read(row, pairs.read, spares, pairs.ids.__getitem__)
-                rows.append(taken)
-                views.append(self._looks(image, epoch, taken))
+                read_row, image, unread = self._read(row, pairs.read, spares, pairs.ids.__getitem__)
+                rows.append(read_row)
+                views.append(self._looks(image, epoch, read_row))
                 if self.tokenize is not None:
-                    captions = pairs.captions[taken]
-                    texts.append(captions[turn(len(captions), self.seed, epoch, taken)])
+                    captions = pairs.captions[read_row]
+                    texts.append(captions[turn(len(captions), self.seed, epoch, read_row)])
                 failed |= unread
         except InvalidInputError as error:
             return {"error": str(error)}

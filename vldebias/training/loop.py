@@ -206,8 +206,8 @@ class Run:
             "temperature": self.trainee.objective.temperature,
             "seconds": time.monotonic() - begin,
         }
-        every = self.settings.eval_every or math.ceil(self.steps / 10)
-        is_due = (step + 1) % every == 0 or step + 1 == self.steps
+        period = self.settings.eval_every or math.ceil(self.steps / 10)
+        is_due = (step + 1) % period == 0 or step + 1 == self.steps
         if monitor is not None and is_due:
             self.module.eval()
             with nullcontext() if self.average is None else self.average.applied():

@@ -450,10 +450,10 @@ class DiffusersHost(Host):
         alone cannot tell, since both prompts may be equal; nor can the number of calls, after an
         error.
         """
-        asked = _ASKED.get()
-        if asked is None or asked[0] is not self._pipe:
+        current_call = _ASKED.get()
+        if current_call is None or current_call[0] is not self._pipe:
             return "prompt"
-        pipe, prompts, is_encoded = asked
+        pipe, prompts, is_encoded = current_call
         texts = listed(call.get("prompt"))
         if texts == prompts and not is_encoded:
             _ASKED.set((pipe, prompts, True))

@@ -392,7 +392,10 @@ def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
 
 
 def _root(rows: Tensor) -> Tensor:
-    """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d)."""
+    """Return W (d, r) with (I + X^T X)^-1 = I - W W^T for rows X (n, d), r at most min(n, d).
+
+    With C C^T = I + X X^T that is W = X^T C^-T (Woodbury; the module's docstring).
+    """
     if float(rows.square().sum()) * _EPS > _ROUNDED:
         # Beside values so large the 1 of I is rounded away; s / sqrt(s^2 + 1) has it in full.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)

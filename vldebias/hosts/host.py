@@ -364,8 +364,11 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
 
 
 def _numbers(parameter: Tensor) -> tuple[float, float]:
-    """Return length and product with the wave, in float64, so that sums in another order round to
-    the same."""
+    """Return the norm of a parameter and its product with a fixed vector (`_WAVE`, repeated), which
+    tell weights apart; of a large parameter only a part of its values is read.
+
+    Both are sums in float64, rounded, so that sums in another order give the same.
+    """
     values = parameter.detach()
     kind = type(values)
     # torchao holds quantised values in a tensor class of its own.
@@ -373,8 +376,9 @@ def _numbers(parameter: Tensor) -> tuple[float, float]:
         values = values.dequantize()
     flat = values.flatten()
     if len(flat) > _WHOLE:
-        # An odd step reads other columns in each row.
-        flat = flat[:: len(flat) // _VALUES | 1]
+        # An odd step reads other columns in each row, since widths are even.
+        step = (len(flat) // _VALUES) | 1
+        flat = flat[::step]
     wide = flat.to("cpu", torch.float64)
     product = sum(float(part @ _WAVE[: len(part)]) for part in wide.split(_VALUES))
     return round(float(wide.norm()), 6), round(product, 6)

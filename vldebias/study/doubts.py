@@ -133,8 +133,8 @@ def doubt_chance(
     values: Sequence[str],
     description: str,
 ) -> None:
-    """Warn where texts predict values no better than chance, or better in another order, in the
-    mean over values.
+    """Warn where texts predict values no better than chance, in the mean over values; the warning
+    names another order of the values if that is predicted clearly better.
 
     Args:
         nearest: (n,) position in `values` of the text that is nearest to each image.
@@ -144,19 +144,21 @@ def doubt_chance(
     """
     k = len(values)
     counts = np.bincount(labels * k + nearest, minlength=k * k).reshape(k, k)
-    shown = np.flatnonzero(counts.sum(1) >= ENOUGH)
-    if len(shown) < 2:
+    frequent = np.flatnonzero(counts.sum(1) >= ENOUGH)  # values with enough images
+    if len(frequent) < 2:
         return
-    n = counts.sum(1)[shown]
-    recall = counts[shown] / n[:, None]
-    right = float(recall[np.arange(len(shown)), shown].mean())
-    error = sqrt((1 - 1 / k) / k * float((1 / n).sum())) / len(shown)
+    n = counts.sum(1)[frequent]
+    recall = counts[frequent] / n[:, None]  # (values with enough images, k)
+    right = float(recall[np.arange(len(frequent)), frequent].mean())
+    # The standard error of the mean recall if every prediction were by chance, 1 / k.
+    error = sqrt((1 - 1 / k) / k * float((1 / n).sum())) / len(frequent)
     if right > 1 / k + 2 * error:
         return
-    pairs = need("scipy.optimize").linear_sum_assignment(-recall)
-    best = float(recall[pairs].mean())
+    # The best of all orders is above chance by chance too, hence 4 errors.
+    rows, columns = need("scipy.optimize").linear_sum_assignment(-recall)
+    best = float(recall[rows, columns].mean())
     if best > max(right, 1 / k) + 4 * error:
-        swaps = zip(shown[pairs[0]], pairs[1], strict=True)
+        swaps = zip(frequent[rows], columns, strict=True)
         order = ", ".join(f"{values[a]!r} as {values[b]!r}" for a, b in swaps)
         reason = (
             f"and about {best:.0%} with {order}: give the labels by name, or in the order of the"
@@ -165,7 +167,8 @@ def doubt_chance(
     else:
         reason = "no more than chance: are images, texts and labels of one model, and in one order?"
     warn(
-        f"{description} are right about {right:.0%} of {int(counts.sum())} images, {reason}",
+        f"{description} are right about {right:.0%} of {int(n.sum())} images in the mean over"
+        f" values, {reason}",
         SuspectInputWarning,
     )
 

@@ -279,19 +279,29 @@ class FairImagen(Method):
     models = False
 
     def fit(self, problem: Problem, role: str) -> Edit:
-        """Fit the projection to the states of the prompts that state a value of one attribute.
+        """Fit the projection to the embeddings of the prompts that name a value of one attribute.
+
+        Args:
+            role: which tensor of the pipeline, such as "sequence".
 
         Raises:
-            InvalidInputError: several attributes, which the authors cross into one and this class
-                does not.
+            InvalidInputError: several attributes. FairImagen's authors cross them into one; this
+                class does not.
         """
         if len(problem.attributes) > 1:
             raise InvalidInputError(
                 f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
             )
+        # What fair PCA drops is an orthonormal basis B, and the projection is I - B B^T.
         rows, groups = stated_texts(problem, role).one_hot()
         dropped = fair_pca(rows, groups, round(_KEPT * rows.shape[1]))
-        return CalibratedProjection(0.0, dropped, dropped, Provenance(self.name), dropped.shape[1])
+        return CalibratedProjection(
+            lam=0.0,
+            left=dropped,
+            right=dropped,
+            provenance=Provenance(self.name),
+            spurious_rank=dropped.shape[1],
+        )
 
 
 _NEEDS = frozenset({Need.LABELS, Need.VALUES})

@@ -233,7 +233,8 @@ def test_a_part_that_breaks_is_named_and_the_rest_is_measured(
     runs = set(zip(measured.suite, measured.model, strict=True))
     expected = {(part, model) for part, models in PARTS.items() for model in models}
     broken_runs = {("fairface", "ViT-B-32:openai"), *((n, m) for n, m in expected if n == "celeba")}
-    assert runs == expected - broken_runs
+    waiting = {(part, model) for part, model in expected if part == "human"}  # for answers
+    assert runs == expected - broken_runs - waiting
     pipelines = frame[frame.suite == "generation"]
     assert set(pipelines["published of"]) == {PUBLISHED_PIPELINE}
     assert f"published figures are of {PUBLISHED_PIPELINE}" in page

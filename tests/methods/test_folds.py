@@ -130,17 +130,17 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
     texts, prompts = world(*HELPED)
     predicted = list[tuple[set[int], bool]]()
 
-    def spy(rows: Tensor, *given: Any, whole: bool = False, **how: Any) -> PredictedGap:
-        predicted.append((named(rows), whole))
-        return PredictedGap(rows, *given, whole=whole, **how)
+    def spy(rows: Tensor, *given: Any, resamples_classes: bool = False, **how: Any) -> PredictedGap:
+        predicted.append((named(rows), resamples_classes))
+        return PredictedGap(rows, *given, resamples_classes=resamples_classes, **how)
 
     monkeypatch.setattr("vldebias.methods.folds.PredictedGap", spy)
     groups = set(prompts.groups)
     left_out = []
     for fold in text_folds(Problem(texts, prompts), "joint"):
         (fitted,) = fold.problem.attributes
-        rows, whole = predicted.pop()
-        assert whole  # single prompts would break a pair
+        rows, resamples_classes = predicted.pop()
+        assert resamples_classes  # single prompts would break a pair
         out = groups - set(fitted.groups)
         stated = list(chain.from_iterable(out))
         assert rows == named(texts.embed(stated, "joint"))
@@ -152,8 +152,8 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
     reference = Reference(images(200, seed=1)[0])
     seen = set[int]()
     for fold in image_folds(Problem(texts, prompts, reference=reference), "joint"):
-        rows, whole = predicted.pop()
-        assert not whole
+        rows, resamples_classes = predicted.pop()
+        assert not resamples_classes
         assert not rows & named(fold.problem.reference.features)
         seen |= rows
     assert len(seen) == 200

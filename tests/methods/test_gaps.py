@@ -99,7 +99,7 @@ def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
     the classes."""
     x = normal(2 * concepts, DIM, seed=concepts)
     values, classes = torch.arange(2).repeat(concepts), torch.arange(concepts).repeat_interleave(2)
-    pool = gap(x, values, classes, resamples=4000, whole=True)
+    pool = gap(x, values, classes, resamples=4000, resamples_classes=True)
     each = x[0::2] - x[1::2]
     torch.testing.assert_close(pool.differences[0, 0], each.mean(0))
     torch.testing.assert_close(

@@ -57,43 +57,45 @@ class Fingerprint(BaseModel, frozen=True, extra="forbid"):
     adapters: float = 0.0
     texts: tuple[tuple[float, ...], ...] = ()
 
-    def matches(self, other: Fingerprint | None) -> bool:
-        """Return whether both could be of the same weights; True if the other fingerprint is
-        None."""
-        if other is None:
+    def matches(self, fingerprint: Fingerprint | None) -> bool:
+        """Return whether both could be of the same weights; True if the other is None."""
+        if fingerprint is None:
             return True
-        if self.structure != other.structure or len(self.tensors) != len(other.tensors):
+        if self.structure != fingerprint.structure or len(self.tensors) != len(fingerprint.tensors):
             return False
-        return self._tensors_match(other) and self._texts_match(other)
+        return self._tensors_match(fingerprint) and self._texts_match(fingerprint)
 
-    def _tensors_match(self, other: Fingerprint) -> bool:
+    def _tensors_match(self, fingerprint: Fingerprint) -> bool:
         """Return whether the numbers of all tensors agree to what rounding to bfloat16 moves."""
         numbers = np.array(self.tensors)
-        other_numbers = np.array(other.tensors)
+        other_numbers = np.array(fingerprint.tensors)
         norms = np.maximum(numbers, other_numbers)[:, :1]
         deviation = np.abs(numbers - other_numbers) / np.maximum(norms, _SMALLEST_NORM)
         if deviation.max() > _TOLERANCE_OF_TENSOR:
             return False
+        # (2,), over all tensors: a fine-tuned model moves each a little, which no single one shows.
         root_mean_square = np.sqrt(np.square(deviation).mean(0))
         return bool(root_mean_square.max() <= _TOLERANCE)
 
-    def _texts_match(self, other: Fingerprint) -> bool:
+    def _texts_match(self, fingerprint: Fingerprint) -> bool:
         """Return whether texts are embedded alike, as far as the adapters of both are the same."""
-        if not self.same_adapters(other):
+        if not self.same_adapters(fingerprint):
             return True  # adapters move the embeddings of texts, and do not make the weights differ
-        return self.same_texts(other)
+        return self.same_texts(fingerprint)
 
-    def same_texts(self, other: Fingerprint) -> bool:
+    def same_texts(self, fingerprint: Fingerprint) -> bool:
         """Return whether both embed the three texts alike; True if one of them has no texts."""
-        for numbers, other_numbers in zip(self.texts, other.texts, strict=False):
+        for numbers, other_numbers in zip(self.texts, fingerprint.texts, strict=False):
             distance = math.dist(numbers, other_numbers)
             if distance > _TOLERANCE_OF_TEXT * math.hypot(*numbers):
                 return False
         return True
 
-    def same_adapters(self, other: Fingerprint | None) -> bool:
+    def same_adapters(self, fingerprint: Fingerprint | None) -> bool:
         """Return whether both have the same adapters, or none; True if the other is None."""
-        return other is None or math.isclose(self.adapters, other.adapters, rel_tol=_TOLERANCE)
+        return fingerprint is None or math.isclose(
+            self.adapters, fingerprint.adapters, rel_tol=_TOLERANCE
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -206,11 +208,13 @@ class Edit(ABC):
         Raises:
             InvalidInputError: wrong axes, dtypes or values.
         """
+        # An axis name that occurs twice, as "d" in left and right, must have one size.
         size_of_axis: dict[str, int] = {}
         for name, axes in self.axes.items():
             self._check_axes(name, axes.split(), size_of_axis)
             self._check_finite(name)
         if "d" in size_of_axis:
+            # Subclasses may be frozen.
             object.__setattr__(self, "dim", size_of_axis["d"])
 
     def _check_axes(self, name: str, axes: list[str], size_of_axis: dict[str, int]) -> None:
@@ -294,6 +298,7 @@ class Edit(ABC):
         """
         from safetensors.torch import save
 
+        # Tensors may have been changed since the edit was made: nothing broken is written.
         self.__post_init__()
         folder = Path(directory)
         tensors = {
@@ -303,6 +308,7 @@ class Edit(ABC):
             kind=self.kind, provenance=self.provenance, settings=self.settings()
         ).model_dump_json()
         header = {"format": "pt", "config": config, "sha256": _digest(config, tensors)}
+        # The card first: what a reader takes for an edit is the file of tensors.
         write_atomically(folder / "README.md", model_card(self))
         write_atomically(folder / WEIGHTS, save(tensors, metadata=header))
         return folder
@@ -335,6 +341,7 @@ class Edit(ABC):
             TypeError, ValueError: damaged content, an edit of another kind, or other tensors.
         """
         config_text = header.get("config", "")
+        # The digest covers config and tensors, so a lam that was edited by hand is refused as well.
         if header.get("sha256") != _digest(config_text, tensors):
             raise ValueError("damaged: content and digest do not match")
         config = _Config.model_validate_json(config_text)
@@ -370,6 +377,7 @@ class Rowwise(Edit):
         if strength == 0:
             return z
         rows = z.detach().cpu().double().reshape(-1, self.dim)
+        # The maps are fitted at length 1.
         length = rows.norm(dim=1, keepdim=True)
         turned = self._turned(rows / length.clamp(min=1e-12), image)
         if turned is None:
@@ -388,6 +396,7 @@ def _settings_of(kind: type[Edit]) -> type[BaseModel]:
     settings = dict[str, Any]()
     for setting in fields(kind):  # type: ignore[arg-type]
         if setting.init and setting.name not in {*kind.axes, "provenance"}:
+            # Required: a file that lacks a setting is damaged, and a default would hide it.
             settings[setting.name] = (types[setting.name], ...)
     return create_model(kind.__name__, **settings)
 

@@ -60,6 +60,7 @@ def offline_reason(name: str | Path | None = None) -> Iterator[str]:
         why_offline = "HF_HUB_OFFLINE is set"
     elif not _answers(constants.ENDPOINT):
         why_offline = f"{urlsplit(constants.ENDPOINT).hostname} does not answer"
+    # A variable of the process, so it is put back below whatever happens.
     constants.HF_HUB_OFFLINE = bool(why_offline)  # read at every request
     try:
         yield why_offline
@@ -78,6 +79,7 @@ def _answers(endpoint: str) -> bool:
     # In a thread, since looking up a name has no time limit.
     with ThreadPool(1) as pool, suppress(OSError, TimeoutError):
         arguments = ((server.hostname, port), _PATIENCE)
+        # One limit is for the connection, the other for the look-up of its name as well.
         connection = pool.apply_async(socket.create_connection, arguments)
         connection.get(_PATIENCE).close()
         return True
@@ -135,6 +137,7 @@ def push_to_hub(
     import huggingface_hub
 
     edit_of_role: Mapping[str, Edit] = edits if isinstance(edits, Mapping) else {"": edits}
+    # Only what `save_pretrained` writes is uploaded, never a folder of the user's.
     with tempfile.TemporaryDirectory() as folder:
         for role, edit in edit_of_role.items():
             edit.save_pretrained(Path(folder) / role)

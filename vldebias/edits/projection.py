@@ -66,6 +66,7 @@ def scatter_of(groups: Sequence[Tensor]) -> Tensor:
     rows = []
     for group in groups:
         k = torch.arange(1, len(group), dtype=group.dtype)[:, None]
+        # (n - 1, d): the mean of the first k rows minus the next, k = 1 .. n - 1.
         contrasts = (group.cumsum(0)[:-1] / k - group[1:]) * (k / (k + 1)).sqrt()
         rows.append(math.sqrt(len(group)) * contrasts)
     pairs = sum(math.comb(len(group), 2) for group in groups)
@@ -197,6 +198,7 @@ class CalibratedProjection(Edit):
         _check_rows(scatters, spurious)
         weighted_rows = []
         for rows, weight in zip(scatters, lams, strict=True):
+            # A weight of 0, or pairs that the model embeds alike, add nothing to the inverse.
             if weight > 0 and rows.any():
                 weighted_rows.append(rows * math.sqrt(weight))
         basis = None
@@ -207,7 +209,7 @@ class CalibratedProjection(Edit):
                 "fit: nothing to remove; expected spurious prompts (m, d), or prompt pairs (n, 2,"
                 " d) whose embeddings differ and lam above 0"
             )
-        left, right = _factors(weighted_rows, basis)
+        left_factor, right_factor = _factors(weighted_rows, basis)
 
         # Which of the two terms there is names the method.
         if not weighted_rows:
@@ -222,7 +224,7 @@ class CalibratedProjection(Edit):
         elif len(set(lams)) == 1:
             recorded_lam = lams[0]
         spurious_rank = 0 if basis is None else basis.shape[1]
-        return cls(lam, left, right, Provenance(method, recorded_lam), spurious_rank)
+        return cls(lam, left_factor, right_factor, Provenance(method, recorded_lam), spurious_rank)
 
     @property
     def rank(self) -> int:
@@ -256,12 +258,16 @@ class CalibratedProjection(Edit):
                 return z
             return self(torch.from_numpy(z.copy()), strength).numpy()
         self.check_input(z, strength)
+        # The tensor itself: no attachment and strength 0 give the same bits.
         if strength == 0 or not self.left.numel():
             return z
+        # Two products in float16 would be rounded in between.
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        left, right = self._factors_at(wide.device, wide.dtype)
+        left_factor, right_factor = self._factors_at(wide.device, wide.dtype)
         with _without_autocast(z.device.type):
-            return torch.sub(wide, (wide @ right) @ left.T, alpha=strength).to(z.dtype)
+            return torch.sub(wide, (wide @ right_factor) @ left_factor.T, alpha=strength).to(
+                z.dtype
+            )
 
     def _factors_at(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return both factors on a device and in a dtype, which are kept for later calls."""
@@ -302,6 +308,7 @@ class CalibratedProjection(Edit):
     def _shrunk(self) -> tuple[Tensor, Tensor]:
         """Return the eigenvalues (r,) of I - P* above 0, and their eigenvectors as columns (d,
         r)."""
+        # L = R without P0, so R^T L (r, r) is symmetric and has the eigenvalues of L R^T above 0.
         c, vectors = torch.linalg.eigh(self.right.T @ self.left)
         return c.clamp(min=0), normalize(self.left @ vectors, dim=0)
 
@@ -366,19 +373,20 @@ def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[Ten
     of the span that P0 removes; at least one of the two is there.
     """
     if basis is None:
-        right = _root(torch.cat(list(weighted_rows)))
-        left = right
+        right_factor = _root(torch.cat(list(weighted_rows)))
+        left_factor = right_factor
     elif not weighted_rows:
-        left = basis
-        right = basis
+        left_factor = basis
+        right_factor = basis
     else:
         root = _root(torch.cat(list(weighted_rows)))
-        left = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
-        right = torch.cat([basis, root], 1)
-    if left.shape[1] < len(left):
-        return left, right
+        # P0 (I - W W^T) = I - Q Q^T - (I - Q Q^T) W W^T
+        left_factor = torch.cat([basis, root - basis @ (basis.T @ root)], 1)
+        right_factor = torch.cat([basis, root], 1)
+    if left_factor.shape[1] < len(left_factor):
+        return left_factor, right_factor
     # As many columns as the width: the dense matrix is no larger than the factors.
-    return left @ right.T, torch.eye(len(left), dtype=left.dtype)
+    return left_factor @ right_factor.T, torch.eye(len(left_factor), dtype=left_factor.dtype)
 
 
 def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
@@ -399,6 +407,7 @@ def _root(rows: Tensor) -> Tensor:
     if float(rows.square().sum()) * _EPS > _ROUNDED:
         # Beside values so large the 1 of I is rounded away; s / sqrt(s^2 + 1) has it in full.
         _, sigma, vh = torch.linalg.svd(rows, full_matrices=False)
+        # Singular values at the rounding of the largest are noise, as in a pseudo-inverse.
         keep = sigma > max(rows.shape) * _EPS * sigma[:1]
         sines = sigma[keep] / torch.hypot(sigma[keep], torch.ones(()).to(sigma))
         return vh[keep].T * sines

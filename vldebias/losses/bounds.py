@@ -67,6 +67,7 @@ def wasserstein_dependency_bound(
         raise InvalidInputError(
             f"lam: expected at least 1/(K + 1) = {least:.4g} with K = {negatives}, got {lam}"
         )
+    # Theorem 6.2 solved for I_W; eta = 0 gives theorem 6.1.
     return (
         -_number(loss)
         * temperature

@@ -37,6 +37,8 @@ def matched(image_features: Tensor, text_features: Tensor) -> tuple[Tensor, Tens
             f"expected one dtype, got {image_features.dtype} and {text_features.dtype}; convert one"
             " of them"
         )
+    # bfloat16 has 8 significant bits: between 64 and 128,
+    # where logits at t = .01 lie, its numbers are .5 apart.
     if image_features.dtype in _HALF:
         return image_features.float(), text_features.float()
     return image_features, text_features
@@ -58,6 +60,7 @@ def check_temperature(temperature: float | Tensor) -> None:
 def check_interval(name: str, value: float, interval: str) -> None:
     """Refuse a `value` outside an interval written as in "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
+    # NaN compares false with both ends, so it is refused too.
     is_inside = low <= value <= high
     if interval[0] == "(":
         is_inside = is_inside and value != low

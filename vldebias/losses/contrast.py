@@ -97,6 +97,7 @@ class Contrast:
         self._rounded = _rounded_to(precision, self._device)
         with self.precise():
             self.joint = [gather_rows(image), gather_rows(text)] if self.gather else [image, text]
+            # One factor alone is divided by t, so that a product is s = <x, y> / t.
             self.anchors = [image / temperature, text / temperature]
             joint = len(self.joint[0])
             if joint < 2:
@@ -127,6 +128,7 @@ class Contrast:
             else:
                 sums = torch.stack([self._of_rows(scales, k, 1 - k, margin) for k in (0, 1)], dim=1)
             if self.within_view:
+                # In its own view, the anchor itself stands at the pair's place, and is left out.
                 within = torch.stack([self._of_rows(scales, k, k, margin) for k in (0, 1)], dim=1)
                 sums = torch.logaddexp(sums, within)
             return list(sums)
@@ -150,6 +152,7 @@ class Contrast:
                 for a, b in matrices
             ]
             if self.whole:
+                # It is the sum over the rows' negatives and, seen from the columns, over theirs.
                 parts[0] = 2 * parts[0]
             return torch.stack(parts).sum() / (2 * len(x))
 
@@ -191,6 +194,7 @@ class Contrast:
         """
         with self.precise():
             n = len(self.positive)
+            # Without blocks and with all rows here, one product serves both directions.
             shared: tuple[Tensor, Tensor] | None = None
             if self.chunk_size is None and self.whole:
                 scores = _Scores.apply(self.anchors[0], self.joint[1], 0, self._rounded)
@@ -214,6 +218,7 @@ class Contrast:
             for k in (0, 1):
                 blocks = []
                 for block in row_blocks(n, self.chunk_size):
+                    # A block is computed again backward, or all (n, N) similarities were kept.
                     blocks.append(checkpoint(loss_of_block, k, block, use_reentrant=False))
                 losses.append(torch.cat(blocks))
             return torch.stack(losses)
@@ -232,9 +237,11 @@ class Contrast:
     def reduce(self, losses: Tensor) -> Tensor:
         """Return the means (n,) of both directions (2, n) or, by `reduction`, the mean over the
         joint batch."""
+        # (2, n) losses of images and of texts -> (n,) of pairs.
         pairs = losses.mean(0)
         if self.reduction == "none":
             return pairs
+        # All processes hold the same value, as the convention of `processes` expects.
         return mean_over_processes(pairs.mean()) if self.gather else pairs.mean()
 
 
@@ -267,6 +274,7 @@ class _Scores(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, Tensor, None, None]:
         a, b = ctx.saved_tensors
         slope = outer[0].clone()
+        # The pair's score is a constant; where it was used as -inf, NaN may have come back.
         slope.diagonal(ctx.pair).zero_()
         dtype = slope_dtype(ctx.dtype)
         with torch.autocast(a.device.type, enabled=False):
@@ -317,7 +325,9 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
     return defaults
 
 
+# What every loss hands on to `Contrast`.
 _SHARED = _keywords(Contrast)
+# CLIP begins at .07 and clips its scale 1/t at 100.
 _TEMPERATURE = {"temperature": 0.07, "learnable_temperature": False, "minimum_temperature": 0.01}
 
 
@@ -345,6 +355,7 @@ class ContrastiveLoss(nn.Module):
         """Make the module of a function; labels: it also takes a label of each row; defaults:
         others than its own."""
         super().__init_subclass__()
+        # As a plain attribute it would become a method, and get the module as its first argument.
         cls.function = staticmethod(function)
         cls.labels = labels
         cls.keywords = (*_keywords(function), *_SHARED)

@@ -48,12 +48,15 @@ def _log_debiased(
     Where the estimate lies below the floor, g is the floor (eq. 3.6) or, with "biased", the mean
     over all negatives, `log_all` (appendix A.1.1).
     """
+    # Nothing is corrected, and log tau+ has no value.
     if tau_plus == 0:
         return log_all
+    # From a ratio of 1 (log 0) on, the correction takes away more than there is.
     ratio = log_positive + math.log(tau_plus) - log_all
     defined = ratio < 0
     # the replaced value keeps log(0) and its infinite gradient out of the branch that is not taken
     safe = torch.where(defined, ratio, -1.0)
+    # log(e^all - e^positive) = all + log(1 - e^ratio), where expm1 loses no digits near 0.
     log_g = log_all + torch.log(-torch.expm1(safe)) - math.log1p(-tau_plus)
     above = defined & (log_g > log_floor)
     if below_floor == "biased":
@@ -64,6 +67,7 @@ def _log_debiased(
 def _log_floor(floor: float | None, temperature: float | Tensor) -> float | Tensor:
     """Return the log of the least value of g."""
     if floor is None:
+        # Rows of norm 1 have s >= -1/t.
         return -1 / temperature
     if floor == 0:
         return -math.inf
@@ -165,6 +169,7 @@ def hard_negative_contrastive(
     else:
         scores = batch.samples(positives)
     if beta:
+        # Eq. 4.4: the mean of e^s under weights e^{beta s} is a ratio of two sums.
         log_weighted, log_weights = batch.sums(1 + beta, beta)
         log_all = log_weighted - log_weights
     else:
@@ -177,6 +182,7 @@ def hard_negative_contrastive(
         log_positive = log_positive - math.log(scores.shape[2])
     log_floor = _log_floor(floor, options["temperature"])
     log_g = _log_debiased(log_all, log_positive, tau_plus, log_floor, below_floor)
+    # -log e^{s+} / (e^{s+} + K g) = log(1 + K g e^{-s+})
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))
 
 

@@ -49,13 +49,14 @@ def generalized_cross_entropy(
     if batch.within_view:
         columns = torch.cat([columns, columns])
     _, place, counts = torch.unique(columns, return_inverse=True, return_counts=True)
+    # A caption of k rows is the mean of their e^s: each counts 1/k.
     weight = -counts[place].to(batch.positive.dtype).log()
-    at = torch.arange(len(columns), device=columns.device)
-    pairs = at[batch.rows]
+    positions = torch.arange(len(columns), device=columns.device)
+    pairs = positions[batch.rows]
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         # The scores have -inf where the pair stands.
-        s = torch.where(at == pairs[rows, None], batch.positive[rows, None], s)
+        s = torch.where(positions == pairs[rows, None], batch.positive[rows, None], s)
         is_class = captions[rows, None] == columns
         weighted = s + weight
         total = weighted.logsumexp(1)
@@ -63,6 +64,7 @@ def generalized_cross_entropy(
         if q == 0:
             loss = -log_p
         else:
+            # (1 - p^q) / q, without losing digits where p is near 1.
             loss = -torch.expm1(q * log_p) / q
         if not smoothing:
             return loss

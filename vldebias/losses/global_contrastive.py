@@ -87,6 +87,7 @@ class GlobalContrastiveLoss(nn.Module):
         self.chunk_size = options.get("chunk_size")
         self.gather = options.get("gather", False)
         self.within_view = options.get("within_view", False)
+        # log 0: the item was not seen yet.
         self.register_buffer("log_u", torch.full((2, dataset_size), -torch.inf))
         self.register_buffer("zeta", torch.full((2, dataset_size), float(zeta_init)))
         self.register_buffer("zeta_mean", torch.full((2, dataset_size), float(zeta_init)))
@@ -127,6 +128,7 @@ class GlobalContrastiveLoss(nn.Module):
         gradient = self._popularity_gradient(batch, zeta, log_phi, log_u) if learning else None
         xi = self.xi[:, None].to(log_u.dtype)
         log_denominator = torch.logaddexp(log_u[:, batch.rows], -xi / self.temperature)
+        # Its value is taken away again: what stays is its gradient, eq. 15 with u as a constant.
         weighted = self.temperature * torch.exp(log_phi.detach() - log_denominator) * log_phi
         if moving:
             self.log_u[:, items] = log_u.to(self.log_u.dtype)
@@ -150,6 +152,8 @@ class GlobalContrastiveLoss(nn.Module):
     def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
         """Return log phi (2, n) as the batch estimates it."""
         (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
+        # The batch's sum over count negatives stands for
+        # that over all n - 1 (twice with both views).
         items = (self.dataset_size - 1) * (2 if batch.within_view else 1)
         return log_sum - batch.positive + math.log(items) - math.log(batch.count)
 
@@ -158,6 +162,7 @@ class GlobalContrastiveLoss(nn.Module):
         new = log_phi.detach()
         new = gather_rows(new.T).T if batch.gather else new
         old = self.log_u[:, items].to(new.dtype)
+        # u <- (1 - gamma) u + gamma phi in logarithms; the first estimate is taken as it is.
         keep = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
         return torch.where(
             old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma))
@@ -190,6 +195,7 @@ class GlobalContrastiveLoss(nn.Module):
         """Move the items of the batch along the gradient, and xi to the largest |zeta|."""
         self.zeta[:, items] -= self.popularity_lr * self.temperature * gradient.to(self.zeta.dtype)
         self.visits[items] += 1
+        # Shamir and Zhang's weight (eta + 1) / (t + eta) of visit t, with eta = 3.
         self.zeta_mean[:, items] += (
             4 / (self.visits[items] + 3) * (self.zeta[:, items] - self.zeta_mean[:, items])
         )
@@ -233,6 +239,7 @@ def estimate_popularity(
         )
     if not torch.isfinite(similarity).all():
         raise InvalidInputError("similarity: some values are NaN or infinite; check the features")
+    # (n, n) logits; the iteration begins with all items equally popular, q_j = 1.
     logits = similarity.detach().double() / temperature
     log_q = torch.zeros(len(logits), dtype=torch.float64, device=logits.device)
     for iteration in range(1, max_iterations + 1):
@@ -249,5 +256,6 @@ def estimate_popularity(
             f" {tolerance:.1e}"
         )
         warn(f"{message}; raise max_iterations or the temperature")
+    # Eq. 9 determines q up to a factor.
     log_q = log_q - log_q.mean()
     return log_q * temperature, log_q

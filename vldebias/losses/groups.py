@@ -51,7 +51,9 @@ class GroupWeights(nn.Module):
         highest = int(joint_groups.max())
         if highest >= size:
             raise InvalidInputError(f"groups: expected at most {size - 1}, got {highest}")
+        # -1 is a row whose group is unknown.
         known = joint_groups[joint_groups >= 0]
+        # (G,); a group without rows has the sum 0, so that dividing it by 1 gives its mean, 0.
         counts = torch.bincount(known, minlength=size).clamp(min=1).to(losses.dtype)
         has_group = groups >= 0
         sums = losses.new_zeros(size).index_add(0, groups[has_group], losses[has_group])
@@ -59,8 +61,11 @@ class GroupWeights(nn.Module):
             joint_sums = sum_over_processes(sums) if self.gather else sums.detach()
             means = joint_sums / counts
             self.log_weights += self.step * means.to(self.log_weights.dtype)
+            # The weights sum to 1 again.
             self.log_weights -= self.log_weights.logsumexp(0)
         total = (self.log_weights.exp().to(losses.dtype) / counts * sums).sum()
         if self.gather:
+            # Each process has the sums of its own rows over
+            # the counts of all: together they are a sum.
             return mean_over_processes(total) * world_size()
         return total

@@ -46,6 +46,7 @@ def info_nce(
     """
     batch = Contrast(image_features, text_features, **options)
     (log_sum,) = batch.sums(1.0)
+    # -log e^{s+} / (e^{s+} + sum) = log(1 + sum e^{-s+})
     return batch.reduce(softplus(log_sum - batch.positive))
 
 

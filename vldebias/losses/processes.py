@@ -41,6 +41,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        # all_reduce writes into its argument, which other functions may hold.
         total = grads[0].contiguous().clone()
         dist.all_reduce(total)
         return total[rank() * ctx.n : (rank() + 1) * ctx.n]
@@ -61,6 +62,7 @@ def gather_rows(rows: Tensor) -> Tensor:
     differentiable."""
     if world_size() == 1:
         return rows
+    # all_gather of unequal sizes hangs or fails in the backend, so the sizes are compared first.
     counts = [torch.empty(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
     if len({int(count) for count in counts}) > 1:

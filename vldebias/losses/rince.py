@@ -39,6 +39,7 @@ def _largest_exponent(dtype: torch.dtype, temperature: Tensor) -> Tensor:
 
 def _difference_of_exponentials(high: Tensor, low: Tensor, q: float, shift: Tensor) -> Tensor:
     """Return (e^{q high} - e^{q low}) / q * e^{-shift}, without overflow or cancellation."""
+    # The larger exponential is taken out; of the gap, at most 0, expm1 loses no digits.
     up = high >= low
     top = torch.where(up, high, low)
     gap = torch.where(up, low - high, high - low)
@@ -49,6 +50,8 @@ def _warn(image_features: Tensor, text_features: Tensor, q: float, temperature: 
     """Warn on the CPU, where reading waits for nothing, of a lost gradient and of features that are
     not of norm 1."""
     if temperature.device.type == "cpu":
+        # A pair of cosine c has the exponent x - (1 - c) q/t: with x the largest and -y the least
+        # that count, it is lost below c = 1 - (x + y) t/q.
         steepness = q / float(temperature)
         dtype = image_features.dtype
         limit = float(_largest_exponent(dtype, temperature)) + _SMALLEST_EXPONENT[dtype]
@@ -108,6 +111,7 @@ def rince(
     check_interval("q", q, "(0, 1]")
     check_interval("lam", lam, "(0, 1]")
     batch = Contrast(image_features, text_features, **options)
+    # Detached: a learned t must not be drawn towards a more convenient scale of the loss.
     received = options["temperature"]
     temperature = (
         received.detach()
@@ -116,6 +120,7 @@ def rince(
     )
     _warn(image_features, text_features, q, temperature)
     (log_sum,) = batch.sums(1.0)
+    # log(lam (e^{s+} + sum_i e^{s_i}))
     log_total = torch.logaddexp(batch.positive, log_sum) + math.log(lam)
     # how far q/t, the largest exponent of features of norm 1, lies above what the gradient's dtype
     # holds; a constant

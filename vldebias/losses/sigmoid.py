@@ -39,11 +39,13 @@ def sigmoid(
         )
     batch = Contrast(image_features, text_features, **options)
     offset = torch.as_tensor(bias, dtype=batch.positive.dtype, device=batch.positive.device)
+    # A mean needs one number of the whole matrix; the losses of single pairs need every row's.
     if batch.reduction == "mean":
         negatives = batch.mean_total(offset)[None]
     else:
         negatives = batch.each_row(lambda s, rows: softplus(s + offset).sum(1))
     losses = softplus(-batch.positive - offset) + negatives
+    # (1, n) where the negatives are already a mean over anchors, else (2, n).
     return batch.reduce(losses.reshape(-1, len(batch.positive)))
 
 
@@ -54,4 +56,5 @@ class SigmoidLoss(ContrastiveLoss, function=sigmoid, temperature=0.1, learnable_
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        # A module cannot register a parameter under the name of an attribute that it has.
         self.bias = nn.Parameter(torch.tensor(float(self.__dict__.pop("bias"))))

@@ -50,6 +50,8 @@ def spread(
 
     def row_loss(s: Tensor, rows: slice) -> Tensor:
         positive = batch.positive[rows]
+        # (c, N); the pair is a classmate too, with the
+        # score -inf here, and is added by itself below.
         classmate = labels[rows, None] == columns
         log_negatives = torch.logsumexp(s.masked_fill(classmate, -torch.inf), dim=1)
         counted = classmate & (s > -torch.inf)

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# 256 rows beside a batch of 2,000 are 2 MB in float32, which stay in a core's cache.
 _CACHED = 256  # rows
 _AT_ONCE = 1 << 26  # similarities that a GPU works on at once, a quarter of a gigabyte in float32
 
@@ -67,10 +68,13 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype | None) -> Tensor:
     """
     if dtype is None:
         return a @ b
-    left, right = a.to(dtype), b.to(dtype)
+    rounded_a = a.to(dtype)
+    rounded_b = b.to(dtype)
     if a.device.type == "cuda" and a.dtype == torch.float32:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.to(a.dtype) @ right.to(a.dtype)
+        # Tensor cores multiply half precision and add in float32; without this the sum is rounded.
+        return torch.mm(rounded_a, rounded_b, out_dtype=torch.float32)
+    # Elsewhere float32 multiplies the rounded factors: the same numbers, without the speed.
+    return rounded_a.to(a.dtype) @ rounded_b.to(a.dtype)
 
 
 def slope_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
@@ -85,11 +89,13 @@ def _scores(a: Tensor, b: Tensor, settings: _Settings, block: slice, room: Tenso
         torch.mm(a[block], b.T, out=room)
     else:
         room.copy_(product(a[block], b.T, settings.dtype))
+    # A pair is no negative: e^-inf = 0 leaves it out of every sum.
     room.diagonal(settings.pair + block.start).fill_(-torch.inf)
     return room
 
 
 def _scaled(s: Tensor, scale: float) -> Tensor:
+    # A product with 1 would only copy the matrix.
     return s if scale == 1 else scale * s
 
 
@@ -109,7 +115,9 @@ class _MatrixSums(torch.autograd.Function):
     def forward(ctx: Any, settings: _Settings, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
         scales = settings.scales
         rows = a.new_empty(len(scales), len(a))
+        # A block has all negatives of its rows, but a part of each column's: these begin at log 0.
         columns = a.new_full((len(scales), len(b)), -torch.inf)
+        # What is not kept is written into the room of one block, again and again.
         scores = a.new_empty(len(a) if settings.keeps else min(settings.size, len(a)), len(b))
         for block in row_blocks(len(a), settings.size):
             room = scores[block] if settings.keeps else scores[: block.stop - block.start]
@@ -129,6 +137,7 @@ class _MatrixSums(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> tuple[Any, ...]:
         settings: _Settings = ctx.settings
         a, b, kept, *sums = ctx.saved_tensors
+        # Where backward() is called under autocast, it would round the products.
         with torch.autocast(a.device.type, enabled=False):
             to_a = torch.empty_like(a)
             to_b = torch.zeros_like(b)
@@ -142,6 +151,7 @@ class _MatrixSums(torch.autograd.Function):
                 _add_softmax(
                     slope, s, settings.scales, sums[0][:, block], outer[0][:, block], weights
                 )
+                # The columns are anchors too: seen from them, the same similarities are S^T.
                 if settings.both:
                     _add_softmax(slope.T, s.T, settings.scales, sums[1], outer[1], weights.T)
                 _add_slopes(slope, a, b, block, settings.dtype, to_a, to_b)
@@ -165,6 +175,7 @@ def _add_softmax(
         total, along: (T, c) the log-sums, and the gradient of the loss along them.
         weights: room (c, N).
     """
+    # d/ds_j log sum_i e^{scale s_i} = scale e^{scale s_j - log-sum}; a pair, s = -inf, gets 0.
     for k, scale in enumerate(scales):
         torch.sub(_scaled(s, scale), total[k][:, None], out=weights).exp_()
         slope.addcmul_(weights, _scaled(along[k], scale)[:, None])
@@ -182,6 +193,7 @@ def _add_slopes(
     """Write the gradient of a block of rows of A, and add to that of B, from that of their
     similarities."""
     if dtype is None:
+        # From S = A B^T follow dA = slope B and dB = slope^T A, the latter summed over the blocks.
         torch.mm(slope, b, out=to_a[block])
         to_b.addmm_(slope.T, a[block])
         return
@@ -218,9 +230,11 @@ class _SoftplusTotal(torch.autograd.Function):
         total, to_a, to_b, to_bias = (torch.zeros_like(like) for like in (bias, a, b, bias))
         for block in row_blocks(len(a), size):
             s = product(a[block], b.T, dtype).add_(bias)
+            # Pairs add nothing to value or slope: softplus and sigmoid of -inf are 0.
             s.diagonal(pair + block.start).fill_(-torch.inf)
             total += softplus(s).sum()
             if needed:
+                # The derivative of log(1 + e^s), written over s, which is not needed any more.
                 slope = s.sigmoid_()
                 to_bias += slope.sum()
                 _add_slopes(slope, a, b, block, dtype, to_a, to_b)

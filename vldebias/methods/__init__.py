@@ -42,6 +42,7 @@ def load_edit(directory_or_repo: str | Path, *, revision: str | None = None) -> 
     """
     list(METHODS)  # those of other packages bring their own kinds
     folder = find_folder(directory_or_repo, revision)
+    # An edit lies in the folder itself; those of a pipeline lie in one folder per role.
     parts = (
         []
         if (folder / WEIGHTS).exists()

@@ -36,10 +36,10 @@ def losses(projection: CalibratedProjection, neutral: Tensor) -> Tensor:
 
 
 def bounded(
-    edit: Edit, neutral: Tensor, most: float, *, mean: bool = False
+    edit: Edit, neutral: Tensor, max_loss: float, *, mean: bool = False
 ) -> CalibratedProjection:
-    """Return an edit under which no text of `neutral` (n, d) loses more than `most`, or their mean
-    does not.
+    """Return an edit under which no text of `neutral` (n, d) loses more than `max_loss`, or their
+    mean does not.
 
     That is `edit` if it satisfies the bound. Else without P0 ("cali", "equalise", and both) it is
     the same method at a smaller lam. With P0 it is I - t (I - P), 0 < t < 1, and its method says
@@ -57,10 +57,11 @@ def bounded(
     def holds(projection: CalibratedProjection) -> bool:
         losses_of_texts = losses(projection, neutral)
         loss = losses_of_texts.mean() if mean else losses_of_texts.max()
-        return float(loss) <= most
+        return float(loss) <= max_loss
 
     if holds(edit):
         return edit
+    # At t = 0 nothing is changed and nothing is lost, so some t above it always holds.
     share = largest(lambda t: holds(_weaker(edit, t)))
     return _weaker(edit, share)
 
@@ -69,6 +70,7 @@ def _weaker(edit: CalibratedProjection, t: float) -> CalibratedProjection:
     """Return the method at t times its lam, or with P0 the edit at strength t: I - t (I - P)."""
     if not edit.spurious_rank:
         return edit.at_multiple(t)
+    # I - t L R^T
     return replace(edit, left=t * edit.left).stamped(method=f"{edit.method}, bounded")
 
 

@@ -66,6 +66,7 @@ class ClosedForm(Method):
     def __post_init__(self) -> None:
         needs = frozenset(term.need for term in self.terms)
         has_lam = any(term.weighted for term in self.terms)
+        # The dataclass is frozen, and these follow from its terms.
         vars(self).update(needs=needs, has_lam=has_lam, pipelines=Need.IMAGES not in needs)
 
     def fit(
@@ -76,19 +77,15 @@ class ClosedForm(Method):
         rows_of_term = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [rows_of_term[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
-        lam = problem.lam
-        if lam is None:
-            lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+        lam = _lam_of(problem)
         scatters = list[Tensor]()
         lams = list[float]()
         for term in self.terms:
             if not term.weighted:
                 continue
             scatters_of_attributes = rows_of_term[term]
-            if term.need is Need.IMAGES and span is not None and span.any():
-                # P0 comes last, so that the means of images are compared where texts will be.
-                project = CalibratedProjection.solve([], span)
-                scatters_of_attributes = [project(rows) for rows in scatters_of_attributes]
+            if term.need is Need.IMAGES:
+                scatters_of_attributes = _without_span(scatters_of_attributes, span)
             scatters += scatters_of_attributes
             lams += lam if isinstance(lam, tuple) else [lam] * len(scatters_of_attributes)
         if span is None and not any(lams):  # (I + 0 M)^-1 = I
@@ -102,17 +99,36 @@ class ClosedForm(Method):
             return self
         return self + EQUALISE
 
-    def __add__(self, other: ClosedForm) -> ClosedForm:
+    def __add__(self, method: ClosedForm) -> ClosedForm:
         """Return the method with the terms of both."""
-        terms = tuple(dict.fromkeys((*self.terms, *other.terms)))
-        sources = "; ".join(dict.fromkeys((self.source, other.source)))
-        title = f"{self.title} and {other.title}"
-        return ClosedForm(f"{self.name}+{other.name}", title, sources, other.color, terms)
+        # A term that both have is counted once, in the order of the first.
+        terms = tuple(dict.fromkeys((*self.terms, *method.terms)))
+        sources = "; ".join(dict.fromkeys((self.source, method.source)))
+        title = f"{self.title} and {method.title}"
+        return ClosedForm(f"{self.name}+{method.name}", title, sources, method.color, terms)
+
+
+def _lam_of(problem: Problem) -> float | tuple[float, ...]:
+    """Return the weight of a problem, or one per attribute; without any, that of the paper."""
+    if problem.lam is not None:
+        lam: float | tuple[float, ...] = problem.lam
+        return lam
+    return LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+
+
+def _without_span(scatters: list[Tensor], span: Tensor | None) -> list[Tensor]:
+    """Return scatters (n, d) projected by P0, which removes the span of rows (m, d)."""
+    if span is None or not span.any():
+        return scatters
+    # P0 comes last, so that the means of images are compared where texts will be.
+    project = CalibratedProjection.solve([], span)
+    return [project(rows) for rows in scatters]
 
 
 def value_differences(problem: Problem, role: str) -> Tensor:
     """Return rows (a, d) per attribute, stacked: the spherical mean text of each of a values, minus
     their mean."""
+    # One matrix (a, d) per attribute, whose a values may differ in number.
     units = [problem.zero_shot(prompts, role) for prompts in problem.attributes]
     return torch.cat([rows - rows.mean(0) for rows in units])
 
@@ -124,6 +140,7 @@ def class_texts(problem: Problem, prompts: PromptSet, role: str) -> Tensor | Non
     Without calibration, class texts are biased, and pseudo-classes would depend on the attribute to
     be equalised.
     """
+    # A search compares means over all images; see `Reference.within_classes`.
     if len(prompts.classes) < 2 or not problem.reference.within_classes:
         return None
     texts = problem.host.embed(prompts.classes, role)

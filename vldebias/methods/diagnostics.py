@@ -38,12 +38,15 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
     dim = rows.shape[1]
     total = float(rows.square().sum())
     _, singular, directions = torch.linalg.svd(text_rows, full_matrices=False)
+    # Rows that are all alike differ in no direction.
     if total <= 1e-12 * len(rows) or float(singular.sum()) <= 1e-9:
         return 0.0, 0.0
     share_of_variance = singular.square().cumsum(0) / singular.square().sum()
     k = int((share_of_variance < 0.99).sum()) + 1
+    # Variance per direction of the texts, over variance per direction of the space.
     spread = float((rows @ directions[:k].T).square().sum()) / k * dim / total
     gram = rows @ rows.T if len(rows) < dim else rows.T @ rows  # the smaller one: same norm
+    # tr S^2 - d, with S scaled to the trace d.
     concentration = float(gram.square().sum()) * dim**2 / total**2 - dim
     variance = 2 * (1 / k - 1 / dim) * concentration / ((dim - 1) * (dim + 2))
     return spread, (spread - 1) / max(variance, 1e-12) ** 0.5
@@ -90,6 +93,8 @@ class Diagnostics:
         if prompts.classes:
             classes = host.embed(prompts.classes, role)
             measured["signal_kept"], measured["class_cosine"] = class_signal(classes, edit)
+            # Measured against the texts as they are: what
+            # the edit does to them must not hide the range.
             if prompts.spurious:
                 spurious = host.embed(prompts.spurious, role)
                 spreads = (_mean_range(classes, spurious), _mean_range(edit(classes), spurious))

@@ -76,6 +76,7 @@ class ImageSplit:
         cells, self.sample = _cells_of_images(texts, classes, reference)
         self.counts = cells[..., 0]
         has_pair = (self.counts >= _FEWEST).sum(1) >= 2
+        # A class of one value has no difference, and would enter the noise alone.
         if has_pair.any():
             cells = cells[has_pair]
         else:
@@ -100,8 +101,10 @@ def _cells_of_images(texts: Tensor, classes: Tensor, reference: Reference) -> tu
     for rows in reference.batches():
         value = zero_shot(rows, texts)
         pseudo_class = (rows @ classes.T).argmax(1)
+        # A 1 before each row: adding up rows counts them as well.
         counted_rows = pad(rows, (1, 0), value=1.0)
         cells.index_put_((pseudo_class, value), counted_rows, accumulate=True)
+        # Enough to tell whether texts and images are of one model; the rest of them is not kept.
         sample = torch.cat([sample, rows[: _SAMPLE - len(sample)]])
     return cells, sample
 
@@ -133,6 +136,7 @@ class _PairedMeans(NamedTuple):
         first, second = torch.combinations(torch.arange(counts.shape[1])).T
         n_first = counts.T[first]  # (p, k)
         n_second = counts.T[second]
+        # (p, k) bool: classes in which both values have a mean to speak of.
         enough = torch.minimum(n_first, n_second) >= _FEWEST
         precision = enough * n_first * n_second / (n_first + n_second).clamp(min=_TINY)
         known = precision.any(1)
@@ -155,6 +159,7 @@ class _PairedMeans(NamedTuple):
     @property
     def mean(self) -> Tensor:
         """Return m (p, d), the mean difference of each pair over its classes."""
+        # (p, k, d)
         weighted = self.precision[..., None] * self.differences
         return weighted.sum(1) / self.total_precision[:, None]
 
@@ -163,6 +168,7 @@ class _PairedMeans(NamedTuple):
         """Return the expected cosine between the m of two halves of the images, the least of the
         pairs."""
         length = self.mean.square().sum(1)
+        # |m|^2 holds the signal and s2 / p of noise; in each half the noise is twice that.
         noise = self.noise / self.total_precision
         return float(((length - noise) / (length + noise).clamp(min=_TINY)).min())
 
@@ -171,9 +177,11 @@ class _PairedMeans(NamedTuple):
         p = self.total_precision
         mean = self.mean
         text_differences = texts[self.first] - texts[self.second]
+        # beta: the multiple of the text differences that is nearest to the means, by least squares.
         along = p @ (mean * text_differences).sum(1)
         beta = along / (p @ text_differences.square().sum(1)).clamp(min=_TINY)
         expected = beta * text_differences
+        # mean p |m - beta t|^2, of which s2 is expected from noise alone.
         beyond = p @ (mean - expected).square().sum(1) / len(p)
         kept = (1 - self.noise / beyond.clamp(min=_TINY)).clamp(min=0)
         return expected + kept * (mean - expected)
@@ -183,12 +191,14 @@ class _PairedMeans(NamedTuple):
         p = self.total_precision
         deviations = self.differences - self.mean[:, None]
         classes = (self.precision > 0).sum(1)
+        # sum p_c |d_c - m|^2 is (k - 1) s2 on average if classes do not differ (Cochran's Q).
         excess = (self.precision * deviations.square().sum(2)).sum(1) - (classes - 1) * self.noise
         varies = (classes > 1) & (excess > 0)
         tau2 = torch.where(varies, excess / (p - self.precision.square().sum(1) / p), 0.0)[:, None]
         signal = tau2 * self.precision
         kept = torch.where(tau2 > 0, signal / (signal + self.noise), 0.0)[..., None]
         shrunk = self.settled_mean(texts)[:, None] + kept * deviations
+        # Roots, since the rows are squared in X^T X.
         weights = (self.precision / p.sum()).sqrt()
         return (shrunk * weights[..., None])[self.precision > 0]
 
@@ -223,6 +233,7 @@ def image_scatter(
     Warns:
         ReferenceWarning: the images are unaligned with the texts, or too few.
     """
+    # Calibrated class texts are shorter than 1, each by another factor, which argmax would see.
     if classes is not None:
         classes = normalize(classes, dim=1)
     split = ImageSplit(problem.zero_shot(prompt_set, role), classes, problem.reference)

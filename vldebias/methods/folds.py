@@ -50,7 +50,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
             # A group is a class, so prompts are compared that speak of one concept.
             texts, values, groups = stating(prompts)
             rows = problem.host.embed(texts, role)
-            gaps.append(PredictedGap(rows, values, groups, seed=seed, whole=True))
+            gaps.append(PredictedGap(rows, values, groups, seed=seed, resamples_classes=True))
         yield Fold(replace(problem, sets=tuple(fitted)), gaps)
 
 
@@ -71,9 +71,12 @@ def _splits_of_groups(
         fitted = []
         left_out = []
         for prompts, groups in zip(sets, groups_of_set, strict=True):
+            # Every k-th, since files list alike groups
+            # (professions of one field) one after another.
             tested = groups[fold::number]
             fitted.append(_only(prompts, set(range(len(prompts.groups))) - set(tested)))
             left_out.append(_only(prompts, tested))
+        # What is left must still have prompts of every value, or no method can be fitted.
         if all(prompts.names_values for prompts in fitted):
             yield fitted, left_out
 

@@ -79,6 +79,7 @@ def change_on_images(problem: Problem, role: str, method: Method) -> Change:
             for place, change in enumerate(_changes_of_halving(problem, role, method, seed)):
                 changes_of_attribute[place].append(change)
     medians = [_median(changes) for changes in changes_of_attribute]
+    # The attribute of which the least can be promised decides.
     return max(medians, key=lambda change: change.high)
 
 
@@ -87,6 +88,7 @@ def _refuse_unclear_values(problem: Problem, role: str) -> None:
     rows = _reference_rows(problem)
     for prompts in problem.attributes:
         values = problem.zero_shot(prompts, role)
+        # (a,) images of each value, by the nearest text.
         counts = zero_shot(rows, values).bincount(minlength=len(values)).tolist()
         if min(counts) < FEWEST:
             raise UnusableReferenceError(
@@ -108,6 +110,7 @@ def _refuse_unclear_values(problem: Problem, role: str) -> None:
 def _changes_of_halving(problem: Problem, role: str, method: Method, seed: int) -> list[Change]:
     """Return the change of each attribute, averaged over the two halves of one halving."""
     rows = _reference_rows(problem)
+    # `image_folds` splits by position: another order is another halving.
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
     assert problem.reference is not None
     shuffled = replace(problem, reference=replace(problem.reference, features=rows[order]))
@@ -144,6 +147,7 @@ def separation(margins: Tensor) -> float:
     The two have one variance and free shares, and are fitted by expectation-maximisation from the
     quintiles.
     """
+    # Standardised, so that first guesses fit every scale.
     x = (margins - margins.mean()) / margins.std().clamp(min=1e-9)
     low = x.quantile(0.2)
     high = x.quantile(0.8)
@@ -151,8 +155,10 @@ def separation(margins: Tensor) -> float:
     share = x.new_tensor(0.5)
     for _ in range(EM_STEPS):
         distance = ((x - low).square() - (x - high).square()) / (2 * scale.square())
+        # E step: the probability (n,) that an image is of the upper normal.
         of_high = ((share / (1 - share)).log() + distance).sigmoid()
         of_low = 1 - of_high
+        # M step: shares, means and the common variance, weighted by these probabilities.
         share = of_high.mean().clamp(1e-6, 1 - 1e-6)
         low = (of_low @ x) / of_low.sum().clamp(min=1e-9)
         high = (of_high @ x) / of_high.sum().clamp(min=1e-9)
@@ -181,6 +187,7 @@ def change_on_texts(problem: Problem, role: str, method: Method) -> Change | Non
     for fold in folds:
         edit = fit_within_bound(fold.problem, role, method, neutral)
         after.append(_mean_gaps(fold, edit(neutral), drawn))
+    # A change is a share of the gap of the sample, and not of each resample, which may be near 0.
     gap_before = torch.stack(before)  # (folds, attributes, 1 + b)
     gap_after = torch.stack(after)
     sample = gap_before[..., :1].clamp(min=_TINY)
@@ -214,6 +221,7 @@ def reason_of_texts(problem: Problem, role: str) -> str:
     an edit moves every query alike, and all towards one value.
     """
     for prompts in problem.attributes:
+        # Searches for age were harmed at leans that those for gender bear.
         lean = common_lean(problem, prompts, role)
         largest_lean = LEAN_OF_GENDER if is_about_gender(prompts) else LEAN_OF_OTHERS
         if lean > largest_lean:

@@ -156,6 +156,7 @@ def get_method(method: str | Method | None, *, lam: Any = None, reference: Any =
         chosen = METHODS["default"]
     else:
         chosen = METHODS[str(method)]
+    # The default chooses its lam: one given beside it would be dropped in silence.
     if lam is not None and method is None:
         _refuse_lam(lam, "no method is named")
     if lam is not None and not chosen.has_lam:
@@ -217,6 +218,7 @@ class Problem:
         stated_words: dict[str, None] = {}
         class_prompts: dict[str, None] = {}
         for prompt_set in self.sets:
+            # "fairface" is gender, race and age: one term each, or the one of most pairs decides.
             attributes += prompt_set.parts or [prompt_set]
             stated_words |= dict.fromkeys(prompt_set.stated_words)
             class_prompts |= dict.fromkeys(prompt_set.classes)
@@ -273,6 +275,7 @@ class Problem:
                 f"{self.label}: max_loss needs class prompts, and the set has none; add some"
             )
         edit: Edit = chosen.fit(self, role)
+        # A preset leaves the name of the method that it chose.
         if not chosen.delegates:
             edit = edit.stamped(method=chosen.name)
         if self.max_loss is not None:
@@ -290,6 +293,7 @@ class Problem:
             prompts_hash="+".join(prompt_set.hash for prompt_set in self.sets),
             stated_words=self.stated_words,
         )
+        # Rewritten prompts and per-query edits have no one matrix to say this of.
         if isinstance(edit, CalibratedProjection) and edit.left.numel():
             self._warn_of_lost_classes(edit, role)
             self._warn_of_width(edit)
@@ -316,6 +320,7 @@ class Problem:
         """Warn of an edit of a pipeline that removes so much of the space that other prompts
         change."""
         wide = WIDE * edit.dim
+        # Half a direction more, for what shrinks without being removed.
         narrow = NARROW * len(self.attributes) + 0.5
         if self.host.generative and edit.removed > max(wide, narrow):
             warn(
@@ -332,6 +337,7 @@ def class_signal(classes: Tensor, edit: Edit) -> tuple[float | None, float]:
     their mean cosine."""
     edited = edit(classes)
     cosine = float(torch.cosine_similarity(classes, edited, dim=-1).mean())
+    # Over all pairs of classes.
     distance_before = float(torch.pdist(classes).sum())
     if not distance_before:
         return None, cosine

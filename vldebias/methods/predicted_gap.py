@@ -57,8 +57,9 @@ class PredictedGap:
 
     Args:
         rows: (n, d) of length 1. values, classes: (n,) codes of their value and of their class.
-        whole: resample classes with all their rows, instead of single rows. For prompts, single
-            rows would break a pair in six resamples of ten and make intervals a third too wide.
+        resamples_classes: resample classes with all their rows, instead of single rows. For
+            prompts, single rows would break a pair in six resamples of ten and make intervals a
+            third too wide.
 
     Attributes:
         differences: D (1 + b, pairs, d), first of the sample, then of its resamples.
@@ -75,7 +76,7 @@ class PredictedGap:
         classes: Tensor | None = None,
         *,
         seed: int = 0,
-        whole: bool = False,
+        resamples_classes: bool = False,
     ) -> None:
         if classes is None:
             labels = torch.zeros_like(values)
@@ -83,7 +84,9 @@ class PredictedGap:
             labels = classes.unique(return_inverse=True)[1]
         _refuse_one_value(values, labels)
         rows = rows.double()
-        if whole:
+        if resamples_classes:
+            # One class fewer than there are gives the
+            # variance of a sample mean (`resampled_counts`).
             number = int(labels.max()) + 1
             drawn = draw_counts(number, seed, max(number - 1, 1))[:, labels]
         else:
@@ -94,8 +97,10 @@ class PredictedGap:
     def of_texts(self, texts: Tensor) -> Tensor:
         """Return the gap (1 + b, q) of every text (q, d): of the sample, then of its resamples."""
         unit = normalize(texts.double(), dim=1)
+        # (q,) the deviation of each text's scores over all rows.
         spread = (self.centred @ unit.T).std(0).clamp(min=_TINY)
         gaps = self.differences @ unit.T / spread  # (1 + b, pairs, q)
+        # The sign says which value scores higher, the largest pair how far apart any two are.
         return gaps.abs().amax(1)
 
 
@@ -104,6 +109,7 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
 
     The result is (1 + RESAMPLES, n). size: rows of a resample, n by default.
     """
+    # Row 0 is the sample: it goes through the same arithmetic as its resamples.
     sample = np.ones((1, n))
     resamples = resampled_counts(np.ones(n, dtype=np.int64), RESAMPLES, seed, size)
     return torch.from_numpy(np.concatenate([sample, *resamples]))
@@ -115,6 +121,7 @@ def _refuse_one_value(values: Tensor, labels: Tensor) -> None:
         raise UnusableReferenceError("expected images of two attribute values, got no image")
     seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)
     seen.index_put_((labels, values), torch.ones_like(values), accumulate=True)
+    # (classes, values): means of two values are compared within a class only.
     if int((seen > 0).sum(1).max()) < 2:
         raise UnusableReferenceError(
             f"expected images of two attribute values, got the counts {seen.tolist()}"
@@ -137,6 +144,7 @@ def _weights_of_rows(values: Tensor, labels: Tensor, counts_of_rows: Tensor) -> 
     number_of_values = int(values.max()) + 1
     number_of_classes = int(labels.max()) + 1
     first, second = torch.combinations(torch.arange(number_of_values)).T
+    # (n,) one number for each combination of class and value.
     cells = labels * number_of_values + values
     counts = torch.zeros(
         len(counts_of_rows), number_of_classes * number_of_values, dtype=torch.float64
@@ -151,4 +159,5 @@ def _weights_of_rows(values: Tensor, labels: Tensor, counts_of_rows: Tensor) -> 
     sign = one_hot(first, number_of_values) - one_hot(second, number_of_values)  # (pairs, values)
     weights = share_of_class[..., None] * sign / counts[:, :, None].clamp(min=1)
     weights_of_cells = weights.transpose(1, 2).flatten(2)  # (b, pairs, classes x values)
+    # A row that a resample holds twice counts twice.
     return weights_of_cells[:, :, cells] * counts_of_rows[:, None]

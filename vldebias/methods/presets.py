@@ -179,6 +179,7 @@ def _fit_pipeline(problem: Problem, role: str, method: Method) -> Edit:
     if method is not CALI:
         say_once(f"{NO_EDIT}. No method was named, so 'cali' is fitted instead")
     edit = CALI.fit(problem, role)
+    # In a narrow space it may still remove one direction for each attribute.
     allowed = max(edit.dim / SPARES, len(problem.attributes))
     if edit.removed <= allowed:
         return edit
@@ -198,6 +199,7 @@ def _fit_tested_on_images(problem: Problem, role: str, method: Method) -> Edit:
     except UnusableReferenceError as error:
         return _declined(problem, role, str(error))
     effect = f"The gap changes by {change} on images that it was not fitted to."
+    # Only an interval that lies below 0 as a whole vouches for the edit.
     if change.high < 0:
         edit = method.fit(problem, role)
         return edit.stamped(choice=_choice(problem, edit, effect, change))
@@ -216,6 +218,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
     change = None
     first_step = "Name"
     if all(prompts.names_values for prompts in problem.attributes):
+        # Without words for the values no prompt states one, and there is nothing to predict from.
         change = change_on_texts(problem, role, method)
         first_step = "Pass reference=, or name"
     remedy = f"{first_step} a method (method={method.name!r}) and measure it."

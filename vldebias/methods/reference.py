@@ -45,8 +45,11 @@ class Reference:
         """
         # data.Embeddings hold their features under that name
         features = getattr(self.features, "features", self.features)
+        # An array is one part; anything else is an
+        # iterable of them, of which one is held at a time.
         parts = [features] if hasattr(features, "shape") else features
         for part in parts:
+            # An empty part yields one empty batch, so that its width and dtype are checked too.
             for start in range(0, max(1, len(part)), _ROWS):
                 yield _unit_rows(part[start : start + _ROWS])
 
@@ -85,6 +88,7 @@ def zero_shot(rows: Tensor, texts: Tensor) -> Tensor:
             f"reference: image features have width {rows.shape[1]}, texts {texts.shape[1]}; embed"
             " both with one model"
         )
+    # Unit rows: the largest product is the nearest text.
     return (rows @ texts.T).argmax(1)
 
 
@@ -129,6 +133,7 @@ def labelled(problem: Problem, role: str) -> Labelled:
             raise InvalidInputError(
                 f"reference: expected a label for each of {len(rows)} images, got {len(codes)}"
             )
+        # With one value there is no difference to fit, and an eraser would fit noise.
         if len(codes[codes >= 0].unique()) < 2:
             raise InvalidInputError(
                 "reference: expected labelled images of two or more of the values"
@@ -158,6 +163,7 @@ def _given_codes(labels: Mapping[str, Any], prompts: PromptSet) -> Tensor | None
             f" {prompts.name}, got {[*labels]}; rename the labels, or leave them out to use"
             " zero-shot labels"
         )
+    # "race" and "race7" may both hold values of the set: the column called like it is meant.
     if prompts.name in codes_of_column:
         return codes_of_column[prompts.name]
     return next(iter(codes_of_column.values()))
@@ -175,6 +181,7 @@ def _coded(labels: Any, prompts: PromptSet) -> Tensor | None:
         if place is None:
             return None
         places.append(place)
+    # A column with one value of the attribute cannot tell whether it is about it.
     if len({*places} - {-1}) < 2:
         return None
     return torch.tensor([*places, -1])[column.codes]
@@ -184,6 +191,7 @@ def place_of(name: str, prompts: PromptSet) -> int | None:
     """Return the index of the attribute value that a label names; None if it names none, or
     several."""
     values = list(prompts.attributes)
+    # "White" is the value itself; "white men" names it by one of its words.
     matches = tuple(value for value in values if value.casefold() == name.casefold())
     if not matches:
         matches = prompts.values_in(name)
@@ -220,6 +228,7 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     for prompts in problem.attributes:
         stated, values, _ = stating(prompts)
         texts.extend(stated)
+        # Shifted by one, since the zeros of block_diag become -1 below.
         columns.append(values[:, None] + 1)
     # A text of one attribute is unknown, -1, in the columns of all others.
     codes = torch.block_diag(*columns) - 1

@@ -72,10 +72,14 @@ class TargetShares(Rowwise):
     def _turned(self, unit: Tensor, image: bool) -> Tensor:
         plain = unit @ self.plain.T
         moved = plain
+        # (p,) the two groups of each pair.
         i, j = torch.combinations(torch.arange(len(self.shares))).T
         for _ in range(_ROUNDS):
+            # (q, g) variance of each group's scores under
+            # each query, which changes as the query moves.
             variance = torch.einsum("qd,gde,qe->qg", moved, self.covariances, moved)
             means = -variance.clamp(min=0).sqrt() * self.quantiles
+            # The targets t_p times the rows w_p P D_p.
             moved = plain + (means[:, i] - means[:, j]) @ self.lift
         return moved
 
@@ -130,6 +134,7 @@ class RankShares(Method):
         plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
             shares=shares_of_groups,
+            # Phi^-1(1 - s_a top / pi_a), as in the module's docstring.
             quantiles=ndtri(1 - shares * self.top / share_of_all),
             plain=plain.matrix(),
             lift=plain(differences) * weights,
@@ -160,6 +165,7 @@ class RankShares(Method):
         for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True
         ):
+            # Even if all first results that it can fill are its own: s top > pi.
             if share >= reachable:
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
@@ -179,6 +185,7 @@ def _groups(problem: Problem, role: str) -> dict[str, Tensor]:
     group = torch.zeros(1, dtype=torch.long)
     for prompts in problem.attributes:
         value = zero_shot(rows, problem.zero_shot(prompts, role))
+        # Mixed radix: the last attribute counts fastest, as `product` below yields combinations.
         group = group * len(prompts.attributes) + value
     rows_of_group = {}
     for place, values in enumerate(product(*(part.attributes for part in problem.attributes))):

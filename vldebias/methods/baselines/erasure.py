@@ -53,15 +53,16 @@ class TwoTowers(Rowwise):
         """Return the edit of two maps; without one of texts, texts are left unchanged."""
         side = "both" if texts else "image"
         towers = (texts or images, images)  # what texts would get is padding where they stay
-        left = pad_sequence([tower[0].T for tower in towers], batch_first=True)
-        right = pad_sequence([tower[1].T for tower in towers], batch_first=True)
+        left_factor = pad_sequence([tower[0].T for tower in towers], batch_first=True)
+        right_factor = pad_sequence([tower[1].T for tower in towers], batch_first=True)
         shift = torch.stack([tower[2] for tower in towers])
-        return cls(left, right, shift, side)
+        return cls(left_factor, right_factor, shift, side)
 
     def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
         if self.side == "image" and not image:
             return None
         tower = int(image)
+        # Two thin products, as in `CalibratedProjection`: rank is far below d.
         removed = (unit @ self.right[tower].T) @ self.left[tower]
         return unit - removed + self.shift[tower]
 
@@ -101,11 +102,13 @@ def leace(labelled_rows: Labelled) -> Affine:
     """
     x, z = labelled_rows.one_hot()
     shrunk = torch.from_numpy(need("sklearn.covariance").ledoit_wolf(x.numpy())[0])
-    left = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
-    right = torch.linalg.pinv(shrunk, hermitian=True) @ left
+    left_factor = (x - x.mean(0)).T @ (z - z.mean(0)) / len(x)  # Sigma_xz
+    right_factor = torch.linalg.pinv(shrunk, hermitian=True) @ left_factor
     # One-hot columns sum to 1, so the matrix is singular: a pseudo-inverse.
-    right = right @ torch.linalg.pinv(left.T @ right, hermitian=True, rtol=1e-12)
-    return left, right, left @ (right.T @ x.mean(0))
+    right_factor = right_factor @ torch.linalg.pinv(
+        left_factor.T @ right_factor, hermitian=True, rtol=1e-12
+    )
+    return left_factor, right_factor, left_factor @ (right_factor.T @ x.mean(0))
 
 
 def sfid(labelled_rows: Labelled) -> Affine:
@@ -116,6 +119,7 @@ def sfid(labelled_rows: Labelled) -> Affine:
     100 are of 512.
     """
     width = labelled_rows.rows.shape[1]
+    # Replacing dimensions is I - B B^T with columns of the identity as B, plus the mean there.
     importance, neutral = _read_by_forests(labelled_rows)
     number = min(100, max(1, width // 5))
     dims = importance.argsort(descending=True, stable=True)[:number]
@@ -150,6 +154,7 @@ def _read_by_forests(labelled_rows: Labelled) -> tuple[Tensor, Tensor]:
         forest = ensemble.RandomForestClassifier(100, oob_score=True, random_state=0)
         forest.fit(rows.numpy(), codes.numpy())
         importance += torch.from_numpy(forest.feature_importances_)
+        # Out of bag: a tree is sure of every row that it was grown on.
         sure = torch.from_numpy(forest.oob_decision_function_).amax(1)
         unsure = torch.cat([unsure, rows[sure <= _SURE]])
     if not len(unsure):
@@ -171,6 +176,7 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
             basis = torch.linalg.qr(removed.T).Q
             remaining = remaining - (remaining @ basis) @ basis.T
             weight, accuracy = _probe(remaining, codes)
+            # As good as always naming the most frequent value: nothing linear is left to remove.
             if accuracy <= int(codes.bincount().max()) / len(codes):
                 break
             removed = torch.cat([removed, weight])
@@ -184,7 +190,9 @@ def null_space_probes(labels: Sequence[tuple[Tensor, Tensor]], rounds: int = 5) 
 def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
     """Return the weights (k - 1, d) of a logistic regression and its accuracy on the rows it was
     fitted to."""
+    # Rows get smaller with every projection; at one scale the decay weighs the same in each round.
     scale = rows.square().sum(1).mean().sqrt().clamp(min=torch.finfo(rows.dtype).tiny)
+    # A fit inside a user's no_grad or inference_mode still needs gradients.
     with torch.inference_mode(False), torch.enable_grad():
         inputs = pad(rows / scale, (0, 1), value=1.0)
         codes = codes.clone()
@@ -200,6 +208,7 @@ def _probe(rows: Tensor, codes: Tensor) -> tuple[Tensor, float]:
         optimizer.step(closure)
     accuracy = float(((inputs @ weight.detach().T).argmax(1) == codes).double().mean())
     without_bias = weight.detach()[:, :-1]
+    # Softmax weights are determined up to a common vector: k values have k - 1 directions.
     return span_of(without_bias - without_bias.mean(0)).T, accuracy
 
 
@@ -212,9 +221,10 @@ def roboshot(harmful: Tensor, helpful: Tensor) -> Affine:
     """
     q = span_of(harmful)
     t = span_of(helpful)
-    left = torch.cat([q, -t], 1)
-    right = torch.cat([q, t - q @ (q.T @ t)], 1)
-    return left, right, harmful.new_zeros(harmful.shape[1])
+    # (I + T T^T)(I - Q Q^T) = I - Q Q^T + T (T - Q Q^T T)^T
+    left_factor = torch.cat([q, -t], 1)
+    right_factor = torch.cat([q, t - q @ (q.T @ t)], 1)
+    return left_factor, right_factor, harmful.new_zeros(harmful.shape[1])
 
 
 class RoboShot(Method):
@@ -240,6 +250,7 @@ class RoboShot(Method):
         for prompts in problem.attributes:
             rows_of_values = [embed(texts) for texts in prompts.by_value().values()]
             for rows, other_rows in combinations(rows_of_values, 2):
+                # Text i of one value beside text i of the other; what one has more is left out.
                 harmful.append(rows[: len(other_rows)] - other_rows[: len(rows)])
         helpful = [embed(prompts.classes).diff(dim=0) for prompts in problem.sets]
         return TwoTowers.of_maps(roboshot(torch.cat(harmful), torch.cat(helpful)))

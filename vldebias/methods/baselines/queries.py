@@ -55,6 +55,7 @@ class HalfWay(Rowwise):
         rest = unit - biased
         b = biased.norm(dim=1, keepdim=True)
         o = rest.norm(dim=1, keepdim=True)
+        # E of the docstring, (n, 1).
         e = b + (1 - o) / b.clamp(min=_NONE)
         bias = (e - o * (e * e - b * b).clamp(min=0).sqrt()) / (e * e + o * o)  # |B^T u|
         unbiased = (1 - bias * bias).clamp(min=0).sqrt()
@@ -127,6 +128,7 @@ class Bend(Rowwise):
         for images in images_of_values:
             order = (images @ query).argsort(descending=True, stable=True)
             means.append(images[order[: self.near]].mean(0))
+        # Equal products with all means: with each the same as with the first.
         differences = torch.stack(means[1:]) - means[0]
         return normalize(project_out(query, differences), dim=0)
 
@@ -173,6 +175,7 @@ class BendVLM(Method):
             concepts=normalize(torch.stack(concepts), dim=1),
             directions=pad_sequence(directions, batch_first=True),
             images=images.rows[known],
+            # Every combination of values is a value: (n, attributes) rows -> (n,) codes.
             codes=images.codes[known].unique(dim=0, return_inverse=True)[1],
             near=_NEAR,
         )

@@ -23,6 +23,7 @@ from vldebias.prompts import PromptSet
 ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
 # which have no attribute themselves
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
+# "a photo of a |nurse at work": the last article before a noun that is no picture.
 _NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
@@ -45,6 +46,7 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     places = list(_NOUN.finditer(text))
     if " " in words or not places:
         return f"{text}, {words}{stop}"
+    # "A photo of a doctor": the first article may be that of the picture.
     place = places[-1]
     article = _article(place[1], words)
     return f"{text[: place.start()]}{article} {words} {text[place.end() :]}{stop}"

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 MOST_MB = 30  # shipped weights and pictures stay below it
+NEWEST_METADATA = (2, 4)  # what the action that publishes can read
 EXPECTED = (
     "vldebias/py.typed",
     "vldebias/prompts/balance_words.txt",
@@ -27,13 +28,22 @@ UNWANTED = ("tests/", "eval/", "apps/", "docs/", "vldebias/cli/apps/comfyui/")
 
 
 def problems(wheel: Path) -> list[str]:
-    """Return what is missing in a wheel, what should not be in it, and whether it is too large."""
+    """Return what is missing in a wheel, what should not be in it, and whether an index takes it.
+
+    Args:
+        wheel: the file that was built.
+    """
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        first_line = archive.read(metadata).decode().splitlines()[0]
     missing = [path for path in EXPECTED if not any(name.startswith(path) for name in names)]
     found = [f"missing: {path}" for path in missing]
     unwanted = [name for name in names if name.startswith(UNWANTED) or "__pycache__" in name]
     found += [f"does not belong there: {name}" for name in unwanted]
+    version = tuple(int(part) for part in first_line.removeprefix("Metadata-Version: ").split("."))
+    if version > NEWEST_METADATA:
+        found.append(f"{first_line}: the action that publishes reads 2.4 at most")
     megabytes = wheel.stat().st_size / 1e6
     if megabytes > MOST_MB:
         found.append(f"too large: {megabytes:.0f} MB, at most {MOST_MB}")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 TORCH = re.compile(r"(torch|triton|nvidia[-_].+|cuda[-_].+|sympy|mpmath|networkx|setuptools)$")
+BEFORE = ("pip", "setuptools")
+"""What a new environment of Python 3.11 holds before anything is installed."""
 NAMED = (
     "torch",
     "transformers",
@@ -37,7 +39,7 @@ def weigh(folder: Path) -> dict[str, Any]:
     there = {
         one.metadata["Name"]: one
         for one in distributions(path=[str(packages)])
-        if one.metadata["Name"] != "pip"
+        if one.metadata["Name"] not in BEFORE
     }
     sizes = {name: megabytes(one) for name, one in there.items()}
     return {

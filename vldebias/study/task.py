@@ -14,6 +14,7 @@ from collections.abc import Container, Mapping
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
+from pydantic_core import to_jsonable_python
 
 from vldebias.measure.result import TaskResult
 from vldebias.options import Options
@@ -98,10 +99,11 @@ class Task(Strict, ABC):
         """Return the settings of a `TaskProvenance`: the task's own fields, and what only measuring
         knows."""
         elsewhere = {"task", "name", "title", "methods"}  # in the provenance
-        return {
-            **self.model_dump(mode="json", exclude=elsewhere, exclude_none=True, fallback=str),
-            **(measured or {}),
-        }
+        # `model_dump` with a fallback is new in pydantic 2.11; hosts with transformers 4 pin 2.10.
+        task_fields = to_jsonable_python(
+            self, exclude=elsewhere, exclude_none=True, by_alias=False, fallback=str
+        )
+        return {**task_fields, **(measured or {})}
 
     def with_options(self, options: Options) -> Self:
         """Return the task with the user's choices in place of its own, where they have the name of

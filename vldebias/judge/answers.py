@@ -115,8 +115,11 @@ class AnnotationLog:
             if written < len(line):  # the disk is full: leave no half of a line behind
                 file.truncate(size)
                 raise OSError(f"{self.path}: no room for another answer; the file is as before")
+            # On the disk before the page shows the next image: a person's answer cannot be computed
+            # again.
             os.fsync(file.fileno())
         if new:
+            # A new file needs its folder synced too, or its name may be gone after a power cut.
             sync(self.path.parent)
 
     def answers(self) -> dict[Key, Answer]:
@@ -176,6 +179,8 @@ def read_answers(paths: Sequence[Path]) -> list[Answer]:
     """
     last = dict[Key, Answer]()
     for path in paths:
+        # Inside a file the later line wins: clocks of one machine may be set back, lines are in
+        # order.
         answer_of_key = {answer.key: answer for answer in AnnotationLog(path).read()}
         for key, answer in answer_of_key.items():
             if key not in last or answer.time > last[key].time:

@@ -94,6 +94,8 @@ def decide(probabilities: np.ndarray, names: Sequence[str], sure: float) -> Labe
     values.
     """
     best = probabilities.max(axis=1)
+    # What is left for none of the values: with .45 man and .05 woman the answer is “neither”,
+    # whatever `sure` is.
     rest = 1 - probabilities.sum(axis=1)
     known = (best >= sure) & (best >= rest)
     return Labels(np.where(known, probabilities.argmax(axis=1), UNKNOWN), tuple(names))
@@ -144,6 +146,8 @@ class MiniatureJudge(JudgeSpec):
             outputs = network.predict(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255)
             probabilities = dict[str, np.ndarray]()
             for world, fields in (("portraits", portraits), ("birds", birds)):
+                # Chance that it is a portrait at all, times that of each profession: what is
+                # missing to 1 is "none of them".
                 chance = outputs["world_probabilities"][:, words.WORLDS.index(world), None]
                 for field in fields:
                     rows = outputs[f"{field}_probabilities"] * chance
@@ -204,6 +208,7 @@ class ClassifierJudge(JudgeSpec):
                 f"values: got {values}; expected each of the labels {labels} at most once"
             )
         # (labels, values): 1 where a label means a value
+        # A product adds up the labels of a value: "man" and "boy" both mean male.
         columns = torch.zeros(len(labels), len(values))
         for column, labels_of_value in enumerate(values.values()):
             for label in labels_of_value:
@@ -259,6 +264,8 @@ class ClipJudge(JudgeSpec):
         names = (*prompts.class_names, *prompts.held_out_class_names)
         texts = (*prompts.classes, *prompts.held_out_classes)
         texts_of_attribute = dict(self.prompts)
+        # Which profession an image shows, by which `recognised` is measured; a suite may name texts
+        # of its own.
         if not texts_of_attribute.get(task.noun):
             texts_of_attribute[task.noun] = {
                 name: (text,) for name, text in zip(names, texts, strict=True)
@@ -278,8 +285,12 @@ class ClipJudge(JudgeSpec):
             texts.embed([*chain.from_iterable(texts_of_value.values()), *self.reject])
             rows = []
             for value_texts in texts_of_value.values():
+                # Prompt ensembling (Radford et al., 2021): the mean of a value's texts, of length 1
+                # again.
                 rows.append(normalize(texts.embed(value_texts).mean(0), dim=0))
             if self.reject:
+                # One row each, not their mean: texts such as "a landscape" and "a blur" have no
+                # common direction.
                 rows.extend(texts.embed(self.reject))
             rows_of_attribute[attribute] = torch.stack(rows)
 
@@ -375,6 +386,8 @@ class VlmJudge(JudgeSpec):
                         f" options (mean total variation {bias:.2f}), averaged here; label some"
                         " images to correct the judge"
                     )
+                # In log space, so that an order in which a letter is near impossible counts: the
+                # geometric mean of the likelihoods, made to add up to 1 again.
                 mean = np.mean(rows, axis=0)
                 total = np.logaddexp.reduce(mean, axis=1, keepdims=True)
                 probabilities[attribute] = np.exp(mean - total)[:, :-1]
@@ -414,6 +427,8 @@ class VlmJudge(JudgeSpec):
         letters."""
         chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         prompt = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        # " A" and "A" are different tokens for most tokenizers: the letter follows a blank in every
+        # option.
         if not prompt[-1:].isspace():
             prompt += " "
         pictures = [[image.convert("RGB")] for image in images]
@@ -431,7 +446,10 @@ class VlmJudge(JudgeSpec):
                 # Ids keep their dtype; pixels get that of the weights.
                 like = weight if tensor.is_floating_point() else weight.device
                 inputs_on_device[name] = tensor.to(like)
+            # The logits at a place are of the token that comes after it.
             logits = model(**inputs_on_device).logits[:, place - 1].double().cpu()
+            # Among the letters alone: what else the model might say, such as a sentence, has no
+            # vote.
             parts.append(logits[:, letter_ids].log_softmax(dim=1).numpy())
         return np.concatenate(parts)
 

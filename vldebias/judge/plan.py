@@ -153,6 +153,7 @@ def _stated_prompts(
         raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
+    # Each once: pairs of three values repeat their texts.
     for prompt in dict.fromkeys(chain(*groups)):
         values = prompts.values_in(prompt)
         if len(values) != 1:
@@ -160,6 +161,7 @@ def _stated_prompts(
                 f"{prompts.name}: {prompt!r} states {list(values)}, expected one of the values"
                 f" {list(prompts.attributes)}; use stated=False"
             )
+        # "A photo of a female doctor." is about "doctor"; "" where no concept is named.
         concept = next(iter(concept_words.find(prompt)), "")
         planned.append((prompt, concept, part, values[0]))
     return planned
@@ -205,6 +207,7 @@ class Plan(Strict):
     def _in_different_folders(
         cls, variants: dict[str, dict[str, Any]]
     ) -> dict[str, dict[str, Any]]:
+        # "cali 1" and "cali-1" would write into one folder, over each other.
         folders = {file_slug(name)[:60] for name in variants}
         if variants[NONE] or len(folders - {""}) < len(variants):
             raise ValueError(
@@ -220,6 +223,8 @@ class Plan(Strict):
         for variant, settings in self.variants.items():
             for planned in self.prompts:
                 prompt, _, part, stated_value = planned
+                # Only class prompts make discrepancies, which need many images each; the others
+                # need a rate.
                 is_class_prompt = stated_value is None and part in ("train", "unseen")
                 count = self.images if is_class_prompt else self.stated_images
                 if stated_value is None and settings.get("only_stated"):
@@ -258,8 +263,10 @@ class Plan(Strict):
             InvalidInputError: the folder holds images of another plan, or without one; weights may
                 differ by rounding.
         """
+        # Without an image nothing depends on the plan that lies there, and it may be replaced.
         if not any(folder.glob("*/*/*.png")):
             write_atomically(folder / PLAN, self.model_dump_json(indent=1) + "\n")
+        # Read back also when it was just written: what is compared is what a later run will read.
         kept = GeneratedImages.open(folder)
         differences = kept.plan._differences(self)
         if differences:
@@ -273,6 +280,7 @@ class Plan(Strict):
         """Return what a new plan has otherwise, in words; weights may differ by rounding."""
         old_settings = self.model_dump(mode="json", exclude={"model"}) | self.model
         new_settings = new.model_dump(mode="json", exclude={"model"}) | new.model
+        # Compared by themselves: two loads of the same weights differ in the last digits.
         old_weights = old_settings.pop("fingerprint", None)
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
@@ -371,6 +379,7 @@ def identity(pipe: Any) -> dict[str, Any]:
     adapters: set[str] = set()
     precisions: set[str] = set()
     for module in modules.values():
+        # A LoRA that is loaded, or another precision, changes pixels and not the name of the model.
         adapters |= set(getattr(module, "peft_config", None) or ())
         precisions |= {str(p.dtype).removeprefix("torch.") for p in module.parameters()}
     return {
@@ -391,6 +400,7 @@ def _joint_fingerprint(modules: Mapping[str, nn.Module]) -> dict[str, Any] | Non
         fingerprint = weights_fingerprint(module)
         if fingerprint is not None:
             fingerprints.append(fingerprint.to_dict())
+    # A fingerprint of some of the weights would pass for one of all.
     if not fingerprints or len(fingerprints) < len(modules):
         return None
     tensors: list[Any] = []

@@ -57,37 +57,65 @@ def judge_images(
     Raises:
         InvalidInputError: images are missing, or the judge answers in a wrong shape.
     """
+    _check_present(images)
+    path = _answers_of(judge, images.folder)
+    answer_of_key = _stored(path)
+    keys = _keys(images)
+    unjudged = []
+    for image, key in zip(images, keys, strict=True):
+        if key not in answer_of_key:
+            unjudged.append((image, key))
+
+    bar = progress.bar("judging", len(unjudged), reused=len(keys) - len(unjudged))
+    with path.open("a", encoding="utf-8") as file, bar as advance:
+        for start in range(0, len(unjudged), BATCH):
+            batch = unjudged[start : start + BATCH]
+            pictures = [images.read(image) for image, _ in batch]
+            answers = _rounded_answers(predict(judge, pictures), len(batch))
+            for (_, key), answer in zip(batch, answers, strict=True):
+                answer_of_key[key] = answer
+                # A line break comes first, since the line before may be torn by a kill.
+                file.write("\n" + json.dumps({key: answer}))
+            # A judge may take minutes a batch: what is judged has to outlive a kill.
+            file.flush()
+            advance(len(batch))
+    rows_of_attribute = {}
+    for attribute in judge.names:
+        rows_of_attribute[attribute] = np.array([answer_of_key[key][attribute] for key in keys])
+    return rows_of_attribute
+
+
+def _check_present(images: GeneratedImages) -> None:
+    """Raise InvalidInputError where the file of an image is missing."""
     missing = [image.path for image in images if not images.path(image).is_file()]
     if missing:
         raise InvalidInputError(
             f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as"
             f" {missing[0]}; generate again, which goes on where it stopped"
         )
+
+
+def _answers_of(judge: Judge, folder: Path) -> Path:
+    """Return the file of a judge's answers below a folder of images, which is begun with the
+    judge's name and values."""
+    # Weights that changed under the same name are another judge, with another file.
     name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
-    path = images.folder / "judgements" / name
-    keys = _keys(images)
+    path = folder / "judgements" / name
     if not path.exists():
         names = {attribute: list(values) for attribute, values in judge.names.items()}
         write_atomically(path, json.dumps({"name": judge.name, "names": names}))
-    known = _stored(path)
-    todo = [(image, key) for image, key in zip(images, keys, strict=True) if key not in known]
-    bars = progress.bar("judging", len(todo), reused=len(keys) - len(todo))
-    with path.open("a", encoding="utf-8") as file, bars as advance:
-        for start in range(0, len(todo), BATCH):
-            batch = todo[start : start + BATCH]
-            probabilities = predict(judge, [images.read(image) for image, _ in batch])
-            for i, (_, key) in enumerate(batch):
-                known[key] = {}
-                for attribute, rows in probabilities.items():
-                    known[key][attribute] = np.round(rows[i], 6).tolist()
-                # A line break comes first, since the line before may be torn by a kill.
-                file.write("\n" + json.dumps({key: known[key]}))
-            file.flush()
-            advance(len(batch))
-    rows_of_attribute = {}
-    for attribute in judge.names:
-        rows_of_attribute[attribute] = np.array([known[key][attribute] for key in keys])
-    return rows_of_attribute
+    return path
+
+
+def _rounded_answers(probabilities: Probabilities, n: int) -> list[dict[str, list[float]]]:
+    """Return for each of n images attribute -> probabilities of its values."""
+    # Rounded before they are used, not only where they are stored: a run that reads answers and one
+    # that has just judged give the same figures.
+    rounded = {attribute: np.round(rows, 6) for attribute, rows in probabilities.items()}
+    answers = []
+    for i in range(n):
+        answers.append({attribute: rows[i].tolist() for attribute, rows in rounded.items()})
+    return answers
 
 
 def last_judgements(
@@ -103,8 +131,10 @@ def last_judgements(
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         known = _stored(path)
         names = known["names"].get(attribute, ())
+        # Another judge of the attribute may name other values ("light", "dark" beside five tones).
         if not set(values) <= set(names):
             continue
+        # Zeros stand for an image without an answer: `decide` makes "unknown" of them.
         never_judged = {attribute: [0.0] * len(names)}
         chances = np.array([known.get(key, never_judged)[attribute] for key in _keys(images)])
         answers = []
@@ -120,6 +150,7 @@ def _keys(images: GeneratedImages) -> list[str]:
     keys = []
     for image in images:
         file = images.path(image)
+        # By content as well as by path: an image that was generated again is judged again.
         file_hash = digest(file)[:24] if file.is_file() else "-"
         keys.append(f"{image.path} {file_hash}")
     return keys
@@ -150,7 +181,10 @@ def scored(
 
     encoder, texts: the image and the text side of the same model. resampling: resamples, seed.
     """
+    # Prompts that state a value are left out: their score says whether the value was drawn, not how
+    # good the images are.
     plain = [image for image in generated if image.stated is None]
+    # The same order under every variant: row i of each is of the same prompt and seed.
     plain.sort(key=lambda image: (image.prompt, image.seed))
     features = _features_of_variants(generated, encoder, plain)
     results = []
@@ -237,6 +271,7 @@ def _frechet_distances(
 ) -> TaskResult:
     """Return the block of FID of each variant against the images without a method."""
     count, dim = features[NONE].shape
+    # With no more images than dimensions the covariance is singular, and FID is mostly bias.
     enough = max(ENOUGH, dim + 1)
     if count < enough:
         warn(
@@ -245,6 +280,7 @@ def _frechet_distances(
         )
     network: Any = nn.Identity()  # features are there, where torchmetrics expects a network
     network.num_features = dim
+    # The features of "none" are kept over `reset`: they are the reference of every variant.
     metric = need("torchmetrics.image.fid").FrechetInceptionDistance(
         network, reset_real_features=False
     )

@@ -75,6 +75,7 @@ def interval_of(
         cells: counts (g, 2, 2) of group, right without, right with the method.
         drawn: resamples of them (b, g, 2, 2).
     """
+    # cells[g, 1, :] were right without the method, cells[g, :, 1] with it: (g,) hits of each
     before = cells[:, 1].sum(-1)
     hits = cells[:, :, 1].sum(-1)
     size = cells.sum((-1, -2))
@@ -83,6 +84,7 @@ def interval_of(
     with np.errstate(invalid="ignore"):  # a resample without an image of the groups is not a number
         draws_after = statistic(drawn[..., 1].sum(-1), sizes)
         draws_before = statistic(drawn[:, :, 1].sum(-1), sizes)
+    # The same resamples for both sides, so that the interval of the change is paired.
     known = np.isfinite(draws_after)
     low, high = percentile_interval((draws_after - draws_before)[known])
     change = (value - float(statistic(before, size)), low, high)
@@ -91,8 +93,10 @@ def interval_of(
         return value, wilson_interval(int(value * n), n), change
     if value in (0.0, 1.0) and statistic is lowest_accuracy:
         is_lowest = (size > 0) & (hits == value * size)
+        # Several groups may be at 0 or 1: the smallest of them is the least certain.
         n = int(size[is_lowest].min())
         return value, wilson_interval(int(value * n), n), change
+    # Part of a weighted mean may be constant: the bootstrap would take these groups for certain.
     if isinstance(statistic, Reweighted):
         is_constant = (size > 0) & ((hits == 0) | (hits == size))
         if is_constant[statistic.weights > 0].any():
@@ -111,6 +115,8 @@ def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:
     accuracy = hits[used] / size[used]
     intervals = [wilson_interval(right, n) for right, n in zip(hits[used], size[used], strict=True)]
     low, high = np.array(intervals).T
+    # Each side by itself: Wilson's intervals are not symmetric, and near 1 a symmetric one would
+    # pass it.
     below = float(np.linalg.norm(share * (accuracy - low)))
     above = float(np.linalg.norm(share * (high - accuracy)))
     mean = float(share @ accuracy)
@@ -157,6 +163,7 @@ def _refuse_scores(predicted: NDArray[Any], true: NDArray[Any]) -> None:
     """Refuse fractions that are no labels: they are probabilities or scores."""
     if predicted.dtype.kind != "f":
         return
+    # 0.0 and 1.0 are labels that were read as floats; .37 is a probability.
     has_fractions = (predicted != np.round(predicted)).any()
     if has_fractions and not np.isin(predicted, true).all():
         raise InvalidInputError(
@@ -208,9 +215,12 @@ def worst_areas(
         # Sorted, so that the order of the rows changes no last digit.
         rows = rows[np.lexsort((first_method[rows], positive[rows]))]
         is_positive = positive[rows]
+        # An area compares positive with negative rows: a group of one class has none.
         if is_positive.all() or not is_positive.any():
             continue
         scores = [margin[rows] for margin in margins.values()]
+        # Draws and not an interval by formula: the lowest of several groups has no formula, and it
+        # is picked again in each draw.
         area, root = _areas_of_group(scores, is_positive)
         noise = rng.standard_normal((resamples, len(scores))) @ root
         # Draws of methods that score alike are the same to the last bit.
@@ -238,7 +248,11 @@ def _areas_of_group(scores: Sequence[NDArray[Any]], is_positive: Mask) -> tuple[
         of_negatives.append(1 - share_below(negatives, positives))
     covariance = np.zeros((m, m))
     for parts in (np.stack(of_positives), np.stack(of_negatives)):
+        # DeLong's S10 / m + S01 / n, the covariances of both kinds of rows. ddof=0 over n - 1 is
+        # the same as ddof=1 over n, and gives 0 and not NaN for a single row.
         covariance = covariance + np.cov(parts, ddof=0).reshape(m, m) / max(parts.shape[1] - 1, 1)
+    # By eigenvalues, since the covariance of methods that score alike is singular, where Cholesky
+    # fails.
     spectrum, vectors = np.linalg.eigh(covariance)
     # The one root that no choice of eigenvectors changes.
     root = vectors * np.sqrt(spectrum.clip(0)) @ vectors.T
@@ -306,6 +320,7 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
     match = need("scipy.optimize").linear_sum_assignment
     pairs = len(points) // (2 * size)
     lengths = []
+    # Disjoint subsets of one permutation: pairs that shared rows would be dependent.
     order = np.random.default_rng(seed).permutation(len(points))[: 2 * size * pairs]
     for subsets in order.reshape(pairs, 2, size):
         costs = spatial.distance.cdist(*points[subsets].astype(np.float64))
@@ -351,6 +366,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
         )
     values = np.unique(array[array >= 0])
     counts = (array[..., None] == values).sum(axis=0).astype(np.float64)  # (units, values)
+    # A single answer can be paired with nothing: it says nothing of agreement.
     counts = counts[counts.sum(1) >= 2]
     occurring = (counts.sum(0) > 0).sum()
     if occurring < 2:
@@ -364,6 +380,7 @@ def agreement(labels: Values, *, resamples: int = 2000, seed: int = 0) -> Agreem
     unequal = (sizes**2 - (counts**2).sum(1)) / (sizes * (sizes - 1))
 
     # Sums over units, of the sample and then of each resample: counts, D_o and percent agreement.
+    # Linear in the units, so that 2,000 resamples are one product with the weights of units.
     terms = np.column_stack([counts, sizes * unequal, (1 - unequal) / units])
     blocks = resampled_counts(np.ones(units, np.int64), resamples, seed)
     sums = np.concatenate([terms.sum(0, keepdims=True), *(weights @ terms for weights in blocks)])

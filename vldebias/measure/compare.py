@@ -161,6 +161,7 @@ def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Compa
     frame = _joined(first.loc[shared], second.loc[shared])
     only = {}
     for name, side in ((f"A, {names[0]}", first), (f"B, {names[1]}", second)):
+        # Never dropped in silence: a method that one run lacks may be the one that got worse.
         rest = side[~side.index.isin(shared)]
         if len(rest):
             only[name] = [f"{row.task}: {row.measure}, {row.name}" for row in rest.itertuples()]
@@ -190,6 +191,7 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["verdict"] = list(map(verdict, changes, frame.better))
     frame["moved"] = [moved(change) for change in changes]
     differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
+    # Value and both ends: the same value from other images is not the same figure.
     is_equal = np.abs(differences).max(axis=0) <= FLOAT_NOISE
     frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
     return frame
@@ -239,6 +241,8 @@ def _notes(a: Result, b: Result) -> Iterator[str]:
         yield from _differing(provenance.task, pair)
         if not before.fingerprint or not provenance.fingerprint:
             continue
+        # By `matches`, which allows for rounding: the same weights in half precision are no other
+        # model.
         weights = Fingerprint(**before.fingerprint)
         if not weights.matches(Fingerprint(**provenance.fingerprint)):
             yield f"{provenance.task}: fingerprint of the weights differs"
@@ -251,6 +255,7 @@ def _differing(place: str, pair: Sequence[dict[str, Any]]) -> Iterator[str]:
     flatten = need("pandas").json_normalize
     first, second = (flatten(settings, sep=", ").iloc[0].map(plain) for settings in pair)
     for name in dict.fromkeys([*first.index, *second.index]):
+        # A setting that one version did not have is "none" there.
         value_a = first.get(name, "none")
         value_b = second.get(name, "none")
         if value_a != value_b:

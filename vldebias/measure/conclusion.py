@@ -104,6 +104,8 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
     """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
     block = frame[frame.task == row.task]
     other_row = _against_other_prior(block, row)
+    # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
+    # one of them would be choosing the conclusion.
     agrees = other_row is None or other_row.verdict == row.verdict
     facts: dict[str, Any] = {
         "task": row.task,
@@ -131,6 +133,7 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
 
 def _leading(block: pd.DataFrame, measures: Measures) -> Any:
     """Return the row that a conclusion is about; None where no bias was measured."""
+    # A method with labels was told what the others have to find out.
     wholes = block[block.whole & ~block.uses_labels]
     bias = named(wholes[wholes.kind == "bias"], measures)
     if bias.empty:
@@ -139,7 +142,9 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
     lead = bias[bias.metric == metric]
     lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
     if len(lead) > 1:
+        # The question is what an edit does; the baseline stands beside it in the sentence.
         lead = lead[~lead.method.isin(BASELINES)]
+    # Clear gains first, the largest first among equals.
     ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
     return next((row for row in ranked if row.method == ATTACHED), ranked[0])
 
@@ -171,6 +176,7 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
     tested = _unbiased(block, row) or row
     effect = to_remove(tested)
     width = tested.change_high - tested.change_low
+    # Nothing to remove, or an exact figure: no number of images would make it clear.
     if effect <= 0 or width <= 0:
         return None
     # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
@@ -185,6 +191,8 @@ def _cost(block: pd.DataFrame, row: Any) -> str:
     measured."""
     is_cost = (block.kind == "utility") & (block.name == row.name) & block.whole
     costs = block[is_cost & block.change.notna()].drop_duplicates("metric", keep="last")
+    # Both averages say nearly the same. The reweighted one stands, in which groups weigh as in
+    # training.
     if "average_reweighted" in set(costs.metric):
         costs = costs[costs.metric != "average"]
     if costs.empty:

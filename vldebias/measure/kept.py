@@ -48,6 +48,7 @@ def resampled_kept_shares(
     The same resamples serve every ranking. A row that is drawn twice counts twice. Rankings hold
     `reach(first, n)` rows.
     """
+    # Only rows that some ranking reads can be among the first ones.
     read = np.unique(np.concatenate([before, *rankings.values()]))
     place_before = np.searchsorted(read, before)
     place_after = {name: np.searchsorted(read, ranking) for name, ranking in rankings.items()}
@@ -56,6 +57,8 @@ def resampled_kept_shares(
         counts_before = _counts_of_first(place_before, weights, first)
         for name, places in place_after.items():
             counts = _counts_of_first(places, weights, first)
+            # A row that a resample holds twice may be among the first once before and twice after:
+            # one is kept.
             both = np.minimum(counts, counts_before).sum(axis=1)
             parts[name].append(both / first)
     return {name: np.concatenate(blocks) for name, blocks in parts.items()}
@@ -73,4 +76,6 @@ def _counts_of_first(ranking: Rows, weights: NDArray[np.int32], first: int) -> N
 def chance_kept(first: int, n: int, draws: int, seed: int) -> Floats:
     """Return the share that a random ranking of n rows keeps, in (draws,) random rankings."""
     rng = np.random.default_rng(seed)
+    # Of `first` rows drawn from n, how many are among the `first` before: no ranking has to be
+    # drawn.
     return rng.hypergeometric(first, n - first, first, size=draws) / first

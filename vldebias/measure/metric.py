@@ -95,11 +95,14 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     if isinstance(name, Metric):
         return name
     base, _, k = name.partition("@")
+    # A metric of a package that is not installed here: a bias, so that a conclusion is written
+    # about it.
     if not strict and base not in METRICS:
         return Metric(name, name.replace("_", " "), "bias")
     metric = METRICS[base]
     if not k:
         return metric
+    # "max_skew@10" is the MaxSkew of the first ten; there is no end to k, so none is registered.
     return replace(metric, name=name, title=f"{metric.title}@{k}")
 
 

@@ -111,6 +111,7 @@ def _ranking(
         raise InvalidInputError(
             f"k: expected an integer 1 .. {len(score)}, the rows that are ranked, got {k!r}"
         )
+    # log(1 / 1) is 0: every ranking of one group looks perfectly fair.
     if len(names) < 2:
         warn(
             f"groups: all rows are of {names.tolist()}, so every ranking is fair; give n_groups="
@@ -123,6 +124,7 @@ def _ranking(
             f"prior: expected {len(names)} positive shares that sum to 1, for the groups"
             f" {names.tolist()}, got {shares.tolist()}; leave out groups that cannot occur"
         )
+    # Of negated scores, and stable: sorting and then reversing would turn ties around.
     order = np.argsort(-score.astype(np.float64), kind="stable")
     return index[order][None, :k], shares
 
@@ -157,6 +159,8 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
     if floor is None:
         floor = 1 / (2 * groups.shape[1])
     with np.errstate(divide="ignore"):
+        # A group that is missing among the first k would be -inf, and with it the mean over
+        # queries.
         smallest = np.log(floor / prior)
     return np.nanmin(np.maximum(_log_ratios(groups, prior), smallest), axis=1)
 
@@ -164,6 +168,7 @@ def min_skews(groups: Groups, prior: Floats, floor: float | None = None) -> Floa
 def _cells(groups: Groups, g: int, weights: Floats | None = None) -> NDArray[Any]:
     """Return how many rows, or what weight (k,) of places, each group has in each ranking (r,
     g)."""
+    # One bincount for all rankings: group a of ranking r is cell r g + a.
     cell = np.arange(len(groups))[:, None] * g + groups
     spread = None if weights is None else np.tile(weights, len(groups))
     return np.bincount(cell.ravel(), spread, minlength=len(groups) * g).reshape(-1, g)
@@ -173,6 +178,7 @@ def _log_ratios(groups: Groups, prior: Floats) -> Floats:
     """Return log(r_a / p_a) (r, g); a group that has no prior takes no part (NaN)."""
     shares = _cells(groups, prior.shape[-1]) / groups.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):
+        # A resample of the gallery may lack a group, whose share in it is 0.
         return np.where(prior > 0, np.log(shares / prior), np.nan)
 
 
@@ -187,17 +193,20 @@ def ndkls(groups: Groups, prior: Floats) -> Floats:
     count, k = groups.shape
     g = prior.shape[-1]
     places = np.arange(1, k + 1)
+    # Z is their sum: NDKL is a mean over places in which the first ones weigh most.
     discount = 1 / np.log2(places + 1)
     # What a term of place j weighs in all prefixes that hold it.
     later = np.cumsum((discount / places)[::-1])[::-1]
     gains = np.diff(np.append(0.0, places * np.log(places)))
     held = _cells(groups, g)
     sizes = held.ravel()
+    # Sorted by group, the rows of a group stand together: c is the place within it, from 0.
     so_far = np.arange(count * k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     by_group = later[np.argsort(groups, axis=1, kind="stable")]
     total = np.einsum("rk,rk->r", by_group, gains[so_far].reshape(count, k))
     with np.errstate(divide="ignore"):
         logs = np.where(held > 0, np.log(prior), 0.0)
+    # -c_a log p_a of each group, weighed by the places at which its rows stand
     total -= (_cells(groups, g, later) * logs).sum(axis=1)
     values = (total - discount @ np.log(places)) / discount.sum()
     return np.maximum(values, 0.0)  # below 0 by rounding alone
@@ -221,6 +230,7 @@ def leaders(queries: Tensor, items: Any, k: int, place: NDArray[np.int64]) -> Le
         places = place[start : start + len(block)]
         start = start + len(block)
         if first[0].shape[1] == k:  # all further rows are behind k rows of every query
+            # Equal scores stay in: a tie is decided by place, which may be lower here.
             near = (scores >= first[0][:, -1:]).any(axis=0)
             scores = scores[:, near]
             places = places[near]
@@ -232,6 +242,7 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
     """Return the first k of both; merging parts in any order and any grouping gives the same."""
     scores = np.concatenate([first[0], second[0]], axis=1)
     places = np.concatenate([first[1], second[1]], axis=1)
+    # The last key sorts first: by score, then by place.
     best = np.lexsort((places, -scores), axis=1)[:, :k]
     return np.take_along_axis(scores, best, axis=1), np.take_along_axis(places, best, axis=1)
 
@@ -239,6 +250,8 @@ def merged(first: Leaders, second: Leaders, k: int) -> Leaders:
 def reach(k: int, n: int) -> int:
     """Return how many rows of a ranking of n contain k rows of a resample, except with a chance of
     about 1e-14."""
+    # The first m rows hold about m rows of a resample, give or take sqrt(m): eight deviations more
+    # than k, and a little for small k.
     return min(n, k + ceil(8 * sqrt(k)) + 32)
 
 
@@ -260,6 +273,7 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
             f"k: expected at most the {held.min()} rows that a resample holds, got {k}"
         )
     place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
+    # Repeats of all resamples stand one after another; each resample's begin at its start.
     starts = np.cumsum(held) - held
     return place.ravel().repeat(times.ravel().astype(np.intp))[starts[:, None] + np.arange(k)]
 
@@ -278,6 +292,7 @@ def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: 
     for rows, codes_of_rows in zip(queries.split(size), query_codes.split(size), strict=True):
         scores = rows @ items.T
         relevant = codes_of_rows[:, None] == item_codes
+        # The best relevant item decides recall: all that rank ahead of it are counted.
         best = scores.masked_fill(~relevant, -torch.inf).max(dim=1, keepdim=True).values
         is_tied = scores == best
         first = (is_tied & relevant).int().argmax(dim=1, keepdim=True)

@@ -92,6 +92,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
     def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
         """Return the result of this run from what its tasks gave, with date, command, platform,
         versions and commit."""
+        # It is read twice, and may be a generator.
         done = list(parts)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         found: dict[str, Any] = {
@@ -135,6 +136,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
             change = row.change or (None, None, None)
             numbers = (row.value, *row.interval, *change)
             columns |= dict(zip(NUMBERS, numbers, strict=False))
+            # The first unit is the one that was resampled: tasks name it first.
             columns["n"] = next(iter(row.n.values()), 0)
             columns["counts"] = json.dumps(row.n, ensure_ascii=False)
             rows.append(columns)
@@ -220,6 +222,8 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         content = self.to_dict()
         if compact:
             packed = self.to_pandas().to_parquet(index=False, compression="zstd")
+            # The rows go first: a JSON without its rows cannot be read, rows without a JSON harm
+            # nobody.
             rows = write_atomically(path.with_suffix(".parquet"), packed)
             content["figures"] = {"file": rows.name, "sha256": digest(rows)}
         return write_atomically(path, laid_out(content) + "\n")
@@ -254,6 +258,7 @@ def _rows_beside(path: Path, figures: Mapping[str, Any]) -> list[dict[str, Any]]
     Raises:
         InvalidInputError: the file is missing, or its digest is another one.
     """
+    # Its name alone: a result of somebody else may not point to a file elsewhere.
     file = path.parent / Path(str(figures.get("file", ""))).name
     if not file.is_file() or digest(file) != figures.get("sha256"):
         raise InvalidInputError(
@@ -292,6 +297,7 @@ def _command() -> str | None:
     program = Path(sys.argv[0])
     if program.suffix != ".py" and program.name != "vldebias":
         return None
+    # "--data-root=/home/ada/data/celeba" becomes "--data-root=celeba": results are published.
     folders = re.compile(r"(^|=)(/|[A-Za-z]:[/\\\\]).*[/\\\\]")
     words = [folders.sub(r"\1", word) for word in sys.orig_argv[1:]]
     return shlex.join(words if words[0] == "vldebias" else ["python", *words])

@@ -154,6 +154,8 @@ class TaskResult:
             if facts.get(key) is not None:
                 columns[key] = facts[key]
         columns |= details
+        # The base of changes, chance and facts change nothing; a figure there would be read as an
+        # effect.
         if method in (NONE, *CHANCES) or known_metric.kind == "fact":
             change = None
         if interval is None:
@@ -191,6 +193,7 @@ class TaskResult:
         for method, value in values.items():
             drawn = None if draws is None else draws[method]
             low, high = ends(value, drawn)
+            # A recentred interval may pass what the metric can be, such as an accuracy of 1.02.
             bounds = (max(low, smallest), min(high, largest))
             change = None
             if NONE in values and method != NONE:

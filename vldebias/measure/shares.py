@@ -132,10 +132,13 @@ def shares_radius(counts: Counts, *, resamples: int = 2000, seed: int = 0) -> Fl
     rng = np.random.default_rng(seed)
     values = counts.shape[1]
     total = counts.sum(axis=1)
+    # Effective counts are fractions: 24.9999999 images are 25, and 24.6 are 24.
     n = (total + 1e-9).astype(np.int64)
     centres = (counts * (n / np.maximum(total, 1))[:, None] + 1) / (n + values)[:, None]
+    # The largest distance that shares can have from even: where nothing is known all of it.
     radius = np.full(len(counts), np.sqrt(1 - 1 / values))
     for i in np.flatnonzero(n):
+        # (resamples, |A|)
         drawn = rng.multinomial(n[i], centres[i], size=resamples) / n[i]
         radius[i] = np.quantile(np.linalg.norm(drawn - centres[i], axis=1), LEVEL)
     return radius
@@ -179,6 +182,7 @@ class CorrectedShares:
         upper = (1 + LEVEL) / 2
         wider = float(stats.t.ppf(upper, self.labels - 1) / stats.norm.ppf(upper))
         lows, highs = np.quantile(drawn, [1 - upper, upper], axis=1)  # of each prior
+        # The lowest end of both priors, moved away from the share by the factor of few labels.
         low = known + wider * (np.minimum(lows.min(axis=0), known) - known)
         high = known + wider * (np.maximum(highs.max(axis=0), known) - known)
         ends = zip(known.tolist(), low.clip(0).tolist(), high.clip(max=1).tolist(), strict=True)
@@ -186,6 +190,8 @@ class CorrectedShares:
 
         shares = known / known.sum()
         deviations = drawn / drawn.sum(axis=-1, keepdims=True) - shares
+        # A radius and not quantiles of the drawn gaps: near even shares all draws of a gap lie
+        # above it.
         reach_of_gap = wider * _reach(np.linalg.norm(deviations, axis=-1))
         reach_of_skew = wider * _reach(np.abs(deviations).max(axis=-1))
         return [*intervals, _gap(shares, reach_of_gap), log_skew(shares, reach_of_skew)]
@@ -218,6 +224,8 @@ def _gap(shares: Floats, reach: float) -> Interval:
 def log_skew(shares: Floats, reach: float) -> Interval:
     """Return MaxSkew of shares (values,) of which the largest is known to within `reach`."""
     largest = float(shares.max())
+    # MaxSkew is log(|A| share of the largest value): its ends are those of that share, which is 1 /
+    # |A| at least.
     ends = np.array([largest, largest - reach, min(1.0, largest + reach)]) * len(shares)
     return Interval(*np.log(np.maximum(ends, 1.0)).tolist())
 
@@ -284,6 +292,8 @@ def corrected_shares(
     overall = _weighted_shares(answered, worth, labelled_rows, answers)
     strata = _strata(answers_of_judge, answered, worth, overall)
     sizes, theta, counts = (np.array(column) for column in zip(*strata, strict=True))
+    # Two priors of the weight of one label each. Uniform: any error that was not seen yet may come.
+    # As elsewhere: errors are as frequent as over all answers.
     uniform = np.full(answers, 1 / answers)
     as_elsewhere = (overall * labels + 0.5) / (labels + 0.5 * answers)
     draws = _posterior(sizes * n, counts, (uniform, as_elsewhere), resamples, seed)
@@ -293,6 +303,7 @@ def corrected_shares(
 def _corrected(sizes: Floats, theta: Floats, draws: Floats, labels: int, n: int) -> CorrectedShares:
     """Return the shares of all strata together, from their sizes (s,) and shares (s, answers)."""
     shares = sizes @ theta
+    # Between strata: how much the shares of n new images would vary if each stratum's were known.
     variance_of_images = float(((theta**2).T @ sizes - shares**2).sum())
     return CorrectedShares(shares, draws, labels, n, noise=variance_of_images / n)
 
@@ -361,6 +372,7 @@ def _strata_of_answer(
     """
     weights = worth[rows]
     edges = np.unique(weights)
+    # Weights that are all different, as of uncertainty sampling, would make strata of one label.
     if len(edges) > _WEIGHTS:
         edges = np.quantile(weights, np.linspace(0, 1, _WEIGHTS + 1)[1:-1])
     bins = np.searchsorted(edges, weights)
@@ -381,6 +393,8 @@ def _posterior(
     """
     rng = np.random.default_rng(seed)
     strata, answers = counts.shape
+    # The share of each stratum is uncertain too: of 200 other images the judge might call 110 women
+    # where it called 100.
     sizes = rng.dirichlet(images + 1 / strata, resamples)
     draws = np.zeros((len(priors), resamples, answers))
     for drawn, prior in zip(draws, priors, strict=True):
@@ -407,6 +421,7 @@ def corrected_squares(
     # Both are 0 in the mean where shares are even.
     guess = predicted - predicted.sum(1, keepdims=True) / values
     error = truth - truth.sum(1, keepdims=True) / values - guess
+    # NaN: one label has no variance, so that nothing could be taken off.
     squares = np.full(int(prompts.max()) + 1, np.nan)
     for prompt in range(len(squares)):
         rows = np.flatnonzero(prompts == prompt)
@@ -448,6 +463,8 @@ def _unbiased_square(
     mean = guess.mean(0) + w @ error
     deviation = error - w @ error
     deviation_of_guess = guess_of_labelled - w @ guess_of_labelled
+    # Variance of the mean error, of the mean guess, and twice their covariance: the labelled images
+    # are among those that the guess is the mean of.
     noise = bessel * ((w**2) @ deviation**2).sum() + guess.var(0, ddof=1).sum() / len(guess)
     noise += 2 * bessel * (w @ (deviation * deviation_of_guess)).sum() / len(guess)
     return (mean**2).sum() - noise
@@ -460,6 +477,8 @@ def independent(after: Interval, before: Interval) -> tuple[float, float, float]
     ends keep their sides.
     """
     change = after.value - before.value
+    # The change is lowest where after is low and before is high: these two half-widths belong
+    # together.
     down = np.hypot(after.value - after.low, before.high - before.value)
     up = np.hypot(after.high - after.value, before.value - before.low)
     return change, float(change - down), float(change + up)

@@ -22,6 +22,7 @@ def write_strip(strip: Strip, path: Path, metadata: dict[str, Any]) -> Path:
     about: further metadata, such as the run and the task.
     """
     first = strip.rows[0][1][0]
+    # Never enlarged: the miniature's pictures are cut out as they were generated.
     scale = min(LARGEST / max(first.size), 1)
     width, height = (round(side * scale) for side in first.size)
     across = max(len(images) for _, images in strip.rows)
@@ -58,6 +59,8 @@ def encoded(image: Image) -> bytes:
     JPEG."""
     content = io.BytesIO()
     if max(image.size) <= 128:
+        # Small pictures are sharp-edged, where JPEG shows; a large one as PNG makes a page of many
+        # megabytes.
         image.save(content, format="png", optimize=True)
     else:
         image.save(content, format="jpeg", quality=88)

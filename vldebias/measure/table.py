@@ -118,6 +118,7 @@ def published(
     lam: the figures at this lambda of its sweep (Table 7.3), one of `SWEPT`; None: at its own.
     """
     name = "".join(filter(str.isalnum, model.lower()))
+    # "ViT-L-14:laion2b" has the letters of OpenAI's "ViT-L/14" and other weights.
     if re.search("laion|datacomp|336", name):
         return {}
     table = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
@@ -167,6 +168,7 @@ def _add_references(frame: pd.DataFrame) -> None:
     none = _row_of(frame, NONE)
     chance = _row_of(frame, CHANCE)
     dealt = _row_of(frame, DEALT)
+    # Where "none" is no whole of its own, it follows from the change.
     frame["before"] = none.value.fillna((frame.value - frame.change).round(12))
     frame["chance"] = chance.value
     frame["chance_after"] = dealt.value.where(frame.is_dealt, chance.value)
@@ -221,9 +223,12 @@ def _judged(row: Any, change: Change, effect: float) -> str:
     judged = verdict(change, row.better)
     if judged and row.is_fixed:
         return TOO_FEW
+    # Made worse than chance is harm, also where there was nothing to remove.
     is_harm = judged == "worse" and row.beyond_chance
     if row.at_chance and judged and not is_harm:
         return NOTHING
+    # An interval as wide as the bias itself would not show even its whole removal: that is no "no
+    # change".
     is_wide = row.kind == "bias" and change[2] - change[1] >= effect
     return TOO_FEW if judged == UNCLEAR and is_wide else judged
 

@@ -87,6 +87,7 @@ def train_adapter(
             loss.backward()
             optimizer.step()
         scores = tuple(examples.best([adapter.logits])[1].values())
+        # Tuples compare by the worst group first and by the average on a tie (see `Examples.best`).
         if scores > best_scores:
             best_epoch = epoch
             best_scores = scores
@@ -147,6 +148,7 @@ def contrastive_adapter(
     Raises:
         InvalidInputError: no class has rows that zero-shot gets right and rows that it gets wrong.
     """
+    # Found once, by the frozen features: what is near does not change while the adapter learns.
     contrasts = Contrasts.find(examples)
     features = examples.features
     labels = torch.from_numpy(examples.labels)
@@ -165,6 +167,7 @@ def contrastive_adapter(
             yield F.cross_entropy(adapter.logits(features[rows]), labels[rows])
 
     def losses(epoch: int, adapter: Adapter) -> Iterator[Tensor]:
+        # In turns: contrast knows nothing of the texts that classify, cross-entropy does.
         if epoch % 2 == 0:
             return contrast(adapter)
         return classification(adapter)
@@ -186,6 +189,8 @@ def anchored_contrastive(
         negatives: (a, m, d) of norm 1.
         temperature: divides the cosines.
     """
+    # -log e^p / (e^p + sum e^n) is softplus(log sum e^n - p), which does not overflow at small
+    # temperatures.
     queries = anchors / temperature
     positive = torch.einsum("ad,apd->ap", queries, positives)
     negative = torch.einsum("ad,amd->am", queries, negatives)
@@ -221,6 +226,8 @@ class Contrasts:
         positives = dict[int, Tensor]()
         for label in np.unique(labels).tolist():
             in_class = labels == label
+            # An anchor needs a row of its class that zero-shot gets right; without one there is
+            # nothing to pull it to.
             if right[in_class].any() and not right[in_class].all():
                 positives[label] = torch.from_numpy(np.flatnonzero(right & in_class))
         if not positives:
@@ -235,6 +242,7 @@ class Contrasts:
         largest_class = int(np.bincount(labels)[list(positives)].max())
         count = min(neighbours, len(labels) - largest_class)
         nearest = []
+        # 64 x n cosines at a time: all of CelebA (160,000 rows) are 40 MB.
         for rows in anchors.split(NEAREST_CHUNK):
             cosines = examples.features[rows] @ examples.features.T
             same_class = classes[rows, None] == classes

@@ -94,6 +94,8 @@ def directions(
     texts = list(chain(prompts.spurious, *prompts.groups))
     if listed is not None:
         texts = [text for text in texts if text in listed]
+    # Texts that name one value alone: "a man and a woman" says nothing of the direction between
+    # them.
     texts_of_value = with_words(prompts).by_value(texts)
     missing = [value for value, group in texts_of_value.items() if not group]
     if missing:
@@ -102,6 +104,8 @@ def directions(
         )
     role = host.roles[0]
     rows = torch.stack([host.embed(group, role).mean(0) for group in texts_of_value.values()])
+    # Less the mean of all values, so that what they share ("a photo of a person") is in no
+    # direction.
     return normalize(rows - rows.mean(0), dim=-1)
 
 
@@ -228,6 +232,7 @@ def _predict(
     embedded; None: any.
     """
     judged = _embeddable(table, texts)
+    # (k, d), unit length
     along = directions(host, attribute, texts)
     rows = host.embed(list(requested), host.roles[0])
     judged_rows = host.embed(list(judged.index), host.roles[0])
@@ -238,9 +243,11 @@ def _predict(
     lines = [ShareLine(x, y) for x, y in pairs]
 
     share = np.stack([line.at(x) for line, x in zip(lines, leans, strict=True)])
+    # The lines of k values are fitted one by one; their shares of a prompt are made to add up to 1.
     share = share / np.maximum(share.sum(0), 1e-12)
     # (k, 2, n)
     ends = np.stack([line.interval(x) for line, x in zip(lines, leans, strict=True)])
+    # Dividing may move a share out of its interval, which is widened to hold it.
     shares = np.stack([share, np.minimum(ends[:, 0], share), np.maximum(ends[:, 1], share)])
     parity = 1 / len(lines)
     chance = np.stack([line.chance(x, parity) for line, x in zip(lines, leans, strict=True)])
@@ -262,6 +269,8 @@ def _embeddable(table: pd.DataFrame, texts: Mapping[str, Any] | None) -> pd.Data
 def _covered(rows: torch.Tensor, judged_rows: torch.Tensor) -> Mask:
     """Return whether each of n prompts is as near to a judged one as judged ones are to another."""
     nearest_of_judged = (judged_rows @ judged_rows.T).fill_diagonal_(-1).amax(1)
+    # The loneliest judged prompt sets the limit: whoever is further from all of them is
+    # extrapolated.
     least = float(nearest_of_judged.min())
     return ((rows @ judged_rows.T).amax(1) >= least - 1e-9).numpy()
 
@@ -330,6 +339,8 @@ def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | No
     """Return why balanced prompts would leave each text alone; None where they would not."""
     if not can_balance(prompts):
         return [None] * len(texts)
+    # groups="same": a prompt about several persons is predicted too; "leave" would name it as left
+    # alone.
     return balance_prompts(texts, prompts, seed=0, groups="same").reasons
 
 
@@ -351,6 +362,8 @@ def _summary(
 ) -> list[str]:
     """Return sentences on all prompts, and on the one to look at first."""
     counts = frame.advice.str.partition(":")[0].value_counts()
+    # "leans female 12, no lean beyond its interval 30, states a value 3": the words before the
+    # colon of an advice.
     kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
     sentences = [
         "Predicted from texts alone, before any image was generated, by"

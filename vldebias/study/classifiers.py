@@ -95,7 +95,11 @@ class Regression:
             size_of_weights = weights.sum()
         else:
             size_of_weights = weights.square().sum() / 2
+        # scikit-learn minimises penalty + c sum of losses; divided by c n the gradient has the size
+        # of a mean, and one tolerance serves every c and n.
         value = 1 / (self.c * self.total) * size_of_weights
+        # Penalty first, then a chunk of rows at a time: gradients add up in the leaf, and one chunk
+        # in float64 is in memory.
         value.backward()
         value = value.detach()
         for features, labels, counts in self.chunks:
@@ -146,6 +150,7 @@ def logistic_regression(
         VldebiasWarning: the gradient is still large after 5,000 iterations.
     """
     times = torch.ones(len(labels)) if counts is None else torch.from_numpy(counts)
+    # Rows that count 0 times, as most do in a balanced sample, are not read at all.
     rows = torch.nonzero(times)[:, 0]
     columns = (features, torch.from_numpy(labels), times.double())
     parts = [column.detach()[rows].split(CHUNK) for column in columns]
@@ -169,6 +174,8 @@ def logistic_regression(
     )
     weight, bias = problem.head(torch.from_numpy(_solve(problem, tolerance)))
     if n_classes == 2:
+        # One weight vector w for the difference: logits -w/2 and w/2, as k classes have k logits
+        # elsewhere.
         halves = torch.tensor([-0.5, 0.5], dtype=torch.float64)
         return halves[:, None] * weight, halves * bias
     return weight, bias
@@ -189,6 +196,8 @@ def _solve(problem: Regression, tolerance: float) -> Flat:
             "maxfun": 2 * MAX_ITERATIONS,
             "maxcor": 20,
             "gtol": tolerance,
+            # Only the gradient stops it: a small step of the loss is no sign of an optimum where c
+            # is large.
             "ftol": 0.0,
         },
     )
@@ -268,9 +277,11 @@ def linear_probe(
         The logits, and c and alpha with their scores.
     """
     (weight, bias), selection = _probe(examples, candidates, tolerance=tolerance)
+    # CLIP's own logit scale: at 1 the cosines would weigh nothing beside the probe's logits.
     zero_shot = 100 * examples.zero_shot.detach().double().cpu()
     classifiers = list[Logits]()
     for alpha in alphas:
+        # Zero-shot has no bias, so that of the probe is scaled alone.
         mixed = (1 - alpha) * zero_shot + alpha * weight
         classifiers.append(partial(linear_logits, (mixed, alpha * bias)))
     best, scores = examples.best(classifiers)
@@ -304,6 +315,8 @@ def dfr(
     """
     rng = np.random.default_rng(examples.seed)
     groups = examples.groups
+    # Ten samples, since one of the size of the smallest group throws most rows away and its
+    # coefficients vary.
     samples = [balanced_counts(groups, balance, rng) for _ in range(draws)]
     settings: dict[str, Any] = {
         "like": examples.features,
@@ -312,6 +325,8 @@ def dfr(
     }
     first_head, selection = _probe(examples, candidates, samples[0], **settings)
     heads = [first_head]
+    # c is selected on the first sample alone, as in the authors' code: to select it ten times costs
+    # ten times the fits.
     for counts in samples[1:]:
         head, _ = _probe(examples, [selection["c"]], counts, **settings)
         heads.append(head)
@@ -331,6 +346,8 @@ def balanced_counts(groups: Codes, balance: str, rng: np.random.Generator) -> Co
     ("sub") or the largest."""
     sizes = np.bincount(groups)
     target = sizes.min() if balance == "sub" else sizes.max()
+    # "up" with groups of 10 and 25: each row of the small one counts twice, and 5 of them a third
+    # time.
     counts = (target // sizes)[groups]
     for group, size in enumerate(sizes):
         rows = np.flatnonzero(groups == group)

@@ -61,6 +61,7 @@ def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
             f"labels: expected {len(rows)}, one for each row of features, got {len(column)}"
         )
     known = rows[torch.from_numpy(column.known)]
+    # float32 and block by block: a probe copies the rows again for each fold.
     unit = torch.cat([normalize(block.float(), dim=1) for block in known.split(BLOCK)])
     if not unit.isfinite().all():
         raise InvalidInputError(
@@ -69,6 +70,8 @@ def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
     values, codes, sizes = np.unique(
         column.codes[column.known], return_inverse=True, return_counts=True
     )
+    # With fewer rows of a value than folds, a fold is fitted without the value and cannot predict
+    # it.
     if len(values) < 2 or sizes.min() < FOLDS:
         raise InvalidInputError(
             f"labels: expected two or more values of {FOLDS} rows or more, got {column.counts}"
@@ -80,6 +83,7 @@ def _out_of_fold(model: Any, rows: Tensor, codes: Codes, targets: Any, seed: int
     """Return what a scikit-learn model predicts for each row when it is fitted on the other
     folds."""
     selection = need("sklearn.model_selection")
+    # Stratified, so that a rare value is in each fold.
     folds = selection.StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(rows, codes)
     return selection.cross_val_predict(model, rows.numpy(), targets, cv=list(folds))
 
@@ -100,6 +104,7 @@ class Margins(NamedTuple):
 
 def _margins_of(scores: Floats, codes: Codes) -> Margins:
     """Return the margins of the classes (n,) in scores (n, k)."""
+    # (n, k): 1 at the class of each row
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
     return Margins(scores[is_class] - scores[np.arange(len(codes)), rival], rival)
@@ -128,9 +133,12 @@ def readable(
     rng = np.random.default_rng(seed)
     if reader == "linear":
         discriminant = need("sklearn.discriminant_analysis").LinearDiscriminantAnalysis
+        # Equal priors, as balanced accuracy weighs values equally: with those of the data a probe
+        # of a rare value would always say the frequent one.
         priors = np.full(len(names), 1 / len(names))
         model = discriminant(solver="lsqr", shrinkage="auto", priors=priors)
     else:
+        # A search for neighbours costs n x n cosines.
         sample = np.sort(rng.permutation(len(codes))[:SEARCHED])
         rows = rows[torch.from_numpy(sample)]
         codes = np.unique(codes[sample], return_inverse=True)[1]
@@ -139,12 +147,16 @@ def readable(
     sizes = np.bincount(codes)
     # (values,) the share of the rows of each value that are predicted right
     shares = np.bincount(codes, weights=predicted == codes) / sizes
+    # What a probe without any information reaches depends on n, the values and the predictions:
+    # permuted labels say it, whatever it predicts.
     by_chance = []
     for _ in range(PERMUTATIONS):
         permuted = rng.permutation(codes)
         hits = np.bincount(permuted, weights=predicted == permuted)
         by_chance.append((hits / sizes).mean())
     limit = float(np.mean(by_chance) + 1.96 * np.std(by_chance, ddof=1))
+    # Resampled within values: the number of rows of a value is not what is measured. Out-of-fold
+    # predictions are taken as they are, since to fit each resample again would take 2,000 fits.
     hits = np.random.default_rng(seed).binomial(sizes, shares, (resamples, len(sizes)))
     return Probe(float(shares.mean()), limit, (hits / sizes).mean(1))
 
@@ -207,6 +219,8 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> ClassMa
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
     margin, rival = _margins_of(scores.numpy(), codes)
     # (n,) length of the gradient of each row's margin
+    # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant is the distance of
+    # two rows of the weight.
     slope = torch.cdist(weight, weight).numpy()[codes, rival]
     variance = np.zeros(len(sizes))
     steepest = np.zeros(len(sizes))
@@ -219,6 +233,7 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> ClassMa
 
     of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
     shares = sizes / len(codes)
+    # Classes that are points have no variance to divide by.
     if (steepest * variance).any():
         of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
         of_metric["kv_gn_margin"] = of_metric["gn_margin"] / float(shares @ variance)
@@ -445,6 +460,8 @@ def _edited_rows(
         edit = fit_method(host, attribute, method, reference=kept)
         if edit is None:
             continue
+        # `edit.image`, though it was fitted on texts: what is asked is whether image features still
+        # hold the attribute when the edit is applied to them.
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
         edited.rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
@@ -522,6 +539,8 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
+        # A group of three images is the worst one by chance: no advice rests on it, and its row is
+        # there.
         large = table[table["size"] >= FEW]
         if len(large):
             worst = large["mean"].idxmin()

@@ -45,14 +45,18 @@ def check_images(images: Embeddings, texts: Host, prompt: str) -> None:
             f"images: got features of width {images.dim}, and texts of width {width}; expected"
             " both from one model"
         )
+    # Evenly spaced, since the first thousand of a sorted data set are of one class.
     sample = images.features[spaced(len(images))]
     different = len({row.tobytes() for row in sample})
+    # Nine of ten rows repeat others: a constant, or an array that was tiled by mistake. A few
+    # duplicates are usual in scraped data.
     if different <= max(1, len(sample) // 10) < len(sample):
         warn(
             f"features: got {different} different rows among {len(sample)}, so that scores are tied"
             " and ranked by row number; expected a row of its own for each image",
             SuspectInputWarning,
         )
+    # Features of CLIP have both signs in every row; a thousand rows without one are something else.
     if not (sample < 0).any():
         warn(
             "features: got no number below 0, as in pixels or after a ReLU; expected what the"
@@ -71,6 +75,8 @@ def doubt_labels(images: Embeddings, columns: Sequence[str], sets: Sequence[Prom
         for prompts in sets:
             problems += _misspelt(labels, prompts)
         problems_of_column[repr(column)] = problems
+    # Small intersections are looked at only where the columns themselves look right: a misspelt
+    # value makes small intersections too, and one warning names the cause.
     if len(columns) > 1 and not any(problems_of_column.values()):
         intersection = cross(*map(images.column, columns))
         problems_of_column[" x ".join(columns)] = list(odd_values(intersection))
@@ -90,6 +96,7 @@ def _misspelt(labels: Labels, prompts: PromptSet) -> list[str]:
     problems = []
     for name in strangers:
         spellings = list(value_of_spelling)
+        # "femal" is near to "female"; "nonbinary" is near to neither value, and is no mistake.
         for match in difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=CLOSE):
             value = value_of_spelling[match]
             problems.append(f"{name!r} is no value of {prompts.name}; did you mean {value!r}?")
@@ -118,6 +125,7 @@ def doubt_space(images: UnitRows, texts: Host, prompts: Sequence[str]) -> None:
     mean_of_images = normalize(sample.mean(0), dim=0)
     mean_of_texts = normalize(rows.mean(0), dim=0)
     cosine = abs(float(mean_of_images @ mean_of_texts))
+    # A random direction in d dimensions has a cosine of about 1 / sqrt(d) with any other.
     has_own_mean = cosine < FOREIGN / sqrt(sample.shape[1])
     if spread and deviations < FOREIGN and has_own_mean:
         warn(
@@ -143,6 +151,7 @@ def doubt_chance(
         description: which texts these are, for the message.
     """
     k = len(values)
+    # (k, k): labels in rows, nearest texts in columns
     counts = np.bincount(labels * k + nearest, minlength=k * k).reshape(k, k)
     frequent = np.flatnonzero(counts.sum(1) >= ENOUGH)  # values with enough images
     if len(frequent) < 2:
@@ -180,6 +189,8 @@ def doubt_values(images: Embeddings, column: str, texts: Host, prompts: PromptSe
     places = [place_of(name, prompts) for name in labels.names]
     if not places or None in places or prompts.parts or len(prompts.attributes) < 2:
         return
+    # Texts about the value alone ("a photo of a woman") tell it best; the pairs are asked where
+    # those were not embedded, as nothing is embedded for a warning.
     for candidates in (prompts.spurious, chain(*prompts.groups)):
         texts_of_value = prompts.by_value(_embedded(list(candidates), texts))
         if all(texts_of_value.values()):

@@ -56,6 +56,8 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
     try:
         bare = read()
     except Exception as error:
+        # A model that cannot even embed is an error of its own; a pipeline may need more than a
+        # prompt (an image, a mask) and is checked by its embeddings then.
         if not generates:
             raise
         problem = f"{type(error).__name__}: {str(error)[:150]}"
@@ -63,6 +65,7 @@ def check(loaded: Loaded, prompts: str = "gender", **call: Any) -> Iterator[Find
         read = partial(_read, host)
         bare = read()
 
+    # First of all: where two bare calls differ, nothing that follows means anything.
     yield Finding("the same twice", _are_equal(bare, read()))
     edits = fit_projections(model, prompts, method="cali", **tokenizer)
     attachment = debias(model, edits, **tokenizer)
@@ -85,6 +88,7 @@ def _check_attachment(
 ) -> Iterator[Finding]:
     """Yield whether an attachment does something, and nothing where it is off."""
     yield Finding("attached: changed", not _are_equal(bare, attached))
+    # Bit-identical, not merely close: strength 0 must not go through a product with the identity.
     attachment.strength = 0.0
     yield Finding("strength 0: as without", _are_equal(bare, read()))
     attachment.strength = 1.0
@@ -107,6 +111,8 @@ def _check_merged(
     merged = read()
     if generates and _are_equal(merged, bare):
         return Finding(name, None, "the denoiser holds it now, and nothing was generated")
+    # Relative to the edit: in half precision merged weights round, and an absolute limit would be
+    # of the model's scale.
     difference = _distance(merged, expected)
     size = _distance(bare, expected)
     note = f"off by {difference / max(size, 1e-12):.1%} of the edit"
@@ -137,6 +143,7 @@ def _read(host: Host, pipe: Any = None, call: Mapping[str, Any] | None = None) -
             **(call or {}),
         }
         names = inspect.signature(type(pipe).__call__).parameters
+        # Pipelines differ in what they take: some have no output_type, others no generator.
         options = {name: value for name, value in options.items() if name in names}
         return list(_tensors(pipe(prompt=PROMPTS[0], return_dict=False, **options)))
     if isinstance(host, DiffusersHost):

@@ -111,11 +111,16 @@ def evaluate(
     >>> evaluate(texts, features, prompts="gender", labels=labels, k=50)  # doctest: +SKIP
     """
     # 1. Each keyword is a setting of the task, or an input.
+    # A name that no task has raises here, before a model is loaded.
     task_class = TASKS[str(task)]
     settings, sources = _sort_keywords(task, task_class, options)
+    # A suite gives its tasks names and titles; here the kind of the task stands for both.
     settings = {"name": task, "title": task, **settings}
     if prompts is not None:
         settings["prompts"] = prompts
+    # A source that is None counts as absent (`Inputs` drops it), so all of them can be listed. The
+    # model stands under two names since nobody says what it is: tasks of images ask for "model",
+    # tasks that generate for "pipeline".
     sources |= {
         "model": model,
         "pipeline": model,
@@ -140,6 +145,7 @@ def evaluate(
     if issubclass(task_class, ImageTask):
         attachment = _attachment_on(model, inputs)
         if attachment is not None and methods is None:
+            # All methods are compared at the strength at which the user runs the model.
             settings.setdefault("strength", attachment.strength)
         methods = _methods_or_default(methods, attachment)
     if methods is not None:
@@ -150,6 +156,8 @@ def evaluate(
     # 4. The task fills in its defaults, and measures.
     start = time.monotonic()
     with inputs.progress:
+        # Defaults may depend on the data: k is a twentieth of the images, columns are found by
+        # their values.
         measured_task = task_class.from_inputs(inputs, settings)
         measured_task.check_sources(inputs.sources)
         results = measured_task.measured(inputs.of_task(measured_task))
@@ -176,6 +184,8 @@ def _sort_keywords(task: str, task_class: type[Task], options: Mapping[str, Any]
                 f"evaluate: got {name!r}, which is no option of {task}; expected one of"
                 f" {', '.join(known)}; {did_you_mean(name, known)}"
             )
+        # `train=Data(name="celeba", split="train")` describes a split, as a suite would;
+        # `train=features` is the split itself.
         is_described = name not in input_names or isinstance(value, (Strict, Mapping))
         if name in setting_names and is_described:
             keywords.settings[name] = value
@@ -187,6 +197,7 @@ def _sort_keywords(task: str, task_class: type[Task], options: Mapping[str, Any]
 def _name_single_columns(sources: dict[str, Any], prompts: Any) -> None:
     """Name labels that are one column alone by the first column of prompts, or the prompt set."""
     if isinstance(prompts, Mapping):
+        # prompts={"gender": ..., "age": ...} with one column of labels: they are of the first.
         column = next(iter(prompts), "")
     else:
         column = str(getattr(prompts, "name", prompts))
@@ -207,6 +218,7 @@ def _attachment_on(model: Any, inputs: Inputs) -> Attachment | None:
     """Return the attachment that a model carries; one that is named by a text carries none."""
     if model is None or isinstance(model, str):
         return None
+    # An attachment is known by the modules that its hooks stand on; a model has it on one of them.
     for module in inputs.texts.exclusive_modules:
         attachment = attachment_of(module)
         if attachment is not None:
@@ -220,6 +232,8 @@ def _methods_or_default(methods: Any, attachment: Attachment | None) -> Any:
         return "default" if methods is None else methods
     if methods is None:
         edit = attachment.projections[TEXT]
+        # A mapping to keep the order: what `debias` would attach, then what the model carries. None
+        # stands for a method that is fitted now, under its own name.
         return {"default": None, f"attached {edit.method}": edit}
     warn(
         "model: got one with an attachment, which is not among the methods; expected no methods="

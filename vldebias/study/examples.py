@@ -79,6 +79,8 @@ class Examples:
         ranked = []
         for logits in classifiers:
             accuracy = group_accuracy(logits(features).argmax(1), labels, groups)
+            # (worst, average): the average breaks ties only, for a classifier that gives up a group
+            # has a high average too.
             ranked.append((accuracy.worst, accuracy.average))
         best = ranked.index(max(ranked))
         worst, average = ranked[best]

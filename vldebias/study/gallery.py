@@ -61,6 +61,7 @@ class Gallery:
                 f"k: expected at most {len(labels)} images of known group, got {max(k)}; choose a"
                 " smaller k"
             )
+        # Renumbered, since groups without an image are left out: codes 0, 2, 3 become 0, 1, 2.
         _, codes, self.sizes = np.unique(labels.codes, return_inverse=True, return_counts=True)
         self.codes = codes.astype(np.min_scalar_type(len(self.names)))
         self.own_shares: Floats = self.sizes / self.sizes.sum()
@@ -83,10 +84,13 @@ class Gallery:
 
         own_shares: of the groups in the gallery, (g,) or of each ranking (r, g).
         """
+        # With the data set's prior each resample is held against its own shares: held against those
+        # of the gallery, its deviation would be counted as skew.
         prior = own_shares if self.by_size else self.even_shares
         other = self.even_shares if self.by_size else own_shares
         values: Skews = {}
         for k in self.k:
+            # The rankings were read for the largest k; smaller ones are their beginnings.
             first = groups[:, :k]
             for metric, compute in computed("rankings"):
                 values[f"{metric.name}@{k}"] = compute(first, prior)
@@ -106,10 +110,14 @@ class Gallery:
         """
         n = len(self.codes)
         read = np.unique(np.concatenate([orders.ravel() for orders in ranked.values()]))
+        # Rows that no ranking reads need not be drawn one by one; where most are read, drawing all
+        # is simpler and as quick.
         if 2 * len(read) > n:
             read = np.arange(n)
         codes = self.codes[read]
         hits = None if relevant is None else relevant[:, read]
+        # (g,) rows of each group that no ranking reads: their number in a resample is drawn as a
+        # whole
         unread = self.sizes - np.bincount(codes, minlength=len(self.names))
         rng = np.random.default_rng([self.seed, 1])
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
@@ -121,8 +129,11 @@ class Gallery:
         # method -> a block of resamples -> query -> metric -> values
         blocks: dict[str, list[list[Skews]]] = {method: [] for method in ranked}
         for i, weights in enumerate(chain([gallery_once], resampled)):
+            # Otherwise the shares of a resample change no figure.
             if i > 0 and (self.by_size or self.other_prior):
                 own_shares = self._resampled_shares(weights, codes, unread, rng)
+            # The weights of one row lie together in memory, which `resampled_places` reads row by
+            # row; the smallest type keeps more of them in the cache.
             weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
             for method, orders in places.items():
                 block = []
@@ -146,6 +157,8 @@ class Gallery:
         unread: (g,) numbers of the other rows, which are sampled by group.
         """
         n = len(self.codes)
+        # A resample of n rows, w of which were among the ranked ones: the other n - w fall on the
+        # groups of the unread rows.
         rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
         groups = range(len(self.names))
         sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
@@ -169,6 +182,7 @@ class Gallery:
             if takes_few:
                 groups = self.codes[np.stack([rng.choice(n, k, replace=False) for _ in range(b)])]
             else:
+                # A block of whole permutations in one call; the first k of each are read.
                 groups = rng.permuted(np.tile(self.codes, (b, 1)), axis=1)[:, :k]
             parts.append(self.measure(groups, self.own_shares))
         return {metric: np.concatenate([part[metric] for part in parts]) for metric in parts[0]}

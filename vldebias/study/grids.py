@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from vldebias.api import debias
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, need
+from vldebias.hosts import Attachment
 from vldebias.measure.result import NONE
 from vldebias.methods import Method
 from vldebias.pictures import INK
 from vldebias.prompts import load_prompts
-from vldebias.study.variants import prepared
+from vldebias.study.variants import Generator, prepared
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -64,35 +65,61 @@ def grid(
     >>> picture = vldebias.grid(pipe, "professions-gender", methods=methods)  # doctest: +SKIP
     >>> picture.save("grid.png")  # doctest: +SKIP
     """
-    if not texts:
-        texts = _class_prompts(prompts)
-    rows = [texts] if isinstance(texts, str) else list(texts)
+    rows = _listed_texts(texts, prompts)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
     if not rows or not method_of_name or not len(seeds):
         raise InvalidInputError(
             f"grid: expected texts, methods and seeds, got {rows}, {list(method_of_name)} and"
             f" {list(seeds)}"
         )
-    # An image for each text and seed, texts first.
+    # An image for each text and seed, texts first: with two texts and three seeds the order is
+    # (text 0, seed 0), (text 0, seed 1), (text 0, seed 2), (text 1, seed 0), ...
     listed = [text for text in rows for _ in seeds]
     noise = [int(seed) for _ in rows for seed in seeds]
-    images: dict[str, list[list[Image]]] = {}
+    settings = {"num_inference_steps": steps, "guidance_scale": guidance}
+    images = {}
     for name, method in method_of_name.items():
-        if method == NONE:
-            attach = None
-        elif isinstance(method, (Edit, Mapping)):
-            attach = partial(debias, pipe, method, **options)
-        else:
-            attach = partial(debias, pipe, prompts, method=method, **options)
-        made: list[Image] = []
-        with prepared(
-            pipe, attach, listed, noise, num_inference_steps=steps, guidance_scale=guidance
-        ) as (_, generator):
-            for start in range(0, len(listed), batch_size):
-                batch = range(start, min(start + batch_size, len(listed)))
-                made += [image for image, _ in generator(batch)]
-        images[name] = [made[i : i + len(seeds)] for i in range(0, len(made), len(seeds))]
+        attach = _attaching(pipe, prompts, method, options)
+        with prepared(pipe, attach, listed, noise, **settings) as (_, generator):
+            pictures = _in_batches(generator, len(listed), batch_size)
+        images[name] = _cut(pictures, len(seeds))
     return compose(rows, images, [f"seed {seed}" for seed in seeds])
+
+
+def _attaching(
+    pipe: Any, prompts: Any, method: Any, options: Mapping[str, Any]
+) -> Callable[[], Attachment] | None:
+    """Return what attaches a method to the pipeline; None for "none", the pipeline as it is."""
+    if method == NONE:
+        return None
+    if isinstance(method, (Edit, Mapping)):
+        # A fitted edit stands where `debias` expects prompt sets: it carries its own.
+        return partial(debias, pipe, method, **options)
+    return partial(debias, pipe, prompts, method=method, **options)
+
+
+def _in_batches(generator: Generator, n: int, batch_size: int) -> list[Image]:
+    """Return n images in their order, generated in batches; the last may be smaller."""
+    pictures: list[Image] = []
+    for start in range(0, n, batch_size):
+        batch = range(start, min(start + batch_size, n))
+        pictures += [image for image, _ in generator(batch)]
+    return pictures
+
+
+def _cut(pictures: Sequence[Image], length: int) -> list[list[Image]]:
+    """Return rows of this many images each."""
+    rows = []
+    for start in range(0, len(pictures), length):
+        rows.append(list(pictures[start : start + length]))
+    return rows
+
+
+def _listed_texts(texts: Any, prompts: Any) -> list[str]:
+    """Return the texts of the user, of which one may stand alone; by default class prompts."""
+    if not texts:
+        return _class_prompts(prompts)
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _class_prompts(prompts: Any) -> list[str]:
@@ -121,7 +148,10 @@ def compose(
     pil_image = need("PIL.Image")
     width, height = next(iter(images.values()))[0][0].size
     larger = max(height, width)
+    # Large pictures are shrunk to a cell; small ones, as the miniature's 32 pixels, are enlarged by
+    # a whole factor, so that every pixel stays a square.
     scale = CELL / larger if larger >= CELL else CELL // larger
+    # (width, height) in pixels, as PIL has sizes
     cell = (round(width * scale), round(height * scale))
     right = LABEL + len(heads) * (cell[0] + GAP)
     bottom = HEAD + len(texts) * len(images) * (cell[1] + GAP)
@@ -145,6 +175,8 @@ def compose(
 
 def _write_label(pen: Any, top: int, name: str, text: str, height: int) -> None:
     """Write a name in bold and a text below it, left of a row of images of this height."""
+    # About 9 pixels a letter in bold and 8 in plain, on the wide side: a name that is broken early
+    # can be read, one that runs into the images cannot.
     lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
     pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold"))
     if not text:

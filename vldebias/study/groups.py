@@ -214,18 +214,17 @@ class GroupsTask(ImageTask):
             edit_of_key: dict[Key, Edit | None] = {}
             for method, edit in fitted.items():
                 facts_of_method[method] = self.about(edit)
+                # lam None marks the row with the method's own lambda, whatever that is; swept
+                # lambdas are keys of their own.
                 edit_of_key[method, None] = edit
             edit_of_key |= self._swept(texts, reference, facts_of_method)
             advance(0, f"{len(edit_of_key)} methods")
             classified = self._classify(tested, texts, edit_of_key)
+            description = ABOUT
             if classified.margins:
                 facts_of_method[MEDIAN] = {"assumes": ABOUT_MEDIAN}
-            if self.baselines and (learning is None or selecting is None):
-                progress.say(
-                    f"{self.name}: no split to train or select on in the file, so the baselines are"
-                    " left out"
-                )
-            elif learning is not None and selecting is not None:
+                description += f" {MEDIAN} is {ABOUT_MEDIAN}."
+            if learning is not None and selecting is not None:
                 classes = texts.embed(self.prompts.classes).float()
                 for name in self.baselines:
                     advance(0, name)
@@ -233,10 +232,13 @@ class GroupsTask(ImageTask):
                         name, learning, selecting, classes, tested
                     )
                     classified.right[name, None] = right
+            elif self.baselines:
+                progress.say(
+                    f"{self.name}: no split to train or select on in the file, so the baselines are"
+                    " left out"
+                )
 
-        weights = self.group_weights
-        if weights is None and learning is not None:
-            weights = _training_weights(learning.groups, tested.groups)
+        settings = self._measured_settings(tested, learning, selecting)
         provenance = self.provenance(
             self.name,
             images,
@@ -244,21 +246,31 @@ class GroupsTask(ImageTask):
             [self.prompts],
             facts_of_method,
             reference=reference,
-            settings={
-                "data": tested.facts,
-                "train": learning and learning.facts,
-                "val": selecting and selecting.facts,
-                "group_weights": weights,
-            },
+            settings=settings,
             title="Zero-shot group robustness (Tables 7.2 to 7.4)",
-            description=ABOUT + (f" {MEDIAN} is {ABOUT_MEDIAN}." if classified.margins else ""),
+            description=description,
             n={
                 "images": tested.facts["images"],
                 "unknown": tested.facts["unknown"],
                 **reference_counts,
             },
         )
+        weights = settings["group_weights"]
         return self._results(provenance, fitted, texts, tested, classified, weights)
+
+    def _measured_settings(
+        self, tested: Split, learning: Split | None, selecting: Split | None
+    ) -> dict[str, Any]:
+        """Return what only measuring knows: what the splits are, and the weights of the groups."""
+        weights = self.group_weights
+        if weights is None and learning is not None:
+            weights = _training_weights(learning.groups, tested.groups)
+        return {
+            "data": tested.facts,
+            "train": None if learning is None else learning.facts,
+            "val": None if selecting is None else selecting.facts,
+            "group_weights": weights,
+        }
 
     def _results(
         self,
@@ -289,6 +301,7 @@ class GroupsTask(ImageTask):
         edit_of_key: dict[Key, Edit | None] = {}
         for method in self._methods_with_lam():
             for lam in dict.fromkeys(self.lams):
+                # It stands in the table already, as the row without a lambda.
                 if lam == facts_of_method[method].get("lam"):
                     continue
                 task = self.model_copy(update={"methods": (method,), "lam": lam})
@@ -304,6 +317,8 @@ class GroupsTask(ImageTask):
         classes: (k, d) embeddings of the class prompts.
         """
         train_on, source = BASELINES[name]
+        # A baseline is selected by its worst group on this split, as its authors do: these group
+        # labels are a part of what it costs.
         chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
         examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
         logits, chosen = train_on(examples)
@@ -319,6 +334,7 @@ class GroupsTask(ImageTask):
         """
         labels = images.column(self.label)
         values = images.column(self.spurious)
+        # An image of unknown label or value belongs to no group. It is counted, never guessed.
         known = labels.known & values.known
         if not known.any():
             raise InvalidInputError(
@@ -332,6 +348,7 @@ class GroupsTask(ImageTask):
                 " or use indices of the classes, from 0"
             )
         target = np.array(classes, dtype=np.int64)[labels.codes[known]]
+        # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
         groups = cross(labels[known], values[known])
         facts = {key: value for key, value in images.about.items() if key not in ("cache", "file")}
         facts["images"] = len(target)
@@ -371,7 +388,11 @@ class GroupsTask(ImageTask):
         margins = {}
         for method, lam in edit_of_key:
             if lam is None:
+                # Score of the second class less that of the first, (n,): its sign is the decision,
+                # its order the ROC curve.
                 margins[method] = np.diff(scores[method, lam])[:, 0]
+        # The cheapest baseline, without any edit or label: biased scores often order images well
+        # and are cut at the wrong place. An edit has to beat it.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (split.target == 1)
         return Classified({BARE: right[BARE], (MEDIAN, None): at_median} | right, margins)
@@ -394,6 +415,8 @@ class GroupsTask(ImageTask):
         if weights is not None:
             _check_weights(weights, groups)
             listed = np.array([weights[name] for name in groups.names])
+            # Groups weigh as in training (Sagawa et al., 2020): the test split of Waterbirds is
+            # balanced over backgrounds, its training split is not.
             statistics["average_reweighted"] = Reweighted(listed)
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
 
@@ -426,8 +449,13 @@ class GroupsTask(ImageTask):
     def _cells(self, groups: Labels, before: Mask, after: Mask) -> Cells:
         """Return numbers of images by group, right without a method and right with it."""
         codes = np.asarray(groups.codes, np.int64)
+        # Each image falls into one of four cells of its group: wrong twice, mended, spoilt, right
+        # twice. The counts hold all that any statistic of groups needs, and keep a change paired:
+        # the same resample gives both sides.
         cell = 4 * codes + 2 * before + after
         counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
+        # One seed for all methods: their resamples are of the same images, so that differences of
+        # methods are paired too.
         blocks = list(resampled_counts(counts, self.resamples, self.seed))
         return Cells(counts, np.concatenate(blocks))
 
@@ -460,29 +488,42 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": texts_of_value},
         }
         result = TaskResult(provenance.model_copy(update=update))
-
-        # method -> (classes, values)
-        tables: dict[str, Floats] = {}
+        tables = {}
         for method, edit in fitted.items():
-            rows = self.rows(texts, prompts.classes, edit)
-            columns = []
-            for group in texts_of_value.values():
-                columns.append((rows @ texts.embed(group).T).mean(1).numpy())
-            tables[method] = np.stack(columns, 1)
+            tables[method] = self._cosine_table(texts, edit, texts_of_value)
 
         for i, name in enumerate(prompts.class_names):
             for j, (value, group) in enumerate(texts_of_value.items()):
                 cosines = {method: float(table[i, j]) for method, table in tables.items()}
                 n = {"spurious prompts": len(group)}
                 result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
-        n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
+        self._add_spreads(result, tables, sum(map(len, texts_of_value.values())))
+        return [result]
+
+    def _cosine_table(
+        self, texts: Host, edit: Edit | None, texts_of_value: Mapping[str, Sequence[str]]
+    ) -> Floats:
+        """Return the mean cosines (classes, values) of each class prompt with a value's texts."""
+        # The class prompts are edited, the spurious ones are not: they stand for the directions
+        # that an edit should move the classes away from.
+        rows = self.rows(texts, self.prompts.classes, edit)
+        columns = []
+        for group in texts_of_value.values():
+            columns.append((rows @ texts.embed(group).T).mean(1).numpy())
+        return np.stack(columns, 1)
+
+    def _add_spreads(self, result: TaskResult, tables: Mapping[str, Floats], count: int) -> None:
+        """Add how far the cosines of each class lie apart, and the mean over the classes.
+
+        tables: method -> cosines (classes, values). count: how many spurious prompts there are.
+        """
+        n = {"spurious prompts": count}
         spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
-        for i, name in enumerate(prompts.class_names):
+        for i, name in enumerate(self.prompts.class_names):
             of_class = {method: values[i] for method, values in spreads.items()}
             result.add_draws("cosine_spread", of_class, n=n, subset=name)
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
-        return [result]
 
 
 def _column_of_classes(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
@@ -500,6 +541,8 @@ def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) 
     for name, values in columns.items():
         if attribute_values & {value.casefold() for value in values}:
             matches.append(name)
+    # Two columns with the attribute's values, such as "gender" and "gender of the photographer":
+    # the user has to say which.
     if len(matches) == 1:
         return matches[0]
     return next(iter(columns)) if len(columns) == 1 else None
@@ -508,6 +551,8 @@ def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) 
 def _training_weights(training: Labels, tested: Labels) -> dict[str, float] | None:
     """Return group -> number of training images, if every group of them is tested."""
     sizes = {name: n for name, n in training.counts.items() if n}
+    # A group that is never tested has no accuracy to weigh, and leaving it out silently would
+    # change what the average means.
     if not sizes or not all(tested.counts.get(name) for name in sizes):
         return None
     return {name: float(sizes.get(name, 0)) for name in tested.counts}
@@ -537,14 +582,19 @@ def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
     chosen: list[int] = []
     for label in labels:
         matches = _classes_named_by(label.casefold(), names)
+        # A label that is a number may name a class that there is not: "7" with two classes.
         if len(matches) == 1 and matches[0] < len(names):
             chosen += matches
+    # With the class "dark hair" the labels "dark" and "hair" both name it: two labels of one class
+    # would be merged without a sign of it.
     is_one_to_one = len(labels) == len(set(chosen))
     return chosen if len(names) > 1 and is_one_to_one else []
 
 
 def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
     """Return the indices of the classes that a label may mean; both in lower case."""
+    # The whole name goes first: with the classes "bird" and "land bird" the label "bird" is the
+    # first.
     if label in names:
         return [names.index(label)]
     if label.isdecimal():

@@ -58,6 +58,7 @@ class ImageTask(Task):
 
     def splits(self) -> dict[str, Data]:
         """Return name of an input -> the split of a data set that the settings name."""
+        # A suite calls the measured images `data`, inputs call them "images".
         settings = {**dict(self), "images": self.data}
         splits = {name: settings.get(name) for name in SPLITS}
         return {name: split for name, split in splits.items() if isinstance(split, Data)}
@@ -93,6 +94,7 @@ class ImageTask(Task):
         Raises:
             InvalidInputError: an edit is called like a method.
         """
+        # Class prompts bound a method where there are some: they are what the set is about.
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
@@ -101,10 +103,12 @@ class ImageTask(Task):
                 texts, sets, method, self.lam, reference=reference, neutral=tuple(neutral)
             )
         for name, edit in (edits or {}).items():
+            # Its rows could not be told from those of the method that is fitted now.
             if name in METHODS:
                 raise InvalidInputError(
                     f"edits: got {name!r}, the name of a method; expected another name"
                 )
+            # A saved edit may be of another model of the same width: its fingerprint is compared.
             texts.check(TEXT, edit)
             fitted[name] = edit
         return fitted
@@ -136,6 +140,7 @@ class ImageTask(Task):
     def rows(self, texts: Host, prompts: Sequence[str], edit: Edit | None) -> Tensor:
         """Return the normalised rows (n, d) of prompts from a model with the edit; stated
         attributes are kept."""
+        # An edit of images alone leaves the texts as they are.
         edits_texts = edit is not None and TEXT in SIDES[edit.side]
         return texts.under(prompts, TEXT, edit if edits_texts else None, strength=self.strength)
 
@@ -256,6 +261,8 @@ def disjoint(
     """
     if reference is None:
         return None, {}
+    # Sorted hashes of the measured images, in which those of the reference are looked up. By
+    # content, since files of one picture have many names.
     measured = np.sort(_hashes(images.unit))
     hashes = _hashes(reference.unit)
     # np.isin makes ten arrays of both.
@@ -268,6 +275,8 @@ def disjoint(
             "reference images": n_new,
             "left out of the reference, measured too": n_measured,
         }
+    # A method that uses labels would be tested on what it was taught. Without labels, images of the
+    # gallery may be used: they are there when it is searched.
     learning = []
     for method in map(get_method, methods or ()):
         if Need.LABELS in method.needs and reference.labels:
@@ -281,6 +290,7 @@ def disjoint(
             " others, such as another split. Or measure every second image: evaluate(model,"
             " features[1::2], reference=features[::2], ...)"
         )
+    # Without its labels, so that nothing can learn from them by mistake.
     return replace(reference, labels={}), {
         "reference images": n_measured,
         "of the reference, measured too": n_measured,

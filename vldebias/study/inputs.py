@@ -87,6 +87,7 @@ class Inputs(Mapping[str, Any]):
         progress: Progress = SILENT,
         split: str = "test",
     ) -> None:
+        # Flags name files and models; objects that Python gives go before them.
         named = {name: getattr(options, name) for name in ("model", "pipeline", "reference")}
         chosen = {**named, **(sources or {})}
         self.options = options
@@ -110,7 +111,9 @@ class Inputs(Mapping[str, Any]):
 
         What was opened for another task is not opened again.
         """
+        # The user's images replace those that a suite names, not the other way round.
         sources = {**task.splits(), **self.sources}
+        # What a task makes itself (a judge, a plan) goes before an input of that name.
         opened = dict(task.prepare(self))
         for name in task.input_names():
             if name not in opened and (name in sources or name in ALWAYS):
@@ -135,6 +138,7 @@ class Inputs(Mapping[str, Any]):
         """Return the text-to-image pipeline; raise InvalidInputError where there is none."""
         source = self.sources.get("pipeline")
         loaded = self.load(source, kind="pipeline")
+        # A pipeline object of the user is not changed: its layout would stay after the measurement.
         is_ours = isinstance(source, (str, Loaded))
         if is_ours and self.options.device == "cpu" and hasattr(loaded.host, "unet"):
             # Convolutions run faster so on a CPU.
@@ -155,6 +159,7 @@ class Inputs(Mapping[str, Any]):
             return source
         if not isinstance(source, str):
             return Loaded(source, "", self.sources.get("tokenizer"))
+        # Tasks of a suite share a model, and a judge may name the one that is measured.
         key = kind, source, pretrained
         if key not in self._opened:
             place: dict[str, Any] = {"device": self.options.device, "dtype": self.options.dtype}
@@ -165,6 +170,8 @@ class Inputs(Mapping[str, Any]):
     @cached_property
     def texts(self) -> Host:
         """Return what embeds prompts, without any attachment: the user's files, else the model."""
+        # A file of texts goes before a file of features that has texts too: it is the more specific
+        # one.
         file = self.options.texts or self.options.embeddings
         rows = None
         if self.options.texts is not None:
@@ -202,6 +209,8 @@ class Inputs(Mapping[str, Any]):
             user's file of features lacks it.
         """
         source = self.sources.get(name, source)
+        # Two tasks may name different splits under one input, so that the name alone is no key;
+        # what Python gives is one object for all.
         key = name, source.model_dump_json() if isinstance(source, Data) else None
         if key not in self._opened:
             images = self._open_split(name, source)
@@ -211,7 +220,9 @@ class Inputs(Mapping[str, Any]):
     def _with_labels(self, name: str, images: Embeddings | ImageData) -> Embeddings:
         """Return embeddings of images, with the labels that were given for them."""
         rows = self._embed(name, images) if isinstance(images, ImageData) else images
+        # labels are of the images, train_labels of train, reference_labels of the reference.
         role = "labels" if name == "images" else f"{name}_labels"
+        # The user's columns stand over those that come with the images: a corrected label wins.
         labels = Embeddings.of(rows.features, self.sources.get(role, {})).labels
         rows = replace(rows, labels={**rows.labels, **labels})
         return rows.without(self.options.unknown)
@@ -246,6 +257,8 @@ class Inputs(Mapping[str, Any]):
             return self._limited(self._split_of_suite(source, is_optional=name in ("train", "val")))
         if not isinstance(source, (str, Path)):
             return _of_array(name, source)
+        # A path goes before the name of a data set: a folder "celeba" in the working folder is that
+        # folder.
         if Path(source).suffix in (".npz", ".npy") or is_pattern(source):
             return _of_file(Path(source)).images
         if Path(source).is_dir():
@@ -256,6 +269,8 @@ class Inputs(Mapping[str, Any]):
                 f"{name}: got {str(source)!r}; expected a folder, a file of features or one of"
                 f" {', '.join(names)}; {did_you_mean(source, names)}"
             )
+        # split= says which part is measured; baselines learn from the training part whatever it
+        # says.
         split = "train" if name == "train" else self.split
         return open_split(str(source), self.options.data_root, split, {})
 
@@ -287,11 +302,14 @@ class Inputs(Mapping[str, Any]):
         """Return at most as many images as the user's limit, always the same ones."""
         if images is None:
             return None
+        # A fixed seed: --limit 500 takes the same images today and tomorrow, and of all classes,
+        # where the first 500 of a folder would often be of one.
         selected = np.random.default_rng(0).permutation(len(images))[: self.options.limit]
         if len(selected) == len(images):
             return images
         if isinstance(images, Embeddings):
             return images.picked(np.sort(selected))
+        # In the order of the data set, so that files are read one after another.
         return images[np.sort(selected)]
 
     @cached_property
@@ -338,6 +356,8 @@ def _of_array(name: str, array: Any) -> Embeddings:
             f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
         )
     features = rows.features
+    # The digest is of the numbers and not of a file, so that a loaded array and its file are the
+    # same data.
     shards = features if isinstance(features, Shards) else Shards([features])
     return replace(rows, about={"data": "given", "digest": shards.digest()})
 
@@ -350,6 +370,8 @@ def _of_folder(folder: Path) -> ImageData:
     if not files:
         raise InvalidInputError(f"{folder}: got no pictures; expected files such as .png or .jpg")
     labels = []
+    # "waterbird/001.jpg" has the label "waterbird", "001.jpg" none: labels come free with the usual
+    # layout.
     for file in files:
         is_in_folder = len(file.parts) > 1
         labels.append(file.parts[0] if is_in_folder else "")

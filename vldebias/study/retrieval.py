@@ -134,12 +134,16 @@ class RetrievalTask(ImageTask):
         the only set."""
         images = inputs["images"]
         sets = sets_by_column(settings.get("prompts"))
+        # labels=gender with prompts="fairface": the only column goes with the only set, whatever it
+        # is called.
         is_only_pair = len(sets) == len(images.labels) == 1
         if is_only_pair and not isinstance(settings["prompts"], Mapping):
             sets = dict(zip(images.labels, sets.values(), strict=True))
         queries: dict[str, None] = {}
         for prompts in chain(*sets.values()):
             queries |= dict.fromkeys(prompts.classes)
+        # Neither few nor all: the first ten of any ranking are uneven by chance, and k = n has the
+        # skew of the gallery whatever the ranking.
         defaults = {"k": max(10, len(images) // 20), "queries": list(queries)}
         return super().from_inputs(inputs, {**defaults, **settings, "prompts": sets})
 
@@ -178,6 +182,7 @@ class RetrievalTask(ImageTask):
             InvalidInputError: images and texts of different widths, columns that are missing, a
                 gallery with fewer than two groups or fewer images than k.
         """
+        # What can be refused is refused before anything is fitted.
         check_images(images, texts, self.queries[0])
         for column, prompt_of_value in self.classes.items():
             names = images.column(column).names
@@ -209,12 +214,18 @@ class RetrievalTask(ImageTask):
         name = f"{self.name} {attribute}"
         sets = self.prompts[attribute]
         columns = [column.strip() for column in attribute.split(" x ")]
+        # "gender x race" crosses two columns; an image that is unknown in one of them is unknown
+        # here.
         labels = cross(*map(images.column, columns))
         doubt_labels(images, columns, sets)
         with progress.bar(name) as advance:
+            # (n,) images that take part in the gallery; the others are counted, and still serve
+            # recall and accuracy.
             known = labels.known
             gallery = Gallery(labels[known], self.k, self.prior, self.resamples, self.seed)
             advance(0, f"fitting {len(self.methods) - 1} methods")
+            # A bounded method may change the queries no more than its bound allows: they are what
+            # is asked for.
             fitted = self.fit(texts, sets, neutral=self.queries, reference=reference, edits=edits)
             advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
             column_of_precision, relevant = self._relevance(images, columns, known)
@@ -294,6 +305,7 @@ class RetrievalTask(ImageTask):
         values: dict[str, dict[str, Floats]] = {}
         draws: dict[str, dict[str, Floats]] = {}
         for metric in skews[NONE]:
+            # Column 0 is the gallery as it is, the others are its resamples (see `Gallery.skews`).
             values[metric] = {method: skews[method][metric][:, 0] for method in skews}
             draws[metric] = {method: skews[method][metric][:, 1:] for method in skews}
 
@@ -329,8 +341,12 @@ class RetrievalTask(ImageTask):
             methods_of_images.setdefault(images, []).append(method)
         ranked: dict[str, Rows] = {}
         for images, methods in methods_of_images.items():
+            # A selection is a copy of indices; with all labels known the gallery is read where it
+            # lies.
             rows = images if rankings.known.all() else images.some(rankings.known)
             queries = torch.cat([rankings.queries[method] for method in methods])
+            # More than k rows: a resample lacks a part of the first k and moves later ones up
+            # (`reach`).
             order = rows.top(queries, reach(max(self.k), len(rows)))
             ranked |= zip(methods, np.split(order, len(methods)), strict=True)
         return {method: ranked[method] for method in rankings.images}
@@ -361,6 +377,8 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add what random rankings give, with an interval of the mean over as many queries."""
         rng = np.random.default_rng(self.seed)
+        # As many random rankings are averaged as there are queries: a mean over 20 queries is
+        # nearer to its expectation than one ranking.
         size = (self.resamples, len(self.queries))
         means = rng.choice(values, size=size).mean(axis=1)
         result.add(metric, CHANCE, float(values.mean()), percentile_interval(means), n=n)
@@ -375,46 +393,65 @@ class RetrievalTask(ImageTask):
         n = {"queries": len(self.queries), "images": len(known_rows)}
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
-            members = [known_rows[gallery.codes == group] for group in range(len(gallery.names))]
-            members = [rows for rows in members if len(rows) > first]
-            if not members:
-                continue
-            shares: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
-            draws: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
-            chance = []
-            for group, rows in enumerate(members):
-                order_of_method = self._ranked_in_value(rankings, rows, first)
-                for method, order in order_of_method.items():
-                    pairs = zip(order_of_method[NONE], order, strict=True)
-                    kept = [kept_share(before, after, first) for before, after in pairs]
-                    shares[method].append(np.array(kept))
-                if self.resample == "images":
-                    resampled = self._resampled_kept(order_of_method, first, len(rows), group)
-                    for method, values in resampled.items():
-                        draws[method].append(values)
-                size = self.resamples * len(self.queries)
-                random = chance_kept(first, len(rows), size, self.seed + group)
-                chance.append(random.reshape(self.resamples, -1).mean(axis=1))
+            members = []
+            for group in range(len(gallery.names)):
+                rows = known_rows[gallery.codes == group]
+                if len(rows) > first:
+                    members.append(rows)
+            if members:
+                self._add_kept_at(k, result, rankings, members, first, n)
 
-            metric = f"kept@{k}"
-            means = {method: np.mean(values, axis=0) for method, values in shares.items()}
-            if self.resample == "queries":
-                result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
-            else:
-                result.add_draws(
-                    metric,
-                    {method: float(mean.mean()) for method, mean in means.items()},
-                    {method: np.mean(values, axis=0) for method, values in draws.items()},
-                    n=n,
-                    interval=recentred_interval,
-                )
-            random = np.mean(chance, axis=0)
-            result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
+    def _add_kept_at(
+        self,
+        k: int,
+        result: TaskResult,
+        rankings: Rankings,
+        members: Sequence[Rows],
+        first: int,
+        n: Mapping[str, int],
+    ) -> None:
+        """Add the rows of `_add_kept` for one k.
+
+        members: rows of the images of each value. first: how many hits inside a value are compared.
+        """
+        # method -> an array for each value: shares (q,) of the queries, and their mean (resamples,)
+        shares: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
+        draws: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
+        chance = []
+        for group, rows in enumerate(members):
+            order_of_method = self._ranked_in_value(rankings, rows, first)
+            for method, order in order_of_method.items():
+                shares[method].append(_kept_shares(order_of_method[NONE], order, first))
+            if self.resample == "images":
+                # Each value has a seed of its own: its images are another sample, and one seed
+                # would pair the noise of values that have nothing to do with each other.
+                resampled = self._resampled_kept(order_of_method, first, len(rows), group)
+                for method, values in resampled.items():
+                    draws[method].append(values)
+            size = self.resamples * len(self.queries)
+            random = chance_kept(first, len(rows), size, self.seed + group)
+            chance.append(random.reshape(self.resamples, -1).mean(axis=1))
+
+        metric = f"kept@{k}"
+        means = {method: np.mean(values, axis=0) for method, values in shares.items()}
+        if self.resample == "queries":
+            result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
+        else:
+            result.add_draws(
+                metric,
+                {method: float(mean.mean()) for method, mean in means.items()},
+                {method: np.mean(values, axis=0) for method, values in draws.items()},
+                n=n,
+                interval=recentred_interval,
+            )
+        random = np.mean(chance, axis=0)
+        result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
 
     def _ranked_in_value(self, rankings: Rankings, rows: Rows, first: int) -> dict[str, Rows]:
         """Return method -> first rows (q, m) of each query among the images of one value."""
         order_of_method = {}
         for method, queries in rankings.queries.items():
+            # By position in all images, since some methods edit images too.
             images = rankings.images[method].some(rows)
             order_of_method[method] = images.top(queries, reach(first, len(rows)))
         return order_of_method
@@ -423,6 +460,7 @@ class RetrievalTask(ImageTask):
         self, rankings: Mapping[str, Rows], first: int, n: int, seed: int
     ) -> dict[str, Floats]:
         """Return the mean over queries (resamples,) of what each method keeps in one value."""
+        # Summed query by query, so that memory does not grow with their number.
         total = {method: np.zeros(self.resamples) for method in rankings}
         for query, before in enumerate(rankings[NONE]):
             after = {method: ranking[query] for method, ranking in rankings.items()}
@@ -444,6 +482,7 @@ class RetrievalTask(ImageTask):
             for before, after in zip(features.split(), edited.split(), strict=True):
                 total += float((before.double() * after.double()).sum())
             mean = total / len(edited)
+            # Without a method an image is its own: cosine 1. Exact, so the change has no width.
             change = (mean - 1, mean - 1, mean - 1)
             result.add("image_cosine", method, mean, n={"images": len(edited)}, change=change)
 
@@ -460,6 +499,7 @@ class RetrievalTask(ImageTask):
         captioned = np.array([bool(caption) for caption in gallery.captions], dtype=bool)
         if not captioned.any() or len(gallery) > MOST_CAPTIONS:
             return
+        # code: (images,) the number of each image's caption
         captions, code = np.unique(np.array(gallery.captions)[captioned], return_inverse=True)
         try:
             texts.embed(captions.tolist())
@@ -477,6 +517,7 @@ class RetrievalTask(ImageTask):
             for k in RECALL:
                 # (2, n): both ways of each image
                 hits = np.array([to_text, to_image]) < k
+                # Both ways of an image are averaged first: they are of one unit that is resampled.
                 table[f"recall@{k}", ""][method] = hits.mean(axis=0)
                 table[f"recall@{k}", "image to text"][method] = hits[0]
                 table[f"recall@{k}", "text to image"][method] = hits[1]
@@ -501,6 +542,8 @@ class RetrievalTask(ImageTask):
         classes = {column: self.classes[column] for column in self.classes if column not in columns}
         if not classes:
             return
+        # One set of images for all columns, so that the mean over columns is of the same images as
+        # its parts.
         known = np.logical_and.reduce([gallery.column(column).known for column in classes])
         if not known.any():
             raise InvalidInputError(
@@ -513,12 +556,15 @@ class RetrievalTask(ImageTask):
                 labels = gallery.column(column)
                 prompts = [prompt_of_value[name] for name in labels.names]
                 rows = self.rows(texts, prompts, edit).double()
+                # In blocks, and float64 with rounding: see the docstring, and `_ROUND` of
+                # measure.rankings.
                 blocks = [rows @ block.double().T for block in images.split(BLOCK)]
                 scores = torch.cat(blocks, dim=1).numpy().round(12)
                 table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
         means = {}
         for method in edits:
             means[method] = np.mean([of_method[method] for of_method in table.values()], axis=0)
+        # With one column the mean is the column, and a second row would repeat it.
         rows_of_result: Means = {("accuracy", ""): means}
         if len(classes) > 1:
             rows_of_result = {**rows_of_result, **table}
@@ -541,6 +587,8 @@ class RetrievalTask(ImageTask):
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
         resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
         sizes = resampled[0]
+        # A resample of clusters holds more or fewer images than n, so each mean is divided by its
+        # own number.
         draws = iter(resampled[1:] / sizes)
         for (metric, subset), of_methods in table.items():
             means = {method: float(of_images.mean()) for method, of_images in of_methods.items()}
@@ -568,12 +616,22 @@ class RetrievalTask(ImageTask):
             return words
         for prompts in sets:
             sizes = _sizes_by_texts(reference, texts, prompts)
+            # Methods that equalise means of the reference read this unevenness as a direction.
             if max(sizes.values()) >= UNEVEN * min(sizes.values()):
                 words += (
                     " The reference images are uneven by what the texts take them for:"
                     f" {counted(sizes)}."
                 )
         return words
+
+
+def _kept_shares(before: Rows, after: Rows, first: int) -> Floats:
+    """Return for each query (q,) the share of its first hits that are still among the first.
+
+    before, after: rows (q, m) of one value, best first, without and with a method.
+    """
+    pairs = zip(before, after, strict=True)
+    return np.array([kept_share(*pair, first) for pair in pairs])
 
 
 def _without_folders(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -597,6 +655,8 @@ def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:
 
     None unless every query names exactly one of the labels.
     """
+    # Whole words, so that "nurse" is not found in "nursery". A label without a letter, such as "?",
+    # could be found anywhere.
     words = StatedWords([name for name in labels.names if any(map(str.isalnum, name))])
     codes = []
     for query in queries:

@@ -89,9 +89,7 @@ def run_suite(
     with shown, _writing(options.out, shown, is_first):
         sources = {} if loaded is None else {"model": loaded, "pipeline": loaded}
         inputs = Inputs(options, sources, needs=suite.needs, progress=shown)
-        if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
-            # All prompts that the user's file lacks are named at once.
-            inputs.texts.embed(suite.texts())
+        _check_texts(inputs, suite)
         done: list[Finished] = []
         result = _result_of(suite, done)
         try:
@@ -99,12 +97,22 @@ def run_suite(
                 done.append(_finish(inputs, suite, task, is_first))
                 result = _result_of(suite, done)
                 if is_first:
+                    # After every task: a run of hours that is killed leaves what it has measured.
                     result.write(options.out / RESULT)
         finally:
+            # Also after Ctrl-C or an error in a later task: the finished ones have their page.
             if result.rows and is_first:
                 render(result, options.out / PAGE, beside=options.out)
                 write_manifest(options.out)
     return result
+
+
+def _check_texts(inputs: Inputs, suite: Suite) -> None:
+    """Raise InvalidInputError where the user's file of texts lacks prompts of the suite; the
+    message names all of them, not only those of the first task."""
+    options = inputs.options
+    if (options.texts or options.embeddings) and isinstance(inputs.texts, TextTable):
+        inputs.texts.embed(suite.texts())
 
 
 def _complete_options(suite: Suite, options: Options) -> Options:
@@ -163,6 +171,8 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
     opened = inputs.of_task(task)
     key = key_of(task, inputs.options, opened)
     kept = Finished.read(path)
+    # The key, not the date, decides: a run with another k or other weights measures again by
+    # itself.
     if kept is not None and kept.key == key and not inputs.options.fresh:
         inputs.progress.say(
             f"{task.name}: reused from an earlier run; --fresh (fresh=True) measures it again"
@@ -170,6 +180,8 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
         return kept
 
     parts = []
+    # Pictures are written before the task's JSON: a task counts as finished only when all of it is
+    # there.
     for part in _measure(task, opened, is_first):
         if is_first:
             _write_pictures(part, suite, folder)
@@ -186,6 +198,8 @@ def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finishe
 
 def _measure(task: Task, opened: Mapping[str, Any], is_first: bool) -> list[TaskResult]:
     """Return what a task measures; one warning of each kind is shown, as a sweep gives dozens."""
+    # Recorded with “always”, since Python would stay silent about a line that has warned in an
+    # earlier task.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         parts = task.measured(opened)
@@ -222,6 +236,8 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
         and pipeline is not None
         and pipeline not in provenance.model
     ):
+        # A pipeline may know itself by its folder or its class alone; the user's name stands before
+        # that.
         model = f"{pipeline} ({provenance.model})"
     methods = {}
     for name, facts in provenance.methods.items():
@@ -243,6 +259,9 @@ def key_of(task: Task, options: Options, inputs: Mapping[str, Any]) -> str:
     files = [options.table, options.texts, options.reference, *options.labels]
     for folder in options.projections:
         files += sorted(folder.rglob("*.safetensors"))
+    # What changes no figure (device, batch of an encoder, folder of the run) is left out on
+    # purpose: another machine may go on with the run. The version is in, since code may have
+    # changed.
     content = [
         task.model_dump(mode="json"),
         inputs,

@@ -60,9 +60,13 @@ class ShareLine:
         self.x = x
         self.y = y
         self._lines = _leave_one_out(x, y)
+        # (n, n): prompts in rows, lines in columns; on the diagonal is each prompt by the line
+        # without it.
         self.left_out = np.diag(self._lines.at(x))
         self._error = y - self.left_out
         total = float(((y - y.mean()) ** 2).sum())
+        # Out of sample, so below 0 where the texts predict worse than the mean share of all prompts
+        # does.
         self.r2 = 1 - float((self._error**2).sum() / max(total, 1e-12))
 
     def at(self, x: Floats) -> Floats:
@@ -72,27 +76,36 @@ class ShareLine:
     def interval(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the lower and upper ends, (m,) each, of intervals around `at`."""
         n = len(self.x)
+        # With fewer than 19 prompts, at 95 %, no order statistic reaches so far out: nothing is
+        # known.
         rank = int(np.ceil(LEVEL * (n + 1)))
         if rank > n:
             return np.zeros(len(x)), np.ones(len(x))
+        # (m, n): at each lean, what each line says
         predicted = self._lines.at(x)
         size = np.abs(self._error)
         low = np.sort(predicted - size, axis=1)[:, n - rank]
         high = np.sort(predicted + size, axis=1)[:, rank - 1]
+        # Jackknife+ is around the lines that leave a prompt out; the line of all may lie outside by
+        # a little, and an interval without its value would look wrong.
         middle = self.at(x)
         return np.clip(np.minimum(low, middle), 0, 1), np.clip(np.maximum(high, middle), 0, 1)
 
     def chance(self, x: Floats, parity: float) -> Floats:
         """Return the probabilities (m,) that shares at leans (m,) exceed parity, from the lines and
         their errors."""
+        # Each line with its own error is one share that might come: their number above parity, with
+        # ties as halves.
         possible = self._lines.at(x) + self._error
         count: Floats = (possible > parity).sum(1) + 0.5 * (possible == parity).sum(1)
+        # Never 0 or 1: n prompts cannot tell a chance below about 1 / n.
         return (count + 0.5) / (len(self.x) + 1)
 
 
 def _leave_one_out(x: Floats, y: Floats) -> LeaveOneOut:
     """Return the least-squares line of all points but one, for each point."""
     n = len(x) - 1
+    # Sums without each point, so that n lines cost as much as one.
     sum_x = x.sum() - x
     sum_y = y.sum() - y
     spread = (x**2).sum() - x**2 - sum_x**2 / n
@@ -145,6 +158,7 @@ def read_shares(source: str | Path | pd.DataFrame | None, prompts: PromptSet) ->
     counts = _counts(table, values, value_of_word)
 
     is_count = (counts >= 0) & (counts < np.inf)
+    # "A nurse" and "a nurse" would be two rows about one prompt.
     is_repeated = counts.index.astype(str).str.casefold().has_duplicates
     if not is_count.all(axis=None) or not counts.any(axis=None) or is_repeated:
         file = "" if isinstance(source, pandas.DataFrame) else f" {source}"
@@ -152,6 +166,7 @@ def read_shares(source: str | Path | pd.DataFrame | None, prompts: PromptSet) ->
             f"calibration{file}: got the columns {list(table)}; expected `prompt` and `value`, or"
             f" each `prompt` once with counts from 0 on of each of {values}"
         )
+    # A prompt of which no image has a known value says nothing of shares.
     return counts.div(counts.sum(axis=1), axis=0).dropna()
 
 

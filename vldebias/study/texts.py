@@ -69,6 +69,8 @@ class TextsTask(Task):
     ) -> list[TaskResult]:
         """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by
         default its name."""
+        # A method without a lambda has none in its provenance either: a number there would look
+        # like a choice.
         lam = self.lam if get_method(self.method).has_lam else None
         results = []
         for name, prompts in self.sets.items():
@@ -104,6 +106,8 @@ class TextsTask(Task):
         self, result: TaskResult, encoder: Host, prompts: PromptSet, role: str, edit: Edit
     ) -> None:
         """Add the mean distance within the pairs of fitted and of unseen concepts, for one role."""
+        # Unseen concepts are the test: a projection is fitted to make the train pairs equal, so
+        # their distance shrinks by construction.
         groups_of_part = {"train": prompts.groups, "unseen": prompts.held_out_groups}
         for part, groups in groups_of_part.items():
             if not groups:
@@ -128,6 +132,7 @@ def _sums(rows: torch.Tensor, lengths: Sequence[int]) -> Floats:
     (groups, 2)."""
     sums = []
     for group in rows.split(list(lengths)):
+        # All pairs within a concept: of two values one pair, of four values six.
         distances = torch.pdist(group.double())
         sums.append((float(distances.sum()), len(distances)))
     return np.array(sums)

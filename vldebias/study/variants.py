@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -56,6 +56,8 @@ class Variant(Strict):
                 f"method {self.method!r} is not for pipelines; expected one of"
                 f" {', '.join(expected)}"
             )
+        # Fields that were set, not fields that differ from a default: a user who writes lam: 500
+        # beside a saved projection expects it to be used.
         clash = self.model_fields_set & {"prompts", "method", "lam"}
         if self.projection is not None and clash:
             raise ValueError(
@@ -80,6 +82,8 @@ class Variant(Strict):
         if isinstance(get_method(self.method), Balanced):
             return True
         parts = self._parts
+        # The default of a pipeline balances prompts where a set is about persons, and fits "cali"
+        # where it is not, as for backgrounds: the same rule as `vldebias.debias`.
         return self.method == "default" and bool(parts) and all(map(can_balance, parts))
 
     def deals(self, judged: Sequence[Sequence[str]]) -> bool:
@@ -87,6 +91,8 @@ class Variant(Strict):
 
         judged: the values of each attribute.
         """
+        # A deal makes shares even by construction, so its chance is not that of random draws. It
+        # counts only if every attribute that is judged was dealt, and on all images.
         dealt = [_casefolded(prompts.attributes) for prompts in self._parts]
         is_each = all(_casefolded(values) in dealt for values in judged)
         return self.rewrites and self.strength == 1 and is_each
@@ -117,6 +123,7 @@ class Variant(Strict):
         saved = load_edit(self.projection)
         edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
         origin = edit.provenance
+        # An edit of a method that this machine does not know may have used it.
         uses_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
         has_one_lam = isinstance(origin.lam, float) and uses_lam
         files = sorted(self.projection.rglob("*.safetensors"))
@@ -125,6 +132,7 @@ class Variant(Strict):
             "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
             "method": origin.method,
             "lam": origin.lam if has_one_lam else None,
+            # By content: a folder that was fitted again under the same name is another variant.
             "projection": hash_of([digest(file) for file in files]),
         }
 
@@ -159,6 +167,8 @@ class Generator:
                 options[name] = [value] * len(numbers)
         done = self.pipe(
             [self.texts[i] for i in numbers],
+            # A generator for each image, on the CPU whatever the device: noise then depends on the
+            # image alone, not on its place in a batch nor on the machine.
             generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
             output_type="pil",
             **options,
@@ -222,6 +232,8 @@ def _prompted(attachment: Attachment | None, prompts: Sequence[str]) -> list[Pro
     texts = attachment.rewrite(prompts)
     rows = []
     for prompt, text, value in zip(prompts, texts, attachment.sampled, strict=True):
+        # A prompt that comes back unchanged gives the picture of "none", which is copied and not
+        # generated again.
         rows.append(Prompted(text, value, text == prompt))
     return rows
 
@@ -251,7 +263,7 @@ def generate(
     """
     identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
     made = identified.settle(Path(folder))
-    missing = {image.path for image in made if not _is_made(made, image)}
+    missing = _missing_paths(made)
     n_present = len(made) - len(missing)
     options = {
         "num_inference_steps": plan.steps,
@@ -259,23 +271,45 @@ def generate(
         **plan.options,
     }
     with progress.bar("generating", len(missing), reused=n_present) as advance:
+        # "none" is the first variant of a plan: others copy images from it.
         for name in made.plan.variants:
             images = [image for image in made if image.variant == name]
-            batches = []
-            for batch in made.plan.batches(images):
-                if any(images[i].path in missing for i in batch):
-                    batches.append(batch)
+            batches = _unfinished_batches(made.plan, images, missing)
             if not batches:
+                # Fitting takes minutes on a large pipeline, and nothing would be generated.
                 continue
             attach = None if name == NONE else partial(variants[name].attach, pipe)
+            # All prompts of the variant, also of finished batches: balanced prompts are even over
+            # all of them, so a resumed run has to deal the same values again.
             prompts = [image.prompt for image in images]
             noise = [image.noise for image in images]
             with prepared(pipe, attach, prompts, noise, **options) as (rows, generator):
-                for batch in batches:
-                    wanted = [i for i in batch if images[i].path in missing]
+                for batch, wanted in batches:
                     _write_batch(made, images, rows, generator, batch, wanted)
                     advance(len(wanted))
     return made
+
+
+def _missing_paths(made: GeneratedImages) -> set[str]:
+    """Return the paths of the images that are missing, damaged or of another plan."""
+    missing = set()
+    for image in made:
+        if not _is_made(made, image):
+            missing.add(image.path)
+    return missing
+
+
+def _unfinished_batches(
+    plan: Plan, images: Sequence[PlannedImage], missing: Container[str]
+) -> list[tuple[list[int], list[int]]]:
+    """Return the batches of a variant of which an image is missing: positions in `images` of the
+    batch, and those of the missing ones."""
+    unfinished = []
+    for batch in plan.batches(images):
+        wanted = [i for i in batch if images[i].path in missing]
+        if wanted:
+            unfinished.append((batch, wanted))
+    return unfinished
 
 
 def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
@@ -300,6 +334,8 @@ def _is_made(made: GeneratedImages, image: PlannedImage) -> bool:
     """Return whether the file of an image is there, whole and of this plan."""
     with suppress(OSError):
         _, metadata = read_png(made.path(image))
+        # A superset: a file also holds what only generating knows, such as the value that was
+        # dealt.
         return metadata.items() >= _record(made, image).items()
     return False
 
@@ -318,6 +354,7 @@ def _write_batch(
     whose prompt is left alone is that of "none": text embeddings, noise and size of the batch are
     equal.
     """
+    # Where all missing images are copies, the pipeline need not run.
     generated: dict[int, tuple[Image, bool]] = {}
     if not all(rows[i].is_left_alone for i in wanted):
         generated = dict(zip(batch, generator(batch), strict=True))

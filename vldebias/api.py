@@ -90,6 +90,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
                     "got a fitted edit and method, lam, reference or max_loss; leave these out"
                 )
         return _attach_fitted(target, prompts, strength, keep_stated, side)
+    # Prompts are read and looked at here, before a method is chosen and anything is embedded.
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
     balanced = _balancing_method(problem, chosen, is_default=method is None)
@@ -106,6 +107,7 @@ def _fit_and_attach(
     """Fit an edit for each role and attach them."""
     edits = _fit_by_role(problem, method)
     target = _at_side_of_edits(problem.host, edits, side)
+    # Both towers are edited: roles become those of the host at its new side.
     if target is not problem.host:
         edits = Attachment.placed(target, edits)
     stated_words = problem.stated_words if keep_stated else ()
@@ -199,6 +201,7 @@ def _say_why_prompts_are_not_balanced(target: Host) -> None:
 
 def _fit_by_role(problem: Problem, method: Method) -> dict[str, Edit]:
     """Return the fitted edit of each role; roles of one space share theirs."""
+    # Texts and images of a model are two roles of one space: fitted once, both get the same edit.
     edit_of_space = dict[str, Edit]()
     edits = dict[str, Edit]()
     for role in problem.host.roles:
@@ -215,6 +218,7 @@ def _at_side_of_edits(target: Host, edits: Mapping[str, Edit], side: str | None)
     if not beyond_texts:
         return target
     edit = beyond_texts[0]
+    # An attachment without any effect would look like a mitigation.
     if side == "text" and edit.side == "image":
         raise InvalidInputError(
             f"method {edit.method!r} acts on images, so side='text' would change nothing;"

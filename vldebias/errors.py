@@ -144,6 +144,7 @@ def need(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
+        # "open_clip needs timm" must not read as "open_clip is missing".
         absent = (error.name or "").partition(".")[0]
         if absent != package:  # the package is installed and lacks something itself
             raise
@@ -186,6 +187,7 @@ def did_you_mean(name: object, names: Iterable[str], otherwise: str = "choose on
     >>> did_you_mean("gendre", ["age", "gender", "race"])
     "did you mean 'gender'?"
     """
+    # From .5 on: "gendre" finds "gender".
     close = difflib.get_close_matches(str(name).lower(), list(names), n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise
 

@@ -38,6 +38,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def packaged(kind: str) -> dict[str, Path]:
     """Return the packaged YAML files by name; kind: "prompts" or "suites"."""
+    # A wheel carries the files inside of the package; a checkout has them beside it.
     folder_in_wheel = _PACKAGE / "_resources" / kind
     folder_in_checkout = _PACKAGE.parent / {"prompts": "prompts", "suites": "eval/suites"}[kind]
     for folder in (folder_in_wheel, folder_in_checkout):
@@ -59,6 +60,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
     partial = path.with_name(f".{path.name[:200]}.{secrets.token_hex(6)}.partial")
     try:
         partial.touch()  # its mode is that of the umask
+        # An existing file keeps its mode, whatever the umask is now.
         mode = partial.stat().st_mode
         if path.exists():
             mode = path.stat().st_mode
@@ -74,6 +76,7 @@ def write_atomically(path: str | Path, content: str | bytes | Callable[[Path], o
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    # The move itself is an entry of the folder, which may be lost with the power as well.
     sync(path.parent)
     return path
 
@@ -165,6 +168,7 @@ def only_writer(folder: str | Path, say: Callable[[str], object] = warn) -> Iter
                 f"{folder}: cannot be locked ({error}); do not start a second run there before this"
                 " one has ended"
             )
+        # Only now that the lock is ours: before, the file names who writes there.
         file.truncate(0)
         print(writer, file=file, flush=True)
         _held[folder] = thread
@@ -206,6 +210,7 @@ class _Yaml(yaml.SafeLoader):
             raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
         node: Any = super().compose_node(parent, index)
         if isinstance(node, yaml.MappingNode):
+            # The safe loader takes the last of two equal keys in silence.
             counts = Counter(str(key.value) for key, _ in node.value)
             for key, times in counts.items():
                 if times > 1:
@@ -224,6 +229,7 @@ def read_json(path: str | Path) -> Any:
     """
     text = read_bytes(path)
     try:
+        # Python's reader takes NaN and Infinity, which are no JSON and no figures.
         return json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: got {error}; expected JSON in UTF-8") from None
@@ -245,6 +251,7 @@ def read_bytes(path: str | Path, *, max_bytes: int = _MAX_JSON) -> bytes:
     try:
         with open(path, "rb") as file:
             data = None
+            # Looked at before it is read, so that a large file never comes into memory.
             if os.fstat(file.fileno()).st_size <= max_bytes:
                 data = file.read(max_bytes + 1)  # a pipe has no size until it is read
     except FileNotFoundError:

@@ -61,6 +61,7 @@ def check_methods(names: Iterable[str]) -> None:
             imported.METHODS[name]
         return
     unknown = [name for name in names if name not in METHOD_NAMES]
+    # An entry point has a name of its own, which need not be the method's.
     if not unknown or entry_points(group=METHOD_GROUP):
         return
     known = ", ".join(METHOD_NAMES)
@@ -79,6 +80,7 @@ def architectures() -> list[str]:
     package = find_spec("open_clip")
     if package is None or package.submodule_search_locations is None:
         return []
+    # open_clip reads the same folder; importing it would take torch and seconds.
     configs = Path(next(iter(package.submodule_search_locations)), "model_configs")
     return sorted(path.stem for path in configs.glob("*.json"))
 

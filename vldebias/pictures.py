@@ -56,6 +56,7 @@ def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS
     image: Image = Images.open(source, formats=known)
     pixels = image.width * image.height
     limit = Images.MAX_IMAGE_PIXELS
+    # By the header alone: Pillow itself only warns up to twice the limit.
     if limit is not None and pixels > limit:
         image.close()
         raise OSError(f"{pixels:,} pixels, expected at most {limit:,}; shrink it")
@@ -99,6 +100,7 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
 
 def _shrink_while_decoding(image: Image, side: int) -> None:
     """Tell Pillow's JPEG decoder which size is needed; it keeps both sides at least as long."""
+    # Pillow takes the nearest of 1/2, 1/4 and 1/8 that is not smaller.
     factor = side / min(image.size)
     if factor < 1:
         image.draft(None, (round(image.width * factor), round(image.height * factor)))
@@ -113,6 +115,7 @@ def _in_rgb(image: Image) -> Image:
         )
     if image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
+        # Dropping transparency instead would show whatever colour hides below it.
         image = Images.alpha_composite(Images.new("RGBA", image.size, "white"), image)
     if image.mode == "RGB":
         return image
@@ -177,6 +180,7 @@ def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, 
     returned figure."""
     plot = need("matplotlib.figure").Figure(figsize=size, dpi=120)
     if "IPython" in sys.modules:
+        # Outside of pyplot nobody has told IPython how to show a figure.
         shell = sys.modules["IPython"].get_ipython()
         if shell is not None:
             need("IPython.core.pylabtools").select_figure_formats(shell, {"png"})

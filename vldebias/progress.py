@@ -43,6 +43,7 @@ class Progress(progress.Progress):
         self._entered = 0
 
     def __enter__(self) -> Progress:
+        # Nested commands share one display, and only the outermost ends it.
         self._entered += 1
         self.start()
         return self
@@ -81,6 +82,7 @@ class Progress(progress.Progress):
             if note is not None:
                 text = f"{title}: {note}"
             self.update(task, completed=done, description=text)
+            # A bar cannot move in a file, so that a line a minute says how far it is.
             is_log = not (self.console.is_terminal or self.console.is_jupyter)
             if is_log and time.monotonic() - written >= _LINE_EVERY:
                 written = time.monotonic()

@@ -135,6 +135,7 @@ class DebiasedQueries:
     keep_stated: bool = True
 
     def __post_init__(self) -> None:
+        # Checks the strength before the first query comes.
         probe = torch.zeros(1, self.fitted.dim)
         self.fitted.check_input(probe, self.strength)
         self._stated = StatedWords(self.fitted.stated_words) if self.fitted.stated_words else None
@@ -212,6 +213,7 @@ class DebiasedQueries:
         A collection stores the name and configuration of what embeds its documents, so that it
         opens with yours and with this, which leaves documents alone.
         """
+        # Only these: copy and pickle ask for other names before `host` is there.
         if name in _OF_CHROMA:
             source = self.host.embedder.source
             return getattr(source, name, _OF_CHROMA[name])
@@ -244,6 +246,7 @@ class DebiasedQueries:
             )
         if not isinstance(labels, Mapping):
             labels = {self.sets[0].name: labels}
+        # The measurement leaves the same queries alone as `embed` does.
         edit = self.fitted if self.keep_stated else self.fitted.stamped(stated_words=())
         if isinstance(vectors, list | tuple):
             vectors = read_vectors(vectors, "vectors").rows
@@ -276,10 +279,12 @@ class DebiasedQueries:
         self.fitted.check_input(rows, self.strength)
         if self.strength == 0:
             return vectors
+        # float16 vectors are edited in float32 and rounded once.
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
         edited = self._edit_rows(wide, texts)
         if edited is wide:
             return vectors
+        # An index may score by inner products: the length of a query stays what it was.
         lengths = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
         edited = normalize(edited, dim=1) * lengths
         stated = self._stated_rows(texts)
@@ -341,6 +346,7 @@ def _read_reference(reference: Any, host: EmbeddedTexts) -> Any:
     if isinstance(features, list | tuple) and not _are_batches(features):
         features = read_vectors(features, "reference").rows
         reference = features
+    # Iterables of batches have none; their widths show when they are read.
     shape = getattr(features, "shape", None)
     if shape is not None and len(shape) == 2 and shape[1] != host.dim(TEXT):
         raise InvalidInputError(
@@ -358,6 +364,7 @@ def _are_batches(features: Sequence[Any]) -> bool:
 def _register_with_langchain() -> None:
     """Make the queries an instance of LangChain's `Embeddings`, which its stores ask for, where
     LangChain is loaded."""
+    # Not imported for its own sake: without it in the process nobody asks for its class.
     module = sys.modules.get("langchain_core.embeddings")
     if module is not None:
         module.Embeddings.register(DebiasedQueries)

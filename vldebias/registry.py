@@ -36,6 +36,7 @@ class Registry(Mapping[str, T]):
             InvalidInputError: the wrong kind, or a name that another object has.
         """
         name = self._name_of(new)
+        # The same object twice is fine: a notebook runs a cell again.
         registered = self.data.setdefault(name, new)
         if registered != new:
             raise InvalidInputError(
@@ -74,6 +75,7 @@ class Registry(Mapping[str, T]):
         if not self._searched:
             from importlib.metadata import entry_points
 
+            # Before the loop: an entry point that imports this package may ask for names in turn.
             self._searched = True
             for point in entry_points(group=self.group):
                 try:

@@ -26,6 +26,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 ._-]*$")]
 def _number(value: Any) -> Any:
     """Read a number of Python or numpy; True and "0.5" are none, though they could be read as
     one."""
+    # pydantic would read True as 1 and "0.5" as a half.
     if isinstance(value, (bool, np.bool_, str, bytes)):
         raise ValueError("expected a number")
     if isinstance(value, np.generic):
@@ -59,6 +60,7 @@ class Strict(BaseModel):
         if not isinstance(fields, Mapping):
             return fields  # pydantic refuses it
         known = list(cls.model_fields)
+        # pydantic would refuse it as well, but without a proposal.
         unknown = [key for key in fields if key not in known]
         if unknown:
             raise ValueError(

@@ -118,6 +118,7 @@ def _of_sequence(vectors: Sequence[Any], name: str) -> Vectors:
 def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
     """Return the vectors of a list of arrays or tensors, one for each."""
     widths = {part.rows.shape for part in parts}
+    # One row each, since a matrix in the list would give several vectors for one text.
     if len(widths) > 1 or next(iter(widths))[0] != 1:
         shapes = sorted(tuple(shape) for shape in widths)
         raise InvalidInputError(

@@ -172,7 +172,7 @@ def test_several_positives_by_loops(loss: str, beta: float, two_views: bool) -> 
     t = torch.tensor(T)
     first = slow_losses.of_rows(X, Y, row, t, two_views, of_images)
     second = slow_losses.of_rows(Y, X, row, t, two_views, of_texts)
-    measured = objective(X, Y, BATCH, more=more)
+    measured = objective(X, Y, BATCH, further_features=more)
     torch.testing.assert_close(measured, ((first + second) / 2).mean())
     alone = Objective(
         chosen.model_copy(update={"positives": 1}), temperature=T, items=N, two_views=two_views
@@ -246,8 +246,8 @@ def test_further_views_are_positives_of_their_image(two_views: bool) -> None:
     first = unit(image(IMAGES))
     second = unit(image(IMAGES.flip(3))) if two_views else unit(made.towers.text(PAIRS.texts))
     more = torch.stack([unit(image(further[:, number])) for number in (0, 1)], dim=1)
-    torch.testing.assert_close(made(batch), objective(first, second, batch, more=more))
-    torch.testing.assert_close(made(batch, features=True)["more"], more)
+    torch.testing.assert_close(made(batch), objective(first, second, batch, further_features=more))
+    torch.testing.assert_close(made(batch, features=True)["further_features"], more)
 
 
 def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient() -> None:

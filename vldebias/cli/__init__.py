@@ -103,6 +103,7 @@ def main() -> None:
     """Run the command; an error that vldebias raises on purpose is one message and exit code 2, no
     traceback."""
     with warnings.catch_warnings():
+        # Python shows a warning once for each line of code; two models may need it twice.
         warnings.simplefilter("always", VldebiasWarning)
         setattr(warnings, "showwarning", _show_warning)  # noqa: B010  (mypy takes a plain assignment for an error)
         try:
@@ -111,6 +112,8 @@ def main() -> None:
             say(error, "error", "red")
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
+            # A library that an extra brings; anything else that
+            # is missing is a bug, and keeps its traceback.
             named = missing_extra(error)
             if named is None:
                 raise

@@ -69,6 +69,7 @@ def audit_command(
     check_sets([attribute])
     if texts is None:
         check_host(named)
+    # Imported after the checks: torch takes seconds, and a slip is answered before.
     from vldebias.data.embeddings import load_texts
     from vldebias.files import write_atomically
     from vldebias.hosts.loading import load_host
@@ -79,6 +80,7 @@ def audit_command(
     else:
         named |= {"device": device_of(named.get("device"))}
         loaded = load_host(**named)
+        # A pipeline has several text tensors; a model has one joint space.
         host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
     result = audit(file, attribute, calibration=calibrate, **host)
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
@@ -98,6 +100,7 @@ def _listed(result: Result) -> pd.DataFrame:
     shares["value"] = [value for _, _, value in parts]
     shares.index = [prompt for prompt, _, _ in parts]
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
+    # Prompts stand in the order of the audit, the ones to look at first on top.
     table = advice.rename_axis("prompt").to_frame()
     return table.join(shares[["value", "share", "low", "high"]])
 
@@ -169,6 +172,7 @@ def diagnose_command(
     from vldebias.study.inputs import Inputs
 
     brought["device"] = device_of(brought.get("device"))
+    # Options are frozen, and typer makes lists.
     brought["unknown"] = tuple(brought.get("unknown", ()))
     inputs = Inputs(Options(out=folder, embeddings=features, **brought))
     data = load_embeddings(features)[0].without(inputs.options.unknown)
@@ -198,6 +202,7 @@ def _write_wrong_labels(
     pictures = {} if images is None else Suspects.pictures(images, data.ids)
     table = wrong_labels(data.features, data.column(labels)).set_index("row")
     rows = range(len(data))
+    # The table has the rows with a label alone; the others get NaN, which ranks last.
     confidences = table.confidence.reindex(rows).to_numpy()
     labels_of_row = table["given"].reindex(rows, fill_value="")
     proposals_of_row = table["proposed"].reindex(rows, fill_value="")

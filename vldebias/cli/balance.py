@@ -59,6 +59,7 @@ def balance(
 
     chosen = shares_of(shares)
     prompts = [text for text in read_prompts(file, column) for _ in range(images)]
+    # Of one set each value is a word; of a list of sets it is a tuple.
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
     found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
     rows = list(_rows(prompts, found))
@@ -81,6 +82,7 @@ def read_prompts(file: Path, column: str) -> list[str]:
     if file != STDIN and not file.is_file():
         raise InvalidInputError(f"{file}: no such file; expected prompts, one a line, or -")
     try:
+        # Windows writes a mark before UTF-8, which would be a part of the first prompt.
         text = sys.stdin.read() if file == STDIN else file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{file}: expected UTF-8, got {error}") from None
@@ -98,6 +100,7 @@ def read_prompts(file: Path, column: str) -> list[str]:
 def _read_table(text: str, file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the rows of a table, each with its place."""
     delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
+    # With line ends: a quoted cell may hold several lines.
     rows = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
     for row in rows:
         yield f"{file}:{rows.line_num}", row
@@ -120,6 +123,7 @@ def _read_json_lines(text: str, file: Path) -> Iterator[tuple[str, Mapping[str, 
 def _prompt_of(row: Mapping[str, Any], column: str, place: str) -> str:
     prompt = row.get(column)
     if column not in row:
+        # Cells beyond the header are under None.
         columns = [name for name in row if name is not None]
         raise InvalidInputError(f"{place}: no column {column!r} in {columns}; name it by --column")
     if not isinstance(prompt, str) or not prompt.strip():
@@ -172,6 +176,7 @@ def _counted(found: BalancedPrompts) -> str:
     reasons = Counter(_cell(reason) for reason in found.reasons if _is_left(reason))
     unchanged = sum(reasons.values())
     written = len(found.prompts) - unchanged
+    # Prompts and values go to stdout; this is a remark, and carries the seed.
     words = f"{written:,} of {len(found.prompts):,} prompts written into"
     if unchanged:
         counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())

@@ -45,6 +45,7 @@ def check_host(options: Mapping[str, Any]) -> None:
 
 def check_model(model: str | None, pretrained: str | None) -> None:
     """Refuse an architecture that open_clip does not have."""
+    # Without a tag the name may be a transformers id, which only the hub can tell.
     if model is not None and pretrained is not None and not model.startswith(WITHOUT_TAG):
         check_architecture(model)
 
@@ -66,6 +67,7 @@ def check_suite(name: str) -> None:
     from vldebias.files import packaged
 
     path = Path(name)
+    # "miniature" is packaged; "mine.yaml" and "suites/mine" are files.
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         check_file("SUITE", path)
         return

@@ -33,6 +33,8 @@ class App(typer.Typer):
         super().__init__(
             help=_unfolded(text),
             no_args_is_help=True,
+            # Typer's own traceback is in the way of `main`,
+            # and can print local variables: prompts, keys.
             pretty_exceptions_enable=False,
             **{"rich_markup_mode": "rich", **how},
         )
@@ -79,6 +81,7 @@ def split_names(options: Sequence[str] | None) -> list[str]:
     """Return names from options that may hold several each, separated by commas."""
     names = []
     for text in options or ():
+        # "a,b" and two options give the same list.
         names += [name.strip() for name in text.split(",")]
     return [name for name in names if name]
 
@@ -99,6 +102,7 @@ def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, An
     for text in texts:
         name, value = split_pair(text, option, example)
         try:
+            # "null", "true" and "[a, b]" mean what they mean in a file of settings.
             values[name] = yaml.safe_load(value)
         except yaml.YAMLError:
             raise InvalidInputError(
@@ -120,6 +124,7 @@ def device_of(name: str | None) -> str:
             return "cuda"
         return "cpu"
     try:
+        # Whether a device is there shows where something is put on it.
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
@@ -134,6 +139,7 @@ def write_run(result: Result, folder: Path) -> Path:
     from vldebias.measure.page import render
     from vldebias.study.manifest import PAGE, RESULT, write_manifest
 
+    # The manifest comes last, since it has the digest of every other file.
     result.write(folder / RESULT)
     page = render(result, folder / PAGE, beside=folder)
     write_manifest(folder)
@@ -150,6 +156,7 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     it is."""
     if out.is_terminal:
         return False
+    # A row is a line, and nothing is folded or cut.
     for row in (head, *rows):
         typer.echo("\t".join(_cell(value) for value in row))
     return True
@@ -160,6 +167,7 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
+        # float32 holds some seven digits, of which six are sure.
         return f"{value:.6g}"
     return " ".join(str(value).split())
 
@@ -217,6 +225,7 @@ def print_result(
 
 def coloured(text: str) -> Text:
     """Return text with its verdicts in colour; rich leaves colours out where NO_COLOR is set."""
+    # No markup: a result quotes prompts, whose brackets are text.
     shown = Text(text)
     for verdict, style in STYLES.items():
         # After the task, at the end of a row, or at the start of a comparison.
@@ -229,6 +238,7 @@ def coloured(text: str) -> Text:
 def say(text: object, kind: str = "", style: str = "") -> None:
     """Print a remark, warning or error on stderr; it may quote what a user typed, so its brackets
     are no markup."""
+    # As a Text and not as a string, in which rich would read "[red]" as a colour.
     line = Text(str(text))
     if kind:
         line = Text.assemble((f"{kind}: ", style), str(text))

@@ -99,8 +99,10 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         return
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     if saved is None:
+        # With their labels, which a method that needs none does not read.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
+    # An edit that was saved without roles is for each role of the host.
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
     _check_roles(host, edits, projection)
     facts_of_role = {role: _report(host, role, edit, sets, save) for role, edit in edits.items()}
@@ -179,6 +181,7 @@ def _report(
     )
     if edit.provenance.choice is not None:
         say(edit.provenance.choice)
+    # On stderr, so that --json stays alone on stdout.
     say(f"{role}: {edit!r}" + (f" -> {folder}" if folder else ""))
     return {
         "folder": folder,
@@ -218,6 +221,7 @@ def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
     else:  # open_clip: the state dict that `--pretrained FILE` reads
         from safetensors.torch import save_file
 
+        # safetensors stores no views.
         state = {key: value.contiguous() for key, value in loaded.host.state_dict().items()}
         save_file(state, folder / "open_clip_model.safetensors")
     say(f"{attachment!r}\nsaved to {folder}")
@@ -230,10 +234,12 @@ def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:
 
     if hasattr(loaded.host, "set_progress_bar_config"):
         loaded.host.set_progress_bar_config(disable=True)
+    # Two steps: pictures are compared with each other, and nobody looks at them.
     findings = list(check(loaded, prompts, num_inference_steps=2))
     packages = versions()
     kind = type(loaded.host).__name__
     say(f"{loaded.name} ({kind}); {', '.join(map(' '.join, packages.items()))}; {prompts}")
+    # A check may not apply: open_clip has no `save_pretrained`.
     words = {None: "not tried", True: "ok", False: "WRONG"}
     rows = [(finding.name, words[finding.right], finding.note) for finding in findings]
     facts = {

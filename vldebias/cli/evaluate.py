@@ -35,6 +35,7 @@ class SuiteGroup(TyperGroup):
         self, ctx: Any, args: list[str]
     ) -> Any:  # of click, or of the copy that typer brings
         """Return the command of that name, else `run` with the name as its suite."""
+        # `vldebias eval waterbirds --limit 10` is `vldebias eval run waterbirds --limit 10`.
         if args and not args[0].startswith("-") and args[0] not in self.commands:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
@@ -98,6 +99,7 @@ def run(
     from vldebias.study.suite import load_suite
 
     loaded = load_suite(suite)
+    # Features take the place of a data set's images.
     has_images = named.get("data_root") is not None or "embeddings" in named
     if not has_images and "--data-root" in loaded.needs:
         raise InvalidInputError(
@@ -108,6 +110,7 @@ def run(
         settings[name] = value
         if isinstance(value, list):  # options are frozen, and typer makes lists
             settings[name] = tuple(value)
+    # torch is imported here, after everything else has been looked at.
     settings["device"] = device_of(named.get("device"))
     # Without --methods the suite names its own.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
@@ -119,6 +122,7 @@ def run(
 def _column(name: str, text: str, *, needed: bool = False) -> tuple[str, Any, Any]:
     option = typer.Option(metavar="COLUMN", help=text)
     if needed:
+        # Typer's sign of an option that has to be there.
         return name, Annotated[str, option], ...
     return name, Annotated[str | None, option], None
 
@@ -238,4 +242,5 @@ def show_suite(
             )
         typer.echo("\n".join(loaded.texts()))
     else:
+        # To the byte, so that `> mine.yaml` makes a copy.
         typer.echo(suite_path(suite).read_text(encoding="utf-8"), nl=False)

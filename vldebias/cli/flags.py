@@ -37,8 +37,10 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = []
+        # Annotations are texts in modules with postponed evaluation, and Typer reads objects.
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             if parameter.kind is not parameter.VAR_KEYWORD:  # Typer reads no **keywords
+                # By keyword, flags with and without a default may stand in any order.
                 parameters.append(parameter.replace(kind=kind))
         added = set()
         for name, hint, value in flags:
@@ -49,6 +51,8 @@ def with_flags(flags: Flags) -> Callable[[Callable[..., None]], Callable[..., No
         def with_added(**values: Any) -> None:
             passed = {}
             for name, value in values.items():
+                # Typer gives None or [] for a flag that was left
+                # out; the function's own default counts then.
                 is_unset = value is None or value == []
                 if name not in added or not is_unset:
                     passed[name] = value
@@ -75,9 +79,11 @@ def flags_of_options(*only: str) -> Flags:
 def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) -> Flags:
     """Yield a flag for some fields of settings, in a panel of the help for each group."""
     for panel, group in groups.items():
+        # In the order of `only`, and each in the panel of its group.
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
             field = group.model_fields[name]
             text = field.description or ""
+            # Where a default depends on others, its description says so.
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
             # A bracket begins markup in the help.

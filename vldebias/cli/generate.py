@@ -102,7 +102,9 @@ def _usual_folder(request: Request, pipeline: str) -> Path:
     from vldebias.judge.plan import hash_of
     from vldebias.schema import file_slug
 
+    # By content: a changed prompt set of the same name makes other pictures.
     settings = vars(request) | {"attributes": [prompts.hash for prompts in request.attributes]}
+    # File systems take 255 bytes, and people read the beginning.
     name = file_slug(request.prompt)[:60] or "prompt"
     return Path("vldebias-generate") / f"{name}-{hash_of([settings, pipeline])[:8]}"
 
@@ -129,6 +131,7 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
         say(f"{_finished(folder)}; the same command goes on")
         raise
     except OSError as error:
+        # A full disk is the user's to mend, and finished pictures are kept.
         if error.errno != errno.ENOSPC:
             raise
         raise InvalidInputError(
@@ -156,6 +159,7 @@ def _write(made: SideBySide, folder: Path, facts: dict[str, Any]) -> None:
 def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
     """Print the sentences, the table of what was generated, and where the pictures are."""
     for sentence in made.sentences():
+        # In a pipe they are comments above the table, which `grep -v '^#'` takes away.
         typer.echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(made)))
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")

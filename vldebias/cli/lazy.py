@@ -33,6 +33,7 @@ class Commands(UserDict[str, Any]):
         self.data.update(entries)
 
     def __getitem__(self, name: str) -> Any:
+        # Imported once, however often it is asked for.
         value = self.data[name]
         if isinstance(value, Entry):
             value = _load(name, value)
@@ -51,11 +52,13 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return what a list of commands shows, without importing the command."""
+        # A stand-in with the summary: a list of all commands imports none of them.
         entry = self.entries.get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=entry.summary)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write every command with the whole of its summary, folded."""
+        # click would cut the summaries at the width of a line.
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
 
@@ -70,6 +73,7 @@ def _load(name: str, entry: Entry) -> Any:
     if isinstance(target, typer.Typer):
         command: Any = typer.main.get_group(target)
     else:
+        # Typer makes click's command of an app alone.
         single = App("", add_completion=False)
         single.command(name)(target)
         command = typer.main.get_command(single)

@@ -58,6 +58,7 @@ def show(
     load_prompts(name)  # which refuses what is none
     path = Path(name)
     if not path.is_file():
+        # The file itself, with its comments and its order.
         path = packaged("prompts")[name]
     typer.echo(path.read_text(encoding="utf-8"), nl=False)
 
@@ -84,6 +85,7 @@ def new(
     """
     from vldebias.prompts import make_prompt_set
 
+    # A set that somebody wrote by hand may stand there.
     if path.exists():
         raise InvalidInputError(f"{path}: exists; choose another name or delete it first")
     words_of_value = {}
@@ -118,6 +120,7 @@ def methods(as_json: Json = False) -> None:
             entry[key] = getattr(method, key)
         entry["needs"] = needs
         facts.append(entry)
+        # A method may be for models, for pipelines or for both.
         hosts = [kind for kind in ("models", "pipelines") if getattr(method, kind)]
         title = method.title
         if method.source:

@@ -50,6 +50,7 @@ def quickstart(
       vldebias quickstart --json --out /tmp/page > figures.json
     """
     check_out(folder)
+    # All three are named at once, and not one after each failed try.
     need_extras("clip", "diffusers", "eval")
     say(
         "Birds, portraits and generated portraits, before and after; everything is written to"

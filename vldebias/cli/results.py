@@ -67,6 +67,7 @@ def report(
 
     if not verify:
         written = render(Result.read(path), page or _page_of(path), beside=path.parent)
+        # Or `--verify` would find a page that no run has written.
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         say(written)
         return
@@ -100,6 +101,7 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
     else:
         for sentence in (comparison.sentence, *comparison.warnings):
             typer.echo(f"# {sentence}")
+        # Empty cells instead of "nan", which cut and awk would take for a word.
         frame = comparison.to_pandas()
         rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False)
         piped(tuple(map(str, frame)), rows)
@@ -109,6 +111,7 @@ def _page_of(result: Path) -> Path:
     """Return the page of a run, which stands beside its result, or one named as the result."""
     from vldebias.study.manifest import MANIFEST, PAGE
 
+    # A result that was copied elsewhere has no manifest; its page is named as the file is.
     is_of_run = result.with_name(MANIFEST).is_file()
     if is_of_run:
         return result.with_name(PAGE)
@@ -162,6 +165,7 @@ def data(
         print_json(facts)
     else:
         _print_facts(facts)
+    # After the facts are printed: a script sees both the list and the exit code.
     if facts.get("unreadable"):
         raise typer.Exit(1)
 
@@ -179,6 +183,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         rows.append(("unreadable", image["id"], image["reason"], "1"))
     print_grid(("kind", "name", "value", "images"), rows)
     for key, value in facts["about"].items():
+        # Facts may hold lists of thousands of columns.
         say(f"{key}: {shortened(str(value), 160)}")
     if unreadable is not None:
         say(f"{len(unreadable)} images cannot be read")
@@ -243,12 +248,14 @@ def paper(
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
     if not as_json:
         _print_plan(runs)
+    # Parts whose data is here are measured, even if others lack theirs.
     if all(run.missing for run in runs):
         raise InvalidInputError(
             "nothing can be measured; give --data-root with at least one of these data sets"
         )
     named["device"] = device_of(named.get("device"))
     options = Options(out=out, **named)
+    # On stderr: the table of figures is alone on stdout.
     with Progress(err) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:
@@ -268,6 +275,7 @@ def _print_plan(runs: Sequence[Run]) -> None:
     """Print what each part needs, and whether it is here."""
     rows = []
     for run in runs:
+        # What is missing stands in its state, such as "no data in DIR/celeba".
         rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
     print_grid(("suite", "model", "state", "source", "needs"), rows)
 

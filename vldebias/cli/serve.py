@@ -98,6 +98,7 @@ def serve(
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
           --shares female=0.7,male=0.3 --port 9000
     """
+    # By name: in a checkout the app lies outside of the package, where type checkers do not look.
     serving: Any = import_module("vldebias.serving")
     host = named.pop("host")
     port = named.pop("port")
@@ -112,6 +113,7 @@ def serve(
     )
     server: Any = import_module("vldebias.serving.images_api.server")
     if log_prompts:
+        # Other libraries stay at warnings; httpx would write every address at "info".
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
     attributes = " and ".join(attribute)

@@ -111,6 +111,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     """
     values: dict[str, Any] = {}
     for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():
+        # Settings have underscores; flags, which people mix them up with, have hyphens.
         values[name.replace("-", "_")] = value
     # A flag of its own counts before --set.
     values |= flags
@@ -144,6 +145,7 @@ def _run(
 
     # The first of several processes shows progress for all.
     progress = Progress(err)
+    # torchrun and accelerate set it; a process on its own has none.
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model
@@ -153,10 +155,12 @@ def _run(
         outcome = work(settings, folder, cpu=is_on_cpu, progress=progress)
     except KeyboardInterrupt as interrupt:
         done, steps = steps_done(folder)
+        # Interrupted while it loads, or a second time before the step had ended.
         continues = "starts over: nothing was saved"
         if done:
             continues = f"continues after step {done} of {steps}"
         say(f"the same command {continues}")
+        # As shells count it: 130 after Ctrl-C, 143 after SIGTERM.
         raise typer.Exit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
     return outcome
 

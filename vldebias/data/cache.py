@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
+# Rises when a shard holds something else, so that shards of an older release are not read.
 FORMAT = 2
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 # Where not one of at least so many images can be read, the drive is gone and not the images.
@@ -146,6 +147,7 @@ def _folder(
     if fast:
         key.append("fast")
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
+    # For people who look into the folder; the digest tells data sets apart.
     readable = re.sub(r"[^\w.-]+", "-", f"{data.name}-{data.split}").strip("-.")
     root = cache_dir or os.environ.get("VLDEBIAS_CACHE")
     if not root:
@@ -230,10 +232,12 @@ class _Run:
                 shard = Shard(file.get_tensor("features"), file.get_tensor("rows"), **header)
             if shard.notes()["digest"] != digest:
                 damage = "its checksum does not fit"
+            # A renamed or copied file is whole, but has the rows of another shard.
             elif shard.start != index * self.shard_size or shard.count > self.shard_size:
                 damage = f"it holds the rows from {shard.start} on"
         except FileNotFoundError:
             return None
+        # No safetensors file, no header of ours, or a field that a shard does not have.
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             damage = f"{type(error).__name__}: {error}"
         if not damage:
@@ -271,6 +275,7 @@ class _Run:
         missing: list[int] = group.share(first_look)
         if 0 < len(missing) < len(shards):
             progress.say(f"{data.name} {data.split}: goes on where an earlier run ended")
+        # Every world-th shard, so that the processes end at about the same time.
         self._compute(data, missing[group.rank :: group.world], progress)
         # No process reads before the last one has written.
         group.wait()
@@ -327,6 +332,7 @@ class _Run:
         path = ""
         if self.fast:
             path = data.path(row)
+        # Without a known side it cannot be said how small a picture may be.
         if path and self.encoder.side:
             return decode(Path(path), draft=2 * self.encoder.side)
         return data.read(row)
@@ -349,6 +355,7 @@ class _Run:
         batches = _Batches(self.encoder, DTYPES[self.dtype])
         batch: list[Pixels] = []
         load = partial(self._load, data)
+        # Two batches ahead: one is put together while the model has another.
         for row, pixels in prefetch(places, load, self.workers, 2 * self.batch_size):
             if isinstance(pixels, str):
                 skipped.append([data.ids[row], pixels])
@@ -356,6 +363,7 @@ class _Run:
                 rows.append(row)
                 batch.append(pixels)
             is_full = len(batch) == self.batch_size
+            # Also if the last image cannot be read, what was collected before it is embedded.
             is_last = row == places[-1]
             if batch and (is_full or is_last):
                 batches.add(batch, first_id=data.ids[rows[-len(batch)]])
@@ -369,6 +377,7 @@ class _Run:
             )
         features = batches.features()
         readable = torch.tensor(rows, dtype=torch.int64)
+        # What cannot be read is noted as well, so that the shard counts as complete.
         self.write(index, Shard(features, readable, places.start, len(places), skipped))
         return len(places)
 
@@ -418,6 +427,7 @@ class _Batches:
 
     def add(self, batch: list[Pixels], first_id: str) -> None:
         """Start a batch; first_id names it in an error."""
+        # The model gets its next batch before the last one's features are waited for.
         features = self._encoder.start(batch)
         self._collect()
         self._started = features, first_id
@@ -435,6 +445,7 @@ class _Batches:
         features, first_id = self._started
         self._started = None
         part = features.float().cpu().to(self._dtype)
+        # Looked at as stored: float16 holds nothing above 65,504.
         if not torch.isfinite(part).all():
             name = str(self._dtype).removeprefix("torch.")
             raise InvalidInputError(

@@ -77,6 +77,7 @@ class Columns:
         fields."""
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
+        # Slices, masks and negative numbers all become positions 0 .. n - 1.
         index = np.arange(len(self))[rows]
         captions: tuple[str, ...] = ()
         if self.captions:
@@ -165,6 +166,7 @@ class ImageData(Columns):
         if self.more_captions:
             columns["more_captions"] = tuple(self.more_captions[i] for i in index)
 
+        # When asked: a part of a large data set is mostly read without ever being hashed.
         def fingerprint() -> str:
             return fingerprint_of([self.fingerprint, *map(str, index)])
 
@@ -205,15 +207,25 @@ def file_images(
         raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
     if not allow_outside:
         refuse_outside(name, root, files)
+
+    def read(index: int) -> Image.Image:
+        return decode(root / files[index])
+
+    def path(index: int) -> str:
+        return os.path.abspath(root / files[index])
+
+    def fingerprint() -> str:
+        return fingerprint_files(files, [root / file for file in files])
+
     return ImageData(
         name=name,
         split=split,
         ids=tuple(files),
-        read=lambda index: decode(root / files[index]),
+        read=read,
         labels=dict(labels),
-        fingerprint=lambda: fingerprint_files(files, [root / file for file in files]),
+        fingerprint=fingerprint,
         about={"root": str(root), **(about or {})},
-        path=lambda index: os.path.abspath(root / files[index]),
+        path=path,
         **captions,
     )
 
@@ -232,6 +244,7 @@ def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
 
 def fingerprint_of(parts: Sequence[str]) -> str:
     """Return a short hash of texts, in their order."""
+    # Parted by NUL, or "ab", "c" would have the hash of "a", "bc".
     return hashlib.sha256(b"".join(part.encode() + b"\0" for part in parts)).hexdigest()[:24]
 
 
@@ -247,6 +260,7 @@ def fingerprint_files(ids: Sequence[str], paths: Sequence[str | os.PathLike[str]
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(_ENDS)
+                # Of a file shorter than both ends nothing is read twice.
                 file.seek(max(_ENDS, size - _ENDS))
                 return f"{size} ".encode() + head + file.read(_ENDS)
         except OSError:
@@ -297,6 +311,7 @@ def check_images(data: ImageData, *, progress: bool = True) -> list[tuple[str, s
         display = Progress()
     bad = list[tuple[str, str]]()
     with display, display.bar("checking images", len(data)) as advance:
+        # Decoders of Pillow let go of Python's lock, so threads decode at the same time.
         for row, why in enumerate(prefetch(range(len(data)), reason, _READERS, _AHEAD)):
             if why:
                 bad.append((data.ids[row], why))

@@ -179,6 +179,7 @@ def _array_of(features: Any) -> Any:
             features = features.float()  # numpy knows no bfloat16
     if not isinstance(features, Shards):
         features = np.asarray(features)
+    # Objects are Python's numbers, such as those of a table with gaps; others are refused here.
     if features.dtype.kind in "iO":
         return features.astype(np.float64)
     return features
@@ -316,6 +317,7 @@ def save_embeddings(
         rows = torch.stack([row.detach().cpu().float() for row in texts.values()])
         fields["text"] = rows.numpy()
         fields["prompts"] = text(list(texts))
+    # numpy writes an archive piece by piece; a stopped run must not leave half of one.
     file = io.BytesIO()
     np.savez(file, **fields)  # type: ignore[arg-type]
     return write_atomically(path, file.getvalue())
@@ -366,6 +368,7 @@ def _check_count(path: Path, archive: zipfile.ZipFile) -> None:
     with path.open("rb") as file:
         file.seek(-_END, os.SEEK_END)
         end = file.read(_END)
+    # Bytes 10 and 11 of the last record count the members (zip specification, 4.3.16).
     count = int.from_bytes(end[10:12], "little")
     if not end.startswith(b"PK\5\6") or count == 0xFFFF:
         return  # a comment follows, or 64 bits count
@@ -408,6 +411,7 @@ def _strings(fields: Mapping[str, Array], key: str) -> tuple[str, ...]:
 
 
 def _texts(fields: Mapping[str, Array], dim: int) -> Texts:
+    # One of the two without the other is refused below.
     if not {"text", "prompts"} & set(fields):
         return None
     prompts = _strings(fields, "prompts")
@@ -450,6 +454,7 @@ def open_embeddings(
         InvalidInputError: no such file, files that do not fit together, a table of another length.
     """
     files = files_of(paths)
+    # Such a file has its labels and texts inside.
     if len(files) == 1 and files[0].suffix == ".npz":
         if table is not None:
             raise InvalidInputError(
@@ -473,6 +478,7 @@ def open_embeddings(
 def _columns_of_table(table: str | Path) -> tuple[dict[str, Any], list[str]]:
     """Return the labels, ids and captions of a table by the names of their fields, and the columns
     that are no labels, since they have too many values."""
+    # A column that one part lacks is empty there; whole numbers and floats become floats.
     parts = [read_table(file) for file in files_of(table)]
     rows = need("pyarrow").concat_tables(parts, promote_options="permissive")
     labels: dict[str, Labels] = {}
@@ -485,6 +491,7 @@ def _columns_of_table(table: str | Path) -> tuple[dict[str, Any], list[str]]:
             columns[name] = tuple(as_texts(column, place))
             continue
         try:
+            # Columns of too many values are texts or numbers by which nobody compares groups.
             labels[name.removeprefix("label.")] = Labels.of_column(column, None, place)
         except InvalidInputError:
             ignored.append(name)

@@ -87,10 +87,7 @@ def open_huggingface(
 
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
-    classes = {}
-    for column, feature in features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            classes[column] = tuple(name.strip() for name in feature.names)
+    classes = _classes_in(features)
     if image is None:
         image = _image_column(features, place)
     caption = _caption_column(caption, features, place)
@@ -100,13 +97,10 @@ def open_huggingface(
         used.insert(1, caption)
     _refuse_missing(used, features, place)
 
-    # Paths start from the folder of images, else from the folder or file that is opened; those of
-    # a column of images are found by `datasets`.
+    # Paths of a column of images are found by `datasets`.
     base = None
     if not isinstance(features[image], datasets.Image):
-        base = folder if folder.is_dir() else folder.parent
-        if images is not None:
-            base = Path(images)
+        base = _folder_of_paths(folder, images)
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
     dataset = dataset.select_columns(list(dict.fromkeys(used)))
     dataset = dataset.cast_column(image, datasets.Image(decode=False))
@@ -123,6 +117,23 @@ def open_huggingface(
         fingerprint=partial(_fingerprint, split, source),
     )
     return stream if streaming else stream.images()
+
+
+def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the codes of each column that the data set declares as classes."""
+    class_label = need("datasets").ClassLabel
+    classes = {}
+    for column, feature in features.items():
+        if isinstance(feature, class_label):
+            classes[column] = tuple(name.strip() for name in feature.names)
+    return classes
+
+
+def _folder_of_paths(root: Path, images: str | Path | None) -> Path:
+    """Return where texts in a column of paths start: the folder of images, else what is opened."""
+    if images is not None:
+        return Path(images)
+    return root if root.is_dir() else root.parent
 
 
 def _refuse_missing(columns: Iterable[str], features: Mapping[str, Any], place: str) -> None:
@@ -142,6 +153,7 @@ def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str
     library_errors = (need("datasets.exceptions").DatasetsError, tarfile.TarError)
     why_offline = ""
     try:
+        # Local files need no hub, so that its answer is not waited for.
         with offline_reason("." if "data_files" in source else root) as why_offline:
             loaded = datasets.load_dataset(**source, streaming=streaming)
     except (OSError, ValueError, *library_errors) as error:
@@ -187,6 +199,7 @@ def _image_column(features: Mapping[str, Any], place: str) -> str:
         InvalidInputError: none, or several.
     """
     candidates = [name for name in _IMAGES if name in features]
+    # A column of this name is meant, whatever else there is.
     if candidates[:1] == ["image"]:
         return "image"
     if not candidates:
@@ -209,6 +222,7 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
     Raises:
         InvalidInputError: "auto", and no column is called so.
     """
+    # A column may itself be called "auto".
     is_auto = caption == "auto" and caption not in features
     is_tar = caption is None and _TARS in features
     if not is_auto and not is_tar:
@@ -244,6 +258,7 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
     """Return a fingerprint of the files if they are local; else of their identity on the hub (the
     commit)."""
     builder = need("datasets").load_dataset_builder(**source)
+    # The files of the split alone: another split may grow without changing this one.
     names = _ALIASES.get(split, (split,))
     files: list[str] = []
     for part, paths in (builder.config.data_files or {}).items():
@@ -256,6 +271,7 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
 
 def _name_of_code(code: int, names: Sequence[str]) -> str | None:
     """Return the name of a class; a negative code is unknown."""
+    # The hub's convention for splits whose labels are kept back.
     if code < 0:
         return None
     return names[code]
@@ -307,9 +323,12 @@ class ImageStream:
         if shard is not None and self.shards > 1:
             dataset = dataset.shard(num_shards=self.shards, index=shard)
             prefix = f"{shard}-"
+        # The number of a row is its name, so that a run that goes on names rows as before.
         for index, row in enumerate(dataset.skip(start), start):
             cell = row[self.image]
             if self.base is not None and cell and cell["path"]:
+                # Before the file is opened: a table from elsewhere
+                # must not read other files of this machine.
                 refuse_outside(self.name, self.base, [cell["path"]])
             yield self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
 
@@ -399,6 +418,7 @@ class ImageStream:
             columns = list(dict.fromkeys([self.caption, *columns]))
         rows: list[dict[str, Any]] = []
         if columns:
+            # As arrow: rows of Python objects would decode what nobody asks for.
             for batch in self.dataset.select_columns(columns).with_format("arrow").iter(1000):
                 rows += batch.to_pylist()
         if not rows:
@@ -408,19 +428,21 @@ class ImageStream:
     def _record(self, row: Mapping[str, Any], number: str, read: Callable[[], Any]) -> Record:
         """Return the record of a row, whose image `read` reads."""
         caption = None
-        more = None
+        further_captions = None
         if self.caption is not None:
-            caption, more = captions_in(row[self.caption], f"{self.name}: column {self.caption!r}")
+            column = f"{self.name}: column {self.caption!r}"
+            caption, further_captions = captions_in(row[self.caption], column)
         labels: dict[str, str | None] = {}
         for label, column in self.labels.items():
             value = row[column]
             names = self.classes.get(column)
             if names is not None and value is not None:
                 value = _name_of_code(value, names)
+            # As tables of text write it: true, false.
             if isinstance(value, bool):
                 value = str(value).lower()
             labels[label] = Labels.text_of(value).strip() or None
-        return Record(number, read, labels, caption, more)
+        return Record(number, read, labels, caption, further_captions)
 
     def _read(self, cell: Mapping[str, Any] | None) -> Image.Image:
         """Return the image of a cell {"bytes", "path"}; OSError where it holds none that can be

@@ -32,6 +32,7 @@ def prefetch(tasks: Iterable[T], work: Callable[[T], R], workers: int, ahead: in
     try:
         for task in tasks:
             waiting.append(pool.submit(work, task))
+            # The oldest result is handed out while later ones are computed: the order stays.
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -74,6 +75,7 @@ def processes() -> Processes:
         return _LONE
 
     def share(value: Any) -> Any:
+        # torch fills the list of the other processes in place.
         box = [value]
         dist.broadcast_object_list(box, src=0)
         return box[0]
@@ -125,6 +127,7 @@ class OnRay:
             }
             retries = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
         settings |= {"batch_size": 1, "ray_remote_args_fn": lambda: retries, **self.needs}
+        # One block for each part: a block is what Ray gives to a worker, and does again.
         numbers = data.from_items(list(range(len(parts))), override_num_blocks=max(1, len(parts)))
         try:
             for row in numbers.map_batches(**settings).iter_rows():
@@ -133,6 +136,8 @@ class OnRay:
                     raise outcome.error
                 yield outcome.value
         except Exception as error:
+            # Errors of the work come back as outcomes and
+            # are raised above; Ray's own are of its workers.
             if not type(error).__module__.startswith("ray."):
                 raise
             raise VldebiasError(
@@ -165,6 +170,7 @@ class _Worker:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return what the work found in each part, as Python objects, which Ray carries as they
         are."""
+        # An array of objects, or numpy would make rows of results that are arrays.
         outcomes = np.empty(len(batch["item"]), dtype=object)
         for place, number in enumerate(batch["item"]):
             try:

@@ -86,6 +86,7 @@ class Shards:
                 f"features in parts: expected floats (n, d) of one width and type, got {kinds[:5]}"
             )
         lengths = [len(part) for part in self.arrays]
+        # (parts + 1,): the first row of each part, and n.
         self.starts: Index = np.cumsum([0, *lengths], dtype=np.int64)
         rows = int(self.starts[-1]) if index is None else len(index)
         self.shape = (rows, int(self.arrays[0].shape[1]))
@@ -174,6 +175,8 @@ class Shards:
         `index`."""
         order = np.argsort(index, kind="stable")
         cuts = list[tuple[int, slice | Index, Index]]()
+        # In rising order the rows of a part follow each
+        # other; bounds say where its run begins and ends.
         rising = index[order]
         bounds = np.searchsorted(rising, self.starts).tolist()
         for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -247,6 +250,7 @@ class UnitRows:
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop - start <= BLOCK:
             return self._read(rows)
+        # Normalised a block at a time, each while it is in the cache.
         unit_rows = torch.empty(stop - start, self.shape[1])
         for block in unit_rows.split(BLOCK):
             block[:] = self._read(slice(start, start + len(block)))
@@ -278,6 +282,7 @@ class UnitRows:
             raise InvalidInputError(
                 f"queries, k: {tuple(queries.shape)} and {k} do not fit images {self.shape}"
             )
+        # Merging keeps the order of tied rows, so that the cuts do not show in the result.
         leaders_of_parts = self.features.map(partial(_leaders, queries, k), self._parts())
         _, places = reduce(partial(merged, k=k), leaders_of_parts)
         return places
@@ -292,6 +297,7 @@ class UnitRows:
             if not isinstance(local, slice) or local != slice(0, len(array)):
                 index = np.arange(len(array))[local]
             ids = self.ids
+            # By number, since the names of all rows would travel to every worker.
             if len(shards.arrays) > 1:
                 ids = RowNumbers(len(array), int(shards.starts[number]), "row ")
             parts.append((UnitRows(Shards([array], index=index), ids, self.change), places))
@@ -347,6 +353,7 @@ def _products(texts: Mapping[T, Tensor], rows: UnitRows) -> dict[T, Tensor]:
         products[name] = torch.empty(len(rows), len(text_rows))
     for start, block in zip(range(0, len(rows), BLOCK), rows.split(), strict=True):
         for name, text_rows in texts.items():
+            # A product with one text alone is summed in another order than with two.
             scores = _filled(block) @ _filled(text_rows, 2).T
             kept = scores[: len(block), : len(text_rows)]
             products[name][start : start + len(block)] = kept
@@ -430,10 +437,12 @@ class FileRows:
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Return the rows at a slice or at indices, as stored; refuse a file that has changed."""
         array, stamp = _mapped(self.path)
+        # Numbers of two states of a file would be compared with each other in silence.
         if stamp != self.stamp:
             raise InvalidInputError(
                 f"{self.path}: the file has changed since it was first read; run again"
             )
+        # A copy, so that the file is not held open.
         return np.array(array[self.start : self.start + len(self)][rows])
 
 
@@ -444,6 +453,7 @@ def _mapped(path: Path) -> tuple[NDArray[Any], tuple[int, int]]:
         if path.suffix != ".npy":
             raise ValueError("its name does not end in .npy")
         status = path.stat()
+        # A pickled array would run code when it is loaded.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TokenError) as error:  # TokenError: a damaged header
         raise InvalidInputError(

@@ -76,6 +76,7 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     has one of `names` in one of `folders`; `root` where none has."""
     paths = [folder / name for folder in map(Path, folders) for name in names]
     inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    # The root first: only where it does not have the files, folders inside of it are tried.
     for base in (root, *inside):
         if any((base / path).exists() for path in paths):
             return base
@@ -89,6 +90,7 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     root: the folder with metadata.csv, or the one above, there also in "waterbirds".
     """
     names = ("", "waterbird_complete95_forest2water2", "waterbirds_v1.0")  # group_DRO's, WILDS'
+    # Where the WILDS package and copies unpack it below a common root.
     folders = [*names, *(f"waterbirds/{name}" for name in names)]
     path = _find("waterbirds", root, ["metadata.csv"], folders)
     table = read_table(path)
@@ -151,6 +153,7 @@ def _read_celeba(path: Path, header: int) -> pa.Table:
         return read_table(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     lines = [line.split() for line in text.splitlines()]
+    # The header of the release names the attributes alone.
     columns = ["image_id"]
     if 0 < header <= len(lines):
         columns += lines[header - 1]
@@ -188,6 +191,7 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     Images lie beside the label files or in "fairface-img-margin025-trainval". root: the folder with
     the label files, or the one above. The paper measures on val.
     """
+    # FairFace has no public test labels.
     parts = ("train", "val") if split == "all" else (split,)
     tables = ("", "labels", _FAIRFACE_IMAGES)
     base = _base(root, [f"fairface_label_{part}.csv" for part in parts], tables)
@@ -239,6 +243,7 @@ def open_manifest(
             )
         table = table.take(_rows_of(path, split, _labels(table, split_column, None, path)))
     files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
+    # An empty path would be the folder itself.
     if "" in files:
         raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
     captions, more_captions = _captions_of(table, caption, path)
@@ -250,16 +255,19 @@ def open_manifest(
         str(path), files, captions, more_captions, columns
     )
     used = {image, caption, split_column, *mapped.values()}
+    # Listed with the data, so that a column that was misspelt shows.
     unused = [column for column in table.column_names if column not in used]
+    about = {"columns not used": unused} if unused else {}
+    folder = path.parent if images is None else Path(images)
     return file_images(
         path.stem,
         split,
-        path.parent if images is None else Path(images),
+        folder,
         [files[row] for row in rows],
         {name: column[rows] for name, column in columns.items()},
         captions=tuple(captions),
         more_captions=tuple(more_captions),
-        about={"columns not used": unused} if unused else {},
+        about=about,
         allow_outside=allow_outside,
     )
 
@@ -352,6 +360,7 @@ def open_data(
             " vldebias.miniature.open_world. A folder of your own is a 'manifest'"
         )
     source = _SOURCES[name]
+    # The options of a reader are its keywords.
     known = []
     for parameter in inspect.signature(source.open).parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:

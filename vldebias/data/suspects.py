@@ -59,6 +59,7 @@ class Suspects:
             raise InvalidInputError(
                 f"scores: expected ({len(ids)},), some of them finite, got {scores.shape}"
             )
+        # NaN sorts last, and is cut off.
         order = np.argsort(scores, kind="stable")
         self.order: NDArray[np.int64] = order[np.isfinite(scores[order])]
 
@@ -98,6 +99,7 @@ class Suspects:
 
     def kept(self, share: float) -> NDArray[np.int64]:
         """Return, in the order of the data, the share of rows with the highest scores."""
+        # The end of the order has the highest scores; rows without a score are not in it.
         return np.sort(self.order[round((1 - share) * len(self.order)) :])
 
     def write(self, path: str | Path, columns: Mapping[str, Callable[[int], str]]) -> Path:
@@ -119,6 +121,7 @@ class Suspects:
         for place, row in enumerate(self.order.tolist()):
             figures = (str(place + 1), f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
             write_row(row, figures)
+        # Rows without a score.
         for row in np.setdiff1d(np.arange(len(self.ids)), self.order).tolist():
             write_row(row, ("", "", ""))
         # Names of files may hold bytes that are no text.
@@ -139,7 +142,7 @@ class Suspects:
         title: str,
         say: Callable[[int], tuple[str, str]],
         *,
-        most: int = 200,
+        max_rows: int = 200,
     ) -> Path:
         """Write one HTML file of the first rows, with their pictures, rank, score, remarks and
         paths.
@@ -147,11 +150,13 @@ class Suspects:
         say: row -> its remarks: a word that marks it, "" for none, and a text.
         """
         figures = []
-        for rank, row in enumerate(self.order[:most].tolist(), start=1):
+        for rank, row in enumerate(self.order[:max_rows].tolist(), start=1):
+            # Captions and paths come from tables of others: none may act as HTML.
             word, text = map(html.escape, say(row))
             place = html.escape(self.path(row) or self.ids[row])
             file = io.BytesIO()
             self._thumbnail(row).save(file, "JPEG", quality=85)
+            # Within the page, so that one file can be moved or sent.
             picture = f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
             mark = ""
             if word:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from functools import reduce
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,6 +47,7 @@ _RARE = 0.02
 # How tables write unknown in words, and beside codes.
 _UNKNOWN_WORDS = {"nan", "none", "<na>", "nat", "null", "n/a", "?"}
 _UNKNOWN_WORDS |= {"unknown", "unk", "unclear", "undetermined", "not known"}
+# The largest numbers of one and two bytes, and what survey software writes for "missing".
 _UNKNOWN_NUMBERS = ("255", "65535", "99", "999", "9999", "-9", "-99", "-100", "-999")
 _NO_CAPTION = re.compile(r"nan|none|null|n/a|<na>|#n/a", re.IGNORECASE)
 _NO_WORDS = {
@@ -143,6 +144,7 @@ class Labels:
     @classmethod
     def _of_texts(cls, array: NDArray[Any], names: Sequence[str] | None) -> Labels:
         """Return labels of an array of texts (n,), each different text read once."""
+        # A set instead of sorting n texts; in blocks, since each text becomes a Python object.
         different_texts: set[Any] = set()
         for block in np.array_split(array, 1 + len(array) // 65536):
             different_texts |= set(block.tolist())
@@ -182,6 +184,7 @@ class Labels:
         """Return a value as the name of a label, "" where it is empty."""
         if not isinstance(value, str) and pd.isna(value) is True:  # importing pandas takes a second
             return ""
+        # 1.0, of a column with gaps, is the label 1 of a column without.
         if isinstance(value, (float, np.floating)) and float(value).is_integer():
             value = int(value)
         if not isinstance(value, bytes):
@@ -245,6 +248,7 @@ def cross(*labels: Labels) -> Labels:
 
 def _crossed(first: Labels, second: Labels) -> Labels:
     """Return the intersections of two columns of labels."""
+    # Where one is unknown (-1), the number means nothing, and is replaced below.
     codes = first.codes * len(second.names) + second.codes
     known = first.known & second.known
     names = tuple("/".join(pair) for pair in product(first.names, second.names))
@@ -277,14 +281,7 @@ def odd_values(labels: Labels) -> list[str]:
         if name not in unknown_names and number < _FEW and number <= _RARE * total:
             rare.append(name)
     if rare:
-        examples = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
-        if len(rare) > 5:
-            examples += " ..."
-        problems.append(
-            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
-            " the value, leave these rows out, or add images; row numbers and scores cannot be"
-            " groups"
-        )
+        problems.append(_remedy_of_rare(rare, rows))
     for name, frequent_name in misspelt(rows):
         if name not in unknown_names and name not in rare:
             problems.append(
@@ -294,8 +291,21 @@ def odd_values(labels: Labels) -> list[str]:
     return problems
 
 
+def _remedy_of_rare(rare: Sequence[str], rows: Mapping[str, int]) -> str:
+    """Return which groups have few rows, of all groups with their numbers of rows, and a remedy."""
+    examples = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
+    if len(rare) > 5:
+        examples += " ..."
+    return (
+        f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
+        " the value, leave these rows out, or add images; row numbers and scores cannot be"
+        " groups"
+    )
+
+
 def _alike_but_for_case(names: Iterable[str]) -> list[str]:
     """Return a remedy for names that differ by case or blanks alone."""
+    # " Male" and "male" share one key.
     alike = defaultdict(list)
     for name in names:
         alike[" ".join(name.split()).casefold()].append(name)
@@ -340,6 +350,7 @@ def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
         if number >= _FEW:
             continue
         frequent = [word for word, rows in counts.items() if rows >= _MANY_TIMES * number]
+        # Typing errors are rare beside the right word: "femle" once, "female" four times or more.
         for word in get_close_matches(name, frequent, n=1, cutoff=_ALIKE):
             is_part = name in word and len(word) - len(name) > 1
             if not is_part and name.casefold() != word.casefold():
@@ -408,13 +419,7 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
     of another number of cells, are refused, and cells with line breaks are warned of.
     """
     content = path.read_bytes()
-    control = _CONTROL.search(content)
-    if control:
-        line = content.count(b"\n", 0, control.start()) + 1
-        raise InvalidInputError(
-            f"{path}: line {line}: got the control character {control.group()!r}; expected a text"
-            " file in UTF-8"
-        )
+    _refuse_control_characters(path, content)
     lines = io.StringIO(content.decode("utf-8-sig"), newline="")
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     rows = list[list[str]]()
@@ -450,6 +455,17 @@ def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
     return rows
 
 
+def _refuse_control_characters(path: Path, content: bytes) -> None:
+    """Refuse a file that is no text, such as a spreadsheet under the name of a csv."""
+    control = _CONTROL.search(content)
+    if control:
+        line = content.count(b"\n", 0, control.start()) + 1
+        raise InvalidInputError(
+            f"{path}: line {line}: got the control character {control.group()!r}; expected a text"
+            " file in UTF-8"
+        )
+
+
 def _read_json(path: Path) -> pa.Table:
     """Return the table of a file with an object a line.
 
@@ -457,6 +473,7 @@ def _read_json(path: Path) -> pa.Table:
     """
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            # The mark that Windows writes before UTF-8.
             first = line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
             if first not in (b"", b"{"):
                 start = line.strip()[:40].decode(errors="replace")
@@ -488,6 +505,7 @@ def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
 def as_texts(column: pa.Array, where: str) -> list[str]:
     """Return the texts of a column, "" for missing ones; numbers as they are written, 1.0 as 1
     among whole ones."""
+    # Categories of pandas and parquet: numbers with a list of texts.
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
@@ -528,47 +546,69 @@ def one_row_per_image(
     where: str,
     names: Sequence[str],
     captions: Sequence[str],
-    more: Sequence[tuple[str, ...]],
+    further_captions: Sequence[tuple[str, ...]],
     labels: Mapping[str, Labels],
 ) -> tuple[NDArray[np.int64], list[str], list[tuple[str, ...]]]:
     """Return the first row of each image, its caption, and further ones: COCO and Flickr have a row
     per caption.
 
-    names: (n,) of the images. captions: n texts, or none; more: the further captions of each row,
-    or none.
+    names: (n,) of the images. captions: n texts, or none; further_captions: those of each row
+    besides, or none.
+
+    Raises:
+        InvalidInputError: an image is on several rows without captions, or with several values of
+            a label.
     """
     rows_of_image = defaultdict[str, list[int]](list)
     for row, name in enumerate(names):
         rows_of_image[name].append(row)
     if len(rows_of_image) == len(names):
-        return np.arange(len(names)), list(captions), list(more)
+        return np.arange(len(names)), list(captions), list(further_captions)
     if not captions:
-        repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
-        raise InvalidInputError(
-            f"{where}: {len(names) - len(rows_of_image)} rows name an image that is there more than"
-            f" once, such as {repeated!r}; leave them out, or name their column of captions"
-            " (caption=...): they become one row with several captions"
-        )
+        _refuse_repeated(where, rows_of_image, len(names))
     for column, values in labels.items():
-        for name, rows in rows_of_image.items():
-            if len(set(values.codes[rows].tolist())) > 1:
-                raise InvalidInputError(
-                    f"{where}: column {column!r}: the rows of image {name!r} have different values;"
-                    " expected one per image"
-                )
-    first_captions = []
-    further_captions = []
+        _refuse_several_values(f"{where}: column {column!r}", values, rows_of_image)
+    firsts = []
+    further_of_image = []
     for rows in rows_of_image.values():
-        texts: list[str] = []
-        for row in rows:
-            texts.append(captions[row])
-            if more:
-                texts += more[row]
-        texts = [text for text in texts if says_something(text)] or [""]
-        first_captions.append(texts[0])
-        further_captions.append(tuple(texts[1:]))
+        texts = _captions_of_rows(rows, captions, further_captions)
+        firsts.append(texts[0])
+        further_of_image.append(tuple(texts[1:]))
     first_rows = np.array([rows[0] for rows in rows_of_image.values()])
-    return first_rows, first_captions, further_captions
+    return first_rows, firsts, further_of_image
+
+
+def _refuse_repeated(where: str, rows_of_image: Mapping[str, list[int]], number: int) -> NoReturn:
+    """Say which image is on several of so many rows, which have no captions to tell them apart."""
+    repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
+    raise InvalidInputError(
+        f"{where}: {number - len(rows_of_image)} rows name an image that is there more than"
+        f" once, such as {repeated!r}; leave them out, or name their column of captions"
+        " (caption=...): they become one row with several captions"
+    )
+
+
+def _refuse_several_values(
+    where: str, labels: Labels, rows_of_image: Mapping[str, list[int]]
+) -> None:
+    """Refuse an image whose rows have different values of a label."""
+    for name, rows in rows_of_image.items():
+        if len(set(labels.codes[rows].tolist())) > 1:
+            raise InvalidInputError(
+                f"{where}: the rows of image {name!r} have different values; expected one per image"
+            )
+
+
+def _captions_of_rows(
+    rows: Iterable[int], captions: Sequence[str], further_captions: Sequence[tuple[str, ...]]
+) -> list[str]:
+    """Return the captions of the rows of an image that say something; one blank one without any."""
+    texts: list[str] = []
+    for row in rows:
+        texts.append(captions[row])
+        if further_captions:
+            texts += further_captions[row]
+    return [text for text in texts if says_something(text)] or [""]
 
 
 def says_something(caption: str) -> bool:
@@ -588,6 +628,7 @@ def check_captions(name: str, captions: Sequence[str], remedy: str) -> None:
         )
     for kind, pattern in _NO_WORDS.items():
         strange = [text for text in captions if pattern.fullmatch(text.strip())]
+        # A few of them occur in real captions; half of them mean that it is the wrong column.
         share = len(strange) / max(1, len(captions))
         finding = (
             f"{name}: {len(strange)} of {len(captions)} captions ({share:.0%}) are {kind}, such as"

@@ -33,5 +33,6 @@ def __getattr__(name: str) -> Any:
     """Import a name at its first use, because most users need only one of the loaders."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Names that are not listed are loaders.
     home = {"AttributeNetwork": "architectures", "open_world": "pictures"}.get(name, "models")
     return getattr(import_module(f"{__name__}.{home}"), name)

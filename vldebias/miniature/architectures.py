@@ -38,6 +38,7 @@ class Widths(NamedTuple):
     @classmethod
     def of(cls, weights: Mapping[str, torch.Tensor]) -> "Widths":
         """Return the widths of a CLIP from its open_clip weights."""
+        # open_clip stores projections as (width of the tower, joint width).
         text, joint = weights["text_projection"].shape
         return cls(joint, weights["visual.proj"].shape[0], text)
 
@@ -66,6 +67,7 @@ def text_config(
     """Return the transformers configuration of the same text tower."""
     return need("transformers").CLIPTextConfig(
         vocab_size=vocab_size,
+        # The last two tokens of the vocabulary begin and end a text (`tokenizer.vocabulary`).
         bos_token_id=vocab_size - 2,
         eos_token_id=vocab_size - 1,
         hidden_size=width,
@@ -91,6 +93,7 @@ class AttributeNetwork(nn.Module):
         for before, after in itertools.pairwise(widths):
             layers += [nn.Conv2d(before, after, 3, 2, 1), nn.BatchNorm2d(after), nn.ReLU()]
         self.features = nn.Sequential(*layers, nn.Flatten())
+        # Each of the four convolutions halves both sides: 64 -> 4 pixels.
         inputs = widths[-1] * (SIZE // 2 ** (len(widths) - 1)) ** 2
         fields = {"world": WORLDS, **PEOPLE_FIELDS, **BIRD_FIELDS}
         self.heads = nn.ModuleDict(
@@ -99,6 +102,7 @@ class AttributeNetwork(nn.Module):
 
     def forward(self, images: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return logits (n, classes) of each field, for images (n, 3, 64, 64) in [0, 1]."""
+        # [0, 1] -> [-1, 1], as it was trained.
         features = self.features(images * 2 - 1)
         return {name: head(features) for name, head in self.heads.items()}
 

@@ -139,6 +139,7 @@ def load_pipeline(folder: Path | str | None = None) -> "StableDiffusionPipeline"
         tokenizer=tokenizer,
         unet=_filled(unet, folder / "unet.safetensors"),
         scheduler=diffusers.DDIMScheduler(**CONFIGS["scheduler"]),
+        # It would need weights of a gigabyte, and reads nothing in pictures of 64 pixels.
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -165,6 +166,7 @@ def _filled(module: Any, path: Path, prefix: str = "") -> Any:
         # among the weights.
         if not name.endswith("position_ids"):
             shapes[name] = tensor.shape
+    # Names that one side lacks, and below shapes that differ.
     misfits = sorted(weights.keys() ^ shapes.keys())
     for name, tensor in weights.items():
         if name in shapes and tensor.shape != shapes[name]:

@@ -75,6 +75,7 @@ def open_world(
     table = _table(name)[rows]
 
     def read(index: int) -> Image.Image:
+        # By the number within the split, so that a part of a world has the pictures of the whole.
         noise = pixel_noise(seed, start + index, NOISE[name])
         pixels = np.clip(clean[index] / np.float32(255) + noise, 0, 1)
         return need("PIL.Image").fromarray((pixels * 255).round().astype(np.uint8))
@@ -114,6 +115,7 @@ def _sheet(name: str) -> NDArray[np.uint8]:
     """Read all pictures of a world, without noise: (2000, 64, 64, 3)."""
     with need("PIL.Image").open(FOLDER / f"{name}.webp", formats=("WEBP",)) as sheet:
         tiles = np.asarray(sheet.convert("RGB"))
+    # (rows * 64, columns * 64, 3) -> (rows, columns, 64, 64, 3) -> one picture after the other.
     return tiles.reshape(-1, SIZE, SHEET_WIDTH, SIZE, 3).swapaxes(1, 2).reshape(-1, SIZE, SIZE, 3)
 
 
@@ -140,6 +142,7 @@ def pixel_noise(seed: int, index: int, sigma: float) -> NDArray[np.float32]:
     sigma."""
     key = splitmix64(splitmix64(seed) ^ splitmix64(index)) + splitmix64(zlib.crc32(b"pixel noise"))
     words = splitmix64(key + np.arange(SIZE * SIZE * 3 // 4, dtype=np.uint64) * _STEP)
+    # Uniform numbers in [-r, r] have the deviation r / sqrt(3); one 64-bit word gives four of them.
     reach = np.float32(sigma * 3**0.5)
     noise = (
         words.astype("<u8").view("<u2").astype(np.float32) * (reach / np.float32(32767.5)) - reach

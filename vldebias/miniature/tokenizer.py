@@ -34,6 +34,7 @@ def byte_characters() -> dict[int, str]:
         *range(ord("¡"), ord("¬") + 1),
         *range(ord("®"), ord("ÿ") + 1),
     ]
+    # Blanks and control bytes get characters from 256 on, as in GPT-2's encoder.
     spare = [byte for byte in range(256) if byte not in plain]
     characters = {byte: chr(byte) for byte in plain}
     for number, byte in enumerate(spare):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vldebias.errors import missing_extra
 
 _HERE = Path(__file__).resolve().parent
+# A wheel has the app here; a checkout has it in apps/, which is no part of the package.
 if not (_HERE / "images_api").is_dir():
     __path__.append(str(_HERE.parents[1] / "apps"))
 
@@ -37,6 +38,7 @@ def __getattr__(name: str) -> Any:
         if named is None:
             raise
         raise named from None
+    # Kept, so that the next look-up does not come here again.
     globals()[name] = getattr(app, name)
     return globals()[name]
 

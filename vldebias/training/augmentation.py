@@ -59,6 +59,7 @@ class Augmentation:
         T = need("torchvision.transforms.v2.functional")
         box = self.box(image.height, image.width, generator)
         image = T.resized_crop(image, *box, list(self.size), bicubic)
+        # Drawn even without flips, so that this setting does not change the colours as well.
         if _uniform(0, 1, generator) < 0.5 * self.flip:
             image = T.horizontal_flip(image)
         if self.jitter and _uniform(0, 1, generator) < JITTER_SHARE:
@@ -68,11 +69,14 @@ class Augmentation:
             for middle, full_reach in zip(unchanged, JITTER, strict=True):
                 reach = self.jitter * full_reach
                 factors.append(_uniform(middle - reach, middle + reach, generator))
+            # In random order, as in SimCLR: contrast after
+            # brightness differs from brightness after contrast.
             for place in torch.randperm(len(adjust), generator=generator).tolist():
                 image = adjust[place](image, factors[place])
         if self.grayscale and _uniform(0, 1, generator) < self.grayscale:
             image = T.rgb_to_grayscale(image, num_output_channels=3)
         if self.blur and _uniform(0, 1, generator) < self.blur:
+            # A kernel has a middle, so its width is odd.
             width = 2 * int(BLUR_KERNEL * self.size[0] / 2) + 1
             sigma = _uniform(*BLUR_SIGMA, generator)
             image = T.gaussian_blur(image, [width, width], [sigma, sigma])
@@ -86,13 +90,15 @@ class Augmentation:
         RandomResizedCrop."""
         for _ in range(10):
             area = height * width * _uniform(self.crop, 1, generator)
+            # Uniform in the logarithm, so that 3:4 is as frequent as 4:3.
             ratio = math.exp(_uniform(math.log(RATIO[0]), math.log(RATIO[1]), generator))
             w = round(math.sqrt(area * ratio))
             h = round(math.sqrt(area / ratio))
             if w and h and w <= width and h <= height:
-                top = int(torch.randint(height - h + 1, (), generator=generator))
-                left = int(torch.randint(width - w + 1, (), generator=generator))
-                return top, left, h, w
+                top_row = int(torch.randint(height - h + 1, (), generator=generator))
+                left_column = int(torch.randint(width - w + 1, (), generator=generator))
+                return top_row, left_column, h, w
+        # No crop fitted in ten trials: the largest one in the middle that has an allowed ratio.
         w = min(width, round(height * RATIO[1]))
         h = min(height, round(width / RATIO[0]))
         return (height - h) // 2, (width - w) // 2, h, w
@@ -112,6 +118,7 @@ def most_similar(features: Tensor, source: Tensor | None = None) -> Tensor:
     """
     with torch.autocast(features.device.type, enabled=False):
         rows = F.normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=1)
+        # (b, b)
         cosines = (rows @ rows.T).fill_diagonal_(-torch.inf)
         if source is not None:
             cosines[source[:, None] == source] = -torch.inf
@@ -133,5 +140,6 @@ def mix_amplitudes(images: Tensor, partner: Tensor, weight: Tensor) -> Tensor:
     spectrum = torch.fft.rfft2(images.to(torch.promote_types(images.dtype, torch.float32)))
     amplitude = spectrum.abs()
     mixed = torch.lerp(amplitude, amplitude[partner], weight.to(amplitude)[:, None, None, None])
+    # e^{iP}, without an angle: the number divided by its length.
     phase = torch.where(amplitude > 0, spectrum / amplitude, 1.0)
     return torch.fft.irfft2(mixed * phase, s=images.shape[-2:]).to(images.dtype)

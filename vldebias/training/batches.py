@@ -163,6 +163,8 @@ class Batches(ABC):
         takes the same.
         """
         failed: dict[str, str] = {}
+        # A row that cannot be read is replaced, so that
+        # batches keep their size and losses their state.
         for candidate in chain([row], islice(spares, ATTEMPTS)):
             try:
                 return candidate, read(candidate), failed
@@ -183,6 +185,7 @@ class Batches(ABC):
             digits_before = len(str(len(self.unreadable)))
         self.unreadable.update(failed)
         after = len(self.unreadable)
+        # The number got a digit: 1, 10, 100.
         if after and len(str(after)) > digits_before:
             row, reason = next(reversed(self.unreadable.items()))
             warn(
@@ -196,6 +199,7 @@ class Batches(ABC):
         views = range(contrasted + self.more_views)
         looks = list[Tensor]()
         for view in views:
+            # From numbers alone, whichever worker reads it, and whatever was read before.
             generator = torch_generator("augmentation", self.seed, epoch, row, view)
             looks.append(self.augment(image, generator))
         return torch.stack(looks)
@@ -203,6 +207,7 @@ class Batches(ABC):
     def _batch(
         self, index: Tensor, texts: Sequence[str], views: Tensor, columns: dict[str, Any]
     ) -> Batch:
+        # The last of the views are further positives; the first ones are contrasted.
         if self.more_views:
             columns = {**columns, "more_views": views[:, -self.more_views :]}
         if self.tokenize is None:
@@ -259,7 +264,9 @@ class MapBatches(Batches, Dataset[dict[str, Any]]):
             for parts in loader:
                 if "error" in parts:
                     raise InvalidInputError(parts["error"])
+                # Here and not in the worker, which does not know what others could not read.
                 self._note(parts.pop("failed"))
+                # Labels follow the rows that were read in fact, replacements as well.
                 columns = {name: codes[parts["index"]] for name, codes in self.columns.items()}
                 yield self._batch(**parts, columns=columns)
         finally:
@@ -332,6 +339,7 @@ class StreamBatches(Batches):
         self.shards = np.arange(self.rank, stream.shards, self.world)
         # (k, w): this process takes the rows k, k + w, ... of its shards
         self.stride = (0, 1)
+        # Fewer shards than processes: some would have none, and the others would wait for them.
         if stream.shards < self.world:
             self.shards = np.arange(stream.shards)
             self.stride = (self.rank, self.world)
@@ -348,6 +356,7 @@ class StreamBatches(Batches):
         slots = prefetch(tasks, lambda task: self._slot(*task), self.workers, 2 * size)
         try:
             while True:
+                # The stream has no end, so `islice` always has `size` of them.
                 index, labels, texts, views, failed = zip(*islice(slots, size), strict=True)
                 for reasons in failed:
                     self._note(reasons)
@@ -375,6 +384,7 @@ class StreamBatches(Batches):
                 waiting += block
                 while len(waiting) >= self.batch_size:
                     yield epoch, waiting[: self.batch_size]
+                    # What is left over begins the next batch of this pass.
                     waiting = waiting[self.batch_size :]
                     is_empty = False
             if is_empty:
@@ -400,8 +410,11 @@ class StreamBatches(Batches):
             block = list[_Row]()
             for number, record in part:
                 has_caption = self.tokenize is None or says_something(record.caption or "")
+                # Rows of other processes are counted, and not decoded.
                 if number % step == start and has_caption:
                     block.append((shard * _SHARD + number, record))
+            # The seed names the block, so that a resumed
+            # run shuffles it as before without the others.
             first_number, _ = part[0]
             generator = numpy_generator("stream order", self.seed, epoch, shard, first_number)
             yield [block[place] for place in generator.permutation(len(block))]

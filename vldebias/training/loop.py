@@ -116,10 +116,7 @@ def fit(
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
-    lock: AbstractContextManager[None] = nullcontext()
-    if folder is not None and accelerator.is_main_process:
-        lock = only_writer(folder)
-    with lock:
+    with _writing_alone(folder, accelerator):
         run = Run(trainee, settings, accelerator, folder, {**(identity or {}), "steps": steps})
         first = run.resume()
         saved = time.monotonic()
@@ -132,16 +129,26 @@ def fit(
                 if on_step is not None:
                     on_step(entry, steps)
                 minutes = (time.monotonic() - saved) / 60
+                # Clocks and signals differ between processes,
+                # and a checkpoint needs all of them at one step.
                 is_due, must_stop = run.agree(minutes >= settings.save_every, bool(signals))
                 if is_due or must_stop or step + 1 == steps:
                     run.save(step + 1)
                     saved = time.monotonic()
                 if must_stop:
                     raise KeyboardInterrupt(signals[0] if signals else signal.SIGTERM)
-        run.module.eval()
-        if run.average is not None:
-            run.average.copy_to_live()
+        run.finish()
     return run.history
+
+
+def _writing_alone(folder: Path | None, accelerator: Accelerator) -> AbstractContextManager[object]:
+    """Return a context in which no other run writes into the folder.
+
+    Two runs in one folder would overwrite each other's checkpoints.
+    """
+    if folder is None or not accelerator.is_main_process:
+        return nullcontext()  # the main process alone writes
+    return only_writer(folder)
 
 
 @contextmanager
@@ -151,6 +158,7 @@ def _signals() -> Iterator[list[int]]:
     received: list[int] = []
 
     def note(number: int, _: object) -> None:
+        # The first lets the step finish; a second comes from somebody who does not want to wait.
         if received:
             raise KeyboardInterrupt
         received.append(number)
@@ -182,10 +190,12 @@ class Run:
         self.accelerator = accelerator
         self.folder = folder
         self.steps = int(identity["steps"])
+        # As it will come back from a checkpoint: tuples are lists there, paths are texts.
         self.identity = json.loads(json.dumps(identity, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
         groups = _parameter_groups(self.learning.values(), settings.weight_decay)
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
+        # The module alone: scaler and precision are the run's (see `make_accelerator`).
         self.module: nn.Module = accelerator.prepare(trainee)
         self.precision = settings.precision or "no"
         self.scaler = torch.amp.GradScaler(
@@ -210,6 +220,7 @@ class Run:
         is_due = (step + 1) % period == 0 or step + 1 == self.steps
         if monitor is not None and is_due:
             self.module.eval()
+            # The average is what will be saved, so it is what is scored.
             with nullcontext() if self.average is None else self.average.applied():
                 entry |= monitor(self.trainee.towers)
         self.history.append(entry)
@@ -228,10 +239,9 @@ class Run:
         parameters = []
         for group in self.optimizer.param_groups:
             parameters += group["params"]
+            group["lr"] = settings.rate(step, self.steps)
         self.module.train()
         self.trainee.objective.at(step, self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = settings.rate(step, self.steps)
         loss = self.gradient(step, micro)
         if settings.sharpness != "none":
             # Both passes have the same random numbers, and state moves in the first.
@@ -239,25 +249,33 @@ class Run:
             with climbed(parameters, settings.sharpness, rho), still(self.module):
                 self.optimizer.zero_grad()
                 self.gradient(step, micro)
+        # Before the clipping, which would otherwise compare a scaled norm with the limit.
         self.scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf)
         value = float(self.accelerator.reduce(loss, reduction="mean"))
-        length = float(norm)
-        # An overflow of half precision lowers the scale, no more.
-        may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
-        has_gradient = math.isfinite(length) or may_overflow
-        if not math.isfinite(value) or not has_gradient:  # before it is in every weight
-            raise DivergedError(
-                f"step {step}: the loss is {value}, the norm of its gradient {length}. Lower lr,"
-                " raise temperature (rince grows like e^(q / t)), or warm q up with q_start, in a"
-                " new folder; the last checkpoint is kept"
-            )
+        self._refuse_divergence(step, value, float(norm))  # before it is in every weight
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(step)
         return value
+
+    def _refuse_divergence(self, step: int, loss: float, norm: float) -> None:
+        """Refuse a loss, or a gradient of this norm, that is no number.
+
+        Raises:
+            DivergedError: it is none.
+        """
+        # An overflow of half precision lowers the scale, no more.
+        may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
+        has_gradient = math.isfinite(norm) or may_overflow
+        if not math.isfinite(loss) or not has_gradient:
+            raise DivergedError(
+                f"step {step}: the loss is {loss}, the norm of its gradient {norm}. Lower lr,"
+                " raise temperature (rince grows like e^(q / t)), or warm q up with q_start, in a"
+                " new folder; the last checkpoint is kept"
+            )
 
     def gradient(self, step: int, micro: Sequence[Batch]) -> Tensor:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
@@ -289,6 +307,7 @@ class Run:
         parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
         with self._autocast():
             loss = objective(**features, batch=Batch.joined(micro))
+        # Parameters of the loss itself, such as the temperature, get theirs here too.
         gradients = torch.autograd.grad(loss, [*features.values(), *parameters])
         sizes = [len(batch) for batch in micro]
         gradients_of_name = {}
@@ -307,6 +326,7 @@ class Run:
                     )
                     if is_last:  # the loss's own parameters too go the way that processes exchange
                         total = total + _inner_product(parameters, gradients[len(features) :])
+                # The features of a micro-batch have the same values as before: `_pass` seeds alike.
                 self.scaler.scale(total).backward()
         return loss.detach()
 
@@ -320,6 +340,8 @@ class Run:
                 self._pass(step, number, last=False),
                 self._autocast(),
             ):
+                # Through the wrapped module, whose buffers
+                # and precision are those of the second pass.
                 parts.append(self.module(batch, features=True))
         features = {}
         for name in parts[0]:
@@ -330,8 +352,10 @@ class Run:
     def _pass(self, step: int, number: int, *, last: bool) -> Iterator[None]:
         """Seed dropout and mixing by the place in the run; exchange gradients with the last
         micro-batch."""
+        # Primes, so that no two of seed, step, micro-batch and process share a seed in a usual run.
         place = (self.settings.seed * 1_000_003 + step) * 1009 + number
         torch.manual_seed((place * 65_537 + self.accelerator.process_index) % 2**63)
+        # Gradients add up here; one exchange for a step is enough.
         with nullcontext() if last else self.accelerator.no_sync(self.module):
             yield
 
@@ -340,14 +364,22 @@ class Run:
             self.accelerator.device.type, _TYPES[self.precision], enabled=self.precision != "no"
         )
 
+    def finish(self) -> None:
+        """Leave the model in evaluation mode, with the averaged weights if there are any."""
+        self.module.eval()
+        if self.average is not None:
+            self.average.copy_to_live()
+
     def agree(self, *wishes: bool) -> list[bool]:
         """Return the union of the wishes of all processes, so that all act alike."""
+        # A sum above 0 is a wish of at least one.
         votes = torch.tensor(wishes, dtype=torch.float32, device=self.accelerator.device)
         return [bool(total) for total in self.accelerator.reduce(votes, reduction="sum")]
 
     def _live(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds of model and loss: trained ones and
         buffers."""
+        # Frozen weights come from the model; buffers that are not in its state are made again.
         persistent = set(self.trainee.state_dict())
         tensors: dict[str, Tensor] = {}
         for name, buffer in self.trainee.named_buffers():
@@ -367,6 +399,7 @@ class Run:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
             }
+            # A kill while it is written leaves the checkpoint before.
             write_atomically(self.folder / STATE, lambda partial: torch.save(state, partial))
         self.accelerator.wait_for_everyone()
 
@@ -378,6 +411,7 @@ class Run:
         if state is not None:
             self._restore(state)
         if self.folder is not None and self.accelerator.is_main_process:
+            # Steps after the checkpoint are done again, and must not be in the file twice.
             lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
             write_atomically(self.folder / HISTORY, lines)
         return len(self.history)
@@ -398,6 +432,7 @@ class Run:
             )
         live = self._live()
         stored = state["tensors"]
+        # Before anything is copied, so that a refused checkpoint leaves the model as it was.
         live_shapes = {name: tensor.shape for name, tensor in live.items()}
         stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
         if live_shapes != stored_shapes:
@@ -405,6 +440,7 @@ class Run:
                 f"{self.folder}: the state in it is not of the model and loss at hand"
             )
         for name, tensor in stored.items():
+            # In place: optimizer and wrapper hold these very tensors.
             live[name].copy_(tensor)
         self.history = list(state["history"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -451,6 +487,7 @@ def read_state(path: Path) -> dict[str, Any] | None:
             damaged = archive.testzip()  # torch does not look at checksums
         if damaged is not None:
             raise ValueError(f"the checksum of {damaged} does not fit")
+        # A pickle of anything but tensors and plain values could run code.
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         if set(state) != {
             "step",

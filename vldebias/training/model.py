@@ -132,6 +132,7 @@ def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
             return output.detach()
         return type(output)(part.detach() for part in output)
 
+    # Cut behind the last block: parameters before it get no gradient.
     hook = blocks[-1].register_forward_hook(detached)
     try:  # what still has a gradient comes after
         depth |= dict.fromkeys(_reached(towers, list(depth)), len(blocks) + 1)
@@ -202,6 +203,7 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
         target_modules=linear,
         target_parameters=stacked or None,
     )
+    # peft draws A from the global generator, which belongs to the caller.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(config, towers.model, adapter_name=_NAME)
@@ -210,21 +212,12 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
 def _running_layers(towers: Towers) -> dict[str, Tensor]:
     """Return the weight of each Linear and stacked attention, without the heads, that is called
     when a pair is embedded, by the name of its module."""
-    heads: set[int] = set()
-    for head in towers.heads:
-        if isinstance(head, nn.Module):
-            heads |= {id(part) for part in head.modules()}
-    weights = dict[str, Tensor]()
+    weights = _adaptable_weights(towers)
     running = set[str]()
     hooks = []
-    for name, module in towers.model.named_modules():
-        if id(module) in heads or not isinstance(module, (nn.Linear, nn.MultiheadAttention)):
-            continue
-        is_attention = isinstance(module, nn.MultiheadAttention)
-        weight = getattr(module, _STACKED if is_attention else "weight", None)
-        if weight is not None:
-            weights[name] = weight
-            hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
+    for name in weights:
+        module = towers.model.get_submodule(name)
+        hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
     try:
         with reading(towers.model):
             _embed_pair(towers)
@@ -232,6 +225,28 @@ def _running_layers(towers: Towers) -> dict[str, Tensor]:
         for hook in hooks:
             hook.remove()
     return {name: weight for name, weight in weights.items() if name in running}
+
+
+def _adaptable_weights(towers: Towers) -> dict[str, Tensor]:
+    """Return the weight of each Linear and stacked attention, without the heads, by the name of
+    its module."""
+    heads: set[int] = set()
+    for head in towers.heads:
+        if isinstance(head, nn.Module):
+            heads |= {id(part) for part in head.modules()}
+    weights = dict[str, Tensor]()
+    for name, module in towers.model.named_modules():
+        if id(module) in heads:
+            continue
+        weight: Tensor | None = None
+        if isinstance(module, nn.MultiheadAttention):
+            # None where query, key and value have matrices of their own.
+            weight = module.in_proj_weight
+        elif isinstance(module, nn.Linear):
+            weight = module.weight
+        if weight is not None:
+            weights[name] = weight
+    return weights
 
 
 def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
@@ -244,6 +259,7 @@ def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:
         )
     for parameter in numbers:
         parameter.requires_grad_(True)
+    # One sum of all features: a parameter without a gradient in it reaches none of them.
     with reading(towers.model), torch.enable_grad():
         total = torch.stack([features.float().sum() for features in _embed_pair(towers)]).sum()
         gradients = torch.autograd.grad(total, numbers, allow_unused=True)
@@ -266,6 +282,7 @@ def merged(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]
             plain[name.replace(".base_layer.", ".")] = tensor
     for name, first in weights.items():
         layer, is_adapter, _ = name.partition(f".lora_A.{_NAME}.weight")
+        # peft keeps A (rank, in) and B (out, rank) beside the weight that they change.
         if is_adapter:
             adapted: Any = model.get_submodule(layer)
             target = f"{layer}.{getattr(adapted, 'parameter_name', 'weight')}"
@@ -286,8 +303,10 @@ def save_model(towers: Towers, folder: Path, *, scope: str, name: str) -> None:
     from safetensors.torch import save_file
 
     refuse_foreign(folder)
+    # Whole in memory before anything is written or moved.
     weights = {key: tensor.detach().cpu() for key, tensor in towers.model.state_dict().items()}
     plain = merged(towers.model, weights)
+    # A folder that is half written would load as a broken model.
     with replacing(folder) as new_folder:
         if isinstance(towers.preprocess, Preprocess):
             family = "miniature"
@@ -318,6 +337,7 @@ def refuse_foreign(folder: Path) -> None:
     """Raise InvalidInputError where saving would overwrite anything but a saved model."""
     if not folder.exists() or (folder / MANIFEST).is_file():
         return
+    # A file of that name is not empty, and is refused too.
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if not is_empty:
         raise InvalidInputError(

@@ -141,6 +141,8 @@ class Monitor:
         return {
             name: (was, now)
             for name, (was, now) in both.items()
+            # Less than half a unit of the third decimal
+            # shows as equal; NaN afterwards counts as worse.
             if math.isfinite(was) and not now - was > -0.0005
         }
 
@@ -192,6 +194,7 @@ class Monitor:
             warn(f"{note} and are left out, {example}")
             data = data[np.concatenate(readable_rows)]
         columns = dict[str, Any]()
+        # Names of classes are often those of folders: "ice_cream".
         if label is not None:
             classes = data.column(label)
             columns["labels"] = torch.from_numpy(classes.codes)
@@ -243,6 +246,7 @@ class Monitor:
             if self.groups is not None:
                 groups = self.groups.cpu()
                 known = (labels >= 0) & (groups >= 0)
+                # (n,) one number for each class within a group; -1 where one of the two is unknown.
                 cells = labels * (int(groups.max()) + 1) + groups
                 figures["zero_shot_worst_group"] = _lowest(correct, cells.where(known, -1))
         return figures
@@ -254,38 +258,53 @@ class Monitor:
         NaN where there is no label or no caption; all are NaN where one feature is not finite.
         """
 
-        def embedded(texts: Sequence[str]) -> Tensor:
-            features = text_features(towers, texts)
-            if edit is None:
-                return features
-            return normalize(edit(features), dim=-1)
-
         scores = dict[str, Tensor]()
         # Around the comparisons too, which a loop's autocast would round.
         with reading(towers.model):
             images = torch.cat([image_features(towers, part) for part in self.images.split(BATCH)])
-            is_finite = bool(images.isfinite().all())
+            features = [images]
             if self.labels is not None:
-                classes = embedded(self.class_texts)
-                labels = self.labels.to(images.device)
-                right = ((images @ classes.T).argmax(dim=1) == labels).float()
-                scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
-                is_finite = is_finite and bool(classes.isfinite().all())
+                classes = _edited_features(towers, self.class_texts, edit)
+                scores["zero_shot_accuracy"] = _nearest_is_right(images, classes, self.labels)
+                features.append(classes)
             captioned = [row for row, caption in enumerate(self.captions) if caption.strip()]
             if captioned:
-                captions = [self.captions[row] for row in captioned]
-                distinct = list(dict.fromkeys(captions))
-                texts = embedded(distinct)
-                code_of_caption = {caption: code for code, caption in enumerate(distinct)}
-                codes = torch.tensor([code_of_caption[caption] for caption in captions])
+                distinct, codes = _distinct([self.captions[row] for row in captioned])
+                texts = _edited_features(towers, distinct, edit)
                 values_of_score = _caption_scores(images[captioned], texts, codes)
                 for name, values in values_of_score.items():
                     scores[name] = torch.full((len(images),), torch.nan)
                     scores[name][captioned] = values.cpu()
-                is_finite = is_finite and bool(texts.isfinite().all())
-        if is_finite:
+                features.append(texts)
+        # One broken row would still get some nearest text, and a score that looks like any other.
+        if all(bool(part.isfinite().all()) for part in features):
             return scores
         return {name: torch.full_like(values, torch.nan) for name, values in scores.items()}
+
+
+def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) -> Tensor:
+    """Return unit features (n, d) of texts, after an edit if there is one."""
+    features = text_features(towers, texts)
+    if edit is None:
+        return features
+    return normalize(edit(features), dim=-1)
+
+
+def _distinct(captions: Sequence[str]) -> tuple[list[str], Tensor]:
+    """Return each of n captions once, and the place (n,) of each caption among them.
+
+    A second image of a caption would otherwise push it down in the ranking.
+    """
+    place_of_caption = {caption: place for place, caption in enumerate(dict.fromkeys(captions))}
+    return list(place_of_caption), torch.tensor([place_of_caption[text] for text in captions])
+
+
+def _nearest_is_right(images: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
+    """Return whether each image (n, d) is nearest to the text of its class (k, d): (n,) float32 on
+    the CPU, NaN where the label is unknown."""
+    labels = labels.to(images.device)
+    right = ((images @ classes.T).argmax(dim=1) == labels).float()
+    return torch.where(labels >= 0, right, torch.nan).cpu()
 
 
 def _caption_scores(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, Tensor]:
@@ -295,6 +314,7 @@ def _caption_scores(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, T
     """
     codes = codes.to(images.device)
     text_codes = torch.arange(len(texts), device=images.device)
+    # (n,) and below (m,) -> (n,): the rank of the first right answer.
     to_text = first_hits(images, texts, codes, text_codes)
     to_image = first_hits(texts, images, text_codes, codes)[codes]
     scores = {"positive_score": (images * texts[codes]).sum(dim=1)}
@@ -306,6 +326,7 @@ def _caption_scores(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, T
 
 def _doubt_overlap(held_out: ImageData, learned: ImageData) -> None:
     """Warn of held-out images that are learned from; refuse where nine in ten are."""
+    # By files: the same pictures may be listed under other names in two tables.
     held_out_paths = {held_out.path(row) for row in range(len(held_out))}
     learned_paths = {learned.path(row) for row in range(len(learned))}
     shared = len((held_out_paths & learned_paths) - {""})
@@ -321,5 +342,6 @@ def _lowest(correct: Tensor, cells: Tensor) -> float:
     a row is in none."""
     if not correct.isfinite().any():
         return float("nan")
+    # A cell whose rows all lack a score has no mean, and is left out.
     means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
     return float(np.nanmin(means))

@@ -123,6 +123,7 @@ class Objective(nn.Module):
             if groups is None:
                 raise InvalidInputError("group_dro: expected groups, the number of them")
             self.groups = losses.GroupWeights(groups, step=settings.group_dro_step, gather=gather)
+            # The weights of groups need the loss of every pair.
             options["reduction"] = "none"
         self.loss: Any = kind.build(**options)
 
@@ -165,12 +166,12 @@ class Objective(nn.Module):
             )
 
     def forward(
-        self, first: Tensor, second: Tensor, batch: Batch, more: Tensor | None = None
+        self, first: Tensor, second: Tensor, batch: Batch, further_features: Tensor | None = None
     ) -> Tensor:
         """Return the loss of features (b, d) of norm 1; the loss also reads its column of the
         batch.
 
-        more: (b, M - 1, d), features of further views of each image, where the settings ask for M
+        further_features: (b, M - 1, d), of other views of each image, where the settings ask for M
         positives.
         """
         name = _KINDS[self.settings.loss].column
@@ -178,7 +179,7 @@ class Objective(nn.Module):
         if name is not None:
             values.append(self._column(batch, name))
         if self.settings.positives > 1:
-            values.append(self._positives(first, second, more))
+            values.append(self._positives(first, second, further_features))
         loss: Tensor = self.loss(first, second, *values)
         if self.groups is None:
             return loss
@@ -186,7 +187,7 @@ class Objective(nn.Module):
         return weighted
 
     def _positives(
-        self, first: Tensor, second: Tensor, more: Tensor | None
+        self, first: Tensor, second: Tensor, further_features: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return the M positives (b, M, d) of the first rows and those of the second.
 
@@ -194,14 +195,15 @@ class Objective(nn.Module):
         an image they are compared with only where both sides are images, for cosines of two images
         lie elsewhere than those with captions, of which there is one.
         """
-        if more is None:
+        if further_features is None:
             raise InvalidInputError(
                 f"positives: got a batch without further views; expected"
                 f" {self.settings.positives - 1} of each image"
             )
-        of_second = torch.cat([first[:, None], more], dim=1)
+        of_second = torch.cat([first[:, None], further_features], dim=1)
         if self.two_views:
-            return torch.cat([second[:, None], more], dim=1), of_second
+            return torch.cat([second[:, None], further_features], dim=1), of_second
+        # An image's positives are M times its one caption, which weighs as one.
         return second[:, None].expand_as(of_second), of_second
 
     def _column(self, batch: Batch, name: str) -> Tensor:
@@ -279,6 +281,7 @@ class Trainee(nn.Module):
         mode."""
         super().train(mode)
         for part in self.modules():
+            # A frozen batch norm must not move its statistics, nor a frozen tower drop out.
             weights = list(part.parameters())
             if weights and not any(weight.requires_grad for weight in weights):
                 part.eval()
@@ -294,6 +297,7 @@ class Trainee(nn.Module):
         if batch.more_views is not None:
             shown += batch.more_views.unbind(1)
         images = self._mixed(torch.cat(shown), views=len(shown))
+        # One pass for all views, (v b, 3, h, w): batch norms see them together.
         features_of_views = unit(self.towers.image(images)).chunk(len(shown))
         if batch.views is None:
             second = unit(self.text_features(batch.texts))
@@ -301,17 +305,19 @@ class Trainee(nn.Module):
             second = features_of_views[1]
         parts = {"first": features_of_views[0], "second": second}
         if batch.more_views is not None:
-            parts["more"] = torch.stack(features_of_views[contrasted:], dim=1)
+            parts["further_features"] = torch.stack(features_of_views[contrasted:], dim=1)
         if features:
             return parts
         return self.objective(**parts, batch=batch)
 
     def text_features(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Return features (b, d) of captions; equal captions go through the tower once."""
+        # (b, all tokens): two captions are equal where ids and mask are.
         rows = torch.cat([tokens.long() for tokens in texts.values()], dim=1)
         unique, place = torch.unique(rows, dim=0, return_inverse=True)
         if len(unique) == len(rows):
             return self.towers.text(texts)
+        # The first row of each text, since torch.unique says only which text a row has.
         first = torch.full((len(unique),), len(rows), device=rows.device)
         first = first.scatter_reduce(0, place, torch.arange(len(rows), device=rows.device), "amin")
         return self.towers.text({name: tokens[first] for name, tokens in texts.items()})[place]
@@ -330,7 +336,9 @@ class Trainee(nn.Module):
         source = None
         if self.partner == "other":
             numbers = torch.arange(len(images) // views, device=images.device)
+            # Views follow each other as whole batches: image i is at i, b + i, ...
             source = numbers.repeat(views)
+        # A look at the batch to find partners, and no step of training.
         with torch.no_grad(), still(self.model):
             features = unit(self.towers.image(images))
             # The numbers come from the CPU's generator, so that they are the same on any device.

@@ -45,6 +45,8 @@ class Average:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Move the mean towards the weights after step `step`, counted from 0."""
+        # A short memory at first, or the mean would keep
+        # the untrained weights for 1 / (1 - d) steps.
         weight = 1 - min(self.decay, (step + 1) / (step + 10))
         for name, parameter in self.live.items():
             self.means[name].lerp_(_wide(parameter.detach()), weight)
@@ -86,6 +88,7 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
     moving = [parameter for parameter in parameters if parameter.grad is not None]
     with _put_back(moving):
         with torch.no_grad():
+            # T g, whose norm is |T g|; the step below is T (T g).
             gradients = [scaled(parameter, parameter.grad) for parameter in moving]
             norm = nn.utils.get_total_norm(gradients)
             del gradients
@@ -100,6 +103,7 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
 def still(module: nn.Module) -> Iterator[None]:
     """Keep running statistics and the state of losses constant inside the block; results do not
     change."""
+    # Batch norms learn their statistics in every pass, and would count the second one too.
     norms = [part for part in module.modules() if isinstance(part, _NormBase)]
     stateful = (GlobalContrastiveLoss, GroupWeights)
     losses = [part for part in module.modules() if isinstance(part, stateful) and part.training]

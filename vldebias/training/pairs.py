@@ -3,7 +3,7 @@ for experiments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -28,6 +28,7 @@ CAPTIONS_WANTED = (
 # the column that names splits, of tables of paths
 _SPLIT = "split"
 _TABLES = (".csv", ".tsv", ".jsonl")
+# Held-out figures of a world are those of its test pictures, the only ones besides the reference.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}  # of the shipped pictures
 
 
@@ -68,6 +69,7 @@ class Pairs:
         if settings.group_dro is not None:
             groups = _crossed_groups(data, settings.group_dro)
         columns: Any = {"labels": labels, "groups": groups, "path": data.path}
+        # Two views of an image are contrasted, and no caption is read.
         if settings.views == "two":
             return cls(data.name, data.ids, (), data.read, **columns)
         captions = _captions(data, settings, labels)
@@ -126,6 +128,7 @@ class Pairs:
         for texts in self.captions:
             noisy_texts = tuple(islice(noisy, len(texts)))
             captions.append(noisy_texts)
+            # Chance may give an image one of its own captions, which is right.
             wrong.append(not set(noisy_texts) <= set(texts))
         return replace(self, captions=tuple(captions), wrong=np.array(wrong))
 
@@ -139,6 +142,7 @@ class Pairs:
         are, by the same.
         """
         generator = numpy_generator("mixture noise", seed)
+        # Both draws have a fixed length, so a larger eta only adds rows.
         replaced = generator.random(n) < eta
         replacements = generator.integers(n, size=n)
         return np.where(replaced, replacements, np.arange(n))
@@ -189,14 +193,34 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     """
     from vldebias.data import open_data
 
-    where = settings.data
-    split = settings.split
-    if held_out:
-        where = settings.val_data or settings.data
-        split = settings.val_split or _default_held_out_split(where)
+    where, split = _place_and_split(settings, held_out)
     if where in WORLDS:
         return _open_shipped(where, split, None if held_out else settings.items)
 
+    options = _column_options(settings, held_out)
+    reads_captions = settings.views == "captions" and settings.caption_template is None
+    if Path(where).suffix in _TABLES:
+        # A column of captions that is not named is called so.
+        caption = settings.caption or "caption"
+        options["caption"] = caption if reads_captions else None
+        return _open_table(Path(where), split, settings.allow_outside, options)
+    if reads_captions:
+        options["caption"] = settings.caption or "auto"
+    # Held-out images are scored again and again, so they are never streamed.
+    is_streaming = settings.streaming and not held_out
+    return open_data("huggingface", where, split, streaming=is_streaming, **options)
+
+
+def _place_and_split(settings: TrainSettings, held_out: bool) -> tuple[str, str]:
+    """Return where the data are, and the split to read."""
+    if not held_out:
+        return settings.data, settings.split
+    where = settings.val_data or settings.data
+    return where, settings.val_split or _default_held_out_split(where)
+
+
+def _column_options(settings: TrainSettings, held_out: bool) -> dict[str, Any]:
+    """Return the options of a reader that say where images and labels are."""
     options: dict[str, Any] = {}
     names = _label_columns(settings, held_out)
     if settings.image:
@@ -205,20 +229,23 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
         options["labels"] = names
     if settings.image_root:
         options["images"] = Path(settings.image_root).expanduser()
-    reads_captions = settings.views == "captions" and settings.caption_template is None
-    if Path(where).suffix not in _TABLES:
-        if reads_captions:
-            options["caption"] = settings.caption or "auto"
-        is_streaming = settings.streaming and not held_out
-        return open_data("huggingface", where, split, streaming=is_streaming, **options)
+    return options
 
-    if split == "train" and not _has_splits(Path(where)):
+
+def _open_table(table: Path, split: str, allow_outside: bool, options: Mapping[str, Any]) -> Any:
+    """Open a table of paths; without a column of splits all rows are for training."""
+    from vldebias.data import open_data
+
+    if split == "train" and not _has_splits(table):
         split = "all"
-    if split != "all":
-        options["split_column"] = _SPLIT
-    options["caption"] = (settings.caption or "caption") if reads_captions else None
+    split_column = None if split == "all" else _SPLIT
     return open_data(
-        "manifest", Path(where), split, allow_outside=settings.allow_outside, **options
+        "manifest",
+        table,
+        split,
+        split_column=split_column,
+        allow_outside=allow_outside,
+        **options,
     )
 
 

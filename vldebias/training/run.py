@@ -61,6 +61,7 @@ def train_model(
             another run or that one writes now. DivergedError: the loss is not a number.
     """
     if settings.track is not None:
+        # A missing package shows now, and not when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
     is_main = accelerator.is_main_process
@@ -72,6 +73,8 @@ def train_model(
     done, _ = steps_done(folder)
     with only_writer(folder, progress.say) if is_main else nullcontext(), progress:
         training.announce(steps, done, progress)
+        # A run that goes on scores the model as loaded,
+        # as the first one did: both are of one start.
         before = training.scores()
         with progress.bar("training", steps, done=done) as advance:
             fit(
@@ -87,6 +90,7 @@ def train_model(
         accelerator.end_training()  # which parts the processes
         if not is_main:
             return None
+        # Only the first process writes, so only its copy is averaged.
         training.average_with(weights_at_start)
         return training.write(folder, before, progress)
 
@@ -234,6 +238,7 @@ class _Training(NamedTuple):
 
     def _write_projection(self, folder: Path, prompt_set: str) -> dict[str, float]:
         """Fit the projection of a prompt set for the saved model, and return the scores with it."""
+        # From the folder, since the fingerprint is that of the saved weights (adapters merged).
         saved = load_host(str(folder / MODEL))
         edits = fit_projections(saved.host, prompt_set, tokenizer=saved.tokenizer)
         for role, edit in edits.items():
@@ -262,6 +267,7 @@ class _StepReport:
         loss = f"loss {entry['loss']:.4g}"
         self.advance(note=loss)
         if self.settings.track is not None and self.accelerator.is_main_process:
+            # Some trackers refuse an arrow in names.
             values = {name.replace("->", " to "): value for name, value in entry.items()}
             self.accelerator.log(values, step=step)
         for name in _SHOWN:
@@ -312,5 +318,6 @@ def make_towers(settings: TrainSettings) -> Towers:
     tune(towers, settings.tune, last=last, lora_rank=settings.lora_rank, seed=settings.seed)
     if settings.views == "two":
         for part in towers.text_parts:
+            # It gets no gradient from two views, and processes would wait for it.
             part.requires_grad_(False)
     return towers

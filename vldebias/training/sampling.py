@@ -16,6 +16,7 @@ from vldebias.errors import InvalidInputError
 def _seeds(purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
     """Return seeds unique to a purpose and place; the length is included, since numpy pads with
     zeros."""
+    # Words of 32 bits, little-endian on every machine: the seed is the same everywhere.
     words = np.array([zlib.crc32(purpose.encode()), len(numbers), *numbers], dtype=np.uint64)
     return np.random.SeedSequence(words.astype("<u8").view("<u4"))
 
@@ -87,6 +88,7 @@ class Sampler:
         at most once in a joint batch, which losses with a state per row rely on.
         """
         order, first = self._place(number)
+        # Every world-th from the rank on: no two processes take the same.
         spares = np.delete(order, np.s_[first : first + self.joint_size])
         yield from spares[self.rank :: self.world].tolist()
 
@@ -96,5 +98,6 @@ def turn(count: int, seed: int, epoch: int, image: int) -> int:
     from a random one."""
     if count == 1:
         return 0
+    # Images begin at different captions, so that an epoch has first and last ones mixed.
     first = int(numpy_generator("caption", seed, image).integers(count))
     return (epoch + first) % count

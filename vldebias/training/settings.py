@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from vldebias.errors import InvalidInputError
 from vldebias.files import explain, read_yaml
 
+# Readers are closures, which only a forked process inherits (not on Windows).
 _WORKERS = 2 if "fork" in multiprocessing.get_all_start_methods() else 0
 Scope = Literal["all", "text", "image", "heads", "lora"]
 LossName = Literal[
@@ -252,8 +253,8 @@ class LoopSettings(_Settings):
 
     @field_validator("precision", mode="before")
     @classmethod
-    def _of_the_launch(cls, given: Any) -> Any:
-        return given or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
+    def _of_the_launch(cls, precision: Any) -> Any:
+        return precision or os.environ.get("ACCELERATE_MIXED_PRECISION") or "no"
 
     @model_validator(mode="after")
     def _one_length(self) -> LoopSettings:
@@ -270,6 +271,7 @@ class LoopSettings(_Settings):
             raise InvalidInputError(
                 "epochs: a stream does not say how long it is; give steps instead"
             )
+        # Part of an epoch is allowed, no update at all is not.
         return max(1, round(self.epochs * per_epoch / self.accumulation))
 
     def rate(self, step: int, steps: int) -> float:
@@ -279,6 +281,7 @@ class LoopSettings(_Settings):
         >>> [round(LoopSettings(steps=5, lr=1.0, warmup=0.4).rate(step, 5), 2) for step in range(5)]
         [0.5, 1.0, 1.0, 0.75, 0.25]
         """
+        # The first step has a rate above 0 already: (step + 1) / rising.
         rising = round(self.warmup * steps)
         if step < rising:
             return self.lr * (step + 1) / rising
@@ -294,6 +297,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
         """Refuse a setting that nothing reads: it would be taken for one that does something."""
         for name, (is_read, reader) in self._readers().items():
             value = getattr(self, name)
+            # A default that is written out changes nothing, and may stay in a file.
             if value != type(self).model_fields[name].default and not is_read:
                 raise ValueError(
                     f"{name} {value!r} goes with {reader}, and here nothing would read it"
@@ -382,6 +386,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "Loss": LossSettings,
     "Steps": LoopSettings,
 }
+# Heads and adapters begin at a trained model; only "scratch" learns its temperature.
 PRESETS: dict[str, dict[str, Any]] = {
     "heads": {"tune": "heads", "loss": "info_nce", "lr": 1e-4, "epochs": 2},
     "lora": {"tune": "lora", "loss": "info_nce", "lr": 1e-4, "epochs": 1},
@@ -396,10 +401,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
-    """Return the settings of a YAML file, with `given` ones in their place.
+def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
+    """Return the settings of a YAML file, with `settings` in their place.
 
-    "preset", in the file or given, names one of `PRESETS`, which both override.
+    "preset", in the file or among `settings`, names one of `PRESETS`, which both override.
 
     Raises:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
@@ -408,7 +413,7 @@ def load_settings(path: Path | None = None, **given: Any) -> TrainSettings:
     of_file: dict[str, Any] = {}
     if path is not None:
         of_file = read_yaml(path)
-    values = _layered([{}, of_file, dict(given)])
+    values = _layered([{}, of_file, dict(settings)])
     if values.get("epochs") is None and values.get("steps") is None:
         values["epochs"] = 10
     try:

@@ -50,12 +50,14 @@ def positive_scores(
             texts_of_image = text_rows.split([len(texts) for texts in captions])
             lowest = []
             for image, texts in zip(features, texts_of_image, strict=True):
+                # The worst of its captions: one wrong text is enough to look at the pair.
                 cosine = (texts * image).sum(1).min()
                 lowest.append(float(cosine.clamp(-1, 1)))
             scores[rows.numpy()] = lowest
             advance(len(rows))
     if len(skipped) == pairs.items:
         raise InvalidInputError(f"{pairs.name}: none of {len(skipped)} images can be read")
+    # More are missing than could not be read, so the model gave them.
     if np.isnan(scores).sum() > len(skipped):
         raise InvalidInputError(
             f"{pairs.name}: some features are not finite; has training diverged?"
@@ -106,6 +108,7 @@ def report_pairs(
     ranked_scores = scores[ranked.order]
     ranked_wrong = wrong[ranked.order]
     share = float(ranked_wrong.mean())
+    # Without both kinds among the scored there is nothing to rank.
     if not 0 < share < 1:
         return files, None
     area = auroc(ranked_scores, ranked_wrong)._asdict()

@@ -54,6 +54,8 @@ def page(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError:
+        # Without Gradio this raises, and says what to
+        # install; else something inside of a page failed.
         need("gradio")  # whose extra brings all that the pages import
         raise
 
@@ -85,6 +87,7 @@ def demo_command(
       VLDEBIAS_AUTH=ada:long-password vldebias demo --public --port 8000
     """
     say("vldebias demo: starting; the address follows in a few seconds")  # torch is not there yet
+    # The server's own; what stays names models, as `load_host` takes them.
     where = {name: named.pop(name) for name in ("port", "public") if name in named}
     named |= {"device": device_of(named.get("device")), "embeddings": embeddings, "images": images}
     page("demo.page").serve_demo(named, **where)

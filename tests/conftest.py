@@ -15,12 +15,10 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
-gc.set_threshold(
-    20_000, 20, 20
-)  # what tests leave behind is small, and looking for it took a twentieth of the time
-os.fsync = lambda handle: (
-    None
-)  # what tests write need not survive a loss of power, and they write thousands of files
+# What tests leave behind is small, and looking for it took a twentieth of the time.
+gc.set_threshold(20_000, 20, 20)
+# What tests write need not survive a loss of power, and they write thousands of files.
+os.fsync = lambda handle: None
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 """The commands with all their options are built once, not for each call: half of what a short one
 takes."""

@@ -37,7 +37,9 @@ class Words(Host):
     def __init__(
         self, seed: int = 0, roles: tuple[str, ...] = ("joint",), generative: bool = False
     ) -> None:
-        self.seed, self.roles, self.generative = seed, roles, generative
+        self.seed = seed
+        self.roles = roles
+        self.generative = generative
         self.exclusive_modules = (self,)
         self.seen: list[str] = []
         self.apply: Any = None
@@ -79,7 +81,8 @@ def differs(a: CalibratedProjection, b: CalibratedProjection) -> float:
 
 def test_a_method_is_fit_on_the_embedded_prompts() -> None:
     host = Words()
-    spurious, rows = host.embed(GENDER.spurious, "joint"), pairs(host, GENDER)
+    spurious = host.embed(GENDER.spurious, "joint")
+    rows = pairs(host, GENDER)
     for method, lam, given in (
         ("orth", None, (None, spurious)),
         ("orth-cali", 50.0, (rows, spurious)),
@@ -105,7 +108,8 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
 
 
 def test_parts_of_a_set_have_a_term_each() -> None:
-    host, whole = Words(), load_prompts("fairface")
+    host = Words()
+    whole = load_prompts("fairface")
     terms = [pairs(host, part) for part in whole.parts]
     expected = CalibratedProjection(lam=5.0).fit(terms, None)
     assert differs(vldebias.fit_projection(host, whole, method="cali", lam=5.0), expected) < 1e-12
@@ -201,7 +205,8 @@ def test_a_model_of_ones_own_is_attached_as_the_refusal_says() -> None:
     own = torch.nn.Linear(2, 24)
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
         vldebias.debias(own, GENDER)
-    words, x = Words(), torch.randn(3, 2)
+    words = Words()
+    x = torch.randn(3, 2)
     plain = own(x)
     host = custom(own, "forward", embed=lambda prompts: words.embed(prompts, "joint"))
     with vldebias.debias(host, GENDER, keep_stated=False) as attachment:

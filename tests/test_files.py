@@ -84,7 +84,9 @@ def test_file_and_folder_are_synced_and_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    fsync, replace, close = os.fsync, os.replace, os.close
+    fsync = os.fsync
+    replace = os.replace
+    close = os.close
     monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync") or fsync(handle))
     monkeypatch.setattr(os, "replace", lambda a, b: calls.append("replace") or replace(a, b))
     monkeypatch.setattr(os, "close", lambda handle: calls.append("close") or close(handle))

@@ -115,7 +115,8 @@ def test_losses_in_half_precision_are_those_of_single(loss: Any) -> None:
         torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2)
     )
     for dtype in LOW[1:]:
-        a, b = one.to(dtype).requires_grad_(), other.to(dtype)
+        a = one.to(dtype).requires_grad_()
+        b = other.to(dtype)
         value = loss(a, b, temperature=0.03)
         value.backward()
         exact = one.to(dtype).float().requires_grad_()
@@ -144,7 +145,8 @@ def test_a_training_goes_on_where_it_stopped(
         **small, steps=6, seed=4, precision=precision, save_every=0, ema=0.9, temperature=0.2
     )
     train_model(settings, tmp_path / "whole")
-    update, calls = Run.update, iter(range(100))
+    update = Run.update
+    calls = iter(range(100))
 
     def fifth_fails(self: Any, *args: Any, **how: Any) -> Any:
         if next(calls) == 4:

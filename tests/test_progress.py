@@ -16,8 +16,9 @@ def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
-    (on, file), long = console(terminal=terminal), 90 * "."
-    with Progress(on) as progress:
+    screen, file = console(terminal=terminal)
+    long = 90 * "."
+    with Progress(screen) as progress:
         with progress:  # one that runs is handed down and ended by who began it
             pass
         with progress.bar("drawing [b]", total=4, reused=2) as advance:
@@ -42,8 +43,8 @@ def test_bars_steps_and_lines_are_shown(terminal: bool) -> None:
 def test_in_a_log_a_line_is_written_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    on, file = console(terminal=False)
-    with Progress(on) as progress, progress.bar("training", 9, done=1) as advance:
+    screen, file = console(terminal=False)
+    with Progress(screen) as progress, progress.bar("training", 9, done=1) as advance:
         for now[0], note in ((159.0, "early"), (160.0, "loss 0.5"), (219.0, "late"), (220.0, None)):
             advance(note=note)
         assert file.getvalue() == "training: loss 0.5: 3 of 9\ntraining: late: 5 of 9\n"

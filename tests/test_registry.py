@@ -34,7 +34,8 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
     return Registry("letter", "letters", Letter)
 
 
-A, OTHER_A = Letter("a"), Letter("a")
+A = Letter("a")
+OTHER_A = Letter("a")
 asked: list[str] = []
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

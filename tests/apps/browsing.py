@@ -18,7 +18,8 @@ from typing import Any
 from PIL import Image
 
 ARTEFACTS = Path(os.environ.get("VLDEBIAS_ARTEFACTS") or Path(__file__).parent / "artefacts")
-WIDE, NARROW = 1280, 390
+WIDE = 1280
+NARROW = 390
 PATIENCE = 120_000  # ms: the machine may have other things to do
 COLOURS = 96  # of a screenshot
 GRAVE = ("serious", "critical")

@@ -62,9 +62,9 @@ def _skip() -> NoReturn:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """In capitals, and for the last lines of .ci/run."""
-    if skipped := [
-        one for one in terminalreporter.getreports("skipped") if MISSING in str(one.longrepr)
-    ]:
+    reports = terminalreporter.getreports("skipped")
+    skipped = [report for report in reports if MISSING in str(report.longrepr)]
+    if skipped:
         terminalreporter.section("THE BROWSER WAS NOT TESTED", sep="!", red=True, bold=True)
         terminalreporter.line(f"{len(skipped)} tests: {MISSING}")
         with open(os.environ.get("NOT_TRIED", os.devnull), "a", encoding="utf-8") as file:

@@ -15,7 +15,8 @@ from vldebias.study.generation import GenerationTask
 engines = page("label.engine")
 studies = page("label.study")
 
-TRAIN, UNSEEN = ("doctor", "nurse"), ("pilot", "baker")
+TRAIN = ("doctor", "nurse")
+UNSEEN = ("pilot", "baker")
 GENDER = studies.Question("gender", ("male", "female"))
 AGE = studies.Question("age", ("young", "old"))
 

@@ -18,7 +18,9 @@ from vldebias.errors import InvalidInputError
 requests, engines, rows, searches = map(
     page, ("demo.request", "demo.engine", "demo.generate", "demo.search")
 )
-Request, Row, Result = requests.Request, rows.Row, rows.Result
+Request = requests.Request
+Row = rows.Row
+Result = rows.Result
 FORM = ("A photo of a doctor.", "gender", 12, 1, False, 0, 2, 3)
 TWELVE = (True,) * 12
 

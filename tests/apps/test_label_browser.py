@@ -23,7 +23,8 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three portraits of each of two unseen professions under two variants; one file is broken."""
     path = tmp_path_factory.mktemp("study") / "images"
-    drawn, world = draw(path), open_world("portraits", n=40)
+    drawn = draw(path)
+    world = open_world("portraits", n=40)
     for i, image in enumerate(drawn):
         write_png(world.read(i % 40), drawn.path(image), {"prompt": image.prompt})
     return path
@@ -89,7 +90,8 @@ def test_a_whole_session_by_keys(
 ) -> None:
     """Every screen, and what axe-core finds of contrast: a name, a name that is wrong, questions,
     answers, the end."""
-    (address, out), name = shared, f"Ada {scheme} {width}"
+    address, out = shared
+    name = f"Ada {scheme} {width}"
     with opened(browser, address, width, color_scheme=scheme) as page:
         page.get_by_role("heading", name="Label images").wait_for()
         assert ink in (
@@ -128,7 +130,8 @@ def test_a_whole_session_by_keys(
 def test_a_killed_server_goes_on_at_the_right_image(
     folder: Path, tmp_path: Path, browser: Any
 ) -> None:
-    out, port = tmp_path / "answers.jsonl", free_port()
+    out = tmp_path / "answers.jsonl"
+    port = free_port()
     with opened(browser, f"http://127.0.0.1:{port}", go=False) as page:
         with served(asking(folder, out), tmp_path / "log", port) as (address, process):
             page.goto(address)

@@ -36,7 +36,8 @@ def paper(*paths: str) -> Paper:
 
 def seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     """All pictures in the order in which an annotator who answers the same throughout sees them."""
-    place, found = engine.start(name), []
+    place = engine.start(name)
+    found = []
     while place.step is not None:
         found.append(engine.view(place).picture)
         place = engine.answer(place, choice)
@@ -46,7 +47,8 @@ def seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
 def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_own(
     tmp_path: Path,
 ) -> None:
-    images, first = paper(*(f"{i}.png" for i in range(2 * engines.SHARED))), engines.SHARED
+    images = paper(*(f"{i}.png" for i in range(2 * engines.SHARED)))
+    first = engines.SHARED
 
     def engine(seed: int = 0) -> Any:
         return engines.Labelling(images, [GENDER], AnnotationLog(tmp_path / "log"), seed=seed)
@@ -112,7 +114,8 @@ class Twin:
     are."""
 
     def __init__(self, images: int, questions: int) -> None:
-        self.k, self.said = questions, [[None] * questions for _ in range(images)]
+        self.k = questions
+        self.said = [[None] * questions for _ in range(images)]
         self.step: int | None = 0
 
     def open(self, step: int) -> bool:
@@ -162,12 +165,14 @@ def test_any_session_leaves_what_its_twin_says(
     def new() -> Any:
         return engines.Labelling(folder, [GENDER, AGE], AnnotationLog(path))
 
-    engine, twin = new(), Twin(images, 2)
+    engine = new()
+    twin = Twin(images, 2)
     place = engine.start("ada")
     for act in acts:
         if act == "restart":
             engine = new()
-            place, twin.step = engine.start("ada"), twin.first_open(0)
+            place = engine.start("ada")
+            twin.step = twin.first_open(0)
         elif act in ("back", "forward"):
             place = getattr(engine, act)(place)
             getattr(twin, act)()
@@ -280,7 +285,8 @@ def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str
 def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_counted(
     tmp_path: Path,
 ) -> None:
-    drawn, folder = draw(tmp_path), studies.ImageFolder.open(tmp_path)
+    drawn = draw(tmp_path)
+    folder = studies.ImageFolder.open(tmp_path)
     kinds = {(record.variant, record.concept, record.seed) for record in folder.records}
     assert kinds == {
         (v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)

@@ -10,7 +10,8 @@ from label_parts import AGE, GENDER, draw, study
 
 from vldebias.cli.apps import page as app_page
 
-pages, engines = app_page("label.page"), app_page("label.engine")
+pages = app_page("label.page")
+engines = app_page("label.engine")
 
 
 @pytest.fixture
@@ -84,7 +85,8 @@ def test_the_end_names_the_command_that_reads_the_answers(engine: Any, page: Any
 
 def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw(tmp_path, images=20)
-    engine, clock = study(tmp_path), [0.0]
+    engine = study(tmp_path)
+    clock = [0.0]
     monkeypatch.setattr(engines.time, "monotonic", lambda: clock[0])
     place = engine.start("ada")
     for _ in range(engines.PACE):

@@ -17,7 +17,8 @@ from vldebias.cli.apps import page
 from vldebias.judge.scores import judge_images
 from vldebias.metrics import corrected_shares
 
-label, samples = page("label"), page("label.sample")
+label = page("label")
+samples = page("label.sample")
 SETS = 200
 
 
@@ -132,7 +133,8 @@ def sampled(
 
 def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> None:
     _, said, sure = world(np.random.default_rng(0), 120)
-    weights, hits = {}, np.zeros(120)
+    weights = {}
+    hits = np.zeros(120)
     for seed in range(SETS):
         sample = sampled(said, sure, 30, seed)
         weights |= sample.weights
@@ -145,7 +147,8 @@ def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> Non
 
 
 def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_are_wrong() -> None:
-    rng, rows = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    rows = []
     for seed in range(SETS):
         truth, said, sure = world(rng)
         chosen = sampled(said, sure, 100, seed).weights

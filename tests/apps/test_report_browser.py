@@ -60,7 +60,8 @@ def report(
 def test_a_report_is_usable_by_everyone(
     browser: Any, report: tuple[str, str], width: int, scheme: str
 ) -> None:
-    (name, html), high = report, HEIGHTS[width]
+    name, html = report
+    high = HEIGHTS[width]
     with opened(browser, "http://127.0.0.1", width, high, go=False, color_scheme=scheme) as page:
         page.set_content(html)
         if name == "audit":

@@ -243,7 +243,8 @@ def test_errors_leave_the_process_with_one_message_and_a_code(
 
 
 def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
-    options, how = ("waterbirds", "--model", "miniature"), ("--method", "cali", "--lam", "200")
+    options = ("waterbirds", "--model", "miniature")
+    how = ("--method", "cali", "--lam", "200")
     fitted = json.loads(run("debias", *options, *how, "--out", str(tmp_path / "b"), "--json"))[
         "roles"
     ]["joint"]
@@ -307,7 +308,8 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
     assert f"saved to {tmp_path / 'new' / 'in'}" in run("debias", *how, heard=True)
     merged, _, tokenizer = load_clip()
     merged.load_state_dict(load_file(tmp_path / "new" / "in" / "open_clip_model.safetensors"))
-    attached, ids = load_clip()[0], tokenizer(["A photo of a doctor."])
+    attached = load_clip()[0]
+    ids = tokenizer(["A photo of a doctor."])
     with vldebias.debias(attached, "gender", method="cali", tokenizer=tokenizer), torch.no_grad():
         torch.testing.assert_close(
             merged.encode_text(ids), attached.encode_text(ids), rtol=1e-4, atol=1e-5
@@ -318,7 +320,8 @@ def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
-    check, loaded = Mock(return_value=iter(found)), Loaded(Mock(), "tiny")
+    check = Mock(return_value=iter(found))
+    loaded = Loaded(Mock(), "tiny")
     monkeypatch.setattr("vldebias.study.edit_check.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
     printed = run(

@@ -88,7 +88,8 @@ def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
-    suite, out = tmp_path / "small.yaml", tmp_path / "out"
+    suite = tmp_path / "small.yaml"
+    out = tmp_path / "out"
     (tmp_path / "table.csv").write_text(
         "prompt,value\nnurse,male\nnurse,female\npilot,male\npilot,male\n"
     )
@@ -288,9 +289,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with prompts and 80 rows, of which number 9 has the wrong label."""
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
-    smile, gender = np.arange(80) % 2, np.arange(80) // 2 % 2
+    smile = np.arange(80) % 2
+    gender = np.arange(80) // 2 % 2
     rows = np.stack([3 * smile - 1.5, 2 * gender - 1, np.ones(80), np.arange(80) % 7 / 7], 1)
-    smile[9], gender[:2] = 0, 2
+    smile[9] = 0
+    gender[:2] = 2
     columns = {
         "smile": np.array(["no", "yes"])[smile],
         "gender": np.array(["female", "male", "?"])[gender],
@@ -300,7 +303,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
-    said, out = call(*AUDIT, "--model", "miniature", heard=True), Path("vldebias-audit")
+    said = call(*AUDIT, "--model", "miniature", heard=True)
+    out = Path("vldebias-audit")
     assert said.startswith("# What these prompts will show cannot be told from their texts")
     assert "\ntask\tmetric\t" in said
     assert all(text in said for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
@@ -362,7 +366,8 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
         heard=True,
     )
     assert all(name in said for name in ("page: ", "suspect labels: ", "their pictures: "))
-    listed = pd.read_csv(out := Path("vldebias-diagnose", "wrong-labels.csv"), dtype=str)
+    out = Path("vldebias-diagnose", "wrong-labels.csv")
+    listed = pd.read_csv(out, dtype=str)
     assert listed.loc[0].tolist()[3:] == ["9", "9", "no", "yes", str(tmp_path / "9.png")]
     assert "given no, fits yes" in out.with_suffix(".html").read_text()
     assert "no/female" in out.with_name("index.html").read_text()

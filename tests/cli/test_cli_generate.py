@@ -42,7 +42,8 @@ def test_prompts_values_and_seeds_are_written(whole: tuple[Path, dict[str, Any]]
     rows = {
         name: [p for p in facts["pictures"] if p["method"] == name] for name in facts["methods"]
     }
-    plain, balanced = rows["none"], rows["balanced-prompts"]
+    plain = rows["none"]
+    balanced = rows["balanced-prompts"]
     assert [p["noise"] for p in plain] == [p["noise"] for p in balanced]
     assert len({p["noise"] for p in plain}) == 4
     assert {p["prompt"] for p in plain} == {EDITOR}

@@ -16,7 +16,8 @@ def stand_ins(tmp_path: Path) -> Path:
         tmp_path / "waterbirds/waterbird_complete95_forest2water2",
         [*product((0, 1), (0, 1, 2), (0, 1))] * 2,
     )
-    root, values = tmp_path / "celeba", np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
+    root = tmp_path / "celeba"
+    values = np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
     celeba(root / "Anno", root / "Img/img_align_celeba", values, [0, 1, 2] * 8)
     (root / "Eval").mkdir()
     (root / "Anno/list_eval_partition.txt").rename(root / "Eval/list_eval_partition.txt")

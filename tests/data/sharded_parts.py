@@ -8,7 +8,8 @@ import vldebias
 from vldebias.measure.result import Measurement
 from vldebias.prompts import load_prompts
 
-N, D = 1300, 32
+N = 1300
+D = 32
 ASKED = load_prompts("professions-gender").classes[:4]
 
 
@@ -17,7 +18,8 @@ def drawn(n: int, seed: int) -> np.ndarray:
 
 
 RNG = np.random.default_rng(0)
-FEATURES, REFERENCE = drawn(N, 1), drawn(700, 2)
+FEATURES = drawn(N, 1)
+REFERENCE = drawn(700, 2)
 REFERENCE[:30] = FEATURES[:30]  # which are left out of it
 SETS = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
 TEXTS = {

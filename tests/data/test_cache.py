@@ -34,7 +34,9 @@ from vldebias.errors import InvalidInputError, VldebiasWarning
 def test_it_is_the_naive_twin(
     n: int, shard_size: int, batch_size: int, workers: int, bad: set[int]
 ) -> None:
-    good, data, encoder = [i for i in range(n) if i not in bad], make_data(n, bad), Counting()
+    good = [i for i in range(n) if i not in bad]
+    data = make_data(n, bad)
+    encoder = Counting()
     how = {"shard_size": shard_size, "batch_size": batch_size, "workers": workers}
     with tempfile.TemporaryDirectory() as folder:
         if not good:
@@ -61,7 +63,8 @@ def test_an_interrupted_run_goes_on_with_the_missing_shards(
 ) -> None:
     how = {"shard_size": shard_size, "batch_size": batch_size, "workers": 2}
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        stopped, resumed = Counting(stop_at=stop_at), Counting()
+        stopped = Counting(stop_at=stop_at)
+        resumed = Counting()
         with pytest.raises(KeyboardInterrupt):
             embed(make_data(18), stopped, Path(first), **how)
         done = len(shards(Path(first)))
@@ -120,7 +123,8 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_path: Path) -> None:
     data = make_data(12, bad={5})
     expected = embed(data, Counting(), tmp_path, shard_size=4)
-    before, path = contents(tmp_path), shards(tmp_path)[1]
+    before = contents(tmp_path)
+    path = shards(tmp_path)[1]
     DAMAGE[damage](path)
     wrong = path.read_bytes()
     assert wrong != before[str(path.relative_to(tmp_path))]
@@ -204,7 +208,9 @@ def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(
 def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_caller(
     n: int, workers: int, ahead: int
 ) -> None:
-    before, drawn, done = threading.active_count(), [], []
+    before = threading.active_count()
+    drawn = []
+    done = []
 
     def tasks() -> Iterator[int]:
         for i in range(n):
@@ -224,7 +230,9 @@ def test_prefetch_keeps_the_order_does_not_run_far_ahead_and_ends_with_the_calle
 def test_processes_share_the_shards_and_need_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, options, alone = make_data(14, {4}), {"shard_size": 3, "batch_size": 2}, Counting()
+    data = make_data(14, {4})
+    options = {"shard_size": 3, "batch_size": 2}
+    alone = Counting()
     embed(data, alone, tmp_path / "one", **options)
     assert alone.batches == [2, 1, 2, 2, 1, 2, 1, 2]  # none crosses shards
     monkeypatch.setattr(

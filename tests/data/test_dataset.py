@@ -86,7 +86,8 @@ def test_rows_keep_what_belongs_together() -> None:
 def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_own() -> None:
     slow = Mock(return_value="worked out")
     data = make(fingerprint=slow)
-    rows, text = data[[0]], repr(data)
+    rows = data[[0]]
+    text = repr(data)
     assert not slow.called
     assert [data.fingerprint, data.fingerprint, slow.call_count] == ["worked out", "worked out", 1]
     assert rows.fingerprint == make(fingerprint="worked out")[[0]].fingerprint

@@ -47,7 +47,9 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
             st.slices(n),
         )
     )
-    whole, some, lazy = make(n), make(n)[rows], make(n).picked(rows)
+    whole = make(n)
+    some = make(n)[rows]
+    lazy = make(n).picked(rows)
     for one in (some, lazy):
         index = [whole.ids.index(name) for name in one.ids]
         assert one.ids == tuple(np.array(whole.ids)[rows])
@@ -84,8 +86,10 @@ COLUMN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 
 @st.composite
 def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
-    n, d = draw(st.integers(1, 5)), draw(st.integers(1, 3))
-    rng, names = np.random.default_rng(draw(st.integers(0, 9))), ("a", "ü", "c/d")
+    n = draw(st.integers(1, 5))
+    d = draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    names = ("a", "ü", "c/d")
     columns = draw(st.lists(COLUMN, max_size=2, unique=True))
     features = rng.normal(size=(n, d)).astype(
         draw(st.sampled_from(["float16", "float32", "float64"]))

@@ -76,7 +76,8 @@ MAPPED: dict[str, Any] = {"labels": {"gender": "sex", "tone": "tone"}, "caption"
 
 def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> None:
     root = parquet_folder(tmp_path / "own")
-    data, stream = opened(root, **MAPPED), opened(root, streaming=True, **MAPPED)
+    data = opened(root, **MAPPED)
+    stream = opened(root, streaming=True, **MAPPED)
     assert (
         (data.name, data.split, len(data)) == (stream.name, stream.split, N) == ("own", "test", N)
     )
@@ -139,7 +140,8 @@ def test_a_folder_of_image_files_and_one_of_their_paths(
     tmp_path: Path, layout: Any, options: dict[str, Any]
 ) -> None:
     root = layout(tmp_path / "pets")
-    data, stream = opened(root, "test", **options), opened(root, "test", streaming=True, **options)
+    data = opened(root, "test", **options)
+    stream = opened(root, "test", streaming=True, **options)
     assert (data.column("label").names, data.column("label").codes.tolist()) == (
         ("cat", "dog"),
         [0, 0, 1, 1],
@@ -166,7 +168,8 @@ def test_a_fingerprint_survives_copying_and_notices_other_rows(
 
 
 def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path) -> None:
-    root, options = jsonl(tmp_path / "pets"), {"image": "picture"}
+    root = jsonl(tmp_path / "pets")
+    options = {"image": "picture"}
     before = opened(root, "test", **options).fingerprint
     save(root / "images/cat/0.png", 99)
     assert opened(root, "test", **options).fingerprint != before
@@ -304,11 +307,10 @@ CELLS: list[Any] = [["one", "two"], [], ["three"], None, ["", None, "four", " ",
 @pytest.mark.parametrize("name", ["caption", "captions", "sentences"])
 def test_lists_of_captions(name: str, tmp_path: Path) -> None:
     path = parquet_of(tmp_path / "own.parquet", ["image"], **{name: CELLS})
-    first, more = ("one", "", "three", "", "four"), (("two",), (), (), (), ("five", "six"))
-    data, records = (
-        opened(path, caption="auto"),
-        list(opened(path, caption="auto", streaming=True).records()),
-    )
+    first = ("one", "", "three", "", "four")
+    more = (("two",), (), (), (), ("five", "six"))
+    data = opened(path, caption="auto")
+    records = list(opened(path, caption="auto", streaming=True).records())
     assert (data.captions, data.more_captions) == (first, more)
     assert tuple(record.caption or "" for record in records) == first
     assert tuple(record.more_captions or () for record in records) == more

@@ -88,7 +88,8 @@ def killed_once(mark: Path, work: Any, part: Any) -> Any:
 class Deadly(OnRay):
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.folder, self.passes = folder, 0
+        self.folder = folder
+        self.passes = 0
 
     def map(self, work: Any, parts: Any) -> Any:
         self.passes += 1
@@ -133,7 +134,8 @@ def test_a_pool_embeds_to_the_same_bytes_killed_or_failed(two: OnRay, tmp_path: 
         runner=OnRay(workers=1),
     )
     assert (tmp_path / "killed").exists()
-    failing, rest = Counting(stop_at=11, stop_with=RuntimeError), Counting()
+    failing = Counting(stop_at=11, stop_with=RuntimeError)
+    rest = Counting()
     with pytest.raises(RuntimeError):
         embed(make_data(50, {7}), failing, tmp_path / "failed", **HOW, runner=OnRay(workers=1))
     assert 0 < len(shards(tmp_path / "failed")) < 13

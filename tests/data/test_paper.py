@@ -100,14 +100,19 @@ def test_the_state_of_a_run_is_what_was_looked_for(stand_ins: Path, tmp_path: Pa
 
 def test_the_part_of_generation_is_the_papers() -> None:
     (run,) = plan(None, ["generation"])
-    professions, images, ways, attributes = 100, 100, 2, 2
+    professions = 100
+    images = 100
+    ways = 2
+    attributes = 2
     assert sum(run.sizes) == professions * images * ways * attributes
     assert [task.name for task in run.suite.tasks] == ["pairs", "gender", "race"]
 
 
 def test_people_label_as_many_images_as_the_papers_did() -> None:
     (run,) = plan(None, ["human"])
-    unseen_professions, images, ways = 20, 25, 2
+    unseen_professions = 20
+    images = 25
+    ways = 2
     assert run.sizes == [unseen_professions * images * ways] * 2  # by gender and by race
     generated = load_suite("generation").tasks[1].plan()
     noise = {image.noise for image in generated.all_images}
@@ -283,7 +288,8 @@ def test_killed_twice_a_part_ends_as_one_that_nobody_killed(
         shown = ["--only", part, *model, "--device", "cpu", "--out", str(out)]
         return [sys.executable, script, "eval", "paper", *shown]
 
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
     started = time.monotonic()
     subprocess.run(command(whole), check=True, capture_output=True)
     took = time.monotonic() - started

@@ -71,20 +71,22 @@ def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> No
 @settings(max_examples=40, deadline=None)
 def test_the_cuts_do_not_matter(at: list[int], k: int, chosen: str, moved: bool) -> None:
     """Products of any part, also of a row alone, and ranks with ties that lie in several parts."""
-    whole, parts = WHOLE, Shards(cut(at)).unit
+    whole = WHOLE
+    parts = Shards(cut(at)).unit
     if chosen != "all":
-        whole, parts = whole.some(SOME[chosen]), parts.some(SOME[chosen])
+        whole = whole.some(SOME[chosen])
+        parts = parts.some(SOME[chosen])
     if moved:
         turn = torch.linalg.qr(torch.from_numpy(RNG.normal(size=(64, 64))))[0].float()
-        whole, parts = whole.changed(lambda x: x @ turn), parts.changed(lambda x: x @ turn)
+        whole = whole.changed(lambda x: x @ turn)
+        parts = parts.changed(lambda x: x @ turn)
     k = min(k, len(whole))
-    found, texts = (
-        parts.products({"a": QUERIES, "b": QUERIES[:1]}),
-        {"a": QUERIES, "b": QUERIES[:1]},
-    )
+    found = parts.products({"a": QUERIES, "b": QUERIES[:1]})
+    texts = {"a": QUERIES, "b": QUERIES[:1]}
     expected = whole.products(texts)
     assert all(torch.equal(found[name], expected[name]) for name in texts)
-    found, exact = parts.top(QUERIES, k), (QUERIES.double() @ whole[:].double().T).numpy().round(12)
+    found = parts.top(QUERIES, k)
+    exact = (QUERIES.double() @ whole[:].double().T).numpy().round(12)
     assert np.array_equal(found, whole.top(QUERIES, k))
     assert np.array_equal(found, np.argsort(-exact, axis=1, kind="stable")[:, :k])
 
@@ -247,7 +249,8 @@ def test_files_that_do_not_fit_together_are_refused(
     "methods", [["orth-cali", "cali", "equalise"], ["leace", "roboshot"]], ids=["text", "image"]
 )
 def test_figures_are_those_of_one_array(task: str, methods: list[str], tmp_path: Path) -> None:
-    parts, reference = Shards(np.split(FEATURES, CUTS)), Shards(np.split(REFERENCE, [5, 640]))
+    parts = Shards(np.split(FEATURES, CUTS))
+    reference = Shards(np.split(REFERENCE, [5, 640]))
     found = figures(task, parts, reference=reference, methods=methods)
     assert found == figures(task, FEATURES, methods=methods)
     assert len(found) > 50

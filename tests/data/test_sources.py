@@ -217,7 +217,8 @@ def test_celeba_with_another_table(tmp_path: Path, file: str, old: str, new: str
 def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
     fairface(tmp_path / labels, "val", VAL, tmp_path / images)
     fairface(tmp_path / labels, "train", TRAIN, tmp_path / images)
-    data, every = open_fairface(tmp_path), open_fairface(tmp_path, "all")
+    data = open_fairface(tmp_path)
+    every = open_fairface(tmp_path, "all")
     assert (data.split, data.ids) == ("val", ("val/1.jpg", "val/2.jpg", "val/3.jpg"))
     assert every.ids == ("train/1.jpg", "train/2.jpg", *data.ids)
     assert len(open_fairface(tmp_path, "train")) == 2

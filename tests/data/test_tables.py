@@ -40,7 +40,8 @@ def back(labels: Labels) -> list[str | None]:
 def test_values_come_back_counted_picked_and_taken_for_unknown(
     rows: list[str | None], marks: set[str], data: st.DataObject
 ) -> None:
-    labels, named = Labels.of(rows), Labels.of(rows, NAMES)
+    labels = Labels.of(rows)
+    named = Labels.of(rows, NAMES)
     assert back(labels) == back(named) == [row or None for row in rows]
     assert Labels(labels.codes, [*labels.names]).names == tuple(
         sorted({row for row in rows if row})
@@ -184,7 +185,8 @@ def test_numbers_are_labels_by_how_they_are_written(
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet", ".jsonl", ".ndjson", ".CSV"])
 def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     rows = {"image": ["01.png", "=1"], "gender": ["f", ""], "text": ["one,\ntwo", 'it\'s "so"']}
-    path, each = tmp_path / f"table{ending}", list(zip(*rows.values(), strict=True))
+    path = tmp_path / f"table{ending}"
+    each = list(zip(*rows.values(), strict=True))
     if ending == ".parquet":
         parquet.write_table(pa.table(rows), path)
     elif "json" in ending:
@@ -229,7 +231,8 @@ def test_a_stray_quote_in_a_column_that_nobody_reads_is_noticed(tmp_path: Path) 
     path.write_text("\n".join(["image,gender,text", *rows]))
     with pytest.warns(SuspectInputWarning, match=r"1 rows .* the first in line 133"):
         assert read_table(path).num_rows == 181
-    rows[131], rows[150] = rows[131].replace('"', ""), '150.png,male,"5"" nails, three"'
+    rows[131] = rows[131].replace('"', "")
+    rows[150] = '150.png,male,"5"" nails, three"'
     path.write_text("\n".join(["image,gender,text", *rows]))
     assert read_table(path).column("text")[150].as_py() == '5" nails, three'
 

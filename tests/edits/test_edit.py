@@ -178,7 +178,8 @@ def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], same
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[dict[str, Any]]]:
     """A folder that stands in for the hub, with a folder for each repository, and the calls,
     written down."""
-    root, calls = tmp_path / "hub", list[dict[str, Any]]()
+    root = tmp_path / "hub"
+    calls = list[dict[str, Any]]()
 
     def create(repo_id: str, **options: Any) -> Any:
         calls.append({"repo_id": repo_id, **options})
@@ -319,7 +320,8 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
     whole."""
     edits = [fitted(lam).stamped(model_id=f"lam {lam}") for lam in (1.0, 1000.0)]
     edits[0].save_pretrained(tmp_path)
-    chance, context = random.Random(0), multiprocessing.get_context("fork")
+    chance = random.Random(0)
+    context = multiprocessing.get_context("fork")
     seen = set()
     for _ in range(120):
         writer = context.Process(target=save_forever, args=(tmp_path, edits))
@@ -337,8 +339,10 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_never_gives_another_edit(folder: Path) -> None:
     """Of every second byte of the text and of each number one bit: refused, or what was saved."""
-    path, saved = folder / "projection.safetensors", fitted()
-    data, chance = path.read_bytes(), random.Random(0)
+    path = folder / "projection.safetensors"
+    saved = fitted()
+    data = path.read_bytes()
+    chance = random.Random(0)
     text = len(data) - 8 * (saved.left.numel() + saved.right.numel())
     places = [
         *range(0, text, 2),

@@ -24,7 +24,8 @@ def fit_groups(groups: Any, spurious: Any = None, lam: Any = 1000.0) -> Calibrat
     return CalibratedProjection.solve([scatter_of(groups)], spurious, lam)
 
 
-S8, A8 = embeddings(3, 2, 8), embeddings(2, 8, seed=1)
+S8 = embeddings(3, 2, 8)
+A8 = embeddings(2, 8, seed=1)
 
 
 def scatter(pairs: Tensor) -> Tensor:
@@ -42,7 +43,8 @@ def dense_p0(d: int, spurious: Tensor | None) -> Tensor:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Tensor, Tensor, float]:
-    d, n = draw(st.integers(2, 24)), draw(st.integers(1, 40))
+    d = draw(st.integers(2, 24))
+    n = draw(st.integers(1, 40))
     m = draw(st.integers(1, min(6, d - 1)))
     seed = draw(st.integers(0, 2**20))
     lam = draw(st.sampled_from([0.0, 1e-3, 1.0, 500.0, 1000.0, 1e6]))
@@ -61,7 +63,8 @@ SIZES = [(6, 1, 2), (6, 100, 2), (64, 5, 3), (512, 31, 2), (768, 80, 10)]
     ],
 )
 def test_fit_equals_the_dense_formula(d: int, pairs: int, spurious: int, lam: float) -> None:
-    S, A = embeddings(pairs, 2, d), embeddings(spurious, d, seed=1)
+    S = embeddings(pairs, 2, d)
+    A = embeddings(spurious, d, seed=1)
     differences = S[:, 0] - S[:, 1]
     inverse = torch.linalg.inv(
         torch.eye(d, dtype=torch.float64) + lam / pairs * differences.T @ differences
@@ -124,7 +127,9 @@ def test_no_perturbation_lowers_the_objectives(
     S, A, lam = problem
     lam = max(lam, 1e-3)
     d = A.shape[1]
-    P0, P, z0 = dense_p0(d, A), fit(S, A, lam).matrix(), embeddings(d, seed=seed)
+    P0 = dense_p0(d, A)
+    P = fit(S, A, lam).matrix()
+    z0 = embeddings(d, seed=seed)
     step = size * embeddings(d, d, seed=seed + 1)
     assert eq_7_3(P + step, P0, S, lam) > eq_7_3(P, P0, S, lam)
     z = fit(S, None, lam)(z0)
@@ -145,13 +150,13 @@ def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
 
 
 def test_several_attributes_are_solved_jointly() -> None:
-    gender, race, A = embeddings(8, 2, 24), embeddings(30, 2, 24, seed=1), embeddings(4, 24, seed=2)
+    gender = embeddings(8, 2, 24)
+    race = embeddings(30, 2, 24, seed=1)
+    A = embeddings(4, 24, seed=2)
     M = 700.0 / 8 * scatter(gender) + 300.0 / 30 * scatter(race)
     expected = dense_p0(24, A) @ torch.linalg.inv(torch.eye(24, dtype=torch.float64) + M)
-    one, other = (
-        fit([gender, race], A, [700.0, 300.0]),
-        fit([race, gender], A.flip(0), [300.0, 700.0]),
-    )
+    one = fit([gender, race], A, [700.0, 300.0])
+    other = fit([race, gender], A.flip(0), [300.0, 700.0])
     assert (one.matrix() - expected).abs().max() < 1e-9
     assert (other.matrix() - expected).abs().max() < 1e-9
     assert one.lam == (700.0, 300.0)
@@ -178,7 +183,8 @@ def test_repeated_prompts_change_nothing(problem: tuple[Tensor, Tensor, float], 
 
 @pytest.mark.parametrize("lam", [1e8, 1e15, 1e20, 1e300])
 def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(lam: float) -> None:
-    S, A = embeddings(3, 2, 6), embeddings(1, 6, seed=1)
+    S = embeddings(3, 2, 6)
+    A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
@@ -189,7 +195,8 @@ def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(l
 
 def test_a_width_whose_square_would_not_fit() -> None:
     d = 200_000  # one d x d matrix would be 320 GB
-    S, A = embeddings(3, 2, d), embeddings(2, d, seed=1)
+    S = embeddings(3, 2, d)
+    A = embeddings(2, d, seed=1)
     projection = fit(S, A)
     assert (projection.dim, projection.rank) == (d, 5)
     assert (projection(embeddings(2, d, seed=2)) @ A.T).abs().max() < 1e-9
@@ -201,7 +208,8 @@ def test_a_width_whose_square_would_not_fit() -> None:
 @given(problems(), st.floats(0, 1, allow_subnormal=False))
 def test_strength_is_linear(problem: tuple[Tensor, Tensor, float], strength: float) -> None:
     S, A, lam = problem
-    z, projection = embeddings(3, A.shape[1], seed=5), fit(S, A, lam)
+    z = embeddings(3, A.shape[1], seed=5)
+    projection = fit(S, A, lam)
     torch.testing.assert_close(
         projection(z, strength), z + strength * (projection(z) - z), atol=1e-12, rtol=0
     )

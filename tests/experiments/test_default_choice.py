@@ -50,7 +50,8 @@ def test_the_rule_by_a_naive_twin(seed: int) -> None:
 def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     result = read("rivals_real")
     found = {(one.table, one.form): one for one in of_models([result], FORMS["prompts"])}
-    skew, groups = found["celeba professions", "difference"], found["celeba age", "difference"]
+    skew = found["celeba professions", "difference"]
+    groups = found["celeba age", "difference"]
     value = {
         row.method: row.value
         for row in result.rows
@@ -105,7 +106,8 @@ def task() -> TaskResult:
 
 
 def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
-    every, shipped = splits(), load_prompts(SET)
+    every = splits()
+    shipped = load_prompts(SET)
     assert every[0] == shipped
     left = [name for one in every for name in one.held_out_class_names]
     assert len(set(left)) == len(left) == FITS * LEFT_OUT

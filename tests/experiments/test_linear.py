@@ -42,7 +42,8 @@ def write_stl(folder: Path, labels: np.ndarray, images: np.ndarray, split: str) 
 def test_the_layout_of_cifar_10_gives_the_pixels_and_classes_that_were_written(
     tmp_path: Path,
 ) -> None:
-    labels, images = np.array([2, 0, 1, 1]), pictures(4, 32, 0)
+    labels = np.array([2, 0, 1, 1])
+    images = pictures(4, 32, 0)
     folder = tmp_path / "cifar-10-batches-bin"
     write_cifar(folder, labels, images, ["test_batch.bin"])
     opened = linear.open_binary(folder, "test")
@@ -66,7 +67,8 @@ def test_the_layout_of_cifar_100_has_the_fine_class_behind_the_coarse_one(tmp_pa
 def test_the_layout_of_stl_10_gives_the_pixels_and_classes_that_were_written(
     tmp_path: Path,
 ) -> None:
-    labels, images = np.array([0, 2]), pictures(2, 96, 2)
+    labels = np.array([0, 2])
+    images = pictures(2, 96, 2)
     folder = tmp_path / "stl10_binary"
     write_stl(folder, labels, images, "train")
     opened = linear.open_binary(folder, "train")

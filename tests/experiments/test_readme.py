@@ -50,7 +50,8 @@ def check_output(block: str, expected: str | None, path: Path, came: str) -> Non
         return
     came = "".join(f"{line.rstrip()}\n" for line in came.splitlines())
     if os.environ.get("VLDEBIAS_REWRITE") and not alike(expected, came):
-        text, fence = path.read_text(encoding="utf-8"), f"{block}```\n\n```text\n"
+        text = path.read_text(encoding="utf-8")
+        fence = f"{block}```\n\n```text\n"
         assert text.count(fence + expected + "```") == 1
         path.write_text(
             text.replace(f"{fence}{expected}```", f"{fence}{came}```"), encoding="utf-8"

@@ -21,7 +21,8 @@ COMMITTED = sorted(RESULTS.glob("*.json"))
 
 def problems(result: Result) -> list[str]:
     """What is wrong with rows and protocol."""
-    found, tasks = [], {one.task for one in result.provenance}
+    found = []
+    tasks = {one.task for one in result.provenance}
     for row in result.rows:
         where = f"{row.task}, {row.metric}, {row.method}, {row.subset}"
         for interval, value in (

@@ -92,10 +92,12 @@ def test_the_classifier_is_the_regression_on_unit_features(trained: Towers) -> N
     from sklearn.linear_model import LogisticRegression
 
     learn, test = world(0, TINY)
-    features, labels = embed(trained, learn.images), learn.species % 3
+    features = embed(trained, learn.images)
+    labels = learn.species % 3
     assert torch.allclose(features.norm(dim=1), torch.ones(len(features)))
     found = LinearClassifier(trained, features, labels, 3)(test.images).detach()
-    mean, std = features.mean(0), features.std(0, correction=0)
+    mean = features.mean(0)
+    std = features.std(0, correction=0)
     oracle = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(
         ((features - mean) / std).numpy(), labels.numpy()
     )
@@ -129,10 +131,8 @@ def test_the_gap_is_that_of_the_views_image_by_image(trained: Towers, done: PerI
         for i, feature in zip(index.repeat(2).tolist(), embed(trained, two), strict=True):
             seen[i].append(feature)
     assert {len(views) for views in seen} == {TINY.views}
-    views, images = (
-        torch.stack([torch.stack(one) for one in seen]).numpy(),
-        embed(trained, test.images).numpy(),
-    )
+    views = torch.stack([torch.stack(one) for one in seen]).numpy()
+    images = embed(trained, test.images).numpy()
     expected = shift_distances(views, test.species.numpy(), images).mean()
     assert done["gap, original"].mean() == pytest.approx(expected, rel=1e-4)
     assert not np.array_equal(done["gap, mixed"], done["gap, original"])
@@ -172,9 +172,12 @@ def noise(seed: int, n: int = 300) -> torch.Tensor:
 def test_of_two_classes_and_a_linear_classifier_the_attack_is_the_worst_there_is(
     epsilon: float,
 ) -> None:
-    images, labels, classifier = noise(0), torch.arange(300) % 2, Linear(2)
+    images = noise(0)
+    labels = torch.arange(300) % 2
+    classifier = Linear(2)
     with torch.no_grad():
-        logits, across = classifier(images), classifier.weight[1] - classifier.weight[0]
+        logits = classifier(images)
+        across = classifier.weight[1] - classifier.weight[0]
     margin = (logits[:, 1] - logits[:, 0]) * (2 * labels - 1)
     assert torch.equal(
         robust_correct(classifier, images, labels, epsilon), margin > epsilon * across.abs().sum()
@@ -183,7 +186,8 @@ def test_of_two_classes_and_a_linear_classifier_the_attack_is_the_worst_there_is
 
 @pytest.mark.parametrize("scale", [1.0, 1e5])
 def test_a_sure_classifier_is_attacked_as_well_and_the_budget_is_spent(scale: float) -> None:
-    images, sure = noise(1), Linear(5, scale)
+    images = noise(1)
+    sure = Linear(5, scale)
     labels = sure(images).argmax(1)
     pixels = images.float().requires_grad_()
     F.cross_entropy(sure(pixels), labels).backward()
@@ -200,11 +204,9 @@ def test_a_sure_classifier_is_attacked_as_well_and_the_budget_is_spent(scale: fl
 
 def test_shift_distances_agree_with_the_definition() -> None:
     rng = np.random.default_rng(0)
-    views, labels, images = (
-        rng.normal(size=(12, 3, 5)),
-        rng.integers(3, size=12),
-        rng.normal(size=(12, 5)),
-    )
+    views = rng.normal(size=(12, 3, 5))
+    labels = rng.integers(3, size=12)
+    images = rng.normal(size=(12, 5))
     for i, found in enumerate(shift_distances(views, labels, images)):
         centre = np.mean([images[j] for j in range(12) if labels[j] == labels[i]], axis=0)
         assert found == pytest.approx(

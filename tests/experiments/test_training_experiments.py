@@ -30,7 +30,8 @@ class TestIntervals:
     @given(st.lists(figures, min_size=2, max_size=9))
     def test_are_those_of_a_t_test(self, values: list[float]) -> None:
         found = interval(values)
-        mean, error = np.mean(values), np.std(values, ddof=1) / len(values) ** 0.5
+        mean = np.mean(values)
+        error = np.std(values, ddof=1) / len(values) ** 0.5
         half = stats.t.ppf(0.975, len(values) - 1) * error
         assert found == pytest.approx({"value": mean, "low": mean - half, "high": mean + half})
 
@@ -39,12 +40,16 @@ class TestImages:
     def test_intervals_cover_a_world_of_other_seeds_and_other_images(self) -> None:
         """Crossed effects of seeds and images: 95 % over both cover the truth, over seeds alone far
         too seldom."""
-        generator, both, alone = np.random.default_rng(1), 0, 0
+        generator = np.random.default_rng(1)
+        both = 0
+        alone = 0
         for _ in range(200):
             easy = generator.uniform(0.3, 0.9, 100)  # the truth is .6
             right = generator.random((5, 100)) < easy + generator.normal(0, 0.02, (5, 1))
-            values, rows = right.mean(1).tolist(), [one.astype(float) for one in right]
-            wide, narrow = interval(values, rows=rows), interval(values)
+            values = right.mean(1).tolist()
+            rows = [one.astype(float) for one in right]
+            wide = interval(values, rows=rows)
+            narrow = interval(values)
             both += wide["low"] <= 0.6 <= wide["high"]
             alone += narrow["low"] <= 0.6 <= narrow["high"]
         assert both / 200 > 0.93

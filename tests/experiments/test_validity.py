@@ -28,7 +28,8 @@ def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     images[:, 0] = np.where(groups == 0, 0.1, -0.1)
     images = np.c_[images, np.ones(4000)]
     pairs = np.zeros((3, 2, 10))
-    pairs[:, 0, :2], pairs[:, 1, :2] = 0.1, -0.1
+    pairs[:, 0, :2] = 0.1
+    pairs[:, 1, :2] = -0.1
     pairs[..., 9] = 1.0
     queries = np.eye(10)[[9, 9]] + 0.1 * np.eye(10)[[2, 3]]
     return images, groups, queries, pairs
@@ -56,7 +57,8 @@ def test_gaps_are_differences_in_standard_deviations(cloud):
 def test_lean_is_read_along_the_pairs(cloud):
     shares = np.array([0.1, 0.4, 0.6, 0.9])
     queries = np.zeros((4, 10))
-    queries[:, 9], queries[:, 0] = 1.0, 0.01 * np.log(shares / (1 - shares))
+    queries[:, 9] = 1.0
+    queries[:, 0] = 0.01 * np.log(shares / (1 - shares))
     assert lean(queries, cloud[3], shares) == pytest.approx(1, abs=1e-3)
     assert lean(queries[::-1], cloud[3], shares) == pytest.approx(-1, abs=1e-3)
 
@@ -89,10 +91,8 @@ def test_what_ships_has_the_geometry_that_is_committed():
         (r.task, r.metric): r.value for r in Result.read(COMMITTED).rows if r.method == "none"
     }
     model, preprocess, tokenizer = load_clip()
-    jobs, shown = (
-        load_prompts("professions-gender"),
-        portraits.sample(400, seed=9002, balanced=True),
-    )
+    jobs = load_prompts("professions-gender")
+    shown = portraits.sample(400, seed=9002, balanced=True)
     with torch.no_grad():
         images = model.encode_image(
             torch.stack([preprocess(image) for image in shown.images])

@@ -23,7 +23,9 @@ from torch import nn
 
 from vldebias.prompts import PromptSet
 
-PLAIN, STATED, NEGATIVE = "a photo of a doctor", "a photo of a female nurse", "old smiling person"
+PLAIN = "a photo of a doctor"
+STATED = "a photo of a female nurse"
+NEGATIVE = "old smiling person"
 SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a second sooner, where there is libyaml
 TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"), SAFE)
 
@@ -33,7 +35,8 @@ def gender():
     groups = tuple(
         (f"a photo of a male {job}", f"a photo of a female {job}") for job in tiny_tokenizers.JOBS
     )
-    words, spurious = ("male", "female", "man", "woman"), ("a photo of a man", "a photo of a woman")
+    words = ("male", "female", "man", "woman")
+    spurious = ("a photo of a man", "a photo of a woman")
     classes = ("A photo of a dog.", "A photo of a cat.")  # to tell apart, as the default attaches
     return PromptSet(
         name="tiny-gender",
@@ -82,12 +85,11 @@ def fresh(make):
 class Around(nn.Module):
     def __init__(self, inner):
         super().__init__()
-        self.inner, self.config = inner, inner.config
+        self.inner = inner
+        self.config = inner.config
 
-    dtype, device = (
-        property(lambda self: self.inner.dtype),
-        property(lambda self: self.inner.device),
-    )
+    dtype = property(lambda self: self.inner.dtype)
+    device = property(lambda self: self.inner.device)
 
 
 class WithImages(Around):
@@ -124,8 +126,10 @@ class Stub(nn.Module):
     """In the place of a denoiser or VAE, which encoding does not need, or of a model that refuses
     prompts."""
 
-    dtype, device = torch.float32, torch.device("cpu")
-    temporal_compression_ratio, spatial_compression_ratio = 4, 8
+    dtype = torch.float32
+    device = torch.device("cpu")
+    temporal_compression_ratio = 4
+    spatial_compression_ratio = 8
 
     def __init__(self, **config):
         super().__init__()
@@ -380,14 +384,10 @@ def _case(name):
     known = {
         one for one in Case.__dataclass_fields__ if one not in ("components", "drawing", "usual")
     }
-    text, drawing = (
-        TABLE["texts"][name],
-        {"scheduler": "FlowMatchEulerDiscreteScheduler"} | TABLE["drawings"][name],
-    )
-    usual, how = (
-        drawing.pop("call", {}),
-        {key: drawing.pop(key) for key in ("one_by_one", "small") if key in drawing},
-    )
+    text = TABLE["texts"][name]
+    drawing = {"scheduler": "FlowMatchEulerDiscreteScheduler"} | TABLE["drawings"][name]
+    usual = drawing.pop("call", {})
+    how = {key: drawing.pop(key) for key in ("one_by_one", "small") if key in drawing}
     components = {key: entry for key, entry in text.items() if key not in known}
     made = {key: builder(entry, key in ("scheduler", "guider")) for key, entry in drawing.items()}
     return Case(
@@ -411,7 +411,8 @@ CASES["Krea2"].settings["prompt_template_encode_start_idx"] = len(_ids)
 def three_states(pipe, draw, attach):
     """Attach; assert the images of each state, bit for bit, and that nothing is left on the
     pipeline in the end."""
-    bare, before = draw(), dict(vars(pipe))
+    bare = draw()
+    before = dict(vars(pipe))
     attachment = attach()
     attached = draw()
     with attachment.disabled():

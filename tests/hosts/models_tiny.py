@@ -221,10 +221,12 @@ class OpenClip(Subject):
     def __init__(self, name: str | nn.Module) -> None:
         self.host = (OPEN_CLIP | TOWERS)[name]() if isinstance(name, str) else name
         self.tokenizer = tokenizer_for(self.host)
-        self.merges, self.merges_images = name != "custom-identity", name != "timm"
+        self.merges = name != "custom-identity"
+        self.merges_images = name != "timm"
 
     def outputs(self) -> dict[str, Tensor]:
-        model, ids = self.host, self.tokenizer(PROMPTS)
+        model = self.host
+        ids = self.tokenizer(PROMPTS)
         found = {
             "encode_text": model.encode_text(ids, normalize=False),
             "normalized": model.encode_text(ids, normalize=True),
@@ -248,7 +250,8 @@ class OpenClip(Subject):
         return {"joint": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
 
     def seen(self) -> dict[str, Tensor]:
-        model, ids = self.host, self.tokenizer(PROMPTS)
+        model = self.host
+        ids = self.tokenizer(PROMPTS)
         found = {
             name: model.encode_image(IMAGES, normalize=name != "features")
             for name in ("features", "normalized")
@@ -266,7 +269,8 @@ class OpenClip(Subject):
 class Transformers(Subject):
     def __init__(self, name: str) -> None:
         skip_lost(name)
-        self.name, self.host = name, made(name)
+        self.name = name
+        self.host = made(name)
         self.tokenizer = tokenizer_for(self.host)
         self.merges_images = not name.startswith(("Siglip", "Align"))
 
@@ -298,8 +302,11 @@ class Transformers(Subject):
         )
 
     def outputs(self) -> dict[str, Tensor]:
-        found, model, inputs = {"features": self.features()}, self.host, self.inputs()
-        ids, place = inputs["input_ids"], 1 if "Siglip" in self.name else 0
+        found = {"features": self.features()}
+        model = self.host
+        inputs = self.inputs()
+        ids = inputs["input_ids"]
+        place = 1 if "Siglip" in self.name else 0
         if self.name == "XCLIPModel":  # its texts see the video
             videos = torch.linspace(-1, 1, 2 * 2 * 3 * 32 * 32).reshape(2, 2, 3, 32, 32).sin()
             output = model(**inputs, pixel_values=videos)
@@ -326,14 +333,13 @@ class Transformers(Subject):
         return {"joint": self.features()}
 
     def seen(self) -> dict[str, Tensor]:
-        model, pixels = self.host, self.pixels()
+        model = self.host
+        pixels = self.pixels()
         inputs = {
             key: rows[:2] for key, rows in self.inputs().items()
         }  # as many as images: the loss pairs them
-        output, features = (
-            model(**inputs, **pixels, return_loss=True),
-            model.get_image_features(**pixels),
-        )
+        output = model(**inputs, **pixels, return_loss=True)
+        features = model.get_image_features(**pixels)
         found = {
             "features": embedding(features),
             "forward": output.image_embeds,

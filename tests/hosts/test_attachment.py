@@ -38,17 +38,16 @@ class Tower:
 
 
 class TowerHost(Host):
-    library, roles = "test_attachment", ("joint",)
+    library = "test_attachment"
+    roles = ("joint",)
 
     def __init__(
         self, tower: Tower, *_: object, shared: Sequence[object] = (), name: str = "Tower"
     ) -> None:
-        self.tower, self.exclusive_modules, self.shared_modules, self.name = (
-            tower,
-            [tower],
-            shared,
-            name,
-        )
+        self.tower = tower
+        self.exclusive_modules = [tower]
+        self.shared_modules = shared
+        self.name = name
         self.merged: list[tuple[dict[str, CalibratedProjection], float]] = []
 
     def read(self, prompts: Sequence[str], role: str) -> dict[tuple[str, str], Tensor]:
@@ -120,7 +119,8 @@ def test_disabled_is_for_this_thread_alone(tower: Tower) -> None:
     plain = tower.encode(PROMPTS)
     attachment = attach(tower)
     attached = tower.encode(PROMPTS)
-    inside, read = threading.Event(), threading.Event()
+    inside = threading.Event()
+    read = threading.Event()
 
     def pause() -> None:
         with attachment.disabled():
@@ -223,7 +223,8 @@ def test_it_says_what_it_holds_and_who_chose_that(
 
 
 def test_prompts_of_a_host_are_edited_as_an_attachment_edits_them(tower: Tower) -> None:
-    host, edit = TowerHost(tower), PROJECTION.stamped(stated_words=("woman",))
+    host = TowerHost(tower)
+    edit = PROJECTION.stamped(stated_words=("woman",))
     bare = host.embed(PROMPTS, "joint")
     unit = [torch.nn.functional.normalize(edit(bare, strength), dim=-1) for strength in (1.0, 0.5)]
     assert torch.equal(host.under(PROMPTS, "joint", None), bare)
@@ -243,7 +244,8 @@ def owner_of(encoder: Tower, name: str = "owner") -> TowerHost:
 
 def test_shared_objects_may_be_shared_but_not_owned() -> None:
     encoder = Tower()
-    first, second = Tower(), Tower()
+    first = Tower()
+    second = Tower()
     one = Attachment(TowerHost(first, shared=[encoder], name="one"), {"joint": PROJECTION})
     two = Attachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
     for attachment in (one, two):

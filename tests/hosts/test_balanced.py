@@ -16,7 +16,8 @@ from vldebias.hosts import attachment_of
 from vldebias.hosts.pipelines.calls import rewrite_call
 from vldebias.methods import Balanced
 
-SET, PROMPTS = "professions-gender", ["A photo of a nurse.", "a red car", "A photo of a doctor."]
+SET = "professions-gender"
+PROMPTS = ["A photo of a nurse.", "a red car", "A photo of a doctor."]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning"
 )
@@ -46,7 +47,8 @@ def noises():
 )
 def test_pictures_are_those_of_the_rewritten_prompts(name):
     make, call = tiny.FAMILIES[name]
-    pipe, bare = make(), make()
+    pipe = make()
+    bare = make()
     guided = {"negative_prompt": ["blurry"] * 3, "guidance_scale": 3.0} | call
     if name == "Flux":
         guided |= {"true_cfg_scale": 2.0}
@@ -75,7 +77,8 @@ def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(nam
 def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
     """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is
     balanced."""
-    pipe, draw = CASES["ZImage"].make(whole=True), CASES["ZImage"].draw
+    pipe = CASES["ZImage"].make(whole=True)
+    draw = CASES["ZImage"].draw
     attachment = balanced(pipe)
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
         draw(pipe, PROMPTS[:1])
@@ -93,7 +96,8 @@ def test_so_are_those_of_a_modular_pipeline():
         "output_type": "latent",
         "output": "latents",
     }
-    names, before = list(pipe._blocks.sub_blocks), dict(vars(pipe))
+    names = list(pipe._blocks.sub_blocks)
+    before = dict(vars(pipe))
     attachment = balanced(pipe)
     drawn = pipe(prompt=PROMPTS, num_images_per_prompt=2, generator=noises(), **small)
     texts = rewritten(attachment, PROMPTS)
@@ -162,7 +166,8 @@ def test_stated_prompts_and_those_without_a_person_stay_bit_for_bit():
 def test_three_states_and_strength_as_a_share_of_the_images():
     pipe = tiny.sd()
     call = {"num_images_per_prompt": 4, "negative_prompt": "blurry", "guidance_scale": 3.0}
-    bare, before = tiny.draw(pipe, "A photo of a nurse.", **call), dict(vars(pipe))
+    bare = tiny.draw(pipe, "A photo of a nurse.", **call)
+    before = dict(vars(pipe))
     attachment = balanced(pipe)
     assert attachment_of(pipe) is attachment
     assert not torch.equal(tiny.draw(pipe, "A photo of a nurse.", **call), bare)

@@ -28,7 +28,9 @@ from vldebias.hosts.host import BARE, TOKENIZING, during, hook_methods, reading,
 def test_a_model_that_is_read_in_several_threads_gets_its_modes_back() -> None:
     """The second reader finds eval mode, which is not what the last one may leave behind."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
-    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+    first_in = threading.Event()
+    second_in = threading.Event()
+    first_out = threading.Event()
 
     def first() -> None:
         with reading(model):
@@ -56,7 +58,8 @@ class Host:
 
 
 def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
-    host, attachment = Host(), SimpleNamespace(state="attached")
+    host = Host()
+    attachment = SimpleNamespace(state="attached")
     change = lambda original, call: -original(*call.args, **call.kwargs)  # noqa: E731
     take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2, scale=3) == -6
@@ -70,7 +73,8 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     attachment.host = SimpleNamespace(name="Host")
     take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2) == -20
-    ours, host.encode = host.encode, None
+    ours = host.encode
+    host.encode = None
     with pytest.raises(VldebiasError, match="replaced"):
         take_off()
     host.encode = ours
@@ -82,7 +86,8 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
 def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
     """Fast tokenizers set how they cut and pad before they read, and fail or mix where two threads
     do so at once."""
-    inside, met = threading.Lock(), []
+    inside = threading.Lock()
+    met = []
 
     def guarded(tokenizer: Any) -> Any:
         class Guarded(type(tokenizer)):
@@ -124,7 +129,8 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
 
 
 def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None:
-    held, done = threading.Event(), threading.Event()
+    held = threading.Event()
+    done = threading.Event()
 
     def hold() -> None:
         with TOKENIZING:
@@ -185,7 +191,8 @@ def test_other_weights_change_it_and_a_cast_does_not(seed: int) -> None:
 def test_other_shapes_and_names_change_it() -> None:
     assert not weights_fingerprint(tower(layers=2)).matches(weights_fingerprint(tower(layers=3)))
     assert not weights_fingerprint(tower(width=48)).matches(weights_fingerprint(tower(width=44)))
-    one, other = nn.Linear(3, 3), nn.ModuleDict({"a": nn.Linear(3, 3)})
+    one = nn.Linear(3, 3)
+    other = nn.ModuleDict({"a": nn.Linear(3, 3)})
     other["a"].load_state_dict(one.state_dict())
     assert not weights_fingerprint(one).matches(weights_fingerprint(other))
 

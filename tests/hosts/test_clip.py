@@ -82,12 +82,15 @@ def test_one_tower_has_one_door(family: str, whole_first: bool, gender: PromptSe
     if family == "siglip":
         if before_transformers_5():
             pytest.skip("transformers 4 nests SigLIP's text tower, which is refused by itself")
-        whole, tokenizer = make("SiglipModel"), siglip_tokenizer()
+        whole = make("SiglipModel")
+        tokenizer = siglip_tokenizer()
         text = whole.text_model
     else:
-        whole, tokenizer = make("CLIPModel"), clip_tokenizer()
+        whole = make("CLIPModel")
+        tokenizer = clip_tokenizer()
         text = make("CLIPTextModelWithProjection")
-        whole.text_model, whole.text_projection = text.text_model, text.text_projection
+        whole.text_model = text.text_model
+        whole.text_projection = text.text_projection
     first, second = (whole, text) if whole_first else (text, whole)
     attachment = vldebias.debias(first, gender, tokenizer=tokenizer)
     with pytest.raises(AlreadyAttachedError, match=rf"{type(second).__name__} already carries"):
@@ -121,7 +124,8 @@ def test_ids_are_forgotten_once_used(clip: Transformers, gender: PromptSet) -> N
 @torch.no_grad()
 def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet) -> None:
     """A second thread reads its prompts between the tower and the head of the first."""
-    stated, unstated = clip.inputs(["a woman"]), clip.inputs(["a doctor"])
+    stated = clip.inputs(["a woman"])
+    unstated = clip.inputs(["a doctor"])
     base = [embedding(clip.host.get_text_features(**one)) for one in (stated, unstated)]
     found: list[Tensor] = []
 
@@ -222,7 +226,8 @@ def test_padding_with_the_end_token(eos: int) -> None:
 
 def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
     blip = type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})()
-    own, text = make_clip(), clip.host.text_model
+    own = make_clip()
+    text = clip.host.text_model
     for model, compiled, *others in ((clip.host, text, text, blip), (own, own, own.visual)):
         for other in (*others, nn.DataParallel(model), torch.compile(model)):
             with pytest.raises(UnsupportedHostError, match=type(other).__name__):
@@ -294,7 +299,8 @@ def test_a_model_that_was_compiled_and_called_before_attaching(gender: PromptSet
     """Compiled code does not look for new hooks: the edit was left out without a word, the first
     and the second."""
     clip = Transformers("CLIPModel")
-    base, compiled = clip.features(), torch.compile(clip.host.get_text_features, backend="eager")
+    base = clip.features()
+    compiled = torch.compile(clip.host.get_text_features, backend="eager")
     torch.testing.assert_close(embedding(compiled(**clip.inputs())), base)
     for strength in (1.0, 0.5):
         with clip.debias(gender, keep_stated=False, strength=strength) as attachment:
@@ -347,7 +353,8 @@ def test_tokenizers_of_open_clip(gender: PromptSet) -> None:
 
 
 def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
-    tokenizer, model = hf_tokenizer(), make_hf()
+    tokenizer = hf_tokenizer()
+    model = make_hf()
     ids = tokenizer(PROMPTS[:3])
     assert OpenClipHost(model, tokenizer).texts(ids) == [prompt.lower() for prompt in PROMPTS[:3]]
     base = model.encode_text(ids)
@@ -365,7 +372,8 @@ def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(
     gender: PromptSet,
 ) -> None:
     model = make_clip()
-    ids, own = OpenClip(model).tokenizer(PROMPTS), model.encode_text
+    ids = OpenClip(model).tokenizer(PROMPTS)
+    own = model.encode_text
     model.encode_text = mine = lambda tokens, **more: own(tokens, **more) * 2
     with OpenClip(model).debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(

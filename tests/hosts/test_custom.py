@@ -204,7 +204,8 @@ def tower_host(tower: Tower, method: str = "forward", **options: Any) -> Any:
 
 @torch.no_grad()
 def test_a_module_inside_in_three_states(gender: PromptSet) -> None:
-    tower, ids = Tower(), counts(PROMPTS)
+    tower = Tower()
+    ids = counts(PROMPTS)
     bare = tower(ids)["pooled"]
     host = tower_host(tower, "pooler", head=tower.pooler)
     attachment = vldebias.debias(host, gender, keep_stated=False)

@@ -14,7 +14,8 @@ from vldebias.errors import (
 )
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 
-STATED, PLAIN = "a photo of a female doctor", "a photo of a doctor"
+STATED = "a photo of a female doctor"
+PLAIN = "a photo of a doctor"
 
 
 def both(pipe, prompt=PLAIN, **call):
@@ -93,7 +94,8 @@ def test_true_guidance_with_embeddings_of_ones_own():
 @pytest.mark.parametrize("make", [tiny.sdxl, tiny.sd3, tiny.flux])
 def test_any_of_several_prompts_may_state_the_attribute(make):
     pipe = make()
-    plain, stated = tiny.encode(pipe, PLAIN), tiny.encode(pipe, PLAIN, prompt_2=STATED)
+    plain = tiny.encode(pipe, PLAIN)
+    stated = tiny.encode(pipe, PLAIN, prompt_2=STATED)
     debias(pipe, tiny.gender())
     assert tiny.same(tiny.encode(pipe, PLAIN, prompt_2=STATED), stated)
     assert not torch.equal(tiny.encode(pipe, PLAIN, prompt_2=PLAIN)[0], plain[0])
@@ -139,7 +141,8 @@ def weights(pipe):
 def test_merged_draws_what_the_attachment_draws(name):
     make, call = MERGEABLE[name]
     call = call | ({"guidance_scale": 3.0, "negative_prompt": "a woman"} if name in GUIDED else {})
-    pipe, reference = tiny.own(make()), make()
+    pipe = tiny.own(make())
+    reference = make()
     bare = tiny.draw(pipe, "a photo of a man", **call)
     everything(reference)
     expected = tiny.draw(reference, "a photo of a man", **call)
@@ -222,7 +225,9 @@ def test_controlnets_are_merged_too():
             tiny.sd(StableDiffusionControlNetPipeline, controlnet=tiny.MODELS["controlnet"]())
         )
 
-    pipe, reference, unet_alone = make(), make(), make()
+    pipe = make()
+    reference = make()
+    unet_alone = make()
     bare = draw(reference)
     everything(reference)
     everything(pipe).merge()
@@ -272,7 +277,8 @@ def test_weights_that_are_not_there_or_of_another_kind_are_refused():
 
 def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
     pipe = tiny.own(tiny.sd())
-    bare, attachment = tiny.draw(pipe), everything(pipe)
+    bare = tiny.draw(pipe)
+    attachment = everything(pipe)
     expected = tiny.draw(pipe)
     pipe.unet.register_to_config(
         encoder_hid_dim_type="text_proj"

@@ -51,10 +51,12 @@ def _load(pipe, folder):
 
 
 def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
-    plain, pipe = tiny.sd(), tiny.own(tiny.sd())
+    plain = tiny.sd()
+    pipe = tiny.own(tiny.sd())
     without = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
-    bare, image = tiny.encode(pipe)[0], tiny.draw(pipe)
+    bare = tiny.encode(pipe)[0]
+    image = tiny.draw(pipe)
     assert not torch.equal(bare, tiny.encode(plain)[0])
     attachment = debias(pipe, tiny.gender())
     projection = attachment.projections["sequence"]
@@ -66,7 +68,8 @@ def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
 
 
 def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_path):
-    plain, pipe = tiny.sd(), tiny.own(tiny.sd())
+    plain = tiny.sd()
+    pipe = tiny.own(tiny.sd())
     without = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
@@ -91,7 +94,8 @@ def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_pat
 
 
 def test_lora_loaded_and_unloaded_while_attached(lora):
-    pipe, reference = tiny.own(tiny.sd()), tiny.own(tiny.sd())
+    pipe = tiny.own(tiny.sd())
+    reference = tiny.own(tiny.sd())
     attachment = debias(pipe, tiny.gender())
     first = tiny.draw(pipe)
     _load(pipe, lora)

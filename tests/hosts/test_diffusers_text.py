@@ -48,7 +48,8 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     def read():
         return case.encode(pipe, [PLAIN, STATED], images=2)
 
-    bare, before = read(), dict(vars(pipe))
+    bare = read()
+    before = dict(vars(pipe))
     attachment = debias(pipe, fitted(name))
     edited = read()
     with attachment.disabled():
@@ -57,7 +58,8 @@ def test_the_rows_of_the_prompt_are_edited_and_nothing_else_changes(name):
     parts = DiffusersHost(pipe).parts
     for part in parts:
         edit = attachment.projections[part.role]
-        one, other = rows(bare[part.place]), rows(edited[part.place])
+        one = rows(bare[part.place])
+        other = rows(edited[part.place])
         for i, (a, b) in enumerate(zip(one, other, strict=True)):
             if i < len(one) // 2:
                 # the template of Qwen-Image-Edit holds the place of an image
@@ -86,7 +88,8 @@ ENDS = [name for name in SERVED if CASES[name].end is not None or CASES[name].pa
 @pytest.mark.parametrize("name", ENDS)
 def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     """Oracle: the ids that the encoder was given, searched for the token that ends the turn."""
-    case, prompt = CASES[name], "a young pilot, smiling at work"
+    case = CASES[name]
+    prompt = "a young pilot, smiling at work"
     pipe = case.make()
     host = DiffusersHost(pipe)
     part = next(part for part in host.parts if part.role.startswith("sequence"))
@@ -163,7 +166,8 @@ def test_other_layers_than_were_fitted_are_refused():
     case.encode(pipe, [PLAIN], text_encoder_out_layers=[9, 18, 27])
 
 
-NURSE, PERSON = "A photo of a nurse.", "A photo of a female nurse."
+NURSE = "A photo of a nurse."
+PERSON = "A photo of a female nurse."
 
 
 def test_an_attached_model_reads_other_wordings_itself():
@@ -183,10 +187,8 @@ def test_an_attached_model_reads_other_wordings_itself():
 
 
 def test_a_wording_generates_what_its_prompt_generates_bit_for_bit():
-    pipe, call = (
-        tiny.sd(),
-        {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2},
-    )
+    pipe = tiny.sd()
+    call = {"guidance_scale": 3.0, "negative_prompt": "old", "num_images_per_prompt": 2}
     texts = ("A photo of a nurse of any gender.", NURSE, PERSON)
     expected, bare, stated = (tiny.draw(pipe, text, **call) for text in texts)
     with debias(pipe, "professions-gender", method="suffix"):

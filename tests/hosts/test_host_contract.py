@@ -45,7 +45,8 @@ def example(request: pytest.FixtureRequest) -> Subject:
 
 @torch.no_grad()
 def test_three_states_on_every_path_and_no_trace(subject: Subject, gender: PromptSet) -> None:
-    base, before = subject.outputs(), subject.state()
+    base = subject.outputs()
+    before = subject.state()
     attachment = subject.debias(gender)
     attached = subject.outputs()
     for key in base:
@@ -70,7 +71,8 @@ def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender:
     with subject.debias(gender) as attachment:
         kept = subject.rows()
     with subject.debias(gender, keep_stated=False):
-        rows, outputs = subject.rows(), subject.outputs()
+        rows = subject.rows()
+        outputs = subject.outputs()
     for key in {"normalized", "forward", "text only", "dict"} & outputs.keys():
         unit = torch.nn.functional.normalize(rows["joint"], dim=-1)
         torch.testing.assert_close(outputs[key], unit, atol=1e-5, rtol=1e-4, msg=key)
@@ -85,7 +87,8 @@ def test_rows_are_projected_and_stated_ones_left_alone(subject: Subject, gender:
 def test_no_prompts_are_no_rows(example: Subject) -> None:
     host = example.resolve()
     for role in host.roles:
-        rows, one = host.embed([], role), host.embed(PROMPTS[:1], role)
+        rows = host.embed([], role)
+        one = host.embed(PROMPTS[:1], role)
         assert (rows.shape, rows.dtype) == ((0, one.shape[1]), one.dtype)
 
 
@@ -199,7 +202,8 @@ def test_one_attachment_at_a_time_and_off_after_an_error(
 def test_nothing_keeps_a_host_alive(example: Subject, gender: PromptSet) -> None:
     example.debias(gender)
     assert vldebias.attachment_of(example.host) is not None
-    gone, shared = weakref.ref(example.host), example.resolve().shared_modules
+    gone = weakref.ref(example.host)
+    shared = example.resolve().shared_modules
     assert all(module._forward_pre_hooks for module in shared)
     example.host = None
     gc.collect()

@@ -46,11 +46,15 @@ TEXT_ONLY = [name for name in TRANSFORMERS if "Text" in name]
 @EVERY
 def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
-    model, before = subject.host, subject.state()
-    base, texts, rows = subject.seen(), subject.outputs(), subject.rows()["joint"]
+    model = subject.host
+    before = subject.state()
+    base = subject.seen()
+    texts = subject.outputs()
+    rows = subject.rows()["joint"]
     attachment = subject.debias(gender, side="image")
     assert list(attachment.projections) == ["image"]
-    attached, projection = subject.seen(), attachment.projections["image"]
+    attached = subject.seen()
+    projection = attachment.projections["image"]
     assert projection.space == f"{name.partition(':')[0]}.joint"
     expected = projection(base["features"])
     assert not torch.allclose(base["features"], attached["features"], rtol=1e-2, atol=1e-5)
@@ -87,7 +91,9 @@ def test_three_states_on_every_path(name: str, gender: PromptSet) -> None:
 @KINDS
 def test_both_sides_carry_one_projection(name: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
-    before, x, z = subject.state(), subject.seen()["features"], subject.rows()["joint"]
+    before = subject.state()
+    x = subject.seen()["features"]
+    z = subject.rows()["joint"]
     with subject.debias(
         gender, side="both", keep_stated=False, method="cali", lam=20.0
     ) as attachment:
@@ -104,7 +110,8 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
     """The gate leaves stated prompts alone and has no say over images."""
     model = make_clip()
     ids = tokenizer_for(model)(PROMPTS)
-    x, z = model.encode_image(images), model.encode_text(ids)
+    x = model.encode_image(images)
+    z = model.encode_text(ids)
     with OpenClip(model).debias(gender, side="both"):
         attached = model.encode_image(images)
         texts = model.encode_text(ids)
@@ -120,10 +127,12 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
 )
 def test_merged_equals_attached_or_says_why_not(name: str, side: str, gender: PromptSet) -> None:
     subject = SEEING[name]()
-    before, weights = subject.state(), copy.deepcopy(subject.host.state_dict())
+    before = subject.state()
+    weights = copy.deepcopy(subject.host.state_dict())
     attachment = subject.debias(gender, keep_stated=False, strength=0.5, side=side)
     with torch.no_grad():
-        attached, texts = subject.seen(), subject.outputs()
+        attached = subject.seen()
+        texts = subject.outputs()
     if not subject.merges_images:
         kind = r"(AvgPool2d|MultiheadAttentionPoolingHead|Sequential)"
         with pytest.raises(UnsupportedHostError, match=rf"image tower is a .*{kind}; expected"):
@@ -175,10 +184,8 @@ def test_one_attachment_whatever_the_sides(name: str, gender: PromptSet, age: Pr
             pytest.raises(AlreadyAttachedError, match="already carries"),
         ):
             subject.debias(age, side=second)
-    other, tower = (
-        SEEING[name](),
-        "visual" if hasattr(subject.host, "visual") else "visual_projection",
-    )
+    other = SEEING[name]()
+    tower = "visual" if hasattr(subject.host, "visual") else "visual_projection"
     setattr(other.host, tower, getattr(subject.host, tower))  # the same tower through another door
     with (
         subject.debias(gender, side="image"),
@@ -200,7 +207,8 @@ def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
 def test_foreign_projections_are_refused(gender: PromptSet) -> None:
     model = make_clip()
     mine = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model))
-    seeing, reading = shifted(model, model.visual), shifted(model, model.transformer)
+    seeing = shifted(model, model.visual)
+    reading = shifted(model, model.transformer)
     vldebias.debias(seeing, mine).remove()  # prompts alone: the image tower has no say over texts
     for side in ("image", "both"):
         vldebias.debias(copy.deepcopy(model).half(), mine, side=side).remove()

@@ -41,7 +41,8 @@ def plain(size: int = 32) -> transforms.Compose:
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformers_features_are_those_of_forward(name: str) -> None:
-    model, processor = models_tiny.made(name), processor_of(name)
+    model = models_tiny.made(name)
+    processor = processor_of(name)
     encoder = image_encoder(model, processor)
     found = encoder.encode(pictures())
     inputs = {
@@ -59,7 +60,8 @@ def test_transformers_features_are_those_of_forward(name: str) -> None:
 @pytest.mark.parametrize("name", models_tiny.OPEN_CLIP)
 def test_open_clip_features_are_those_of_forward(name: str) -> None:
     torch.manual_seed(1)
-    model, preprocess = models_tiny.OPEN_CLIP[name](), plain()
+    model = models_tiny.OPEN_CLIP[name]()
+    preprocess = plain()
     found = image_encoder(model, preprocess).encode(pictures())
     pixels = torch.stack([preprocess(image) for image in pictures()])
     with torch.no_grad():
@@ -85,7 +87,8 @@ def digest(model: Any) -> str:
 @pytest.mark.parametrize("name", ["CLIPModel", "AlignModel", "SiglipModel"])
 def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
     model = models_tiny.made(name)
-    before, fingerprint = digest(model), image_encoder(model, print).fingerprint
+    before = digest(model)
+    fingerprint = image_encoder(model, print).fingerprint
     assert digest(copy.deepcopy(model)) == before
     towers = [
         model.vision_model,
@@ -110,7 +113,8 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
 def test_kinds_and_constants_of_modules_count() -> None:
     """None of them is a weight."""
     model = models_tiny.make_clip()
-    block, found = model.visual.transformer.resblocks[0], [digest(model)]
+    block = model.visual.transformer.resblocks[0]
+    found = [digest(model)]
     block.mlp.gelu = nn.ReLU()
     found.append(digest(model))
     block.mlp.gelu = nn.SiLU()  # the same settings as ReLU

@@ -160,7 +160,8 @@ of this release."""
 @tiny.quiet()
 def modular(name, blocks=None):
     """A new modular pipeline of a class with its own blocks, or of given ones."""
-    entry, family = MODULAR[name], MODULAR[name].get("family", name)
+    entry = MODULAR[name]
+    family = MODULAR[name].get("family", name)
     if "text_encoder" in entry:
         parts = {key: tiny.builder(one)() for key, one in entry.items()}
     elif family in tiny.FAMILIES:
@@ -226,10 +227,8 @@ def changed(one, other):
 
 def test_the_images_of_a_prompt_change_and_come_back():
     pipe = modular("StableDiffusionXL")
-    names, attach = (
-        list(pipe._blocks.sub_blocks),
-        partial(debias, pipe, tiny.gender(), lam=1e6, method="cali"),
-    )
+    names = list(pipe._blocks.sub_blocks)
+    attach = partial(debias, pipe, tiny.gender(), lam=1e6, method="cali")
     bare, attached = tiny.three_states(pipe, partial(draw, pipe), attach)
     assert changed(attached, bare) == [True, False], "the second prompt states its gender"
     attachment = attach()
@@ -324,7 +323,8 @@ def test_tokens_of_an_image_stay(monkeypatch):
             InvalidInputError, match="got a prompt, but its block gave no 'prompt_embeds'"
         ):
             modular_states(pipe, ["no states"])
-    stay, padding = (attached == bare).all(-1), ~bare.any(-1)
+    stay = (attached == bare).all(-1)
+    padding = ~bare.any(-1)
     assert stay[:3].all()
     assert torch.equal(stay[3:], padding[3:])
     assert not padding[3]

@@ -24,10 +24,8 @@ class Acme(DiffusionPipeline):
         )
 
     def encode_prompt(self, prompt, do_classifier_free_guidance=False, negative_prompt=None):
-        prompt_embeds, negative_prompt_embeds = (
-            states(self, prompt),
-            states(self, negative_prompt or ""),
-        )
+        prompt_embeds = states(self, prompt)
+        negative_prompt_embeds = states(self, negative_prompt or "")
         return prompt_embeds, negative_prompt_embeds
 
     def __call__(self, prompt):

@@ -1,6 +1,7 @@
 """A subclass whose `__call__` goes on in that of its base is read as its base, or refused."""
 
 import inspect
+from functools import partial
 
 import diffusers
 import diffusers_tiny as tiny
@@ -62,9 +63,11 @@ def test_pictures_are_those_of_the_family(name):
     if name in tiny.FAMILIES:
         make, call = tiny.FAMILIES[name]
     else:
-        make, call = (lambda: CASES[name].make(whole=True)), None
+        make = partial(CASES[name].make, whole=True)
+        call = None
     prompts = ["A photo of a nurse."] * 2
-    pictures, values = [], []
+    pictures = []
+    values = []
     for wrap in (lambda kind: kind, by_super):
         pipe = make()
         kind = type(pipe)

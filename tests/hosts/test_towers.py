@@ -103,7 +103,8 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: boo
             return super().encode_text(text, normalize) * 2
 
     model = Mine(24, models_tiny.VISION, models_tiny.TEXT) if own else models_tiny.make_clip()
-    towers, seen = Towers(model, models_tiny.tokenizer_for(model), test_images.plain()), []
+    towers = Towers(model, models_tiny.tokenizer_for(model), test_images.plain())
+    seen = []
     model.token_embedding.register_forward_pre_hook(
         lambda module, args: seen.append(args[0].shape[-1])
     )
@@ -115,7 +116,8 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: boo
 
 def test_cut_captions_are_told_once(found: Towers) -> None:
     reads = found._host.context_length
-    count, words = found.tokenize, ["man"] * (reads - 2)
+    count = found.tokenize
+    words = ["man"] * (reads - 2)
     fits = " ".join(words if _tokens(found, " ".join(words)) == reads else [*words, "man"])
     assert _tokens(found, fits) == reads
     count([fits, *CAPTIONS])  # no warning: it just fits
@@ -145,7 +147,8 @@ def test_pixels_are_made_by_size_mean_and_std(name: str) -> None:
     assert torch.allclose(found.prepare(image), (values - mean) / std, atol=1e-3)
 
 
-SMALL, TENSOR = transforms.Resize((32, 32)), transforms.ToTensor()
+SMALL = transforms.Resize((32, 32))
+TENSOR = transforms.ToTensor()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,8 @@ def test_parts_are_the_towers(found: Towers) -> None:
 
 
 def logits(model: Any, found: Towers) -> Tensor:
-    pixels, tokens = torch.ones(1, 3, *found.size), found.tokenize(CAPTIONS)
+    pixels = torch.ones(1, 3, *found.size)
+    tokens = found.tokenize(CAPTIONS)
     if "text" in tokens:
         return model.get_logits(pixels, tokens["text"])[0] - (
             0 if model.logit_bias is None else model.logit_bias
@@ -263,7 +267,8 @@ def test_what_is_saved_is_read_by_its_library(
     else:
         looks = {"image_mean": (0.4, 0.5, 0.6), "image_interpolation": "bilinear"}
         found = small(force_quick_gelu=True, **looks) if kind == "clip" else build(kind)
-    folder, name = tmp_path / "saved", "small/tag" if kind == "words" else "small-words"
+    folder = tmp_path / "saved"
+    name = "small/tag" if kind == "words" else "small-words"
     found.check_saving(found.model.state_dict(), name=name)
     folder.mkdir()
     found.save(found.model.state_dict(), folder, name=name)
@@ -285,7 +290,9 @@ def test_what_is_saved_is_read_by_its_library(
 
 
 def test_what_could_not_be_saved_is_refused() -> None:
-    found, hugging, other = small(), build("CLIPModel"), test_images.plain()
+    found = small()
+    hugging = build("CLIPModel")
+    other = test_images.plain()
     sharper = transforms.Compose(
         [other, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)]
     )  # not if plain

@@ -13,7 +13,8 @@ from torch import nn
 from vldebias.api import debias
 
 SET = "professions-gender"
-OPEN, STATED = "A photo of a nurse.", "a photo of a female doctor"
+OPEN = "A photo of a nurse."
+STATED = "a photo of a female doctor"
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*trust_remote_code.*", "ignore:.*LoraLoaderMixin.*:FutureWarning"
 )
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.filterwarnings(
 @contextmanager
 def encoder_inputs(pipe):
     """Record the tensors that the text encoders of a pipeline get, in order."""
-    seen, hooks = [], []
+    seen = []
+    hooks = []
 
     def note(module, args, kwargs):
         given = [*args, *(kwargs[name] for name in sorted(kwargs))]

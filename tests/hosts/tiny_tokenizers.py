@@ -74,10 +74,8 @@ def clip_tokenizer() -> Any:
 
     from vldebias.miniature.tokenizer import make_clip_tokenizer
 
-    merges, letters = (
-        [tuple(line.split()) for line in clip_merges()],
-        list(bytes_to_unicode().values()),
-    )
+    merges = [tuple(line.split()) for line in clip_merges()]
+    letters = list(bytes_to_unicode().values())
     words = [
         *letters,
         *(f"{x}</w>" for x in letters),
@@ -107,7 +105,8 @@ def hf_tokenizer() -> Any:
     """The one above inside of open_clip's class."""
     from open_clip.tokenizer import HFTokenizer, get_clean_fn
 
-    tokenizer, how = object.__new__(HFTokenizer), {"strip_sep_token": False, "tokenizer_mode": ""}
+    tokenizer = object.__new__(HFTokenizer)
+    how = {"strip_sep_token": False, "tokenizer_mode": ""}
     vars(tokenizer).update(
         tokenizer=bert_tokenizer(), context_length=12, clean_fn=get_clean_fn("whitespace"), **how
     )
@@ -125,7 +124,8 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
     ]
     pieces += [(letter, -10.0) for letter in "\u2581abcdefghijklmnopqrstuvwxyz"]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=special.index("<unk>")))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     if lower:
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
@@ -252,10 +252,8 @@ def chat_bpe() -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer, raw.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     how = {"special_tokens": SPECIAL.split(), "initial_alphabet": alphabet, "show_progress": False}
     trainer = trainers.BpeTrainer(vocab_size=600, **how)
@@ -275,17 +273,16 @@ def chat_tokenizer(template: str = CHAT, **settings: Any) -> Any:
     return tokenizer
 
 
-inst_tokenizer, left_tokenizer = (
-    partial(chat_tokenizer, INST),
-    partial(chat_tokenizer, padding_side="left"),
-)
+inst_tokenizer = partial(chat_tokenizer, INST)
+left_tokenizer = partial(chat_tokenizer, padding_side="left")
 
 
 class Processor:
     """A tokenizer that takes images, and returns positions, as processors do."""
 
     def __init__(self, make: Any = chat_tokenizer, positions: bool = False) -> None:
-        self.tokenizer, self.positions = make(), positions
+        self.tokenizer = make()
+        self.positions = positions
 
     def __call__(self, text: Any, images: Any = None, videos: Any = None, **settings: Any) -> Any:
         tokens = self.tokenizer(text, **settings)
@@ -319,4 +316,5 @@ class Spelled(Processor):
         )
 
 
-processor, left_processor = Processor, partial(Processor, left_tokenizer, positions=True)
+processor = Processor
+left_processor = partial(Processor, left_tokenizer, positions=True)

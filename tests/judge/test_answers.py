@@ -20,7 +20,8 @@ def log(tmp_path: Path) -> AnnotationLog:
 
 
 def test_the_last_answer_counts_and_nothing_is_rewritten(log: AnnotationLog, monkeypatch) -> None:
-    synced, real = [], os.fsync
+    synced = []
+    real = os.fsync
     monkeypatch.setattr(
         os, "fsync", lambda file: (synced.append(os.fstat(file).st_size), real(file))
     )
@@ -97,7 +98,8 @@ def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
 
 def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) -> None:
     log.append("a.png", "ada", "gender", "male")
-    before, real = log.path.read_bytes(), os.write
+    before = log.path.read_bytes()
+    real = os.write
     monkeypatch.setattr(os, "write", lambda file, data: real(file, data[:10]))
     with pytest.raises(OSError, match="no room"):
         log.append("b.png", "ada", "gender", "male")

@@ -61,10 +61,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
 
 
 def evaluate(clip: Loaded, drawn: GeneratedImages):
-    texts, encoder = (
-        resolve(clip.host, tokenizer=clip.tokenizer),
-        image_encoder(clip.host, clip.preprocess),
-    )
+    texts = resolve(clip.host, tokenizer=clip.tokenizer)
+    encoder = image_encoder(clip.host, clip.preprocess)
     (part,) = scored(
         drawn, encoder, texts, "generation", clip=True, fid=False, resamples=100, seed=0
     )
@@ -99,7 +97,10 @@ def test_one_prompt_is_resampled_over_images(clip, drawn) -> None:
 class Colours:
     """Mean and spread of each channel: six features."""
 
-    name, preprocessing, dim, fingerprint = "colours", "none", 6, None
+    name = "colours"
+    preprocessing = "none"
+    dim = 6
+    fingerprint = None
 
     def encode(self, images) -> torch.Tensor:
         pixels = np.stack(
@@ -120,7 +121,8 @@ def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
     )
     images = {v: [drawn.read(one) for one in drawn if one.variant == v] for v in ("none", "cali")}
     a, b = (Colours().encode(images[v]).numpy() for v in ("cali", "none"))
-    ca, cb = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    ca = np.cov(a, rowvar=False)
+    cb = np.cov(b, rowvar=False)
     root = np.real(sqrtm(ca @ cb))
     assert cali.value == pytest.approx(
         ((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(ca + cb - 2 * root), rel=1e-4

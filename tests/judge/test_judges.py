@@ -123,7 +123,8 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "intermediate_size": 8,
     }
     config = transformers.ViTConfig(image_size=8, patch_size=4, **small)
-    config.id2label, config.label2id = names, {name: i for i, name in names.items()}
+    config.id2label = names
+    config.label2id = {name: i for i, name in names.items()}
     transformers.ViTForImageClassification(config).save_pretrained(folder)
     transformers.ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(folder)
     return folder
@@ -256,7 +257,8 @@ def judge_of(model: Any, processor: Any, **values: tuple[str, ...]) -> Judge:
 def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
     """Log-likelihood of an answer, one token after another, each from a forward pass of its own."""
     model, processor = parts
-    total, before = 0.0, f"USER: <image>\n{text} ASSISTANT: "
+    total = 0.0
+    before = f"USER: <image>\n{text} ASSISTANT: "
     for character in answer:
         batch = processor(text=before, images=picture, return_tensors="pt")
         with torch.no_grad():
@@ -283,7 +285,8 @@ def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
-    images, values = pictures(2), ("White", "Black", "Asian")
+    images = pictures(2)
+    values = ("White", "Black", "Asian")
     first, again = (
         judge_of(*parts, race=order).predict(images)["race"] for order in (values, values[::-1])
     )
@@ -297,14 +300,13 @@ def test_batches_do_not_matter(parts) -> None:
 
 
 def test_a_strong_order_bias_warns(parts) -> None:
-    model, processor = copy.deepcopy(parts[0]), parts[1]
+    model = copy.deepcopy(parts[0])
+    processor = parts[1]
     with torch.no_grad():  # says A, whatever is asked
         model.lm_head.weight.zero_()
         model.lm_head.weight[processor.tokenizer.convert_tokens_to_ids("A")] = 50.0
-    judge, text = (
-        judge_of(model, processor),
-        VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE]),
-    )
+    judge = judge_of(model, processor)
+    text = VlmJudge.question("gender", ["a", "b", judges.NONE_OF_THESE])
     if (
         np.subtract(*(by_hand((model, processor), pictures(1)[0], text, letter) for letter in "AB"))
         < 0
@@ -348,7 +350,8 @@ def test_it_loads_from_a_folder_and_asks_for_the_attribute_of_the_task(parts, tm
     processor.save_pretrained(tmp_path)
     inputs = Inputs(Options(out=tmp_path))
     task = SimpleNamespace(attributes=("gender x age",), prompts=load_prompts("professions-gender"))
-    loaded, image = VlmJudge(model=str(tmp_path)).ready(task, inputs), pictures(1)
+    loaded = VlmJudge(model=str(tmp_path)).ready(task, inputs)
+    image = pictures(1)
     np.testing.assert_allclose(
         loaded.predict(image)["gender"], judge_of(*parts).predict(image)["gender"], rtol=1e-5
     )

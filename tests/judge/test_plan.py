@@ -67,7 +67,8 @@ def task(**changes: Any) -> GenerationTask:
 
 
 def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedImages:
-    pipe, given = pipe or sd(), task(**changes)
+    pipe = pipe or sd()
+    given = task(**changes)
     return generate(pipe, given.plan(identity(pipe)), given.ways, folder)
 
 
@@ -155,7 +156,8 @@ def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
     """In these sets a group has one prompt for each value, in order, and groups follow the
     classes."""
     of = load_prompts(name)
-    train, unseen = (of.groups, of.class_names), (of.held_out_groups, of.held_out_class_names)
+    train = (of.groups, of.class_names)
+    unseen = (of.held_out_groups, of.held_out_class_names)
     for part, (groups, concepts) in {"train": train, "unseen": unseen}.items():
         asked = plan(prompts=of, concepts=part).prompts
         expected = [
@@ -236,7 +238,8 @@ def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Pat
 def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: GeneratedImages) -> None:
     assert [whole.images[i].variant for i in (1, -1)] == ["none", BARE]
     for image in (whole.images[1], whole.images[-1]):
-        pipe, noise = sd(), torch.Generator().manual_seed(image.noise)
+        pipe = sd()
+        noise = torch.Generator().manual_seed(image.noise)
         if image.variant == BARE:
             debias(pipe, PEOPLE, method="cali", keep_stated=False)
         call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
@@ -308,7 +311,8 @@ def test_missing_and_damaged_files_are_generated_again_and_no_others(
     whole: GeneratedImages, tmp_path: Path
 ) -> None:
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
-    made, before = GeneratedImages.open(tmp_path), contents(tmp_path)
+    made = GeneratedImages.open(tmp_path)
+    before = contents(tmp_path)
     damaged = missing, cut, garbage, other, stranger = [
         made.path(image) for image in made.images[3:8]
     ]
@@ -344,8 +348,10 @@ def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
 
 
 def test_an_interrupted_run_goes_on(whole: GeneratedImages, tmp_path: Path) -> None:
-    pipe, given = sd(), task()
-    made, bar = given.plan(identity(pipe)), dict(pipe._progress_bar_config)
+    pipe = sd()
+    given = task()
+    made = given.plan(identity(pipe))
+    bar = dict(pipe._progress_bar_config)
     counting(pipe, stop=4)
     with pytest.raises(KeyboardInterrupt):
         generate(pipe, made, given.ways, tmp_path)
@@ -389,7 +395,8 @@ def test_what_differs_from_a_folder_of_images_is_refused(
 
 def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages) -> None:
     """The images keep the fingerprint that the plan was begun with, and none is generated again."""
-    given, before = task(), contents(whole.folder)
+    given = task()
+    before = contents(whole.folder)
     model = given.plan(identity(sd())).model
     rounded = model["fingerprint"] | {
         "tensors": [[x + 1e-6, y] for x, y in model["fingerprint"]["tensors"]]
@@ -399,7 +406,8 @@ def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages
 
 
 def test_one_fingerprint_stands_for_all_components() -> None:
-    fewer, offloaded = own(sd()), own(sd())
+    fewer = own(sd())
+    offloaded = own(sd())
     fewer.vae = None
     offloaded.vae.to("meta")
     joint, same, tuned, part, unknown = (
@@ -528,18 +536,19 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
 ) -> None:
     model, _, tokenizer = load_clip()
 
-    def told(host: Any, tokenizer: Any = None) -> dict[str, bool | None]:
+    def checks(host: Any, tokenizer: Any = None) -> dict[str, bool | None]:
         call = {} if tokenizer else {"num_inference_steps": 2, **SIZE}
-        found = {
-            one.name: one.right for one in check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)
-        }
+        steps = check(Loaded(host, "tiny", tokenizer), PEOPLE, **call)
+        is_right = {step.name: step.right for step in steps}
         assert attachment_of(host) is None, "an edit is merged or removed"
-        return found
+        return is_right
 
-    right = told(copy.deepcopy(model), tokenizer)
-    assert (set(right.values()), told(own(sd()))) == ({True}, right)
-    assert told(sd3()) == (unsure := right | {"merged: as attached": None})
-    assert told(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | unsure
+    right = checks(copy.deepcopy(model), tokenizer)
+    assert set(right.values()) == {True}
+    assert checks(own(sd())) == right
+    unsure = right | {"merged: as attached": None}
+    assert checks(sd3()) == unsure
+    assert checks(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | unsure
     with pytest.raises(InvalidInputError, match="tokenizer"):
         next(check(Loaded(model, "tiny", str), PEOPLE))
     monkeypatch.setattr(Attachment, "remove", lambda self: None)

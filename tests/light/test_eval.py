@@ -19,7 +19,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::vldebias.errors.VldebiasWarning"
 )  # of embeddings from a generator
 
-DIM, IMAGES = 32, 60
+DIM = 32
+IMAGES = 60
 GENDERS = ["female", "male"] * (IMAGES // 2)
 
 
@@ -81,6 +82,7 @@ def test_what_a_result_needs_is_named(
 
 
 def test_a_file_of_images_is_read(result: Result, folder: Path, tmp_path: Path) -> None:
-    images, names = np.load(folder / "images.npy"), np.array(GENDERS)
+    images = np.load(folder / "images.npy")
+    names = np.array(GENDERS)
     np.savez(tmp_path / "images.npz", **{"features": images, "label.gender": names})
     assert measured(folder, tmp_path / "images.npz").rows == result.rows

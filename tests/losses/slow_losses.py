@@ -82,7 +82,8 @@ def hcl_row(
     """Thesis eq. 4.4; beta = 0 is eq. 3.6 and 3.7; "biased" is the rule of appendix A.1.1."""
 
     def row(plus: Tensor, minus: list[Tensor], samples: list[Tensor]) -> Tensor:
-        mean_all, mean_plus = weighted(minus, beta, torch.exp), weighted(samples, beta, torch.exp)
+        mean_all = weighted(minus, beta, torch.exp)
+        mean_plus = weighted(samples, beta, torch.exp)
         g = (mean_all - tau_plus * mean_plus) / (1 - tau_plus)
         if below_floor == "floor":
             g = torch.maximum(g, floor())
@@ -98,7 +99,8 @@ def spread(
 ) -> Tensor:
     """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone; one
     direction."""
-    losses, n = [], len(anchors)
+    losses = []
+    n = len(anchors)
     for i in range(n):
         batch = [(others[j], labels[j], False) for j in range(n)]
         batch += [(anchors[j], labels[j], j == i) for j in range(n)] if within else []
@@ -135,14 +137,21 @@ class GlobalContrast:
     def __init__(
         self, n: int, tau: float, gamma: float, lr: float, zeta: float, within: bool
     ) -> None:
-        self.n, self.tau, self.gamma, self.lr, self.within = n, tau, gamma, lr, within
-        self.mean, self.visits = [zeta] * n, [0] * n
+        self.n = n
+        self.tau = tau
+        self.gamma = gamma
+        self.lr = lr
+        self.within = within
+        self.mean = [zeta] * n
+        self.visits = [0] * n
         self.u: dict[int, float] = {}
-        self.zeta, self.xi = [zeta] * n, abs(zeta)
+        self.zeta = [zeta] * n
+        self.xi = abs(zeta)
 
     def step(self, x: Tensor, y: Tensor, items: list[int]) -> tuple[float, Tensor]:
         """Value, and the gradient of eq. 15 as a scalar to differentiate."""
-        tau, b = self.tau, len(items)
+        tau = self.tau
+        b = len(items)
         views = [y, x] if self.within else [y]
         exps = [
             [
@@ -166,7 +175,8 @@ class GlobalContrast:
         return value, carrier
 
     def _popularity(self, exps: list[list[Tensor]], scale: float, items: list[int]) -> None:
-        tau, b = self.tau, len(items)
+        tau = self.tau
+        b = len(items)
         eps = [math.exp(-self.zeta[item] / tau) for item in items]
         gradients = []
         for j in range(b):
@@ -194,10 +204,12 @@ def gce(
     within: bool,
 ) -> Tensor:
     """(1 - p^q) / q over the captions of the batch; one direction."""
-    n, views = len(anchors), [others, *([anchors] if within else [])]
+    n = len(anchors)
+    views = [others, *([anchors] if within else [])]
     losses = []
     for i in range(n):
-        masses, surprise = {}, {}
+        masses = {}
+        surprise = {}
         for caption in set(captions):
             rows = [(v, j) for v in range(len(views)) for j in range(n) if captions[j] == caption]
             scores = [anchors[i] @ views[v][j] / t for v, j in rows if not (v == 1 and j == i)]

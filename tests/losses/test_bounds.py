@@ -71,7 +71,8 @@ diagonal = [8.0, 0.1, 0.1, 0.1, 8.0, 0.1, 0.1, 0.1, 8.0]
 def test_info_nce_bounds_the_mutual_information(weights: list[float], seed: int, t: float) -> None:
     joint = _joint(weights)
     information = float((joint * (joint / _independent(joint)).log()).sum())
-    x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
+    x = unit_rows(ITEMS, 3, seed=seed)
+    v = unit_rows(ITEMS, 3, seed=seed + 100)
     expected = _expected_loss(lambda a, b: info_nce(a, b, temperature=t), joint, x, v, 2)
     assert mutual_information_bound(expected, negatives=1) == -expected <= information + 1e-12
     assert math.log(2) - expected <= information + 1e-12  # the tighter one of the docstring
@@ -91,7 +92,8 @@ def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
     """Theorems 6.1 and 6.2, from the smallest lam that theorem 6.1 admits."""
     clean = _joint(weights)
     noisy = (1 - eta) * clean + eta * _independent(clean)
-    x, v = unit_rows(ITEMS, 3, seed=seed), unit_rows(ITEMS, 3, seed=seed + 100)
+    x = unit_rows(ITEMS, 3, seed=seed)
+    v = unit_rows(ITEMS, 3, seed=seed + 100)
     dependency = _wasserstein_dependency(clean, x, v)
     lam = 0.5 + slack * 0.5
     expected = _expected_loss(
@@ -102,7 +104,9 @@ def test_rince_bounds_the_wasserstein_dependency_without_the_noise(
 
 
 def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noise() -> None:
-    joint, x, lam = _joint(diagonal), torch.eye(ITEMS, dtype=torch.float64), 1 / 2
+    joint = _joint(diagonal)
+    x = torch.eye(ITEMS, dtype=torch.float64)
+    lam = 1 / 2
 
     def bound(eta: float) -> float:
         noisy = (1 - eta) * joint + eta * _independent(joint)
@@ -114,10 +118,8 @@ def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noi
         )
 
     assert bound(0.0) > 0.1
-    given, by_hand = (
-        {"negatives": 3, "temperature": 0.5, "lam": 0.4, "eta": 0.2},
-        3 * 0.5 * math.exp(-2) / (0.8 * 0.6),
-    )
+    given = {"negatives": 3, "temperature": 0.5, "lam": 0.4, "eta": 0.2}
+    by_hand = 3 * 0.5 * math.exp(-2) / (0.8 * 0.6)
     assert wasserstein_dependency_bound(-3.0, **given) == pytest.approx(by_hand)
     assert wasserstein_dependency_bound(-3.0, **given, lipschitz=2.0) == pytest.approx(by_hand / 2)
     # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta)
@@ -128,7 +130,8 @@ def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noi
 def test_without_the_condition_on_lam_there_is_no_bound() -> None:
     """Independent pairs have I_W = 0, and a small lam makes -L positive all the same: hence the
     refusal."""
-    joint, x = _independent(_joint(diagonal)), unit_rows(ITEMS, 3)
+    joint = _independent(_joint(diagonal))
+    x = unit_rows(ITEMS, 3)
     lam = 0.05
     expected = _expected_loss(
         lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), joint, x, x, 2

@@ -116,10 +116,8 @@ def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(
 ) -> None:
     x, y = _features()
     options = {"temperature": 0.1, "reduction": "none", "within_view": within_view}
-    value, order = (
-        loss(x, y, **options),
-        torch.randperm(7, generator=torch.Generator().manual_seed(0)),
-    )
+    value = loss(x, y, **options)
+    order = torch.randperm(7, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(loss(y, x, **options), value)
     extra = [given[order] for given in loss.extra(7)]
     torch.testing.assert_close(
@@ -153,7 +151,8 @@ def of(name: str, *more: Any, **given: Any) -> Callable[[], Tensor]:
     return lambda: getattr(losses, name)(X, X, *more, **{"temperature": 1.0, **given})
 
 
-FOUR, of_items = torch.arange(4), losses.GlobalContrastiveLoss(4)
+FOUR = torch.arange(4)
+of_items = losses.GlobalContrastiveLoss(4)
 
 
 @refused(
@@ -218,8 +217,10 @@ DEFAULTS = {
 def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) -> None:
     """As published: tau+ = .1 and beta = 1, q and lam of the thesis's section 5.3.3, SigLIP's
     bias."""
-    (x, y), loss = _features(), next(one for one in SUMS if one.name == name)
-    options, extra = {"temperature": 0.2}, loss.extra(7)
+    x, y = _features()
+    loss = next(row for row in SUMS if row.name == name)
+    options = {"temperature": 0.2}
+    extra = loss.extra(7)
     stated = loss.function(x, y, *extra, **options, **DEFAULTS[name])
     torch.testing.assert_close(loss.function(x, y, *extra, **options), stated)
     torch.testing.assert_close(loss.module(**options)(x, y, *extra), stated)
@@ -251,10 +252,8 @@ class LargestTensor(TorchDispatchMode):
 def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list[Tensor | None]:
     """Per-sample losses, and the gradients of a weighted sum of them for features and
     temperature."""
-    t, how = (
-        torch.tensor(0.1, dtype=torch.float64, requires_grad=True),
-        {"chunk_size": chunk_size, **options},
-    )
+    t = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    how = {"chunk_size": chunk_size, **options}
     return derived(
         lambda x, y, t: loss(x, y, temperature=t, reduction="none", **how), *_features(n, 4), t
     )
@@ -280,7 +279,8 @@ def test_blocks_change_neither_value_nor_gradient(loss: Case, within_view: bool)
 
 @cases
 def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
-    n, chunk_size = 96, 8
+    n = 96
+    chunk_size = 8
     with LargestTensor() as whole:
         _derived(loss, n, None, within_view=False)
     with LargestTensor() as blocks:
@@ -317,7 +317,8 @@ def _held(loss: Case, n: int, chunk_size: int | None) -> int:
 
 
 def _pairs(kind: str, n: int = 8) -> tuple[Tensor, Tensor]:
-    x, y = unit_rows(n, 16, seed=1), unit_rows(n, 16, seed=2)
+    x = unit_rows(n, 16, seed=1)
+    y = unit_rows(n, 16, seed=2)
     same = x[:1].expand(n, -1).clone()
     return {
         "random": (x, y),
@@ -395,7 +396,8 @@ def test_a_module_is_its_function(loss: Case) -> None:
 
 @sums
 def test_a_learned_temperature_follows_the_gradient_of_the_function(loss: Case) -> None:
-    (x, y), step = _features(), 1e-6
+    x, y = _features()
+    step = 1e-6
     learned = loss.module(
         **loss.settings | {"temperature": 0.2, "learnable_temperature": True}
     ).double()

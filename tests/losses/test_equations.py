@@ -12,7 +12,8 @@ from torch import Tensor
 
 from vldebias import losses
 
-N, D = 6, 4
+N = 6
+D = 4
 LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
 POSITIVES = slow.unit_rows(N * 3, D, seed=9).reshape(N, 3, D).requires_grad_()
 
@@ -62,7 +63,8 @@ def _equation(
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
     """Half of the pairs fit, so that some rows are below the floor of g and some are not."""
-    x, y = slow.unit_rows(N, D, seed=1), slow.unit_rows(N, D, seed=2)
+    x = slow.unit_rows(N, D, seed=1)
+    y = slow.unit_rows(N, D, seed=2)
     y[::2] = torch.nn.functional.normalize(3 * x[::2] + y[::2], dim=1)
     return (
         x.requires_grad_(),

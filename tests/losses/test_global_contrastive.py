@@ -11,7 +11,9 @@ from torch import Tensor
 from vldebias.errors import VldebiasWarning
 from vldebias.losses import GlobalContrastiveLoss, estimate_popularity, info_nce
 
-N, B, TAU = 12, 5, 0.2
+N = 12
+B = 5
+TAU = 0.2
 
 
 def _features(seed: int, n: int = B) -> tuple[Tensor, Tensor]:
@@ -35,7 +37,8 @@ def test_it_is_algorithm_1(settings: dict[str, Any], chunk_size: int | None) -> 
     """Within a view phi_i runs over both views of the other items, each with zeta of its item."""
     loss = GlobalContrastiveLoss(N, temperature=TAU, chunk_size=chunk_size, **settings).double()
     lr = settings.get("popularity_lr", 0.0)
-    first, within = settings.get("zeta_init", 0.0), settings.get("within_view", False)
+    first = settings.get("zeta_init", 0.0)
+    within = settings.get("within_view", False)
     slow = [GlobalContrast(N, TAU, settings["gamma"], lr, first, within) for _ in "xy"]
     generator = torch.Generator().manual_seed(7)
     for step, items in enumerate(torch.randperm(N, generator=generator)[:B] for _ in range(6)):
@@ -66,10 +69,8 @@ def test_sogclr_on_the_whole_dataset_is_info_nce(gamma: float, within_view: bool
     visit."""
     x, y = _features(1, N)
     loss = GlobalContrastiveLoss(N, temperature=TAU, gamma=gamma, within_view=within_view)
-    ours, expected = (
-        loss(x, y, torch.arange(N)),
-        TAU * info_nce(x, y, temperature=TAU, within_view=within_view),
-    )
+    ours = loss(x, y, torch.arange(N))
+    expected = TAU * info_nce(x, y, temperature=TAU, within_view=within_view)
     torch.testing.assert_close(ours, expected, rtol=1e-6, atol=0)
     for a, b in zip(
         torch.autograd.grad(ours, (x, y)), torch.autograd.grad(expected, (x, y)), strict=True
@@ -132,10 +133,8 @@ def test_the_gradient_of_the_convex_objective_vanishes() -> None:
 
 
 def test_equation_9_holds_and_its_matrix_is_doubly_stochastic() -> None:
-    k, q = (
-        torch.exp(_similarity() / TAU),
-        estimate_popularity(_similarity(), temperature=TAU)[1].exp(),
-    )
+    k = torch.exp(_similarity() / TAU)
+    q = estimate_popularity(_similarity(), temperature=TAU)[1].exp()
     share = k / (k / q).sum(1, keepdim=True)
     torch.testing.assert_close(share.sum(0), q, rtol=1e-9, atol=0)
     torch.testing.assert_close((share / q).sum(1), torch.ones(15, dtype=torch.float64))
@@ -145,7 +144,8 @@ def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
     """Section 3.3: x in a half disc, y in a square, p(y | x) known. Uniform popularity is much
     further off."""
     generator = torch.Generator().manual_seed(0)
-    n, draws = 300, torch.rand(3000, 2, generator=generator, dtype=torch.float64)
+    n = 300
+    draws = torch.rand(3000, 2, generator=generator, dtype=torch.float64)
     disc = draws * torch.tensor([2.0, 1.0], dtype=torch.float64) - torch.tensor(
         [1.0, 0.0], dtype=torch.float64
     )

@@ -14,7 +14,8 @@ from vldebias import losses
 from vldebias.errors import InvalidInputError
 from vldebias.losses import q_warmup
 
-T, N = 0.1, 8
+T = 0.1
+N = 8
 X = unit_rows(N, 16, seed=3)
 Y = normalize(X + unit_rows(N, 16, seed=4), dim=1)
 # q = 1 at the temperature of CLIP is where it says that pairs that do not fit have no gradient
@@ -24,9 +25,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:rince. q / temperature is")
 @pytest.mark.parametrize("lam", [0.01, 1.0])
 def test_rince_goes_to_info_nce_plus_log_lam(lam: float) -> None:
     """Lemma 5.2, in value and gradient, and at the rate of q."""
-    x, y = X.clone().requires_grad_(), Y.clone().requires_grad_()
+    x = X.clone().requires_grad_()
+    y = Y.clone().requires_grad_()
     value, *gradients = derived(lambda x, y: losses.info_nce(x, y, temperature=T), x, y)
-    expected, errors = [value + math.log(lam), *gradients], []
+    expected = [value + math.log(lam), *gradients]
+    errors = []
     for q in (1e-3, 1e-4, 1e-6):
         ours = derived(lambda x, y, q=q: losses.rince(x, y, temperature=T, q=q, lam=lam), x, y)
         errors.append(max(float((a - b).abs().max()) for a, b in zip(ours, expected, strict=True)))
@@ -48,7 +51,9 @@ def test_hcl_with_large_beta_sees_the_hardest_negative() -> None:
 def test_a_zero_floor_serves_features_without_norm() -> None:
     """Their g may lie below e^{-1/t}, where the default floor would raise it; negative estimates
     are cut at 0."""
-    x, y, options = 0.1 * X - 2, 0.1 * Y - 2, {"temperature": 1.0, "reduction": "none"}
+    x = 0.1 * X - 2
+    y = 0.1 * Y - 2
+    options = {"temperature": 1.0, "reduction": "none"}
     low = losses.debiased_contrastive(x, -y, tau_plus=0.05, floor=0.0, **options)
     assert (low < losses.debiased_contrastive(x, -y, tau_plus=0.05, **options)).all()
     nothing_left = losses.debiased_contrastive(X, X, tau_plus=0.99, floor=0.0, **options)
@@ -73,7 +78,8 @@ def test_gce_pushes_no_image_away_from_its_own_words() -> None:
     """Two rows that say the same: doubling a row of the batch changes the loss of none, and
     InfoNCE's of all."""
     twice = [torch.cat([rows, rows[:1]]) for rows in (X, Y)]
-    captions, options = torch.arange(N + 1) % N, {"temperature": T, "reduction": "none"}
+    captions = torch.arange(N + 1) % N
+    options = {"temperature": T, "reduction": "none"}
     ours = losses.generalized_cross_entropy(*twice, captions, **options)
     torch.testing.assert_close(
         ours[:N], losses.generalized_cross_entropy(X, Y, captions[:N], **options)
@@ -189,11 +195,10 @@ def test_a_temperature_comes_back_from_its_minimum() -> None:
 
 
 def test_q_and_beta_may_change_from_step_to_step() -> None:
-    rince, hcl = (
-        losses.RINCELoss(q=0.01, temperature=0.2),
-        losses.HardNegativeContrastiveLoss(temperature=0.2),
-    )
-    rince.q, hcl.beta = losses.q_warmup(9, 10), 0.5
+    rince = losses.RINCELoss(q=0.01, temperature=0.2)
+    hcl = losses.HardNegativeContrastiveLoss(temperature=0.2)
+    rince.q = losses.q_warmup(9, 10)
+    hcl.beta = 0.5
     torch.testing.assert_close(rince(X, Y), losses.rince(X, Y, temperature=0.2, q=0.4))
     torch.testing.assert_close(
         hcl(X, Y), losses.hard_negative_contrastive(X, Y, temperature=0.2, beta=0.5)

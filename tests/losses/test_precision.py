@@ -9,7 +9,8 @@ from torch.nn.functional import normalize
 from vldebias import losses
 from vldebias.losses import contrast, sums
 
-N, DIM = 192, 64
+N = 192
+DIM = 64
 LOSSES = {
     "info_nce": losses.info_nce,
     "sigmoid": losses.sigmoid,

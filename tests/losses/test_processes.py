@@ -23,7 +23,10 @@ from vldebias import losses
 from vldebias.errors import InvalidInputError
 from vldebias.losses import processes
 
-WORLD, N, D = 2, 6, 4  # N rows in the joint batch
+# N rows in the joint batch
+WORLD = 2
+N = 6
+D = 4
 OWN = [slice(0, 3), slice(3, 6)]
 LABELS = torch.tensor([0, 1, 0, 1, 2, 0])
 POSITIVES = unit_rows(N * 2, D, seed=5).reshape(N, 2, D)
@@ -41,10 +44,8 @@ class Weighed(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.each, self.reduction = (
-            losses.InfoNCELoss(reduction="none", **LEARNED, **options),
-            "mean",
-        )
+        self.each = losses.InfoNCELoss(reduction="none", **LEARNED, **options)
+        self.reduction = "mean"
         self.groups = losses.GroupWeights(3, step=0.5, **options)
 
     def forward(self, x: Tensor, y: Tensor, labels: Tensor) -> Tensor:
@@ -96,7 +97,8 @@ def _outcome(
     and state."""
     loss_type, options, kind = CASES[name]
     towers = Towers(loss_type(**options, **({"gather": True} if wrap else {})))
-    model, values = wrap(towers) if wrap else towers, []
+    model = wrap(towers) if wrap else towers
+    values = []
     for step in range(len(STEPS)):
         model.zero_grad()
         extra = {"": [], "labels": [LABELS], "positives": [POSITIVES], "index": [STEPS[step]]}[kind]
@@ -147,11 +149,9 @@ def _work(own_rank: int, folder: str) -> None:
 
 
 def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    met, own, given = (
-        threading.Barrier(WORLD, timeout=20),
-        threading.local(),
-        [torch.empty(0)] * WORLD,
-    )
+    met = threading.Barrier(WORLD, timeout=20)
+    own = threading.local()
+    given = [torch.empty(0)] * WORLD
 
     def exchanged(tensor: Tensor) -> list[Tensor]:
         given[own.rank] = tensor.clone()

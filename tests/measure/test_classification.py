@@ -41,11 +41,9 @@ NAN = float("nan")
 
 def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
     rng = np.random.default_rng(0)
-    predictions, labels, groups = (
-        rng.integers(0, 2, 500),
-        rng.integers(0, 2, 500),
-        rng.choice(["a", "b", "c"], 500),
-    )
+    predictions = rng.integers(0, 2, 500)
+    labels = rng.integers(0, 2, 500)
+    groups = rng.choice(["a", "b", "c"], 500)
     frame = MetricFrame(
         metrics=accuracy_score, y_true=labels, y_pred=predictions, sensitive_features=groups
     )
@@ -69,8 +67,10 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
         [[6, 2], [4, 8]],
         [[10, 20], [30, 40]],
     ]  # of each group wrong and right without, by these with a method
-    (low, _), (least, most) = wilson_interval(1, 1), wilson_interval(60, 100)
-    off, on = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least)), 0.75 * (most - 0.6)
+    low, _ = wilson_interval(1, 1)
+    least, most = wilson_interval(60, 100)
+    off = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least))
+    on = 0.75 * (most - 0.6)
     for of, cells, value, before, ends in (
         (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], 0, 0.6, wilson_interval(0, 9)),
         (
@@ -114,7 +114,8 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
         moved, own = np.nanquantile([after - without, after], [0.025, 0.975], axis=1).T
         assert (found, *change) == pytest.approx((value, value - before, *moved))
         assert interval == pytest.approx(ends or tuple(own))
-    hits, sizes = np.array([[1, 0], [1, 0], [1, 0]]), np.array([[2, 0], [2, 1], [1, 0]])
+    hits = np.array([[1, 0], [1, 0], [1, 0]])
+    sizes = np.array([[2, 0], [2, 1], [1, 0]])
     assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
     assert Reweighted(np.array([1.0, 3.0]))(hits, sizes).tolist() == [0.5, 0.125, 1]
 
@@ -122,14 +123,13 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
 def test_a_resample_of_cells_is_a_resample_of_images() -> None:
     """The naive twin draws indices; values of both bootstraps come from one distribution, and so do
     paired changes."""
-    rng, n = np.random.default_rng(1), 300
+    rng = np.random.default_rng(1)
+    n = 300
     group = rng.choice(3, n, p=np.arange(1, 4) / 6)
     before = rng.random(n) < np.linspace(0.5, 0.8, 3)[group]
     after = np.where(rng.random(n) < 0.5, before, rng.random(n) < np.linspace(0.9, 0.7, 3)[group])
-    cells, index = (
-        np.zeros((3, 2, 2), dtype=np.int64),
-        np.random.default_rng(7).integers(n, size=(900, n)),
-    )
+    cells = np.zeros((3, 2, 2), dtype=np.int64)
+    index = np.random.default_rng(7).integers(n, size=(900, n))
     np.add.at(cells, (group, before.astype(int), after.astype(int)), 1)
     (drawn,) = resampled_counts(cells, 4000, 0)
     shares = [
@@ -177,7 +177,8 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(
     rng = np.random.default_rng(3)
     wrong = rng.random(200) < 0.4
     scores = (rng.normal(size=200) - wrong).round(decimals)  # with ties, and without
-    found, area = auroc(scores, wrong), pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
+    found = auroc(scores, wrong)
+    area = pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
     assert (found, found.value) == (auroc(scores, wrong, resamples=2000), area)
     kinds = np.flatnonzero(wrong), np.flatnonzero(~wrong)
     rows = [np.concatenate([rng.choice(kind, len(kind)) for kind in kinds]) for _ in range(500)]
@@ -190,10 +191,8 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(
 
 @pytest.mark.parametrize("k", [1, 2, 4, 6])
 def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
-    points, orders = (
-        np.random.default_rng(0).normal(size=(13, 3)),
-        [*map(list, permutations(range(k)))],
-    )
+    points = np.random.default_rng(0).normal(size=(13, 3))
+    orders = [*map(list, permutations(range(k)))]
     dealt = points[np.random.default_rng(5).permutation(13)]  # shuffled once, and dealt
     pairs = [
         (dealt[i : i + k], dealt[i + k : i + 2 * k])

@@ -19,7 +19,9 @@ from vldebias.measure.shares import NOT_LABELLED, as_judged, shares_radius, squa
 from vldebias.metrics import corrected_shares, discrepancy
 
 few = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")
-MALE, FEMALE, UNKNOWN = 0, 1, 2
+MALE = 0
+FEMALE = 1
+UNKNOWN = 2
 TRUE = np.array([0.57, 0.4, 0.03])
 JUDGES = {  # rows: what is true, columns: what the judge says
     "calls women men": np.array([[0.97, 0.01, 0.02], [0.4, 0.57, 0.03], [0.3, 0.3, 0.4]]),
@@ -38,7 +40,8 @@ def world(rng, judge, n=1500):
 
 def sampled(rng, truth, said, n, *, stratified):
     """Labels of n images by lot, and their weights."""
-    people, weights = np.full(len(truth), NOT_LABELLED), np.ones(len(truth))
+    people = np.full(len(truth), NOT_LABELLED)
+    weights = np.ones(len(truth))
     parts = (
         [np.flatnonzero(said == code) for code in np.unique(said)]
         if stratified
@@ -46,7 +49,8 @@ def sampled(rng, truth, said, n, *, stratified):
     )
     for part in parts:
         chosen = rng.choice(part, min(len(part), n // len(parts)), replace=False)
-        people[chosen], weights[chosen] = truth[chosen], len(part) / len(chosen)
+        people[chosen] = truth[chosen]
+        weights[chosen] = len(part) / len(chosen)
     return people, weights
 
 
@@ -54,7 +58,9 @@ def sampled(rng, truth, said, n, *, stratified):
 @pytest.mark.parametrize("stratified", [False, True])
 @pytest.mark.parametrize("name", JUDGES)
 def test_right_whatever_the_judge_does_and_covered(name, stratified):
-    rng, found, held = np.random.default_rng(3), [], []
+    rng = np.random.default_rng(3)
+    found = []
+    held = []
     for _ in range(250):
         truth, said = world(rng, JUDGES[name])
         people, weights = sampled(rng, truth, said, 120, stratified=stratified)
@@ -76,7 +82,8 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
 def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
     """Also where judge and people agree about every image that was labelled, and all labels are one
     value."""
-    said, people = np.zeros(400, int), np.full(400, NOT_LABELLED)
+    said = np.zeros(400, int)
+    people = np.full(400, NOT_LABELLED)
     people[:labels] = 0
     with (
         pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext()
@@ -107,10 +114,8 @@ def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
     for name, judge in JUDGES.items():
         truth, said = world(rng, judge, 20_000)
         people, _ = sampled(rng, truth, said, 2000, stratified=False)
-        interval, alone = (
-            corrected_shares(said, people, 3).figures(2)[MALE],
-            wilson_interval(1140, 2000),
-        )
+        interval = corrected_shares(said, people, 3).figures(2)[MALE]
+        alone = wilson_interval(1140, 2000)
         wide = (interval.high - interval.low) / (alone[1] - alone[0])
         assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
 
@@ -124,9 +129,11 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     chosen = np.concatenate(
         [rng.choice(np.flatnonzero(sure == one), 50, replace=False) for one in (True, False)]
     )
-    people, weights = np.full(4000, NOT_LABELLED), np.ones(4000)
+    people = np.full(4000, NOT_LABELLED)
+    weights = np.ones(4000)
     people[chosen] = truth[chosen]
-    weights[sure], weights[~sure] = sure.sum() / 50, (~sure).sum() / 50
+    weights[sure] = sure.sum() / 50
+    weights[~sure] = (~sure).sum() / 50
     said = np.zeros(4000, int)
     found = corrected_shares(said, people, 2, weights=weights)
     np.testing.assert_allclose(found.shares[0], sure.mean())
@@ -151,7 +158,10 @@ def test_a_judge_that_says_one_thing_leaves_the_people_alone():
 
 @pytest.mark.parametrize("share", [0.5, 0.56, 0.8])
 def test_the_gap_is_covered_also_where_it_is_near_0(share):
-    rng, held, drawn, true = np.random.default_rng(6), [], [], np.sqrt(2) * (share - 0.5)
+    rng = np.random.default_rng(6)
+    held = []
+    drawn = []
+    true = np.sqrt(2) * (share - 0.5)
     for hits in rng.binomial(120, share, size=200):
         people = np.array([0] * hits + [1] * (120 - hits) + [NOT_LABELLED] * 1000)
         found = corrected_shares(np.zeros(1120, int), people, 2, resamples=400)
@@ -173,7 +183,8 @@ def test_squares_are_unbiased_for_each_prompt(values):
     rng = np.random.default_rng(5)
     shares = np.array([[0.8, 0.15, 0.05], [0.4, 0.5, 0.1], [1 / 3] * 3])[:, : values + 1]
     true = squared_discrepancies(1e9 * shares[:, :values])
-    confusion, found = np.array([[0.9, 0.05, 0.05], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6]]), []
+    confusion = np.array([[0.9, 0.05, 0.05], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6]])
+    found = []
     prompts = np.repeat(np.arange(3), 60)
     for _ in range(600):
         truth = np.concatenate([rng.choice(3, size=60, p=p) for p in shares])
@@ -183,7 +194,8 @@ def test_squares_are_unbiased_for_each_prompt(values):
             chosen = rng.choice(60, 8, replace=False) + 60 * p
             people[chosen] = truth[chosen]
         found.append(module.corrected_squares(prompts, said, people, values, weights=np.ones(180)))
-    mean, error = np.mean(found, axis=0), np.std(found, axis=0) / np.sqrt(len(found))
+    mean = np.mean(found, axis=0)
+    error = np.std(found, axis=0) / np.sqrt(len(found))
     if values == 3:  # nothing is unknown: exactly unbiased
         np.testing.assert_array_less(np.abs(mean - true), 4 * error)
     else:  # divided by an estimated rate
@@ -196,13 +208,15 @@ def test_more_labels_halve_the_interval_or_there_are_too_few_images():
     people, _ = sampled(rng, truth, said, 200, stratified=False)
     found = corrected_shares(said, people, 3)
     again, _ = sampled(rng, truth, said, 200 + found.more_labels(), stratified=False)
-    narrow, wide = corrected_shares(said, again, 3).figures(2)[MALE], found.figures(2)[MALE]
+    narrow = corrected_shares(said, again, 3).figures(2)[MALE]
+    wide = found.figures(2)[MALE]
     assert (narrow.high - narrow.low) / (wide.high - wide.low) == pytest.approx(0.5, abs=0.05)
     assert corrected_shares(said[:300], truth[:300], 3).more_labels() is None
 
 
 def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
-    after, before = Interval(0.5, 0.4, 0.9), Interval(0.2, 0.1, 0.2)
+    after = Interval(0.5, 0.4, 0.9)
+    before = Interval(0.2, 0.1, 0.2)
     assert module.independent(after, before) == pytest.approx((0.3, 0.2, 0.3 + np.hypot(0.4, 0.1)))
 
 
@@ -217,7 +231,8 @@ def test_discrepancy_ratio_and_kl_are_their_definitions(
 ) -> None:
     n_groups, labels = case
     counts = np.bincount(labels, minlength=n_groups)
-    shares, even = counts / len(labels), 1 / n_groups
+    shares = counts / len(labels)
+    even = 1 / n_groups
     expected = math.sqrt(sum((shares - even) ** 2))
     assert (
         discrepancy(labels, n_groups)
@@ -240,7 +255,8 @@ def test_discrepancy_ratio_and_kl_are_their_definitions(
 
 
 def test_the_squared_discrepancy_is_unbiased() -> None:
-    p, rng = np.array([0.6, 0.3, 0.1]), np.random.default_rng(1)
+    p = np.array([0.6, 0.3, 0.1])
+    rng = np.random.default_rng(1)
     for n in (2, 10):
         drawn = squared_discrepancies(rng.multinomial(n, p, size=200_000))
         assert drawn.mean() == pytest.approx(((p - 1 / 3) ** 2).sum(), abs=4e-3)
@@ -248,7 +264,8 @@ def test_the_squared_discrepancy_is_unbiased() -> None:
 
 
 def test_the_radius_holds_the_true_shares_as_often_as_it_says() -> None:
-    p, rng = np.array([0.7, 0.3]), np.random.default_rng(2)
+    p = np.array([0.7, 0.3])
+    rng = np.random.default_rng(2)
     counts = rng.multinomial(25, p, size=400)
     inside = np.linalg.norm(counts / 25 - p, axis=1) <= shares_radius(counts, resamples=400)
     assert inside.mean() > 0.92

@@ -35,7 +35,8 @@ def ranked_by(scores: np.ndarray) -> np.ndarray:
 @st.composite
 def galleries(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     """Scores (q, n) with many ties, groups (n,) of which some may be empty, k."""
-    q, n = draw(st.integers(1, 4)), draw(st.integers(1, 25))
+    q = draw(st.integers(1, 4))
+    n = draw(st.integers(1, 25))
     levels = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 2.0]), min_size=n, max_size=n)
     scores = np.array([draw(levels) for _ in range(q)])
     groups = np.array(draw(st.lists(st.integers(0, G - 1), min_size=n, max_size=n)))
@@ -48,7 +49,8 @@ def test_skew_and_ndkl_of_one_query_and_of_many_are_their_definitions(
 ) -> None:
     scores, groups, k = gallery
     p = np.full(G, 1 / G) if prior is None else np.array(prior)
-    ranked, weights = groups[ranked_by(scores)][:, :k], 1 / np.log2(np.arange(2, k + 2))
+    ranked = groups[ranked_by(scores)][:, :k]
+    weights = 1 / np.log2(np.arange(2, k + 2))
     of_many = max_skews(ranked, p), min_skews(ranked, p, floor), ndkls(ranked.astype(np.uint8), p)
     for row, most, least, spread in zip(scores.tolist(), *of_many, strict=True):
         first = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
@@ -70,7 +72,8 @@ def test_skew_and_ndkl_of_one_query_and_of_many_are_their_definitions(
 
 
 def test_priors_by_hand() -> None:
-    scores, groups = torch.tensor([0.9, 0.8, 0.7, 0.6], dtype=torch.bfloat16), ["f", "m", "m", "m"]
+    scores = torch.tensor([0.9, 0.8, 0.7, 0.6], dtype=torch.bfloat16)
+    groups = ["f", "m", "m", "m"]
     assert max_skew(scores, groups, 4) == pytest.approx(math.log(0.75 / 0.5))
     assert max_skew(scores, groups, 4, prior="dataset") == 0
     assert max_skew(scores, groups, 1, prior="dataset") == pytest.approx(math.log(1 / 0.25))
@@ -107,7 +110,8 @@ def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(galler
     scores, _, k = gallery
     q, n = scores.shape
     place = np.array(random.sample(range(n), n))
-    queries, items = torch.eye(q), torch.tensor(scores.T, dtype=torch.float32)
+    queries = torch.eye(q)
+    items = torch.tensor(scores.T, dtype=torch.float32)
     of_rows, of_places = (leaders(queries, items, k, places) for places in (np.arange(n), place))
     for i, row in enumerate(scores):
         stable = sorted(range(n), key=lambda j: (-row[j], j))[:k]
@@ -128,10 +132,8 @@ def test_leaders_are_exact_where_float32_cannot_tell(
     base = torch.randn(1, 16, generator=generator, dtype=torch.float64)
     items = base + 1e-8 * torch.randn(3000, 16, generator=generator, dtype=torch.float64)
     items[1000:1500] = items[0]
-    items, queries = (
-        items.to(dtype),
-        torch.randn(3, 16, generator=generator, dtype=torch.float64).to(dtype),
-    )
+    items = items.to(dtype)
+    queries = torch.randn(3, 16, generator=generator, dtype=torch.float64).to(dtype)
     exact = (queries.double() @ items.double().T).numpy().round(12)
     monkeypatch.setattr(module, "_SCORES", 3 * 700)  # several blocks
     place = np.arange(3000)

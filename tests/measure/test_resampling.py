@@ -1,5 +1,7 @@
 """The bootstrap against scipy, exact enumeration and its own coverage."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,13 +19,18 @@ from vldebias.measure.resampling import (
 )
 from vldebias.metrics import bootstrap_interval, worst_group_accuracy
 
-counts_of, weights_of = resampling.resampled_counts, resampling.resampled_weights
+counts_of = resampling.resampled_counts
+weights_of = resampling.resampled_weights
 
 
 def test_agrees_with_scipy() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=200)
-    y, correlation = x + rng.normal(size=200), lambda a, b: np.corrcoef(a, b)[0, 1]
+    y = x + rng.normal(size=200)
+
+    def correlation(a: Any, b: Any) -> Any:
+        return np.corrcoef(a, b)[0, 1]
+
     for level in (0.95, 0.5):
         how = {
             "paired": True,
@@ -41,7 +48,8 @@ def test_agrees_with_scipy() -> None:
 
 def test_the_worst_group_is_picked_again_in_every_resample() -> None:
     """The worse of two noisy accuracies that are equal lies below either of them."""
-    groups, predictions = np.repeat([0, 1], 100), np.tile(np.repeat([1, 0], [80, 20]), 2)
+    groups = np.repeat([0, 1], 100)
+    predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
     found = bootstrap_interval(
         predictions, np.ones(200, int), groups, statistic=worst_group_accuracy
     )
@@ -121,7 +129,8 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
 def test_means_of_few_different_rows_are_counted_with_the_same_intervals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rng, found = np.random.default_rng(2), []
+    rng = np.random.default_rng(2)
+    found = []
     before = rng.random(800) < 0.7
     after = before & (rng.random(800) < 0.9)
     for least in (resampling._REPEATED, 801):

@@ -26,7 +26,9 @@ from vldebias.metrics import bootstrap_interval
 from vldebias.pictures import read_png, write_png
 from vldebias.study import compare
 
-DOWN, UP, STILL = (-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), (0.01, -0.1, 0.1)
+DOWN = (-0.2, -0.3, -0.1)
+UP = (0.2, 0.1, 0.3)
+STILL = (0.01, -0.1, 0.1)
 
 
 def bias(method: str, value: float, **fields: Any) -> Any:
@@ -459,7 +461,8 @@ def test_names_may_hold_anything(tmp_path: Path) -> None:
 
 def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
     assert plain({"a": [1, 2.5, True], "b": None}) == "a: 1, 2.5, yes; b"
-    world, real = protocol("birds", is_miniature=True), protocol("birds")
+    world = protocol("birds", is_miniature=True)
+    real = protocol("birds")
     for about, cartoon in (
         ([world], True),
         ([world, real], False),
@@ -510,15 +513,10 @@ def test_a_measure_has_one_scale_whatever_the_task() -> None:
     (axis,) = dots(
         readable(result([rows[0], rows[1], rows[2].model_copy(update={"interval": (0.1, 0.45)})]))
     ).axes
-    (band,), line, bars = (
-        axis.patches,
-        axis.lines[0],
-        [one.lines[2][0].get_segments()[0] for one in axis.containers],
-    )
-    assert (band.get_extents().x0, line.get_xdata()) == (
-        axis.transData.transform((0.2, 0))[0],
-        [0.5, 0.5],
-    )
+    (band,) = axis.patches
+    assert band.get_extents().x0 == axis.transData.transform((0.2, 0))[0]
+    assert axis.lines[0].get_xdata() == [0.5, 0.5]
+    bars = [container.lines[2][0].get_segments()[0] for container in axis.containers]
     assert [bar[:, 0].tolist() for bar in bars] == [
         pytest.approx([0.4, 0.6]),
         pytest.approx([0.1, 0.45]),
@@ -579,7 +577,8 @@ def test_every_difference_of_protocols_is_said_and_nothing_in_common_refused() -
     ).warnings
     for word in ("model differs", "settings, k", "n, images", "cali, lam", "versions, vldebias"):
         assert any(word in warning for warning in warnings)
-    one, twice = result([figure()], protocol()), result([figure()] * 2, protocol())
+    one = result([figure()], protocol())
+    twice = result([figure()] * 2, protocol())
     for other, named in (
         (result([figure(task="other")], protocol("other")), "birds"),
         (twice, "twice"),
@@ -762,10 +761,12 @@ def test_a_command_is_kept_without_the_folders_of_the_machine(
 
 def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     rng = np.random.default_rng(0)
-    before, after = rng.random(30), rng.random(30)
+    before = rng.random(30)
+    after = rng.random(30)
     part = TaskResult(protocol())
     part.add_resampled("clip_score", {"none": before, "x": after}, n={"images": 30})
-    own, paired = bootstrap_interval(after), bootstrap_interval(after - before)
+    own = bootstrap_interval(after)
+    paired = bootstrap_interval(after - before)
     none, x = part.rows
     assert none.change is None
     assert (x.value, *x.interval) == pytest.approx((own.value, own.low, own.high))

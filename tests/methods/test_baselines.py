@@ -32,7 +32,9 @@ from vldebias.methods.reference import Labelled, labelled, stated_texts
 PUBLISHED = json.loads((Path(__file__).parent / "published" / "published.json").read_text())
 JOBS = ("doctor", "nurse", "pilot", "clerk", "cook", "judge")
 GENDER = vldebias.make_prompt_set("g", {"male": ["male"], "female": ["female"]}, JOBS)
-DIM, TOLD = 16, (2, 5)  # the attribute lies in two dimensions
+# the attribute lies in two dimensions
+DIM = 16
+TOLD = (2, 5)
 EYE = torch.eye(DIM, dtype=torch.float64)
 
 
@@ -50,13 +52,15 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
         row[8] += 1.0
         for k, job in enumerate(JOBS):
             row[9 + k] += job in words
-        row[list(TOLD)] += (
-            1.0
-            if "female" in words
-            else -1.0
-            if "male" in words
-            else 0.3 - 0.6 * ("nurse" not in words)
-        )
+        if "female" in words:
+            lean = 1.0
+        elif "male" in words:
+            lean = -1.0
+        elif "nurse" in words:
+            lean = 0.3
+        else:
+            lean = -0.3
+        row[list(TOLD)] += lean
         texts[text] = row
     gender = torch.randint(2, (600,), generator=generator)
     images = torch.randn(600, DIM, generator=generator, dtype=torch.float64)
@@ -92,7 +96,8 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
     codes = torch.multinomial(
         torch.tensor(shares), 400, replacement=True, generator=torch.Generator().manual_seed(1)
     )
-    rows, concept = normal(400, 12, seed=2), one_hot(codes, values).double()
+    rows = normal(400, 12, seed=2)
+    concept = one_hot(codes, values).double()
     rows[:, :values] += 2 * concept
     left, right, shift = leace(Labelled(rows, codes[:, None]))
     erased = rows - (rows @ right) @ left.T + shift
@@ -109,10 +114,8 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
 def test_no_other_map_that_erases_changes_less() -> None:
     """Against the orthogonal projection of the same direction, and against other oblique ones."""
     codes = torch.arange(2000) % 2
-    rows, concept = (
-        (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3),
-        codes[:, None].double(),
-    )
+    rows = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3)
+    concept = codes[:, None].double()
     left, right, _ = leace(Labelled(rows, codes[:, None]))
     centred = rows - rows.mean(0)
     least = ((centred @ right) @ left.T).square().sum(1).mean()
@@ -130,7 +133,8 @@ def test_no_other_map_that_erases_changes_less() -> None:
 def test_leace_is_that_of_its_authors() -> None:
     oracle = pytest.importorskip("concept_erasure", reason="concept-erasure is not installed")
     codes = torch.arange(500) % 3
-    rows, concept = normal(500, 10, seed=3) + 0.5 * codes[:, None], one_hot(codes, 3).double()
+    rows = normal(500, 10, seed=3) + 0.5 * codes[:, None]
+    concept = one_hot(codes, 3).double()
     rows[:, 0] += codes == 2
     left, right, shift = leace(Labelled(rows, codes[:, None]))
     settings = {"shrinkage": False, "constrain_cov_trace": False, "svd_tol": 1e-6}
@@ -140,8 +144,10 @@ def test_leace_is_that_of_its_authors() -> None:
 
 
 def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
-    (given, images, gender), (blind, _, _) = problem(), problem(labels=False)
-    one, other = given.fit("leace", "joint"), blind.fit("leace", "joint")
+    given, images, gender = problem()
+    blind, _, _ = problem(labels=False)
+    one = given.fit("leace", "joint")
+    other = blind.fit("leace", "joint")
     assert (one.provenance.labels, other.provenance.labels) == ("given", "zero-shot")
     assert not torch.allclose(one.image(images), other.image(images))
     assert given.reference is not None
@@ -231,7 +237,9 @@ def test_sfid_replaces_a_hundred_dimensions_of_clip() -> None:
 
 
 def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
-    harmful, helpful, images = normal(3, 10, seed=4), normal(2, 10, seed=5), unit(5, 10, seed=6)
+    harmful = normal(3, 10, seed=4)
+    helpful = normal(2, 10, seed=5)
+    images = unit(5, 10, seed=6)
     slow = images
     for rows, sign in ((harmful, -1), (helpful, 1)):
         for vector in torch.linalg.qr(rows.T)[0].T:
@@ -264,16 +272,20 @@ def test_half_way_is_that_of_its_authors() -> None:
 
 @pytest.mark.parametrize("r", [1, 3])
 def test_loss_and_bias_are_equal_shares_and_no_other_vector_has_both_smaller(r: int) -> None:
-    basis, rows = torch.linalg.qr(unit(r, 9, seed=1).T).Q, unit(40, 9)
+    basis = torch.linalg.qr(unit(r, 9, seed=1).T).Q
+    rows = unit(40, 9)
     turned = HalfWay(basis)(rows)
-    before, after = (rows @ basis).norm(dim=1), (turned @ basis).norm(dim=1)
+    before = (rows @ basis).norm(dim=1)
+    after = (turned @ basis).norm(dim=1)
     most = 1 - (1 - before**2).sqrt()
-    bias, loss = after / before, (1 - (rows * turned).sum(1)) / most
+    bias = after / before
+    loss = (1 - (rows * turned).sum(1)) / most
     torch.testing.assert_close(bias, loss)
     torch.testing.assert_close(turned.norm(dim=1), torch.ones(40, dtype=torch.float64))
     assert (bias < 1).all()
     others = normalize(turned[:, None] + 0.1 * unit(200, 9, seed=2), dim=2)
-    biases, losses = (others @ basis).norm(dim=2), 1 - (others * rows[:, None]).sum(2)
+    biases = (others @ basis).norm(dim=2)
+    losses = 1 - (others * rows[:, None]).sum(2)
     assert (torch.maximum(biases / before[:, None], losses / most[:, None]) > bias[:, None]).all()
 
 
@@ -329,7 +341,8 @@ def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
     means = [
         images[gender == code][scores[gender == code].topk(100).indices].mean(0) for code in (0, 1)
     ]
-    apart, start = (means[0] - means[1]).numpy(), first.numpy()
+    apart = (means[0] - means[1]).numpy()
+    start = first.numpy()
     assert abs(float(bent.numpy() @ apart)) < 1e-9
     constraints = [
         {"type": "eq", "fun": lambda e: e @ e - 1},
@@ -360,10 +373,11 @@ def test_after_fair_pca_groups_have_one_mean_and_at_full_width_it_is_the_differe
         means = torch.stack([left[groups[:, g] > 0].mean(0) for g in (0, 1)])
         assert (means[0] - means[1]).abs().max() < 1e-12
         assert dropped.shape[1] == max(1, DIM - keep)
-    (whole,), (ours,) = fair_pca(rows, groups, DIM).T, given.fit("difference", "joint").left.T
+    (direction,) = fair_pca(rows, groups, DIM).T
+    (ours,) = given.fit("difference", "joint").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
-    assert abs(float(whole @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
-    assert abs(float(whole @ ours)) > 0.95  # fitted to the set's own texts of the values
+    assert abs(float(direction @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
+    assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts of the values
 
 
 def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> None:

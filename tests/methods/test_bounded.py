@@ -40,7 +40,8 @@ def pairs(seed: int, n: int = 4) -> Tensor:
 @laws
 @given(seed=seeds, rank=st.integers(1, 5))
 def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> None:
-    texts, several = unit(20, DIM, seed=seed + 2), [pairs(seed), pairs(seed + 7, 2)]
+    texts = unit(20, DIM, seed=seed + 2)
+    several = [pairs(seed), pairs(seed + 7, 2)]
     any_matrix = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
     left = CalibratedProjection(0.0, *any_matrix, Provenance("any"))
     for edits in (
@@ -88,7 +89,8 @@ def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
     before = CalibratedProjection(lam=1000.0).fit(pairs(0), unit(3, DIM, seed=5))
     after = bounded(before, unit(9, DIM, seed=2), 0.02)
     assert after.method == "orth-cali, bounded"
-    step, whole = torch.eye(DIM) - after.matrix(), torch.eye(DIM) - before.matrix()
+    step = torch.eye(DIM) - after.matrix()
+    whole = torch.eye(DIM) - before.matrix()
     t = float(step.flatten() @ whole.flatten() / whole.square().sum())
     assert 0 < t < 1
     torch.testing.assert_close(step, t * whole)
@@ -98,7 +100,8 @@ def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
 @given(seed=seeds, most=st.sampled_from([0.01, 0.05, 0.2]))
 def test_nothing_within_the_bound_is_less_biased(seed: int, most: float) -> None:
     """For one text: no z with <z, z0> = 1 and this loss at most has a smaller z^T M z."""
-    data, text = pairs(seed), unit(1, DIM, seed=seed + 2)
+    data = pairs(seed)
+    text = unit(1, DIM, seed=seed + 2)
     difference = data[:, 0] - data[:, 1]
 
     def bias(z: Tensor) -> Tensor:
@@ -134,7 +137,8 @@ def test_on_a_model() -> None:
     from vldebias.miniature import load_clip
 
     model, _, tokenizer = load_clip()
-    host, gender = resolve(model, tokenizer=tokenizer), few(load_prompts("gender"))
+    host = resolve(model, tokenizer=tokenizer)
+    gender = few(load_prompts("gender"))
     tokens = tokenizer(list(gender.classes))
     for method in ("orth", "cali"):
         for how, expected in (({}, 0.997), ({"max_loss": 0.002}, 0.998)):

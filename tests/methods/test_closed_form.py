@@ -35,7 +35,8 @@ laws = settings(max_examples=10, deadline=None, derandomize=True)
 def problems(draw: st.DrawFn) -> Problem:
     """Texts and images of any direction, two or three values, any number of concepts, with classes
     or without."""
-    dim, values = draw(st.integers(8, 40)), draw(st.integers(2, 3))
+    dim = draw(st.integers(8, 40))
+    values = draw(st.integers(2, 3))
     classes = draw(st.sampled_from([0, 2, 3]))
     noise = torch.Generator().manual_seed(draw(st.integers(0, 2**20)))
     words = WORDS[:values]
@@ -51,10 +52,8 @@ def problems(draw: st.DrawFn) -> Problem:
     texts = [*concepts, *prompts.spurious, *(text for group in prompts.groups for text in group)]
     rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
     images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
-    table, lam = (
-        TextTable(dict(zip(texts, rows, strict=True))),
-        draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7])),
-    )
+    table = TextTable(dict(zip(texts, rows, strict=True)))
+    lam = draw(st.sampled_from([1e-2, 1.0, 1e3, 1e7]))
     return Problem(table, prompts, lam=lam, reference=images)
 
 

@@ -27,7 +27,8 @@ from vldebias.prompts import PromptSet, load_prompts
 
 SET = load_prompts("professions-gender")
 FIVE = replace(SET, name="five", groups=SET.groups[:5])
-TONES = replace(TONES := load_prompts("skin-tone"), groups=TONES.groups[:5])
+SKIN_TONE = load_prompts("skin-tone")
+TONES = replace(SKIN_TONE, groups=SKIN_TONE.groups[:5])
 OUTSIDE = ["A photo of a person.", "A photo of a good person.", "A photo of a criminal person."]
 
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -211,15 +212,11 @@ def test_a_classification_with_images_gets_cali_and_means_within_classes() -> No
 def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: bool) -> None:
     texts, prompts = world(*HELPED)
     noise = np.random.default_rng(0)
-    features, reference = (
-        noise.normal(size=(300, 48)),
-        torch.from_numpy(noise.normal(size=(200, 48))),
-    )
+    features = noise.normal(size=(300, 48))
+    reference = torch.from_numpy(noise.normal(size=(200, 48)))
     table = {text: texts.embed([text], "joint")[0].numpy() for text in prompts.texts}
-    labels, given = (
-        {"jobs": noise.choice(["male", "female"], 300)},
-        {"reference": reference if images else None},
-    )
+    labels = {"jobs": noise.choice(["male", "female"], 300)}
+    given = {"reference": reference if images else None}
     how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **given}
     attached = vldebias.fit_projection(
         table, prompts, method=None if method == "default" else method, **given
@@ -326,9 +323,8 @@ def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host)
             edit = only(fit_projections(host, SET, **how))
             assert edit.removed < edit.dim / 40
         only(fit_projections(host, FIVE))
-        Problem(table, pair := PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))).fit(
-            "orth", "joint"
-        )
+        pair = PromptSet("g", groups=(("a", "b"),), spurious=("a", "b"))
+        Problem(table, pair).fit("orth", "joint")
         rows = {
             text: torch.randn(8, generator=torch.Generator().manual_seed(i))
             for i, text in enumerate(SET.texts)

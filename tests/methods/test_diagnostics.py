@@ -13,7 +13,9 @@ from vldebias.hosts import TextTable
 from vldebias.methods.diagnostics import Diagnostics, spread_along
 from vldebias.prompts import PromptSet
 
-PAIRS, SPURIOUS, CLASSES = unit(6, 2, 16, seed=0), unit(2, 16, seed=1), unit(4, 16, seed=2)
+PAIRS = unit(6, 2, 16, seed=0)
+SPURIOUS = unit(2, 16, seed=1)
+CLASSES = unit(4, 16, seed=2)
 CALI = CalibratedProjection().fit(PAIRS)
 
 
@@ -97,10 +99,8 @@ class TestSpreadAlong:
         assert moved == pytest.approx((spread, deviations))
 
     def test_directions_that_hold_a_hundredth_of_the_texts_are_left_out(self) -> None:
-        eye, many = (
-            torch.eye(24, dtype=torch.float64),
-            torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None],
-        )
+        eye = torch.eye(24, dtype=torch.float64)
+        many = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
         assert spread_along(many * eye[2], texts)[0] < 0.1
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)

@@ -25,7 +25,8 @@ from vldebias.prompts import PromptSet, load_prompts
 DIM = 16
 EYE = torch.eye(DIM, dtype=torch.float64)
 MALE, FEMALE, LAND, WATER = EYE[:4]
-VALUES, CLASSES = torch.stack([MALE, FEMALE]), torch.stack([LAND, WATER])
+VALUES = torch.stack([MALE, FEMALE])
+CLASSES = torch.stack([LAND, WATER])
 
 
 def split(values: Tensor, classes: Tensor | None, images: Any) -> ImageSplit:
@@ -94,14 +95,16 @@ def test_scatter_is_the_weighted_sum_over_shrunk_differences(
 
 
 def test_few_images_that_say_nothing_leave_the_texts_and_many_leave_what_they_say() -> None:
-    texts, beyond = (MALE - FEMALE) / 2**0.5, EYE[9]
+    texts = (MALE - FEMALE) / 2**0.5
+    beyond = EYE[9]
 
     def direction(n: int, tilt: float) -> Tensor:
         images, value, _ = people(n, seed=3, noise=0.6)
         images = normalize(images + tilt * (1 - 2.0 * value)[:, None] * beyond, dim=1)
         return normalize(split(VALUES, None, images).scatter[0], dim=0)
 
-    few, many = direction(12, 0.0), direction(20_000, 0.5)
+    few = direction(12, 0.0)
+    many = direction(20_000, 0.5)
     assert abs(float(many @ beyond)) > 0.3 > abs(float(few @ beyond))
     assert abs(float(few @ texts)) > 0.9
 
@@ -182,7 +185,8 @@ def test_a_class_without_a_pair_is_left_out() -> None:
 
 @pytest.mark.parametrize(("noise", "stable"), [(0.05, True), (0.6, True), (3.0, False)])
 def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stable: bool) -> None:
-    found, cosines = [], []
+    found = []
+    cosines = []
     for seed in range(30):
         images, *_ = people(120, seed=seed, noise=noise)
         texts = (
@@ -222,7 +226,8 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
         spurious=("a man", "a woman"),
         groups=(("land, a man", "land, a woman"),),
     )
-    table, place = TextTable(rows), label == 0
+    table = TextTable(rows)
+    place = label == 0
     leaning = table.embed(["land", "water"], "joint")
     raw = split(VALUES, leaning, images)
     assert raw.counts[0].tolist() == [int((attribute == 0).sum()), 0]
@@ -235,7 +240,8 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     assert found.counts[0].tolist() == [int(((attribute == k) & place).sum()) for k in (0, 1)]
 
 
-GENDER, PROFESSIONS = few(load_prompts("gender")), few(load_prompts("professions-gender"))
+GENDER = few(load_prompts("gender"))
+PROFESSIONS = few(load_prompts("professions-gender"))
 
 
 @pytest.fixture(scope="module")

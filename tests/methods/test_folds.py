@@ -27,7 +27,8 @@ from vldebias.prompts import PromptSet, make_prompt_set
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-DIM, CONCEPTS = 48, 20
+DIM = 48
+CONCEPTS = 20
 PERSON, GENDER, LEAN = torch.eye(DIM, dtype=torch.float64)[:3]
 CONCEPT = torch.eye(DIM, dtype=torch.float64)[4 : 4 + CONCEPTS]
 NAMES = [f"job{i}" for i in range(CONCEPTS)]
@@ -208,26 +209,25 @@ def test_images_that_cannot_be_split_or_are_of_another_space_are_refused(kind: s
 def odd_problems(draw: st.DrawFn) -> tuple[TextTable, PromptSet, Reference | None]:
     """Groups of any words, values that spurious prompts or one group name, texts that are one to
     the model, images."""
-    values, stated = (
-        draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")])),
-        draw(st.booleans()),
-    )
+    values = draw(st.sampled_from([("man", "woman"), ("man", "woman", "boy")]))
+    stated = draw(st.booleans())
     words = st.lists(
         st.sampled_from(["man", "woman", "boy", "girl", "old man", "men"]), min_size=2, unique=True
     )
-    groups = [
-        tuple(f"{w} {i}" for w in one) for i, one in enumerate(draw(st.lists(words, max_size=14)))
-    ]
-    groups += [] if stated and groups else [tuple(f"{value} alone" for value in values)]
+    groups = []
+    for i, group in enumerate(draw(st.lists(words, max_size=14))):
+        groups.append(tuple(f"{word} {i}" for word in group))
+    if not stated or not groups:
+        groups.append(tuple(f"{value} alone" for value in values))
+    held_out = range(draw(st.integers(0, 6)))
+    names = tuple(f"job{i}" for i in range(draw(st.integers(1, 4))))
     prompts = PromptSet(
         name="odd",
         attributes={value: (value,) for value in values},
         groups=tuple(groups),
-        held_out_groups=tuple(
-            (f"man seen {i}", f"woman seen {i}") for i in range(draw(st.integers(0, 6)))
-        ),
+        held_out_groups=tuple((f"man seen {i}", f"woman seen {i}") for i in held_out),
         spurious=tuple(f"a {value}" for value in values) if stated else (),
-        classes=(names := tuple(f"job{i}" for i in range(draw(st.integers(1, 4))))),
+        classes=names,
         class_names=names,
     )
     texts = [*prompts.classes, *prompts.spurious, *chain(*prompts.groups, *prompts.held_out_groups)]

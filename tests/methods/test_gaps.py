@@ -36,12 +36,15 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
     """sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values, with loops."""
     found = []
     for a, b in combinations(range(int(values.max()) + 1), 2):
-        total, weights = torch.zeros(DIM, dtype=torch.float64), 0.0
+        total = torch.zeros(DIM, dtype=torch.float64)
+        weights = 0.0
         for c in classes.unique():
-            first, second = x[(classes == c) & (values == a)], x[(classes == c) & (values == b)]
+            first = x[(classes == c) & (values == a)]
+            second = x[(classes == c) & (values == b)]
             if len(first) and len(second):
                 w = len(first) * len(second) / (len(first) + len(second))
-                total, weights = total + w * (first.mean(0) - second.mean(0)), weights + w
+                total = total + w * (first.mean(0) - second.mean(0))
+                weights = weights + w
         found.append(total / weights if weights else total)
     return found
 
@@ -51,7 +54,9 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
 def test_differences_agree_with_loops_for_the_sample_and_its_resamples(
     seed: int, n: int, a: int, c: int
 ) -> None:
-    x, values, classes = unit(n, DIM, seed=seed), codes(n, a, seed), codes(n, c, seed + 1)
+    x = unit(n, DIM, seed=seed)
+    values = codes(n, a, seed)
+    classes = codes(n, c, seed + 1)
     pool = gap(x, values, classes, resamples=3, seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(predicted_gap, "RESAMPLES", 3)
@@ -68,7 +73,8 @@ def test_differences_agree_with_loops_for_the_sample_and_its_resamples(
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> None:
-    x, values = unit(30, DIM, seed=seed), codes(30, 3, seed)
+    x = unit(30, DIM, seed=seed)
+    values = codes(30, 3, seed)
     texts = unit(4, DIM, seed=seed + 1)
     found = gap(x, values).of_texts(texts)
     for q, text in enumerate(texts):
@@ -80,7 +86,9 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
 def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:
     """Two groups of scores N(0, 1) and N(delta, 1): the gap is delta over their common
     deviation."""
-    draw, delta, n = torch.Generator().manual_seed(0), 0.6, 100_000
+    draw = torch.Generator().manual_seed(0)
+    delta = 0.6
+    n = 100_000
     values = torch.arange(n) % 2
     x = torch.randn(n, 2, generator=draw, dtype=torch.float64)
     x[:, 0] += delta * values
@@ -98,7 +106,8 @@ def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
     """However few: the variance over resamples is that of a mean, s^2 / n, of the differences of
     the classes."""
     x = normal(2 * concepts, DIM, seed=concepts)
-    values, classes = torch.arange(2).repeat(concepts), torch.arange(concepts).repeat_interleave(2)
+    values = torch.arange(2).repeat(concepts)
+    classes = torch.arange(concepts).repeat_interleave(2)
     pool = gap(x, values, classes, resamples=4000, resamples_classes=True)
     each = x[0::2] - x[1::2]
     torch.testing.assert_close(pool.differences[0, 0], each.mean(0))

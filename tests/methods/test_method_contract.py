@@ -61,8 +61,11 @@ class Case:
     def __init__(
         self, bare: Any, encode: Any, tokenizer: Any = None, reference: Any = None
     ) -> None:
-        self.host, self.reference = resolve(bare, tokenizer=tokenizer), reference
-        self._bare, self._encode, self._tokenizer = bare, encode, tokenizer
+        self.host = resolve(bare, tokenizer=tokenizer)
+        self.reference = reference
+        self._bare = bare
+        self._encode = encode
+        self._tokenizer = tokenizer
         self.fitted: dict[str, dict[str, Edit]] = {}
         self.base = self.outputs()
 
@@ -140,9 +143,11 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
 def test_fitted_saved_loaded_and_attached_in_three_states(
     cases: dict[str, Case], name: str, on: str, tmp_path: Path
 ) -> None:
-    case, method = cases[on], METHODS[name]
+    case = cases[on]
+    method = METHODS[name]
     attachment = case.debias(name)
-    attached, base = case.outputs(), case.base
+    attached = case.outputs()
+    base = case.base
     edits = case.fitted[name] = dict(attachment.projections)
     for role, edit in edits.items():
         origin = edit.provenance
@@ -178,7 +183,8 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()
     }
     for role, edit in loaded.items():
-        first, tensors = edits[role], {key: getattr(edit, key) for key in edit.axes}
+        first = edits[role]
+        tensors = {key: getattr(edit, key) for key in edit.axes}
         assert (type(edit), edit.settings()) == (type(first), first.settings())
         saved = {one.name for one in fields(edit) if one.init} - {*edit.axes}
         assert {key: getattr(edit, key) for key in saved} == {
@@ -273,7 +279,8 @@ def test_a_bound_and_a_side_say_what_they_cannot_be_of(cases: dict[str, Case]) -
 
 
 def test_terms_are_summed_in_any_order_and_once() -> None:
-    one, other = METHODS["cali"] + METHODS["equalise"], METHODS["equalise"] + METHODS["cali"]
+    one = METHODS["cali"] + METHODS["equalise"]
+    other = METHODS["equalise"] + METHODS["cali"]
     assert set(one.terms) == set(other.terms)
     assert (one + METHODS["cali"]).terms == one.terms
     assert (one.name, one.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})

@@ -44,7 +44,8 @@ def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetS
 
 def test_covariances_are_those_of_the_pseudo_groups() -> None:
     images, _ = crowd(300, seed=0, noise=0.5)
-    found, value = fit(list(images.split(7))), (images @ EYE[:2].T).argmax(1)
+    found = fit(list(images.split(7)))
+    value = (images @ EYE[:2].T).argmax(1)
     assert found.lam == 1000.0
     for g in (0, 1):
         torch.testing.assert_close(
@@ -64,7 +65,9 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(
     value = (images @ EYE[:groups].T).argmax(1)
     parts = [images[value == g] for g in range(groups)]
     unit = normalize(normal(DIM, seed=seed + 4), dim=0)
-    moved, left, right = edit(unit), EYE.clone(), unit.clone()
+    moved = edit(unit)
+    left = EYE.clone()
+    right = unit.clone()
     most = torch.distributions.Normal(0.0, 1.0).icdf
     wanted = [
         -float((own @ moved).std(correction=0) * most(1 - s * 0.01 * len(images) / len(own)))
@@ -75,7 +78,8 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(
         len(parts[i]) * len(parts[j]) / (len(parts[i]) + len(parts[j])) for i, j in couples
     ]
     for (i, j), p in zip(couples, precision, strict=True):
-        difference, weight = parts[i].mean(0) - parts[j].mean(0), lam * p / sum(precision)
+        difference = parts[i].mean(0) - parts[j].mean(0)
+        weight = lam * p / sum(precision)
         left += weight * torch.outer(difference, difference)
         right += weight * (wanted[i] - wanted[j]) * difference
     torch.testing.assert_close(moved, torch.linalg.solve(left, right), atol=1e-4, rtol=1e-3)
@@ -96,7 +100,8 @@ QUERIES = normalize(normal(6, DIM, seed=99) + 2 * EYE[-1], dim=1)
 def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float, ...]) -> None:
     images, group = crowd(20_000, seed=3, shares=(0.6, 0.4))
     found = fit(images[:10_000], wanted)
-    held_out, group = images[10_000:], group[10_000:]
+    held_out = images[10_000:]
+    group = group[10_000:]
     before = shares_at(QUERIES, held_out, group, 0.1)
     after = shares_at(found(QUERIES), held_out, group, 0.1)
     assert (before - torch.tensor(wanted)).abs().max() > 0.3, (
@@ -130,7 +135,8 @@ def test_the_shares_of_all_images_are_plain_equalising() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_lengths_pass_through_and_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
     found = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group, which are enough
-    moved, given = found(QUERIES), QUERIES.to(dtype)
+    moved = found(QUERIES)
+    given = QUERIES.to(dtype)
     for factor in (0.01, 30.0):  # the ranking does not depend on the length of a query
         torch.testing.assert_close(found(factor * QUERIES), factor * moved)
     torch.testing.assert_close(found(QUERIES[0]), moved[0])
@@ -141,7 +147,8 @@ def test_lengths_pass_through_and_shape_and_dtype_are_kept(dtype: torch.dtype) -
     assert found(given, 0.0) is given
 
 
-LOPSIDED, PLAIN = crowd(1000, seed=0, shares=(0.9, 0.1))[0], crowd(100, seed=0)[0]
+LOPSIDED = crowd(1000, seed=0, shares=(0.9, 0.1))[0]
+PLAIN = crowd(100, seed=0)[0]
 
 
 @refused(
@@ -187,7 +194,8 @@ def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
     read = (
         features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()
     ).argmax(1)
-    queries, found = model.embed(SEARCHED, "joint").float(), {}
+    queries = model.embed(SEARCHED, "joint").float()
+    found = {}
     for share in (0.2, 0.8):
         move = fit_shares(
             model, GENDER, {"male": share, "female": 1 - share}, reference=features, top=0.1

@@ -14,7 +14,8 @@ from vldebias.methods import Diagnostics, Problem, get_method
 from vldebias.methods.baselines.wording import rewrite_prompt
 
 SET = load_prompts("professions-gender")
-NURSE, STATED = "A photo of a nurse.", "A photo of a female nurse."
+NURSE = "A photo of a nurse."
+STATED = "A photo of a female nurse."
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,8 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     host = TextTable({"a photo": [1.0, 0.0]})
     edit = Problem(host, SET).fit("each-value", "joint")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)
-    z, each = (
-        torch.ones(1, 5, 2),
-        torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1),
-    )
+    z = torch.ones(1, 5, 2)
+    each = torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
     torch.testing.assert_close(edit.combined(z, each, 1.0), torch.full((1, 5, 2), 2.0))
     torch.testing.assert_close(edit.combined(z, each, 0.5), torch.full((1, 5, 2), 1.5))
     assert edit(z, 0.0) is z

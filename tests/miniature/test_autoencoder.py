@@ -14,7 +14,8 @@ def small():
 
 def test_pictures_become_latents_and_come_back_also_by_a_saved_one(small, tmp_path):
     small.save_pretrained(tmp_path)
-    again, x = PatchAutoencoder.from_pretrained(tmp_path), torch.rand(2, 3, 16, 16) * 2 - 1
+    again = PatchAutoencoder.from_pretrained(tmp_path)
+    x = torch.rand(2, 3, 16, 16) * 2 - 1
     with torch.no_grad():
         z = small.encode(x).latent_dist.mean
         assert z.shape == (2, 3, 4, 4)

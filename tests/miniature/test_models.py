@@ -81,7 +81,8 @@ def test_features_and_logits_of_the_twins_agree(clip, people):
     assert not model.training
     other, other_tokenizer, processor = load_transformers_clip()
     pictures = [people[0].read(i) for i in range(5)]
-    seen, ids = torch.stack([preprocess(picture) for picture in pictures]), tokenizer(TEXTS)
+    seen = torch.stack([preprocess(picture) for picture in pictures])
+    ids = tokenizer(TEXTS)
     with torch.no_grad():
         images = features(other.get_image_features(**processor(pictures, return_tensors="pt")))
         assert torch.allclose(model.encode_image(seen), images, atol=1e-5)
@@ -136,8 +137,10 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
 
 
 def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture(capsys):
-    pipeline, own = load_pipeline(), load_weights(weights_dir() / "text.safetensors")
-    config, tokenizer = pipeline.text_encoder.config, pipeline.tokenizer
+    pipeline = load_pipeline()
+    own = load_weights(weights_dir() / "text.safetensors")
+    config = pipeline.text_encoder.config
+    tokenizer = pipeline.tokenizer
     assert (config.hidden_size, config.bos_token_id) == (NARROW.text, tokenizer.bos_token_id)
     for name, tensor in pipeline.text_encoder.state_dict().items():
         assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
@@ -153,7 +156,8 @@ def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture(cap
 
 
 def test_judge_reads_birds_in_their_places():
-    judge, flock = load_judge(), open_world("birds", n=300)
+    judge = load_judge()
+    flock = open_world("birds", n=300)
     assert isinstance(judge, AttributeNetwork)
     seen = judge.predict(pixels(flock))
     assert (seen["world"] == words.WORLDS.index("birds")).double().mean() > 0.95
@@ -167,7 +171,8 @@ def test_judge_reads_birds_in_their_places():
 
 
 def test_judge_reads_the_people_that_the_pipeline_draws():
-    judge, pipeline = load_judge(), load_pipeline()
+    judge = load_judge()
+    pipeline = load_pipeline()
     for code, gender in enumerate(words.GENDERS):
         source = torch.Generator().manual_seed(0)
         asked = {

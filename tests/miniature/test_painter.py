@@ -13,7 +13,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("name", words.WORLDS)
 @pytest.mark.parametrize("split", ["test", "reference"])
 def test_the_painter_paints_what_ships(name: str, split: str) -> None:
-    fresh, shipped = painted(name, split, n=40), open_world(name, n=40, split=split)
+    fresh = painted(name, split, n=40)
+    shipped = open_world(name, n=40, split=split)
     assert fresh.captions == shipped.captions
     for column in shipped.labels:
         assert fresh.column(column).names == shipped.column(column).names

@@ -15,7 +15,8 @@ from vldebias.miniature.pictures import pixel_noise
 
 @pytest.mark.parametrize("name", words.WORLDS)
 def test_splits_are_disjoint_and_as_large_as_told(name: str) -> None:
-    test, reference = open_world(name), open_world(name, split="reference")
+    test = open_world(name)
+    reference = open_world(name, split="reference")
     assert (len(test), len(reference)) == (1500, 500)
     assert not set(test.ids) & set(reference.ids)
     assert len({test.fingerprint, reference.fingerprint, open_world(name, n=500).fingerprint}) == 3
@@ -39,7 +40,8 @@ def test_pixels_are_those_that_the_committed_results_were_measured_on() -> None:
 @pytest.mark.parametrize("name", words.WORLDS)
 @pytest.mark.parametrize("split", ["test", "reference"])
 def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
-    whole, part = open_world(name, split=split), open_world(name, n=20, start=30, split=split)
+    whole = open_world(name, split=split)
+    part = open_world(name, n=20, start=30, split=split)
     assert part.ids == whole.ids[30:50]
     assert part.captions == whole.captions[30:50]
     for column in whole.labels:
@@ -57,7 +59,8 @@ def test_the_measured_pictures_have_no_correlation_and_the_reference_has() -> No
     shares = []
     for split in ("test", "reference"):
         people = open_world("portraits", split=split)
-        jobs, men = people.column("profession").codes, people.column("gender").codes == 0
+        jobs = people.column("profession").codes
+        men = people.column("gender").codes == 0
         shares.append(
             np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2])
         )

@@ -221,7 +221,8 @@ def test_write_puts_the_same_values_into_second_prompts():
 
 
 def test_find_of_ones_own_says_the_place():
-    shares, asked = {"female": 1}, []
+    shares = {"female": 1}
+    asked = []
 
     def find(prompt):
         asked.append(prompt)

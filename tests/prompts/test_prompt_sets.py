@@ -137,7 +137,8 @@ def test_celeba_is_the_papers_verbatim() -> None:
 
 
 def test_professions_are_the_papers_split() -> None:
-    gender, race = load_prompts("professions-gender"), load_prompts("professions-race")
+    gender = load_prompts("professions-gender")
+    race = load_prompts("professions-race")
     assert (len(gender.class_names), len(gender.held_out_class_names)) == (80, 20)
     assert gender.class_names[:3] == ("actor", "architect", "audiologist")
     assert gender.held_out_class_names[-3:] == ("security guard", "scientist", "web developer")
@@ -411,10 +412,8 @@ def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
 def test_spurious_prompts_come_first_and_pairs_serve_where_they_leave_a_value_out() -> None:
     water = ("This is a water background.", "This is a picture of an ocean.")
     assert load_prompts("waterbirds").by_value()["water"] == water
-    words, spurious = (
-        {"with": ["bespectacled"], "without": ["clear-eyed"]},
-        ["A photo of a bespectacled person."],
-    )
+    words = {"with": ["bespectacled"], "without": ["clear-eyed"]}
+    spurious = ["A photo of a bespectacled person."]
     assert make_prompt_set("glasses", words, ["doctor"], spurious=spurious).by_value() == {
         "with": ("A photo of a bespectacled doctor.",),
         "without": ("A photo of a clear-eyed doctor.",),

@@ -218,11 +218,13 @@ def _life(work: Work, folder: Path) -> None:
 
 def outlive(work: Work, kills: int, longest: float, moments: np.random.Generator) -> dict[str, Any]:
     """One run, killed at random moments until it ends or has been killed often enough."""
-    fork, killed = multiprocessing.get_context("fork"), 0
+    fork = multiprocessing.get_context("fork")
+    killed = 0
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "run"
         while True:
-            process, begun = fork.Process(target=_life, args=(work, folder)), time.monotonic()
+            process = fork.Process(target=_life, args=(work, folder))
+            begun = time.monotonic()
             process.start()
             if killed < kills:
                 process.join(float(moments.uniform(0, longest)))
@@ -250,9 +252,12 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
     expected = outlive(work, 0, 0.0, moments)
     if "lost" in expected:
         raise SystemExit(f"{name}: fails without any kill: {expected['lost']}")
-    longest, runs = expected["seconds"], list[dict[str, Any]]()
-    while (left := kills - sum(run["kills"] for run in runs)) > 0:
-        runs.append(outlive(work, left, longest, moments))
+    longest = expected["seconds"]
+    runs = list[dict[str, Any]]()
+    remaining = kills
+    while remaining > 0:
+        runs.append(outlive(work, remaining, longest, moments))
+        remaining -= runs[-1]["kills"]
         if not runs[-1]["kills"]:
             if "lost" in runs[-1]:  # without any kill: it would go on for ever
                 break

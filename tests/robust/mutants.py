@@ -86,6 +86,11 @@ def changed(node: ast.AST) -> ast.AST | None:
     return ast.fix_missing_locations(other)
 
 
+def first_line(node: ast.AST) -> str:
+    """Return how the code of a node begins."""
+    return ast.unparse(node).partition("\n")[0][:90]
+
+
 def mutants_of(file: str, source: str) -> Iterator[Mutant]:
     """Yield every change of a file."""
     tree = ast.parse(source)
@@ -105,27 +110,32 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             parts += ast.iter_child_nodes(node)
         alone.update(one for part in parts if part is not None for one in ast.walk(part))
     for number, node in enumerate(ast.walk(tree)):
-        guard = node in alone or "TYPE_CHECKING" in ast.unparse(getattr(node, "test", ast.Pass()))
-        if not guard and (other := changed(node)) is not None:
-            before, after = (ast.unparse(one).partition("\n")[0][:90] for one in (node, other))
-            yield Mutant(file, node.lineno, number, before, after)  # type: ignore[attr-defined,unused-ignore]
+        condition = ast.unparse(getattr(node, "test", ast.Pass()))
+        if node in alone or "TYPE_CHECKING" in condition:
+            continue
+        mutated = changed(node)
+        if mutated is not None:
+            line = node.lineno  # type: ignore[attr-defined,unused-ignore]
+            yield Mutant(file, line, number, first_line(node), first_line(mutated))
 
 
 def sampled(seed: int, number: int, only: str) -> list[Mutant]:
     """Return mutants of the package, `number` places by chance, one change of each line at most."""
-    every = {
-        (one.file, one.line): one
-        for path in sorted((ROOT / "vldebias").rglob("*.py"))
-        if (name := path.relative_to(ROOT).as_posix()).startswith(only)
-        for one in mutants_of(name, path.read_text(encoding="utf-8"))
-    }
-    return random.Random(seed).sample(list(every.values()), min(number, len(every)))
+    mutant_of_line = {}
+    for path in sorted((ROOT / "vldebias").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if name.startswith(only):
+            for mutant in mutants_of(name, path.read_text(encoding="utf-8")):
+                mutant_of_line[mutant.file, mutant.line] = mutant
+    mutants = list(mutant_of_line.values())
+    return random.Random(seed).sample(mutants, min(number, len(mutants)))
 
 
 def tests_of(file: str) -> list[str]:
     """Return the tests of a file's room, or those beside the folders; tests that name the file come
     first."""
-    tests, path = ROOT / "tests", Path(file)
+    tests = ROOT / "tests"
+    path = Path(file)
     folder = tests / path.parts[1]
     if folder.is_dir():
         every = sorted(folder.rglob("test_*.py"))

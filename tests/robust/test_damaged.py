@@ -292,7 +292,8 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
 
 def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
     """How so many damaged copies, then the crafted ones, were read."""
-    rng, ends = random.Random(str(seed)), Counter[str]()
+    rng = random.Random(str(seed))
+    ends = Counter[str]()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         path = kind.make(folder / "sound")

@@ -27,17 +27,24 @@ def texts() -> dict[str, torch.Tensor]:
     for prompt, noisy in zip(prompts, noise, strict=True):
         words = prompt.lower().replace(".", "").split()
         job = next((i for i, name in enumerate(JOBS) if name in words), None)
-        stated = -1.0 if "male" in words else 1.0 if "female" in words else 0.0
-        lean = 0.0 if job is None else 0.4 * (1 if job % 2 else -1)
-        body = AXES[1] if job is None else AXES[2 + job]
-        rows[prompt] = AXES[10] + body + (stated + lean) * AXES[0] + 0.05 * noisy
+        gender = 0.0
+        if "male" in words:
+            gender = -1.0
+        elif "female" in words:
+            gender = 1.0
+        body = AXES[1]
+        if job is not None:
+            body = AXES[2 + job]
+            gender += 0.4 if job % 2 else -0.4
+        rows[prompt] = AXES[10] + body + gender * AXES[0] + 0.05 * noisy
     return rows
 
 
 def images(n: int = 400, seed: int = 0) -> Embeddings:
     """Pictures of people at work; column "split" deals them to a gallery and a reference."""
     rng = np.random.default_rng(seed)
-    job, gender = rng.integers(len(JOBS), size=n), rng.integers(2, size=n)
+    job = rng.integers(len(JOBS), size=n)
+    gender = rng.integers(2, size=n)
     signs = torch.from_numpy(2.0 * gender - 1)[:, None]
     noise = torch.from_numpy(rng.normal(size=(n, DIM)))
     features = AXES[10] + AXES[2 + job] + 0.8 * signs * AXES[0] + 0.3 * noise

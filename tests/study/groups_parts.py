@@ -25,7 +25,10 @@ PROMPTS = PromptSet(
     stated_words=("land", "water"),
 )
 AXES = torch.linalg.qr(torch.randn(DIM, DIM, generator=torch.Generator().manual_seed(5)))[0]
-BIRD, PLACE, REST, SKY = AXES[0], AXES[1], AXES[2], AXES[3]
+BIRD = AXES[0]
+PLACE = AXES[1]
+REST = AXES[2]
+SKY = AXES[3]
 
 
 def texts(**more: torch.Tensor) -> TextTable:

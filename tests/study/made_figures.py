@@ -41,6 +41,7 @@ def cell(
     part: TaskResult, metric: str, method: str, subset: str = "", lam: float | None = None
 ) -> Measurement:
     """The one row with these names; of any lambda where there is one."""
-    names, rows = (metric, method, subset), part.rows
+    names = (metric, method, subset)
+    rows = part.rows
     (found,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))
     return found

@@ -13,9 +13,11 @@ from vldebias.pictures import write_png
 from vldebias.prompts import make_prompt_set
 from vldebias.study.generation import GenerationTask
 
-TRAIN, UNSEEN = ("doctor", "nurse", "chef"), ("pilot", "clerk", "judge", "baker")
+TRAIN = ("doctor", "nurse", "chef")
+UNSEEN = ("pilot", "clerk", "judge", "baker")
 JOBS = (*TRAIN, *UNSEEN)
-GENDERS, AGES = ("male", "female"), ("young", "old", "ageless")
+GENDERS = ("male", "female")
+AGES = ("young", "old", "ageless")
 UNCLEAR = 2  # a gender that the judge below cannot tell
 VALUES = {"male": ["male"], "female": ["female"]}
 PEOPLE = make_prompt_set(
@@ -84,7 +86,8 @@ class Reader:
 
     def __init__(self, fingerprint: str = "1") -> None:
         self.names = {"job": tuple(job.title() for job in JOBS), "gender": GENDERS, "age": AGES}
-        self.fingerprint, self.asked = fingerprint, 0
+        self.fingerprint = fingerprint
+        self.asked = 0
 
     def predict(self, images: Any) -> dict[str, np.ndarray]:
         self.asked += len(images)

@@ -23,7 +23,9 @@ GENDER = load_prompts("gender")
 _ALL = [f"A photo of a {one}." for one in read_shares(None, GENDER).index]
 _REASONS = balance_prompts(_ALL, GENDER, seed=0).reasons
 JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
-CHAIR, CASTLE, STATED = "A red chair", "A doctor in a castle.", "a female doctor"
+CHAIR = "A red chair"
+CASTLE = "A doctor in a castle."
+STATED = "a female doctor"
 ASKED = [*JOBS[1::2], CHAIR, CASTLE, STATED]
 
 
@@ -35,7 +37,8 @@ def lean_of(text: str) -> float:
 def texts() -> Texts:
     """Texts of 40 jobs on one line between the values of gender, near to each other but for one
     stranger."""
-    rows, rng = {}, np.random.default_rng(0)
+    rows = {}
+    rng = np.random.default_rng(0)
     for text in (*GENDER.texts, *JOBS, CHAIR, STATED):
         row = 0.05 * rng.standard_normal(16) + np.eye(16)[2]
         row[0] = {("male",): 1.0, ("female",): -1.0}.get(GENDER.values_in(text), 0.0)
@@ -66,11 +69,10 @@ def result(texts: Texts, judged: pd.DataFrame) -> vldebias.study.Result:
 class TestShareLine:
     def test_left_out_is_what_refitting_without_it_gives(self) -> None:
         rng = np.random.default_rng(0)
-        x, y = 0.01 * rng.standard_normal(12), rng.uniform(size=12)
-        line, fits = (
-            ShareLine(x, y),
-            [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)],
-        )
+        x = 0.01 * rng.standard_normal(12)
+        y = rng.uniform(size=12)
+        line = ShareLine(x, y)
+        fits = [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)]
         left = [np.clip(np.polyval(fit, one), 0, 1) for fit, one in zip(fits, x, strict=True)]
         assert (line.left_out, line.at(x)) == (
             pytest.approx(left),
@@ -80,7 +82,8 @@ class TestShareLine:
 
     def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
         rng = np.random.default_rng(1)
-        x, y = rng.standard_normal(30), rng.uniform(0.3, 0.7, size=30)
+        x = rng.standard_normal(30)
+        y = rng.uniform(0.3, 0.7, size=30)
         ends = []
         for i in range(30):  # eq. 1.4, refitting every line
             slope, intercept = np.polyfit(np.delete(x, i), np.delete(y, i), 1)
@@ -92,7 +95,8 @@ class TestShareLine:
         assert (low[0], high[0]) == (pytest.approx(lows[30 - rank]), pytest.approx(highs[rank - 1]))
 
     def test_intervals_cover(self) -> None:
-        rng, inside = np.random.default_rng(2), []
+        rng = np.random.default_rng(2)
+        inside = []
         for _ in range(300):
             x = rng.standard_normal(31)
             y = np.clip(0.5 + 0.15 * x + 0.1 * rng.standard_normal(31), 0, 1)
@@ -107,10 +111,10 @@ class TestShareLine:
         high, middle, low = line.chance(np.array([1.0, 0.0, -1.0]), 0.5)
         assert (high, low) == (pytest.approx(30.5 / 31), pytest.approx(0.5 / 31))
         assert 0.2 < middle < 0.8
-        low_ends, high_ends = line.interval(far := np.array([9.0, -9.0]))
-        assert (line.at(far).tolist(), high_ends[0], low_ends[1]) == ([1, 0], 1, 0), (
-            "shares end at 0 and 1"
-        )
+        far = np.array([9.0, -9.0])
+        low_ends, high_ends = line.interval(far)
+        assert line.at(far).tolist() == [1, 0], "shares end at 0 and 1"
+        assert (high_ends[0], low_ends[1]) == (1, 0)
         assert 0 < high_ends[1] < 0.2 < 0.8 < low_ends[0] < 1
 
     def test_few_prompts_say_nothing_and_fewer_are_refused(self) -> None:
@@ -143,7 +147,8 @@ class TestCalibration:
     def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
         self, tmp_path: Path
     ) -> None:
-        path, women = tmp_path / "t.csv", "prompt,value\n" + "nurse,female\n" * 3
+        path = tmp_path / "t.csv"
+        women = "prompt,value\n" + "nurse,female\n" * 3
         men = f"{women}nurse,Man\nnurse,cannot tell\n"
         for content, male in (
             (women, 0),
@@ -253,7 +258,8 @@ class TestAudit:
         own = {value: (value,) for value in values}
         group = tuple(f"a {value} one" for value in values)
         prompts = PromptSet(name="tones", groups=(group,), attributes=own, spurious=values)
-        rng, counts = np.random.default_rng(0), []
+        rng = np.random.default_rng(0)
+        counts = []
         rows = {
             text: torch.from_numpy(np.eye(8)[i % 3]) for i, text in enumerate((*values, *group))
         }

@@ -78,11 +78,9 @@ QUICK: dict[str, dict[str, Any]] = {
     "contrastive-adapter": {"epochs": 4, "anchors": 64},
 }
 every = pytest.mark.parametrize("name", list(BASELINES))
-TRAIN, VAL, TEST = (
-    world(1200, seed=1),
-    world(600, seed=2, agree=0.5),
-    world(4000, seed=3, agree=0.5),
-)
+TRAIN = world(1200, seed=1)
+VAL = world(600, seed=2, agree=0.5)
+TEST = world(4000, seed=3, agree=0.5)
 
 
 @every
@@ -174,7 +172,8 @@ def test_which_strengths_are_tried_and_how_often_a_sample_is_drawn(
 ) -> None:
     """A user chooses no strength: one of these is. DFR chooses on one sample and fits nine more
     with the same."""
-    tried, head = list[float](), (torch.ones(2, 32).double(), torch.ones(2).double())
+    tried = list[float]()
+    head = (torch.ones(2, 32).double(), torch.ones(2).double())
     monkeypatch.setattr(
         classifiers, "logistic_regression", lambda *_, c, **how: tried.append(c) or head
     )
@@ -200,7 +199,8 @@ def test_balanced_counts_make_all_groups_of_one_size(sizes: list[int], seed: int
 @pytest.mark.parametrize(("balance", "c"), [("sub", 0.3), ("up", 0.01)])
 def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) -> None:
     ours = fit(f"dfr-{balance}", TRAIN, 5, draws=3, candidates=[c], tolerance=1e-9)
-    generator, heads = np.random.default_rng(5), []
+    generator = np.random.default_rng(5)
+    heads = []
     x = StandardScaler().fit_transform(TRAIN.features.double().numpy())
     one = LogisticRegression(
         C=c, tol=1e-7, max_iter=10000, l1_ratio=1.0, solver="saga", random_state=0
@@ -218,8 +218,10 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
 
 
 def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, sizes = dict[str, Any](), list[int]()
-    sgd, entropy = torch.optim.SGD, adapters.F.cross_entropy
+    told = dict[str, Any]()
+    sizes = list[int]()
+    sgd = torch.optim.SGD
+    entropy = adapters.F.cross_entropy
     monkeypatch.setattr(
         torch.optim, "SGD", lambda parameters, **how: told.update(how) or sgd(parameters, **how)
     )
@@ -275,7 +277,8 @@ def solve(features: Tensor, labels: NDArray[np.int64], classes: int, **options: 
 def assert_same(ours: Head, weight: Any, bias: Any) -> None:
     """A bias that all of several classes share says nothing, and nothing penalises it."""
     if len(weight) == 1:  # of two classes scikit-learn has the difference
-        weight, bias = np.r_[-weight, weight] / 2, np.r_[-bias, bias] / 2
+        weight = np.r_[-weight, weight] / 2
+        bias = np.r_[-bias, bias] / 2
     shared = (np.asarray(bias) - np.asarray(ours.bias)).mean()
     np.testing.assert_allclose(ours.weight.numpy(), weight, atol=1e-6, rtol=1e-6)
     np.testing.assert_allclose(ours.bias.numpy() + shared, bias, atol=1e-6, rtol=1e-6)
@@ -300,7 +303,8 @@ def test_l1_is_at_a_minimum(classes: int) -> None:
     p = torch.softmax(x @ ours.weight.T + ours.bias, 1) - torch.nn.functional.one_hot(
         torch.from_numpy(y), classes
     )
-    gradient, active = p.T @ x, ours.weight != 0
+    gradient = p.T @ x
+    active = ours.weight != 0
     assert 0 < int(active.sum()) < active.numel()
     torch.testing.assert_close(
         gradient[active], -torch.sign(ours.weight[active]) / 0.05, atol=1e-5, rtol=0
@@ -314,8 +318,10 @@ def test_l1_is_at_a_minimum(classes: int) -> None:
 def test_copies_chunks_and_scaling_do_not_matter(
     classes: int, penalty: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (x, y), how = data(classes), {"penalty": penalty}
-    counts, far_x = np.random.default_rng(1).integers(1, 4, len(y)), torch.cat([x, x.flip(1) + 2])
+    x, y = data(classes)
+    how = {"penalty": penalty}
+    counts = np.random.default_rng(1).integers(1, 4, len(y))
+    far_x = torch.cat([x, x.flip(1) + 2])
     copies = solve(
         x.repeat_interleave(torch.from_numpy(counts), 0), np.repeat(y, counts), classes, **how
     )

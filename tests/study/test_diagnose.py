@@ -42,7 +42,8 @@ def two_values(
 class TestReaders:
     def test_the_neighbour_is_the_nearest_of_the_other_folds(self) -> None:
         rows, codes = two_values(200, gap=1.5)
-        cosines, right = (rows @ rows.T).fill_diagonal_(-1).numpy(), np.zeros(200)
+        cosines = (rows @ rows.T).fill_diagonal_(-1).numpy()
+        right = np.zeros(200)
         for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(rows, codes):
             right[test] = codes[train[cosines[np.ix_(test, train)].argmax(1)]] == codes[test]
         expected = np.mean([right[codes == code].mean() for code in (0, 1)])
@@ -71,7 +72,8 @@ class TestReaders:
         rows, codes = two_values(80, d=6)
         turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(1)))[0]
         for reader in ("linear", "neighbour"):
-            one, other = readable(rows, codes, reader), readable(7.0 * rows @ turn, codes, reader)
+            one = readable(rows, codes, reader)
+            other = readable(7.0 * rows @ turn, codes, reader)
             assert one.accuracy == pytest.approx(other.accuracy, abs=0.03)
 
 
@@ -84,17 +86,17 @@ class TestWrongLabels:
             scores = oracle.fit(rows.numpy()[rest], np.eye(2)[codes[rest]]).predict(
                 rows.numpy()[held]
             )
-            given_, other = (
-                scores[range(len(held)), codes[held]],
-                scores[range(len(held)), 1 - codes[held]],
-            )
+            given_ = scores[range(len(held)), codes[held]]
+            other = scores[range(len(held)), 1 - codes[held]]
             np.testing.assert_allclose(
                 listed.confidence.to_numpy()[held], given_ - other, atol=1e-4
             )
 
     def test_labels_that_were_changed_come_first(self) -> None:
-        digits, rng = load_digits(), np.random.default_rng(0)
-        x, y = digits.data / 16.0, digits.target
+        digits = load_digits()
+        rng = np.random.default_rng(0)
+        x = digits.data / 16.0
+        y = digits.target
         wrong = rng.random(len(y)) < 0.1
         given_labels = np.where(wrong, (y + rng.integers(1, 10, len(y))) % 10, y)
         listed = wrong_labels(x, given_labels)
@@ -125,10 +127,8 @@ class TestMargins:
         found, variance = margins(head, rows, codes)
         leaf = rows.clone().requires_grad_()
         scores = head(leaf)
-        own, rest = (
-            scores[range(60), codes],
-            scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf),
-        )
+        own = scores[range(60), codes]
+        rest = scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
         margin = own - rest.max(1).values
         (slope,) = torch.autograd.grad(margin.sum(), leaf)
         np.testing.assert_allclose(found["margin"], margin.detach(), atol=1e-9)
@@ -151,7 +151,8 @@ class TestMargins:
         torch.manual_seed(0)
         codes = torch.arange(24) % 2
         rows = torch.randn(24, 4, dtype=torch.float64) + codes[:, None]
-        weight, bias = torch.randn(2, 4, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        weight = torch.randn(2, 4, dtype=torch.float64)
+        bias = torch.zeros(2, dtype=torch.float64)
         turn = torch.linalg.qr(
             torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         )[0]
@@ -166,7 +167,8 @@ def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
     """Images of two classes and a gender that one direction tells, and the texts of one space."""
     rng = np.random.default_rng(0)
     prompts = load_prompts("gender")
-    gender, smile = rng.integers(2, size=300), rng.integers(2, size=300)
+    gender = rng.integers(2, size=300)
+    smile = rng.integers(2, size=300)
     rows = rng.standard_normal((300, 16))
     rows[:, 0] += 3 * (2 * gender - 1)
     rows[:, 1] += 2 * (2 * smile - 1)
@@ -213,8 +215,10 @@ class TestDiagnose:
         assert (found.provenance[0].seeds, 0 <= found.seconds < 600) == ([0], True)
 
     def test_margins_of_a_given_head_are_medians_with_their_quartiles(self, world: Any) -> None:
-        data, head = world[0], nn.Linear(16, 2)
-        found, codes = vldebias.diagnose(data, "smile", head=head), data.column("smile").codes
+        data = world[0]
+        head = nn.Linear(16, 2)
+        found = vldebias.diagnose(data, "smile", head=head)
+        codes = data.column("smile").codes
         of, variance = margins(head, data.unit[:], codes)
         for code, name in enumerate(data.column("smile").names):
             for metric, each in of.items():
@@ -275,7 +279,8 @@ class TestDiagnose:
     ) -> None:
         data, texts = world
         listed = wrong_labels(data.features, data.column("smile"), seed=1).set_index("row")
-        gender, smile = data.column("gender"), data.column("smile")
+        gender = data.column("gender")
+        smile = data.column("smile")
         rows = {row.subset: row for row in result.rows if row.metric == "accuracy"}
         assert set(rows) == {"no/female", "no/male", "yes/female", "yes/male"}
         for name, row in rows.items():
@@ -307,10 +312,8 @@ class TestDiagnose:
 
     @pytest.mark.parametrize(("rows", "named"), [(29, False), (30, True)])
     def test_a_group_of_few_rows_is_no_reason_for_advice(self, rows: int, named: bool) -> None:
-        classes, groups = (
-            np.repeat([0, 1, 0, 1], (60, 60, 60, rows)),
-            np.repeat([0, 0, 1, 1], (60, 60, 60, rows)),
-        )
+        classes = np.repeat([0, 1, 0, 1], (60, 60, 60, rows))
+        groups = np.repeat([0, 0, 1, 1], (60, 60, 60, rows))
         features = np.random.default_rng(0).normal(size=(len(classes), 8))
         features[:, 0] += 4 * (
             classes * (1 - groups)

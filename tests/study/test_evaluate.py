@@ -33,7 +33,8 @@ quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 pytestmark = pytest.mark.usefixtures("no_charts")
 METHODS = ("none", "orth-cali", "cali", "difference", "equalise")
 GALLERY = part("test")
-JOB, SEX = GALLERY.column("job").codes, GALLERY.column("gender").codes
+JOB = GALLERY.column("job").codes
+SEX = GALLERY.column("gender").codes
 
 
 @pytest.fixture
@@ -273,11 +274,9 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
 ) -> None:
     """Photographs of CLIP vary along a few queries no more than elsewhere: that alone is no sign of
     another model."""
-    rng, prompts, (mean, other) = (
-        np.random.default_rng(1),
-        vldebias.load_prompts("professions-gender"),
-        np.eye(64)[:2],
-    )
+    rng = np.random.default_rng(1)
+    prompts = vldebias.load_prompts("professions-gender")
+    mean, other = np.eye(64)[:2]
     rows = {text: mean + 0.1 * rng.standard_normal(64) for text in prompts.texts}
     features = cosine * mean + (1 - cosine**2) ** 0.5 * other + 0.1 * rng.standard_normal((n, 64))
     with warnings.catch_warnings(record=True) as caught:
@@ -307,8 +306,8 @@ def test_the_figures_do_not_depend_on_what_the_values_are_called(values: tuple) 
     ("absent", "unknown"), [(-1, ["-1", "?"]), (float("nan"), ()), (None, ()), ("?", "?")]
 )
 def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) -> None:
-    text = isinstance(absent, str)
-    column = [absent if i % 5 == 0 else str(sex) if text else int(sex) for i, sex in enumerate(SEX)]
+    column: list[object] = [str(sex) if isinstance(absent, str) else int(sex) for sex in SEX]
+    column[::5] = [absent] * len(column[::5])
     result = measured(column, unknown=unknown)
     known = np.arange(len(SEX)) % 5 != 0
     options: dict[str, Any] = {"methods": "cali", "k": 20, "resamples": 5}

@@ -35,7 +35,8 @@ from vldebias.study.grids import CELL, GAP, HEAD, LABEL
 from vldebias.study.inputs import Inputs
 
 HASH = load_prompts("professions-gender").hash
-Painted, Parts = tuple[GeneratedImages, Shows], dict[str, TaskResult]
+Painted = tuple[GeneratedImages, Shows]
+Parts = dict[str, TaskResult]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,8 @@ def genders(painted: Painted, **of: str) -> np.ndarray:
 
 @pytest.mark.parametrize("method", ["none", "cali"])
 def test_bias_is_what_is_counted_by_hand(painted: Painted, parts: Parts, method: str) -> None:
-    block, subset = "generation gender", "unseen jobs"
+    block = "generation gender"
+    subset = "unseen jobs"
     by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
     found = {job: discrepancy(codes, 2, unknown=UNKNOWN) for job, codes in by_job.items()}
     assert value(parts, block, "discrepancy", method, subset) == pytest.approx(
@@ -149,7 +151,8 @@ def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
     )
     plots = parts["generation gender"].pictures
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
-    (_, sheet), step = plots["generation-gender-unseen-side-by-side"], CELL + GAP
+    _, sheet = plots["generation-gender-unseen-side-by-side"]
+    step = CELL + GAP
     assert sheet.size == (LABEL + 10 * step, HEAD + 4 * 2 * step)
     order = sorted(
         UNSEEN, key=lambda job: (genders(painted, variant="none", concept=job) == 0).sum()

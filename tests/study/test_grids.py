@@ -32,7 +32,9 @@ def assert_drawn(
     expected = pipe(
         text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
     ).images[0]
-    left, top, zoom = LABEL + column * (CELL + GAP), HEAD + row * (CELL + GAP), CELL // 64
+    left = LABEL + column * (CELL + GAP)
+    top = HEAD + row * (CELL + GAP)
+    zoom = CELL // 64
     shown = np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[
         zoom // 2 :: zoom, zoom // 2 :: zoom
     ]
@@ -48,7 +50,9 @@ def test_a_grid_shows_what_debias_attaches() -> None:
 
 
 def test_cells_are_what_the_pipeline_generates_under_each_method() -> None:
-    pipe, seeds, texts = load_pipeline(), (3, 8), [TEXT, "A photo of a plumber."]
+    pipe = load_pipeline()
+    seeds = (3, 8)
+    texts = [TEXT, "A photo of a plumber."]
     edit = vldebias.fit_projection(pipe, "professions-gender", method="cali", lam=5.0)
     methods = {"as it is": "none", "by name": "cali", "as an edit": edit}
     picture = grid(pipe, "professions-gender", methods=methods, seeds=seeds, texts=texts, **FAST)
@@ -90,9 +94,8 @@ def test_prompts_are_balanced_over_all_images_and_not_by_batch() -> None:
     """Batches of one would each be given a value of their own otherwise."""
     how = {"seeds": range(4), "texts": TEXT, "batch_size": 3, **FAST}
     picture = grid(load_pipeline(), "professions-gender", methods=["balanced-prompts"], **how)
-    with vldebias.debias(
-        pipe := load_pipeline(), "professions-gender", method="balanced-prompts"
-    ) as attachment:
+    pipe = load_pipeline()  # an attachment does not keep its host alive
+    with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
         attachment.seed = 0  # which a grid takes where the method has none
         attachment.rewrite([TEXT] * 4)
         values = list(attachment.sampled)

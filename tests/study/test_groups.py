@@ -39,7 +39,8 @@ evaluate = partial(measure, methods=METHODS)
 def scores_of(test: Embeddings, method: str) -> torch.Tensor:
     """The plain way: project the class prompts, normalise, multiply."""
     side = texts()
-    projection, rows = fit_method(side, PROMPTS, method, 1000.0), side.embed(PROMPTS.classes)
+    projection = fit_method(side, PROMPTS, method, 1000.0)
+    rows = side.embed(PROMPTS.classes)
     rows = rows if projection is None else torch.nn.functional.normalize(projection(rows), dim=1)
     return test.unit[:].double() @ rows.T
 
@@ -48,7 +49,8 @@ def scores_of(test: Embeddings, method: str) -> torch.Tensor:
 def test_figures_are_those_of_other_libraries(method: str) -> None:
     test = birds(noise=2.0)
     part = evaluate(test)[0]
-    true, guess = test.column("label").codes, scores_of(test, method).argmax(1).numpy()
+    true = test.column("label").codes
+    guess = scores_of(test, method).argmax(1).numpy()
     names = [
         f"{NAMES[a]}/{PLACES[b]}" for a, b in zip(true, test.column("place").codes, strict=True)
     ]
@@ -89,7 +91,8 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
     test = birds(600, noise=1.0)
     part = evaluate(test, resamples=300)[0]
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
-    label, place = test.column("label").codes == 1, test.column("place").codes
+    label = test.column("label").codes == 1
+    place = test.column("place").codes
     found = cell(part, "worst_group_auc", "none")
     assert found.value == pytest.approx(
         min(ordered(margin[place == v], label[place == v]) for v in (0, 1))
@@ -161,7 +164,8 @@ def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
     test = birds()
     order = np.random.default_rng(3).permutation(len(test))
     assert evaluate(test[order])[0].rows == evaluate(test)[0].rows
-    label, place = test.column("label"), test.column("place")
+    label = test.column("label")
+    place = test.column("place")
     turned = {
         "label": Labels(1 - label.codes, NAMES[::-1]),
         "place": Labels(1 - place.codes, PLACES[::-1]),
@@ -174,7 +178,8 @@ def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
 def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure() -> None:
     test = birds()
     label, place = (test.column(name).codes.copy() for name in ("label", "place"))
-    label[:7], place[5:20] = UNKNOWN, UNKNOWN
+    label[:7] = UNKNOWN
+    place[5:20] = UNKNOWN
     broken = test.features.copy()
     broken[:20] = np.nan  # what is left out is not even read
     holes = replace(
@@ -213,7 +218,8 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
     assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows if f.method != MEDIAN)
     fitted = fit_method(texts(), PROMPTS, "cali", 1000.0)
     part = evaluate(birds(), edits={"mine": fitted})[0]
-    mine, cali = cell(part, "worst_group", "mine"), cell(part, "worst_group", "cali")
+    mine = cell(part, "worst_group", "mine")
+    cali = cell(part, "worst_group", "cali")
     assert mine == cali.model_copy(update={"method": "mine"})
     with pytest.raises(InvalidInputError, match="cali"):
         evaluate(birds(), edits={"cali": fitted})
@@ -229,8 +235,12 @@ def ordered(scores: np.ndarray, positive: np.ndarray) -> float:
 def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
     """The bootstrap that they stand for: rows drawn with replacement, the worst value picked in
     each."""
-    rng, n, ends = np.random.default_rng(3), 500, (0.025, 0.975)
-    positive, codes, shared = rng.random(n) < 0.4, rng.integers(2, size=n), rng.normal(size=n)
+    rng = np.random.default_rng(3)
+    n = 500
+    ends = (0.025, 0.975)
+    positive = rng.random(n) < 0.4
+    codes = rng.integers(2, size=n)
+    shared = rng.normal(size=n)
     scores = {
         method: positive * (1 + gain) + 0.3 * codes * positive + shared + 0.5 * rng.normal(size=n)
         for method, gain in (("none", 0.0), ("better", 0.4))
@@ -253,7 +263,8 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
 
 
 def test_the_variance_of_an_area_is_delongs_and_a_value_of_one_class_has_none() -> None:
-    positive, scores = np.arange(6) < 3, np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
+    positive = np.arange(6) < 3
+    scores = np.array([0.4, 0.6, 0.9, 0.3, 0.5, 0.2])
     _, draws, _ = worst_areas(
         {"none": scores}, positive, np.zeros(6, int), resamples=20_000, seed=0
     )
@@ -280,7 +291,8 @@ def test_labels_name_classes() -> None:
 
 
 def test_baselines_use_labels_and_say_so() -> None:
-    train, val = birds(600, seed=4, correlation=0.95), birds(300, seed=5)
+    train = birds(600, seed=4, correlation=0.95)
+    val = birds(300, seed=5)
     part = evaluate(birds(), train=train, val=val, baselines=("erm-linear", "dfr-sub"))[0]
     assert {f.method for f in part.rows if f.uses_labels} == {"erm-linear", "dfr-sub"}
     assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value

@@ -23,7 +23,8 @@ METHODS = ("leace", "spd", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    gallery, reference = part("test"), part("reference")
+    gallery = part("test")
+    reference = part("reference")
     given = {
         "reference": reference.features,
         "reference_labels": {"sex": reference.column("gender")},
@@ -65,7 +66,8 @@ def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(
 
 
 def test_groups_take_them_too_and_a_saved_edit_gives_the_same(tmp_path: Path) -> None:
-    gallery, reference = part("test"), part("reference")
+    gallery = part("test")
+    reference = part("reference")
     problem = Problem(texts(), GENDER, reference=reference)
     assert set(problem.reference.labels) == {"job", "gender", "split"}
     edit = load_edit(problem.fit("leace", "joint").save_pretrained(tmp_path))

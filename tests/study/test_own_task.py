@@ -152,7 +152,8 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
 
 
 def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:
-    counts, right = {"none": np.array([[2, 2, 0], [3, 1, 0]])}, {"none": np.array([1.0, 0.5])}
+    counts = {"none": np.array([[2, 2, 0], [3, 1, 0]])}
+    right = {"none": np.array([1.0, 0.5])}
     drawn = TaskResult(protocol(task="generation gender"))
     rows = ShareRows(
         drawn, ("male", "female"), counts, ["nurse", "pilot"], subset="train", resamples=20
@@ -186,7 +187,8 @@ def test_none_chance_and_facts_have_no_change_and_intervals_end_at_the_bounds() 
 
 
 def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None:
-    data, prompts = part("test"), str(GENDER.to_yaml(package / "jobs.yaml"))
+    data = part("test")
+    prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
     task = {"prompts": prompts, "column": "job", "resamples": 20}
     found = evaluate(texts(), data, task="said", methods="cali", **task)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
@@ -213,7 +215,8 @@ def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None
         "needs": "--embeddings",
         "tasks": [task],
     }
-    file, images = package / "mine.yaml", save_embeddings(package / "images.npz", data, texts())
+    file = package / "mine.yaml"
+    images = save_embeddings(package / "images.npz", data, texts())
     file.write_text(json.dumps(suite))
     asked = ["run", str(file), "--embeddings", str(images), "--out", str(package / "out")]
     done = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)

@@ -24,7 +24,8 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
 ) -> None:
     """By a clock that goes on by two seconds for each step and each image; a split of 50 has no
     sample of 128."""
-    now, asked = [100.0], []
+    now = [100.0]
+    asked = []
 
     def generate(prompts: list[str], *, num_inference_steps: int) -> None:
         now[0] += 2 * num_inference_steps
@@ -36,7 +37,8 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
     monkeypatch.setattr("vldebias.study.paper.time.monotonic", lambda: now[0])
     monkeypatch.setattr("vldebias.study.paper.run_suite", measure)
     (run,) = plan(None, ["generation"])
-    run.sizes, (_, task, *_) = [400], run.suite.tasks
+    run.sizes = [400]
+    _, task, *_ = run.suite.tasks
     seconds = estimate(run, Loaded(generate, "p"), Options(out=Path()))
     assert seconds == pytest.approx(400 / task.batch_size * 2 * task.steps)
     run = Run(load_suite("fairface"), "ViT-B-32:openai", [50, 1000])
@@ -79,7 +81,9 @@ def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
     ]
     (tmp_path / "celeba").mkdir()  # each in a folder of its name, or all in one
     assert str(tmp_path / "celeba") in plan(tmp_path, ["celeba"])[0].missing
-    caches, loaded, said = list[Any](), list[Any](), StringIO()
+    caches = list[Any]()
+    loaded = list[Any]()
+    said = StringIO()
     monkeypatch.setattr(
         "vldebias.study.paper.estimate", lambda *given: caches.append(given[2].cache) or 7200.0
     )

@@ -31,7 +31,9 @@ from vldebias.hosts import TextTable
 from vldebias.miniature import load_clip
 from vldebias.study.doubts import check_images, doubt_chance
 
-REFUSED, WARNED, SILENT = "refused", "warned", "silent"
+REFUSED = "refused"
+WARNED = "warned"
+SILENT = "silent"
 N = 200
 RNG = np.random.default_rng(0)
 BIRDS = load_prompts("waterbirds")
@@ -42,7 +44,8 @@ GERMAN = make_prompt_set("geschlecht", SEXES, ["Arzt", "Koch"], ["Foto: {attribu
 SEX = np.array([(MALE, FEMALE)[i % 2] for i in range(N)])
 BIRD = np.array(["landbird", "waterbird"] * (N // 2))
 PLACE = np.array(["land", "land", "water", "water"] * (N // 4))
-SCORES, HALVES = RNG.random(100), np.array([0, 1] * 50)
+SCORES = RNG.random(100)
+HALVES = np.array([0, 1] * 50)
 FOUR = np.array(["a", "a", "b", "b"] * 25)
 EVEN = np.arange(N) % 5 == 0
 ROW = np.arange(N)[:, None]
@@ -167,7 +170,8 @@ def gallery_as_reference() -> None:
 
 fit_pairs = CalibratedProjection().fit
 MIXED = np.arange(N) % 4 < 2
-UPPER, BLANK = np.char.upper(SEX), np.char.add(SEX, " ")
+UPPER = np.char.upper(SEX)
+BLANK = np.char.add(SEX, " ")
 BYTES = np.where(EVEN, 255, np.arange(N) % 2).astype("u1")
 MINUS_ONES = np.array([[0, 1, -1, 1, 1], [0, 1, -1, -1, 1]])
 CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and with which words
@@ -540,7 +544,8 @@ def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]
         try:
             call()
         except VldebiasError as error:
-            how, words = REFUSED, str(error)
+            how = REFUSED
+            words = str(error)
         else:
             words = " | ".join(
                 str(one.message) for one in caught if issubclass(one.category, VldebiasWarning)
@@ -571,7 +576,8 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
 def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:
     """The error of 50 images of each of two values is 0.05. Fewer than ten of a value say
     nothing."""
-    chance, other = "more than chance: are", "72% with 'a' as 'b', 'b' as 'a'"
+    chance = "more than chance: are"
+    other = "72% with 'a' as 'b', 'b' as 'a'"
     answers = (
         (50, 31, ""),
         (50, 29, chance),

@@ -87,7 +87,8 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
 
 
 def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
-    result, suite = Result.read(COMMITTED), load_suite("quickstart")
+    result = Result.read(COMMITTED)
+    suite = load_suite("quickstart")
     assert {(f.task, f.metric) for f in result.rows} >= set(suite.headline)
     told = {protocol.task: protocol for protocol in result.provenance}
     assert all(one.prompts_hash == load_prompts(one.prompts).hash for one in told.values())

@@ -47,7 +47,9 @@ CLASSES = {
     "hair": {"dark": "dark hair", "blond": "blond hair"},
     "hat": {"hat": "a hat", "none": "no hat"},
 }
-N, D, K = 90, 16, 20
+N = 90
+D = 16
+K = 20
 
 
 def rankings(scores: np.ndarray) -> np.ndarray:
@@ -63,8 +65,11 @@ TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
 def make_gallery(empty: int = 0) -> Embeddings:
     """Images near their captions, which several share; some labels unknown."""
     rng = np.random.default_rng(0)
-    gender, tone, hat = rng.integers(2, size=N), rng.integers(3, size=N), rng.integers(2, size=N)
-    tone[:7], hat[:5] = UNKNOWN, UNKNOWN
+    gender = rng.integers(2, size=N)
+    tone = rng.integers(3, size=N)
+    hat = rng.integers(2, size=N)
+    tone[:7] = UNKNOWN
+    hat[:5] = UNKNOWN
     own = rng.integers(len(CAPTIONS), size=N)
     near = np.stack([TEXTS.embed([CAPTIONS[i]], "joint")[0].numpy() for i in own])
     features = near + 0.8 * gender[:, None] * rng.normal(size=D) + 1.5 * rng.normal(size=(N, D))
@@ -113,7 +118,8 @@ def naive_scores(method: str, sets, strength: float = 1.0, **how) -> np.ndarray:
 @pytest.mark.parametrize("method", ["none", "orth-cali"])
 def test_figures_agree_with_plain_loops(method: str) -> None:
     (part,) = evaluate(strength=0.7)
-    scores, groups = naive_scores(method, GENDER, 0.7), GALLERY.column("gender").codes
+    scores = naive_scores(method, GENDER, 0.7)
+    groups = GALLERY.column("gender").codes
     naive = {
         "max_skew": (max_skew, {}),
         "min_skew": (min_skew, {"floor": 1 / (2 * K)}),
@@ -134,10 +140,8 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_coun
     assert cell(part, f"max_skew@{N - 7}", "cali").value == pytest.approx(0, abs=1e-12)
     assert part.provenance.n == {"images": N - 7, "unknown": 7, "queries": 5, "groups": 6}
     labels = cross(GALLERY.column("gender"), GALLERY.column("tone"))
-    scores, groups = (
-        naive_scores("orth-cali", [GENDER, TONE], lam=30.0)[:, labels.known],
-        labels.codes[labels.known],
-    )
+    scores = naive_scores("orth-cali", [GENDER, TONE], lam=30.0)[:, labels.known]
+    groups = labels.codes[labels.known]
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
     assert cell(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
     assert (part.provenance.task, part.provenance.prompts) == ("noise gender x tone", "g+t")
@@ -169,8 +173,10 @@ def test_intervals_over_queries_are_those_of_the_query_means() -> None:
 
 
 def test_intervals_over_images_are_about_the_gallery() -> None:
-    (queries,), (images,) = evaluate(resamples=400), evaluate(resamples=400, resample="images")
-    metric, gallery = f"max_skew@{K}", Gallery(GALLERY.column("gender"), [K], resamples=400)
+    (queries,) = evaluate(resamples=400)
+    (images,) = evaluate(resamples=400, resample="images")
+    metric = f"max_skew@{K}"
+    gallery = Gallery(GALLERY.column("gender"), [K], resamples=400)
     ranked = {m: rankings(naive_scores(m, GENDER).round(12)) for m in ("none", "cali")}
     none, cali = (of[metric] for of in gallery.skews(ranked).values())
     for query, a, b in (("", none.mean(0), cali.mean(0)), *zip(QUERIES, none, cali, strict=True)):
@@ -190,10 +196,8 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
 
 def test_random_rankings_are_the_floor() -> None:
     (part,) = evaluate(resamples=3000)
-    found, drawn = (
-        cell(part, f"max_skew@{K}", "random"),
-        Gallery(GALLERY.column("gender"), [K], seed=1).random(),
-    )
+    found = cell(part, f"max_skew@{K}", "random")
+    drawn = Gallery(GALLERY.column("gender"), [K], seed=1).random()
     skews = np.random.default_rng(1).choice(drawn[f"max_skew@{K}"], (20_000, len(QUERIES))).mean(1)
     assert found.value == pytest.approx(skews.mean(), abs=0.01)
     assert found.interval == pytest.approx(np.quantile(skews, [0.025, 0.975]), abs=0.02)
@@ -202,10 +206,8 @@ def test_random_rankings_are_the_floor() -> None:
 
 def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
     (part,) = evaluate()
-    before, after = (
-        TEXTS.embed(QUERIES),
-        TEXTS.under(QUERIES, "joint", fit_method(TEXTS, GENDER, "orth-cali")),
-    )
+    before = TEXTS.embed(QUERIES)
+    after = TEXTS.under(QUERIES, "joint", fit_method(TEXTS, GENDER, "orth-cali"))
     expected = float((before * after).sum(1).mean())
     assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
     assert cell(part, "query_cosine", "none").value == pytest.approx(1)
@@ -221,7 +223,8 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     scores = GALLERY.unit[:].double() @ texts.T  # (images, captions)
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
     own = torch.nn.functional.one_hot(code, len(CAPTIONS))
-    image, found = torch.arange(N)[:, None], []
+    image = torch.arange(N)[:, None]
+    found = []
     ways = {
         "image to text": (scores, own),
         "text to image": (scores.T[code], own.T[code]),
@@ -241,7 +244,8 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
     """A caption's images hit or miss alike from text to image: as many units as captions, so wide
     intervals."""
     (part,) = evaluate(GALLERY, resamples=4000)
-    found, captions = cell(part, "recall@1", "none", "text to image"), sorted(set(GALLERY.captions))
+    found = cell(part, "recall@1", "none", "text to image")
+    captions = sorted(set(GALLERY.captions))
     sizes = np.array([GALLERY.captions.count(caption) for caption in captions])
     best = (TEXTS.embed(captions) @ GALLERY.unit[:].double().T).argmax(1)
     hits = np.array([GALLERY.captions[i] == c for i, c in zip(best, captions, strict=True)])
@@ -259,10 +263,8 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
 def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
     (part,) = evaluate(classes={**CLASSES, "gender": {"male": "caption 0", "female": "caption 1"}})
     known = GALLERY.column("hat").known
-    projection, images = (
-        fit_method(TEXTS, GENDER, method),
-        GALLERY.unit[:].double()[torch.tensor(known)],
-    )
+    projection = fit_method(TEXTS, GENDER, method)
+    images = GALLERY.unit[:].double()[torch.tensor(known)]
     each = []
     for column, prompts in CLASSES.items():
         labels = GALLERY.column(column)
@@ -283,7 +285,8 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
 
 def test_precision_counts_the_images_that_the_query_names() -> None:
     (part,) = evaluate(GALLERY)
-    scores, wanted = TEXTS.embed(QUERIES) @ GALLERY.unit[:].double().T, GALLERY.column("job").codes
+    scores = TEXTS.embed(QUERIES) @ GALLERY.unit[:].double().T
+    wanted = GALLERY.column("job").codes
     for i, (query, row) in enumerate(zip(QUERIES, scores, strict=True)):
         expected = (wanted[row.topk(K).indices.numpy()] == i).mean()
         assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)
@@ -446,7 +449,8 @@ def test_errors(options: dict) -> None:
 def problems(draw: st.DrawFn) -> tuple[np.ndarray, Labels, int]:
     """Scores (q, n) with ties, labels with at least two groups of which some may have no image,
     k."""
-    q, n = draw(st.integers(1, 3)), draw(st.integers(2, 20))
+    q = draw(st.integers(1, 3))
+    n = draw(st.integers(2, 20))
     scores = np.array(
         [draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=n, max_size=n)) for _ in range(q)]
     )
@@ -459,7 +463,8 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
     problem, prior: str
 ) -> None:
     scores, labels, k = problem
-    gallery, there = Gallery(labels, [k], prior, resamples=5, seed=7), np.unique(labels.codes)
+    gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
+    there = np.unique(labels.codes)
     assert (gallery.names, len(gallery.prior)) == (
         tuple("abcd"[i] for i in there),
         len(there),
@@ -475,7 +480,8 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
             )
             groups = labels.codes[rows] if prior == "dataset" else gallery.codes[rows].astype(int)
             size = None if prior == "dataset" else len(gallery.names)
-            one, options = (row[rows], groups, k), {"prior": shares, "n_groups": size}
+            one = (row[rows], groups, k)
+            options = {"prior": shares, "n_groups": size}
             assert drawn[f"max_skew@{k}"][i, b] == pytest.approx(
                 max_skew(*one, **options), abs=1e-12
             )
@@ -487,9 +493,12 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
 
 @pytest.mark.parametrize("prior", ["uniform", "dataset"])
 def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior: str) -> None:
-    rng, n, k = np.random.default_rng(0), 2000, 10
+    rng = np.random.default_rng(0)
+    n = 2000
+    k = 10
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], prior, resamples=1500)
-    ranked, relevant = np.stack([rng.permutation(n) for _ in range(2)]), rng.random((2, n)) < 0.4
+    ranked = np.stack([rng.permutation(n) for _ in range(2)])
+    relevant = rng.random((2, n)) < 0.4
     whole = gallery.skews({"none": ranked}, relevant)["none"]
     few = gallery.skews({"none": ranked[:, :80]}, relevant)["none"]
     for metric, values in few.items():
@@ -536,8 +545,10 @@ def test_random_rankings_are_those_of_drawing_without_replacement(
 def test_recentred_intervals_hold_the_expected_skew_and_percentiles_miss(
     shares: np.ndarray,
 ) -> None:
-    even, rng = len(shares) == 8, np.random.default_rng(0)
-    population, held = Population(shares, 400, **({"lean": 0.0} if even else {})), []
+    even = len(shares) == 8
+    rng = np.random.default_rng(0)
+    population = Population(shares, 400, **({"lean": 0.0} if even else {}))
+    held = []
     truth = np.mean([population.value(*population.open(rng, 1)) for _ in range(300)])
     for _ in range(100):
         gallery, ranked = population.open(rng, 200)

@@ -24,7 +24,9 @@ def result() -> Result:
     patch.setattr(rivals, "RESAMPLES", 20)
     methods = [METHODS[name] for name in ("cali", "difference", "equalise", "leace", "roboshot")]
     methods += [METHODS["suffix"], rivals.ZeroShotLabels("leace")]
-    searches, groups, people = [], [], replace(GENDER, name="gender")
+    searches = []
+    groups = []
+    people = replace(GENDER, name="gender")
     for seed in (0, 1):
         order = np.random.default_rng(seed).permutation(400)
         common = {"texts": TextTable(texts()), "prompts": people, "attribute": "gender"}

@@ -151,7 +151,8 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path:
 def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherwise(
     run: Any, table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, measure = [], SharesTask.measured
+    calls = []
+    measure = SharesTask.measured
     monkeypatch.setattr(SharesTask, "measured", lambda *a: calls.append(1) or measure(*a))
     first, _ = run(table)
     again, said = run(table)
@@ -213,7 +214,9 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
         task = suite({**BIRDS, **changes}).tasks[0].with_options(session.options)
         return key_of(task, session.options, session.of_task(task))
 
-    usual, other, texts = session(), session(), session()
+    usual = session()
+    other = session()
+    texts = session()
     with torch.no_grad():
         next(other.model.host.visual.parameters()).add_(1e-3)
         texts.model.host.text_projection.add_(1e-3)
@@ -243,10 +246,8 @@ def test_an_interrupt_leaves_what_is_done(
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
-    data, usual = (
-        Data.model_validate(BIRDS["data"]),
-        Options(out=tmp_path, model="miniature", cache=cache),
-    )
+    data = Data.model_validate(BIRDS["data"])
+    usual = Options(out=tmp_path, model="miniature", cache=cache)
     limited = replace(usual, limit=60)
     first, second, every = (
         Inputs(given).embedded("images", data).ids for given in (limited, limited, usual)
@@ -260,14 +261,10 @@ def test_what_a_suite_needs_is_said(
 ) -> None:
     elsewhere = {**BIRDS, "data": {"name": "waterbirds"}}
     sized = {**BIRDS, "data": {"name": "birds", "options": {"m": 3}}}
-    model, people = (
-        (BIRDS, None, "model: .* a brave heart"),
-        (PEOPLE, "miniature", "this suite needs"),
-    )
-    files, options = (
-        (elsewhere, "miniature", "waterbirds: .*mine"),
-        (sized, "miniature", "options m;"),
-    )
+    model = (BIRDS, None, "model: .* a brave heart")
+    people = (PEOPLE, "miniature", "this suite needs")
+    files = (elsewhere, "miniature", "waterbirds: .*mine")
+    options = (sized, "miniature", "options m;")
     for task, host, named in (model, people, (TEXTS, None, "pipeline"), files, options):
         with pytest.raises(InvalidInputError, match=named):
             run(task, host=host, data_root=tmp_path / "mine")
@@ -312,12 +309,10 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
     assert whole.embedded("train", train) is None
-    named, opened = (
-        Inputs(
-            Options(out=tmp_path), sources=dict.fromkeys(("images", "train"), "birds"), split="val"
-        ),
-        [],
+    named = Inputs(
+        Options(out=tmp_path), sources=dict.fromkeys(("images", "train"), "birds"), split="val"
     )
+    opened = []
     monkeypatch.setattr(
         "vldebias.study.inputs.open_split", lambda *of: opened.append(of[2]) or rows
     )
@@ -336,7 +331,8 @@ def test_of_several_processes_the_first_alone_writes(
     )
     second, said = run(table, out=tmp_path / "second")
     assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
-    used, measure = [], runner._finish
+    used = []
+    measure = runner._finish
     monkeypatch.setattr(
         runner, "_finish", lambda s, *a: [used.append(s.options), measure(s, *a)][1]
     )
@@ -367,7 +363,8 @@ def test_people_label_what_was_generated_with_pictures_and_clip_score(
 ) -> None:
     words = {"male": ["male"], "female": ["female"]}
     made = make_prompt_set("two", words, ["nurse", "doctor"], test_concepts=["pilot", "clerk"])
-    path, out = str(made.to_yaml(tmp_path / "two.yaml")), tmp_path / "out"
+    path = str(made.to_yaml(tmp_path / "two.yaml"))
+    out = tmp_path / "out"
     generated = {
         "task": "generation",
         "name": "small gender",

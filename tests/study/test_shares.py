@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
 def table(seed=0, prompts=8, each=30):
     """Columns of a judge that calls every fourth woman a man; people are asked about every fifth
     image."""
-    rng, rows = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    rows = []
     for p in range(prompts):
         for method, share in (("sd", 0.2 + 0.08 * p), ("mended", 0.5)):
             for i in range(each):
@@ -59,7 +60,8 @@ def by_name(part):
 def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
     columns = table()
     rows = by_name(measure(columns)[0])
-    code, found = {"female": 0, "male": 1, "": -1}, []
+    code = {"female": 0, "male": 1, "": -1}
+    found = []
     for method, name in (("none", "sd"), ("mended", "mended")):
         codes = [
             code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name
@@ -77,7 +79,9 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
     moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
     assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
     (before, by), (gap, around) = found
-    one, most, moved = rows["discrepancy", "mended", "prompt 3"], 0.5**0.5, gap - before
+    one = rows["discrepancy", "mended", "prompt 3"]
+    most = 0.5**0.5
+    moved = gap - before
     assert one.interval == pytest.approx((max(0, gap - around), min(most, gap + around)))
     assert one.change == pytest.approx(
         (moved, max(-most, moved - by - around), min(most, moved + by + around))
@@ -88,7 +92,8 @@ def test_weights_count_as_rows_that_are_repeated():
     columns = table(prompts=4, each=12)
     twice = {name: [*column, *column] for name, column in columns.items()}
     heavy = columns | {"weight": [2.0] * len(columns["text"])}
-    plain, doubled = measure(columns)[0].rows, measure(twice)[0].rows
+    plain = measure(columns)[0].rows
+    doubled = measure(twice)[0].rows
     alike = measure(heavy, weight="weight")[0].rows
     assert [row.value for row in alike] == pytest.approx([row.value for row in plain])
     shares = [row.value for row in doubled if row.metric == "share"]
@@ -103,7 +108,8 @@ def test_weights_count_as_rows_that_are_repeated():
 def test_people_correct_the_judge():
     raw, mended = measure(table(1, 20, 200), people="people")
     rows = by_name(mended)
-    said, right = rows["share", "mended", "male"], rows["corrected_share", "mended", "male"]
+    said = rows["share", "mended", "male"]
+    right = rows["corrected_share", "mended", "male"]
     assert [one.interval[0] <= 0.5 <= one.interval[1] for one in (said, right)] == [False, True]
     gap, bare = (rows["corrected_discrepancy", method, ""] for method in ("mended", "none"))
     assert gap.change[0] == pytest.approx(gap.value - bare.value)
@@ -228,7 +234,8 @@ def test_the_change_is_paired_by_prompt(people):
         ("cali", "pilot"): ["mmmmmmmf"],
     }
     rows, _ = people(said | {("cali", "clerk"): ["mmmmmfff"]})
-    mean, step = rows["discrepancy", "cali", ""], -(2**0.5) / 8
+    mean = rows["discrepancy", "cali", ""]
+    step = -(2**0.5) / 8
     assert mean.change == pytest.approx((step, step, step))
     assert mean.interval[1] - mean.interval[0] > 0.2
 

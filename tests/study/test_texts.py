@@ -135,10 +135,8 @@ def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: 
         else (model, {"tokenizer": tokenizer, "lam": 20.0})
     )
     found = evaluate(given, prompts=TONED, task="texts", method=method, resamples=20, **how)
-    host, lam = (
-        resolve(given, tokenizer=how.get("tokenizer")),
-        how.get("lam", 500.0) if method == "cali" else None,
-    )
+    host = resolve(given, tokenizer=how.get("tokenizer"))
+    lam = how.get("lam", 500.0) if method == "cali" else None
     edit = Problem(host, TONED, lam=lam).fit(method, role)
     for subset, groups in (("train", TONED.groups), ("unseen", TONED.held_out_groups)):
         for name, edited in (("none", lambda rows: rows), (method, edit)):

@@ -14,7 +14,8 @@ from torchvision.transforms import v2
 
 from vldebias.training.augmentation import Augmentation, mix_amplitudes, most_similar
 
-MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+MEAN = (0.5, 0.4, 0.3)
+STD = (0.2, 0.3, 0.4)
 SIZE = (12, 16)
 
 
@@ -65,7 +66,8 @@ def test_crops_have_the_law_of_torchvision(given: dict[str, float], size: tuple[
 
 
 def test_half_of_the_images_are_mirrored() -> None:
-    image, plain = noisy_picture((16, 12)), own(crop=1.0)
+    image = noisy_picture((16, 12))
+    plain = own(crop=1.0)
     found = [own(crop=1.0, flip=True)(image, seeded(seed)) for seed in range(400)]
     whole = [plain(image, seeded(seed)) for seed in range(400)]
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(found, whole, strict=True)]
@@ -75,7 +77,9 @@ def test_half_of_the_images_are_mirrored() -> None:
 
 def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     image = Image.new("RGB", (16, 12), (200, 80, 40))
-    hues, values, saturations = [], [], []
+    hues = []
+    values = []
+    saturations = []
     for seed in range(300):
         found = pixels(own(crop=1.0, jitter=0.5)(image, seeded(seed))).mean(dim=(1, 2))
         h, s, v = (
@@ -109,7 +113,8 @@ def test_blur_keeps_the_mean_and_takes_fine_detail_of_its_share() -> None:
     image = noisy_picture((32, 32))
     blurred = 0
     for seed in range(100):
-        before, after = pixels(sharp(image, seeded(seed))), pixels(augment(image, seeded(seed)))
+        before = pixels(sharp(image, seeded(seed)))
+        after = pixels(augment(image, seeded(seed)))
         assert abs(float(before.mean() - after.mean())) < 0.02
         assert float(after.std()) <= float(before.std()) + 1e-5
         blurred += float(after.std()) < 0.95 * float(before.std())
@@ -118,7 +123,8 @@ def test_blur_keeps_the_mean_and_takes_fine_detail_of_its_share() -> None:
 
 @pytest.mark.parametrize("draws", [{}, {"crop": 0.08, "flip": True, "jitter": 1.0}])
 def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
-    augment, image = own(**draws), noisy_picture()
+    augment = own(**draws)
+    image = noisy_picture()
     state = torch.random.get_rng_state()
     one = augment(image, seeded(5))
     assert torch.equal(state, torch.random.get_rng_state())
@@ -148,22 +154,24 @@ def amplitude(images: Tensor) -> Tensor:
 def test_amplitudes_are_mixed_and_phases_kept(
     size: tuple[int, int], seed: int, weight: list[float]
 ) -> None:
-    images, partner, w = (
-        pictures(4, *size, seed),
-        torch.tensor([1, 3, 0, 0]),
-        torch.tensor(weight).double(),
-    )
-    found, share = mix_amplitudes(images, partner, w), w[:, None, None, None]
+    images = pictures(4, *size, seed)
+    partner = torch.tensor([1, 3, 0, 0])
+    w = torch.tensor(weight).double()
+    found = mix_amplitudes(images, partner, w)
+    share = w[:, None, None, None]
     wanted = (1 - share) * amplitude(images) + share * amplitude(images[partner])
     torch.testing.assert_close(amplitude(found), wanted, rtol=1e-9, atol=1e-9)
-    a, b = torch.fft.fft2(found), torch.fft.fft2(images)
+    a = torch.fft.fft2(found)
+    b = torch.fft.fft2(images)
     seen = (a.abs() > 1e-6) & (b.abs() > 1e-6)
     assert bool((((a / a.abs() - b / b.abs()).abs() < 1e-6) | ~seen).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dtype) -> None:
-    images, partner, weight = pictures(3).to(dtype), torch.tensor([1, 2, 0]), torch.rand(3)
+    images = pictures(3).to(dtype)
+    partner = torch.tensor([1, 2, 0])
+    weight = torch.rand(3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = mix_amplitudes(images, partner, weight)
         assert torch.equal(

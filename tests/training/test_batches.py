@@ -34,7 +34,8 @@ from vldebias.errors import VldebiasWarning
 from vldebias.training.batches import MapBatches, StreamBatches
 from vldebias.training.sampling import Sampler, numpy_generator, torch_generator
 
-N, PER_EPOCH = 23, 5
+N = 23
+PER_EPOCH = 5
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 7), st.integers(1, 4)).filter(
     lambda s: s[0] >= s[1] * s[2]
 )
@@ -129,16 +130,19 @@ def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
 ) -> None:
     shards = max(min(shards, n), world)
     n = max(n, shards)
-    found, places = [], set[int]()
+    found = []
+    places = set[int]()
     for rank in range(world):
         stream = Stream(n, shards=shards)
-        own = sum(([n // shards] * (shards - 1) + [n - (shards - 1) * (n // shards)])[rank::world])
+        rows_of_shards = [n // shards] * (shards - 1) + [n - (shards - 1) * (n // shards)]
+        process_rows = sum(rows_of_shards[rank::world])
         source = streamed(
             stream, batch_size=1, buffer=buffer, seed=seed, rank=rank, world=world, augment=plain
         )
-        found += numbers(batches := take(source, 0, own))
+        batches = take(source, 0, process_rows)
+        found += numbers(batches)
         places |= {int(batch.index) for batch in batches}
-        assert stream.passed == len(stream.decoded) == own, (
+        assert stream.passed == len(stream.decoded) == process_rows, (
             "no row of another process's shards is looked at"
         )
     assert sorted(found) == list(range(n))
@@ -255,7 +259,8 @@ def test_further_views_are_other_augmentations_of_the_same_images(
 
 
 def test_going_on_decodes_nothing_that_is_passed_over() -> None:
-    stream, looks = Stream(N), list[int]()
+    stream = Stream(N)
+    looks = list[int]()
     take(
         streamed(stream, augment=lambda image, _: looks.append(1) or plain(image)),
         3 * PER_EPOCH + 2,
@@ -321,11 +326,13 @@ def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) -> None:
-    broken, make = (2, 5, 11), BOTH[kind]
+    broken = (2, 5, 11)
+    make = BOTH[kind]
     given: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
     source = make(**given, augment=plain, workers=workers)
     with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as told:
-        found, replaced = take(source, 0, 4 * PER_EPOCH), 0
+        found = take(source, 0, 4 * PER_EPOCH)
+    replaced = 0
     assert len(told) == 1, "then the tenth, and the hundredth"
     assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
     for batch, original in zip(found, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):

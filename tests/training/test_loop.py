@@ -33,7 +33,10 @@ from vldebias.training.objective import Objective, Trainee
 from vldebias.training.optim import climbed
 from vldebias.training.settings import LoopSettings, LossSettings
 
-N, B, STEPS, STOP = 24, 6, 7, Mock(side_effect=KeyboardInterrupt)
+N = 24
+B = 6
+STEPS = 7
+STOP = Mock(side_effect=KeyboardInterrupt)
 IMAGES = torch.rand(N, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
 CAPTIONS = [f"number {i}" for i in range(N)]
 KINDS: dict[str, dict[str, Any]] = {
@@ -85,7 +88,8 @@ def at_step(number: int, do: Any) -> Any:
 
 @pytest.mark.parametrize(("sharpness", "rho"), [("none", 0), ("sam", 0.05), ("asam", 2.0)])
 def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
-    made, naive = trainee("info_nce"), trainee("info_nce")
+    made = trainee("info_nce")
+    naive = trainee("info_nce")
     history = fit(
         made, batches(), settings(weight_decay=0.1, warmup=0.3, clip_norm=0.5, sharpness=sharpness)
     )
@@ -96,7 +100,8 @@ def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
     ]
     optimizer = torch.optim.AdamW(decaying, lr=1.0, betas=(0.9, 0.98))
     rates = [0.05 * share for share in (0.5, 1, 1, 0.9045085, 0.6545085, 0.3454915, 0.0954915)]
-    order, losses = batches().starting(0), []
+    order = batches().starting(0)
+    losses = []
     naive.train()
 
     def slope(step: int, batch: Batch) -> float:
@@ -140,12 +145,10 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
             "group_dro_step": 0.5,
             "learn_temperature": True,
         }
-    chosen, whole, resumed, finished = (
-        settings(**KINDS[kind]),
-        trainee(**given),
-        trainee(**given),
-        trainee(**given),
-    )
+    chosen = settings(**KINDS[kind])
+    whole = trainee(**given)
+    resumed = trainee(**given)
+    finished = trainee(**given)
     go: Any = partial(fit, settings=chosen)
     expected = go(whole, batches(loss=loss))
     with pytest.raises(KeyboardInterrupt):
@@ -166,14 +169,16 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_path: Path) -> None:
-    chosen, before = settings(save_every=60.0, sharpness="sam"), signal.getsignal(number)
+    chosen = settings(save_every=60.0, sharpness="sam")
+    before = signal.getsignal(number)
     at = at_step(2, lambda: os.kill(os.getpid(), number))
     with pytest.raises(KeyboardInterrupt) as stopped:
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=at)
     assert stopped.value.args == (number,)
     assert signal.getsignal(number) is before
     seen: list[float] = []
-    resumed, whole = trainee(), trainee()
+    resumed = trainee()
+    whole = trainee()
     fit(
         resumed,
         batches(),
@@ -199,7 +204,9 @@ def test_a_kill_while_the_state_is_written_leaves_the_old_one(
             raise KeyboardInterrupt
         save(state, path)
 
-    whole, resumed, save = trainee(), trainee(), torch.save
+    whole = trainee()
+    resumed = trainee()
+    save = torch.save
     fit(whole, batches(), settings())
     monkeypatch.setattr(torch, "save", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -229,14 +236,16 @@ def test_a_checkpoint_that_would_run_code_is_refused_unread(
 
 def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
     """Lines of steps that are done again go, and what happened to the file is put right."""
-    chosen, path = settings(save_every=60.0), tmp_path / HISTORY
+    chosen = settings(save_every=60.0)
+    path = tmp_path / HISTORY
     path.write_text(
         '{"step": 0, "loss": 9.0}\n'
     )  # of a run that was killed before its first checkpoint
     at = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path, on_step=at)
-    kept, state = path.read_text(), (tmp_path / STATE).read_bytes()
+    kept = path.read_text()
+    state = (tmp_path / STATE).read_bytes()
     assert kept.count("\n") == 3
     for later in (kept + '{"step": 3, "loss": 9}\n{"st', "half"):
         path.write_text(later)
@@ -288,7 +297,8 @@ def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_of_a_state_is_noticed(tmp_path: Path) -> None:
     """The tensors would be wrong for the rest of the run."""
-    made, path = trainee(), tmp_path / STATE
+    made = trainee()
+    path = tmp_path / STATE
     fit(made, batches(), settings(steps=2), folder=tmp_path)
     damaged = bytearray(path.read_bytes())
     damaged[damaged.index(made.model.image.weight.detach().numpy().tobytes())] ^= 1
@@ -305,7 +315,8 @@ def test_the_average_is_what_is_scored_and_kept_and_a_short_run_is_scored_ten_ti
         seen.append(towers.model.image.weight.detach().clone())
         return {"score": float(len(seen))}
 
-    made, live = trainee(), trainee()
+    made = trainee()
+    live = trainee()
     history = fit(made, batches(), settings(ema=0.9, eval_every=3), monitor=monitor)
     assert [entry["step"] for entry in history if "score" in entry] == [2, 5, 6]
     assert torch.equal(seen[-1], made.model.image.weight)
@@ -330,7 +341,8 @@ def test_a_gradient_that_is_no_number_reaches_no_weight(
 ) -> None:
     """The loss is still finite then; one step more and the checkpoint would hold nothing but
     NaN."""
-    made, weight = trainee("info_nce"), list[Any]()
+    made = trainee("info_nce")
+    weight = list[Any]()
     weight.append(made.model.image.weight)
     at = at_step(2, lambda: weight[0].register_hook(lambda gradient: gradient * float("inf")))
     with pytest.raises(
@@ -371,7 +383,9 @@ def test_steps_follow_from_epochs() -> None:
 
 
 def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_step() -> None:
-    drawn, made, told = list[float](), trainee("info_nce"), list[tuple[int, int]]()
+    drawn = list[float]()
+    made = trainee("info_nce")
+    told = list[tuple[int, int]]()
     made.model.image.register_forward_hook(lambda *_: drawn.append(float(torch.rand(()))))
     made.objective.at = lambda step, steps: told.append((step, steps))  # type: ignore[method-assign]
     fit(made, batches(), settings(steps=3, accumulation=2))
@@ -380,7 +394,8 @@ def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_st
 
 
 def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mode() -> None:
-    made, seen = trainee("info_nce"), list[list[bool]]()
+    made = trainee("info_nce")
+    seen = list[list[bool]]()
     parts = (made.model.image, made.model.letters, made.model.drop)
     made.model.image.requires_grad_(False)
     before = made.model.image.weight.detach().clone()
@@ -449,7 +464,8 @@ def close(here: dict[str, Tensor], there: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize(("loss", "size"), [*((loss, 4) for loss in LOSSES), ("rince", 6)])
 def test_with_all_negatives_it_is_the_gradient_of_one_large_batch(loss: str, size: int) -> None:
-    whole, cached = exact(loss), exact(loss)
+    whole = exact(loss)
+    cached = exact(loss)
     expected = whole(micro(4 * MICRO)[0])
     expected.backward()
     value, found = gradient(cached, micro(size), negatives="step")

@@ -117,7 +117,8 @@ def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
     torch.stack([part.square().sum() for part in features(found)]).sum().backward()
     assert [n for n, p in learning.items() if p.grad is None] == []  # DDP would wait for one
     found.model.zero_grad()
-    before, after = step(found), found.model.state_dict()
+    before = step(found)
+    after = found.model.state_dict()
     if scope == "lora":  # where B is 0, only B has a gradient
         assert all(torch.equal(new, before[n]) for n, new in after.items() if "lora_A" in n)
     moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
@@ -151,7 +152,8 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
     name: str, blocks: int, side: str
 ) -> None:
     found = make(name)
-    everything, own = set(tune(found, "all")), set(tune(found, side))
+    everything = set(tune(found, "all"))
+    own = set(tune(found, side))
     inside = {text for text in own if "resblocks." in text or "encoder.layers." in text}
     for last in range(blocks + 1):
         some = set(tune(found, side, last={side: last}))
@@ -170,10 +172,8 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
     ):
         tune(found, "all", last={side: blocks + 1})
     found.model.peft_config = {}
-    flat, quantized = (
-        nn.Linear(1, 1),
-        nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False),
-    )
+    flat = nn.Linear(1, 1)
+    quantized = nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False)
     bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
     for odd, last, said in (
         (found, {}, "merge them first"),
@@ -221,7 +221,8 @@ def test_adapters_go_where_the_model_looks() -> None:
 @pytest.mark.parametrize("name", ["clip", "coca", "twin", "siglip"])
 def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
     """The equation of the paper, on a copy of the plain model."""
-    plain, found = make(name), adapted(name, lora_rank=3)
+    plain = make(name)
+    found = adapted(name, lora_rank=3)
     assert not alike(plain, found, atol=1e-3)
     tensors = found.model.state_dict()
     with torch.no_grad():
@@ -232,7 +233,8 @@ def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
             assert a.shape[0] == b.shape[1] == 3
             weight += 2.0 * (b @ a)
         assert alike(plain, found)
-    together, expected = merged(found.model, tensors), plain.model.state_dict()
+    together = merged(found.model, tensors)
+    expected = plain.model.state_dict()
     assert together.keys() == expected.keys()
     assert all(torch.allclose(tensor, expected[key], atol=1e-6) for key, tensor in together.items())
 
@@ -274,7 +276,8 @@ def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
     for parameter in (*found.model.parameters(), *other.model.parameters()):
         parameter.requires_grad_(False)  # torch computes frozen attention in another way
     assert alike(found, other, atol=atol)
-    one, two = found.tokenize(CAPTIONS), other.tokenize(CAPTIONS)
+    one = found.tokenize(CAPTIONS)
+    two = other.tokenize(CAPTIONS)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert (found.size, found.mean, found.std) == (other.size, other.mean, other.std)
@@ -285,7 +288,8 @@ def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
 
 @pytest.mark.parametrize("name", ["small-quick", "small-custom", "miniature", "twin"])
 def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
-    found, folder = make(name), tmp_path / "model"
+    found = make(name)
+    folder = tmp_path / "model"
     tune(found, "all")
     with torch.no_grad():
         for parameter in found.model.parameters():
@@ -308,7 +312,8 @@ def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["small-one", "twin"])
 def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
-    found, plain = adapted(name), make(name)
+    found = adapted(name)
+    plain = make(name)
     before = {key: tensor.clone() for key, tensor in found.model.state_dict().items()}
     save_model(found, tmp_path / "model", scope="lora", name=name)
     assert equal(found.model.state_dict(), before)
@@ -317,7 +322,8 @@ def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
 
 
 def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, folder = make("miniature"), tmp_path / "model"
+    found = make("miniature")
+    folder = tmp_path / "model"
     save_model(found, folder, scope="all", name="miniature")
     expected = features(opened(folder))[1]
     with torch.no_grad():

@@ -64,7 +64,8 @@ def test_agrees_with_the_naive_twin(seed: int, n: int, kinds: int) -> None:
     ]
     labels = torch.randint(-1, 3, (n,), generator=generator)
     labels[0] = 1
-    texts, towers = ("a cat", "a dog", "an owl"), tiny_towers(seed)
+    texts = ("a cat", "a dog", "an owl")
+    towers = tiny_towers(seed)
     monitor = Monitor(images, captions=captions, labels=labels, class_texts=texts)
     assert monitor(towers) == pytest.approx(
         naive(towers, images, captions, labels.tolist(), texts), abs=1e-5
@@ -73,11 +74,13 @@ def test_agrees_with_the_naive_twin(seed: int, n: int, kinds: int) -> None:
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknown: bool) -> None:
-    n, generator = 40, torch.Generator().manual_seed(1)
+    n = 40
+    generator = torch.Generator().manual_seed(1)
     images = torch.rand(n, 3, 4, 4, generator=generator)
     labels, groups = (torch.randint(kinds, (n,), generator=generator) for kinds in (2, 3))
     if unknown:
-        groups[::4], labels[1] = -1, -1
+        groups[::4] = -1
+        labels[1] = -1
     monitor = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups)
     right = monitor.rows(tiny_towers(3))["zero_shot_accuracy"]
     cells = [(a, b) for a in range(2) for b in range(3) if ((labels == a) & (groups == b)).any()]
@@ -90,13 +93,17 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
 
 
 def test_an_edit_changes_the_texts_and_not_the_images() -> None:
-    images, towers, texts = torch.rand(20, 3, 4, 4), tiny_towers(3), ("a cat", "a dog")
+    images = torch.rand(20, 3, 4, 4)
+    towers = tiny_towers(3)
+    texts = ("a cat", "a dog")
     towers.model.eval()
     monitor = Monitor(images, captions=texts * 10, labels=torch.arange(20) % 2, class_texts=texts)
-    same, flat = CalibratedProjection.identity(6), CalibratedProjection().fit(None, np.eye(6)[1:])
+    same = CalibratedProjection.identity(6)
+    flat = CalibratedProjection().fit(None, np.eye(6)[1:])
     assert monitor(towers, same) == pytest.approx(monitor(towers), abs=1e-6)
     with torch.no_grad():
-        rows, said = unit(towers.image(images)), unit(flat(unit(towers.text(letters_of(texts)))))
+        rows = unit(towers.image(images))
+        said = unit(flat(unit(towers.text(letters_of(texts)))))
     expected = ((rows @ said.T).argmax(dim=1) == torch.arange(20) % 2).double().mean()
     assert monitor(towers, flat)["zero_shot_accuracy"] == pytest.approx(float(expected))
     assert monitor(towers, flat)["positive_score"] == pytest.approx(
@@ -170,7 +177,8 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
 
 
 def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
-    towers, reads = tiny_towers(), list[int]()
+    towers = tiny_towers()
+    reads = list[int]()
     monitor = Monitor.of(data(read=lambda i: reads.append(i) or tiny_image(i)), plain, "label")
     tensors = Monitor(
         torch.stack([plain(tiny_image(i)).half() for i in range(20)]).float(),

@@ -20,7 +20,8 @@ from vldebias.training.batches import Batch
 from vldebias.training.objective import Objective, Trainee, unit
 from vldebias.training.settings import LossSettings
 
-N, T = 8, 0.2
+N = 8
+T = 0.2
 
 
 def features(seed: int) -> Tensor:
@@ -39,7 +40,8 @@ def built(
     return Objective(chosen, temperature=T, items=items, groups=groups, gather=gather)
 
 
-X, Y = features(0), features(1)
+X = features(0)
+Y = features(1)
 BATCH = Batch(
     torch.zeros(N, 3, 1, 1),
     index=torch.arange(N),
@@ -107,12 +109,14 @@ def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> 
 
 
 def test_schedules_move_the_loss() -> None:
-    warmed, seen = built("rince", q=0.4, q_start=0.01), []
+    warmed = built("rince", q=0.4, q_start=0.01)
+    seen = []
     for step in range(4):
         warmed.at(step, 4)
         seen.append(warmed.loss.q)
     assert seen == pytest.approx([0.01, 0.14, 0.27, 0.4])
-    popular, still = built("nuclr", popularity_lr=0.5), built("sogclr")
+    popular = built("nuclr", popularity_lr=0.5)
+    still = built("sogclr")
     for step, rate in ((0, 0.0), (1, 0.0), (2, 0.5)):
         popular.at(step, 10)
         assert popular.loss.popularity_lr == rate
@@ -133,7 +137,8 @@ def test_the_paper_s_settings_reach_the_loss() -> None:
 
 
 def test_beta_is_annealed_in_equal_steps_as_in_appendix_a_2_2() -> None:
-    annealed, constant = built("hard_negative", beta=1.0, beta_changes=4), built("hard_negative")
+    annealed = built("hard_negative", beta=1.0, beta_changes=4)
+    constant = built("hard_negative")
     seen = []
     for step in range(8):
         annealed.at(step, 8)
@@ -219,12 +224,15 @@ def noted(made: Any, name: str) -> list[Any]:
 
 def test_it_is_the_loss_of_the_features_and_two_views_read_no_text() -> None:
     made = trainee()
-    image, text = made.towers.image, made.towers.text
+    image = made.towers.image
+    text = made.towers.text
     torch.testing.assert_close(
         made(PAIRS), info_nce(unit(image(IMAGES)), unit(text(PAIRS.texts)), temperature=T)
     )
-    made, views = trainee(two_views=True), IMAGES.flip(3)
-    image, read = made.towers.image, noted(made, "text")
+    made = trainee(two_views=True)
+    views = IMAGES.flip(3)
+    image = made.towers.image
+    read = noted(made, "text")
     expected = info_nce(unit(image(IMAGES)), unit(image(views)), temperature=T, within_view=True)
     torch.testing.assert_close(made(Batch(images=IMAGES, views=views)), expected)
     assert not read
@@ -252,7 +260,8 @@ def test_further_views_are_positives_of_their_image(two_views: bool) -> None:
 
 def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient() -> None:
     made = trainee()
-    text, seen = made.towers.text, noted(made, "text")
+    text = made.towers.text
+    seen = noted(made, "text")
     made(PAIRS).backward()
     assert [len(texts["ids"]) for texts in seen] == [3]
     fast = made.model.letters.weight.grad.clone()
@@ -263,7 +272,8 @@ def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient()
 
 def test_amplitudes_are_mixed_of_pixels_whatever_is_taken_off_them() -> None:
     shifted = trainee(fourier=0.5)
-    shifted.towers.mean, shifted.towers.std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    shifted.towers.mean = (0.5, 0.4, 0.3)
+    shifted.towers.std = (0.2, 0.3, 0.4)
     mean, std = (torch.tensor(v)[:, None, None] for v in (shifted.towers.mean, shifted.towers.std))
     image = shifted.towers.image
     shifted.towers.image = lambda images: image(images * std + mean)
@@ -298,10 +308,12 @@ def test_a_partner_of_another_image_is_not_the_own_other_view() -> None:
 
 def test_the_look_for_partners_moves_no_running_statistics() -> None:
     """Batch normalisation would see every batch twice."""
-    plain, mixed = trainee(), trainee(fourier=0.5)
+    plain = trainee()
+    mixed = trainee(fourier=0.5)
     for made in (plain, mixed):
         made.model.norm = torch.nn.BatchNorm1d(made.model.image.out_features)
-        image, towers = made.towers.image, made.towers
+        image = made.towers.image
+        towers = made.towers
         towers.image = lambda images, image=image, made=made: made.model.norm(image(images))
         made.train()
         made(PAIRS)

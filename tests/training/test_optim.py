@@ -50,7 +50,8 @@ def sharp(
 def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> nn.Module:
     """A copy of the module at theta_a, entry by entry in plain numbers, from the gradients that it
     carries."""
-    t, g = [], []
+    t = []
+    g = []
     for parameter in module.parameters():
         for value, gradient in zip(
             parameter.flatten().tolist(), parameter.grad.flatten().tolist(), strict=True
@@ -70,7 +71,8 @@ def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> n
 
 @methods
 def test_three_updates_are_those_computed_by_hand(method: str) -> None:
-    module, slow = small(), small()
+    module = small()
+    slow = small()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in range(3):  # without clearing the gradient of the step before
         x = rows(5, 3, seed=step)
@@ -96,7 +98,8 @@ def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> No
     with torch.no_grad():
         module[3].weight[0, 0] = 1e6
     module.register_parameter("unused", nn.Parameter(torch.ones(2)))
-    before, seen = copy.deepcopy(module.state_dict()), list[Tensor]()
+    before = copy.deepcopy(module.state_dict())
+    seen = list[Tensor]()
 
     def passes() -> Tensor:
         seen.append(module[0].weight.clone())
@@ -112,10 +115,12 @@ def test_weights_come_back_exactly_and_frozen_ones_never_move(method: str) -> No
 def test_half_precision_weights_climb_in_single_and_are_rounded_once(method: str) -> None:
     weight = nn.Parameter(rows(6, 5).bfloat16())
     weight.grad = rows(6, 5, 1).bfloat16()
-    start, slope = weight.detach().float(), weight.grad.float()
+    start = weight.detach().float()
+    slope = weight.grad.float()
     scale = start.abs() + 0.01 if method == "asam" else torch.ones_like(start)
     with climbed([weight], method, 0.3):
-        held, weight.grad = weakref.ref(weight.grad), None
+        held = weakref.ref(weight.grad)
+        weight.grad = None
         assert held() is None, "the second pass would hold two gradients"
         expected = start + scale**2 * slope * (0.3 / (scale * slope).norm())
         assert torch.equal(weight.detach(), expected.bfloat16())
@@ -130,7 +135,8 @@ def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(
     module = nn.Sequential(
         nn.Linear(3, 6), nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), nn.Linear(6, 2)
     ).double()
-    once, x = copy.deepcopy(module), rows(6, 3)
+    once = copy.deepcopy(module)
+    x = rows(6, 3)
     for _ in range(2):
         sharp(module, backward_of(module, x), rho=0.4)
         once.zero_grad()
@@ -190,7 +196,9 @@ def test_live_averaged_and_live_again() -> None:
     for step in range(3):
         shake(module)
         average.update(step)
-    x, live, by_hand = rows(5, 3), copy.deepcopy(module.state_dict()), copy.deepcopy(module)
+    x = rows(5, 3)
+    live = copy.deepcopy(module.state_dict())
+    by_hand = copy.deepcopy(module)
     by_hand.load_state_dict({**live, **average.means})
 
     with suppress(RuntimeError), average.applied():

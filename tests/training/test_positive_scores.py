@@ -31,7 +31,8 @@ def source(
 def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
     """The lowest cosine of each image with one of its captions, one pair at a time."""
     towers.model.eval()
-    unit, found = torch.nn.functional.normalize, []
+    unit = torch.nn.functional.normalize
+    found = []
     with torch.no_grad():
         for i in range(pairs.items):
             seen = unit(towers.image(plain(tiny_image(i))[None]))
@@ -46,7 +47,8 @@ def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
 def test_scores_are_cosines_whatever_the_batches(
     batch_size: int, workers: int, several: bool
 ) -> None:
-    towers, pairs = tiny_towers(), source(several=several)
+    towers = tiny_towers()
+    pairs = source(several=several)
     found = positive_scores(towers, pairs, batch_size=batch_size, workers=workers)
     assert found == pytest.approx(cosines(towers, pairs), abs=1e-5)
     assert np.abs(found).max() <= 1

@@ -104,7 +104,8 @@ def test_it_leaves_what_it_says(folder: Path) -> None:
 
 
 def logged(settings: TrainSettings, folder: Path) -> str:
-    progress = Progress(Console(file=(text := io.StringIO()), width=200))
+    text = io.StringIO()
+    progress = Progress(Console(file=text, width=200))
     train_model(settings, folder, cpu=True, progress=progress)
     assert all(task.completed == task.total for task in progress.tasks), (
         "every bar comes to its end"
@@ -165,7 +166,8 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
-    chosen, at = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0), 5
+    chosen = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
+    at = 5
 
     def run(
         stream: Any, folder: Path | None, until: int | None = None
@@ -205,7 +207,8 @@ def test_two_views_need_no_caption_and_score_no_pair(
     assert not (tmp_path / "pairs.csv").exists()
     assert made[0].objective.loss.within_view
     assert not made[0].model.token_embedding.weight.requires_grad
-    shipped, trained = load_clip()[0].state_dict(), weights(tmp_path)
+    shipped = load_clip()[0].state_dict()
+    trained = weights(tmp_path)
     assert torch.equal(trained["token_embedding.weight"], shipped["token_embedding.weight"]), (
         "no text was read"
     )
@@ -222,7 +225,8 @@ def test_wise_ft_ends_between_where_it_began_and_where_it_came_to(tmp_path: Path
     start = load_clip()[0].state_dict()["visual.proj"]
     torch.testing.assert_close(found[1], start + 0.25 * (found[0] - start))
     assert not torch.allclose(found[0], start, atol=1e-4)
-    ends, shipped = weights(tmp_path / "None"), load_clip()[0].state_dict()
+    ends = weights(tmp_path / "None")
+    shipped = load_clip()[0].state_dict()
     moved = {name for name in ends if not torch.equal(ends[name], shipped[name])}
     assert moved == {"visual.proj", "text_projection", "logit_scale"}
 
@@ -268,11 +272,13 @@ def diverged() -> Towers:
     return found
 
 
-TWO, BROKEN, NUMBERS = (
-    torch.rand(2, 3, 4, 4),
-    image_data(23, broken=range(23)),
-    {"kind": Labels.of("123")},
-)
+TWO = torch.rand(2, 3, 4, 4)
+BROKEN = image_data(23, broken=range(23))
+NUMBERS = {"kind": Labels.of("123")}
+
+
+def held_out_monitor(settings: TrainSettings) -> Any:
+    return Monitor.held_out(settings, open_images(settings), tiny_towers())
 
 
 @refused(
@@ -301,12 +307,7 @@ TWO, BROKEN, NUMBERS = (
         lambda: Batches.of(pairs_of(BROKEN, views="two"), own(), tiny_towers()),
         "own: has no captions",
     ),
-    (
-        lambda: Monitor.held_out(
-            t := own(data="birds", split="test"), open_images(t), tiny_towers()
-        ),
-        "training data",
-    ),
+    (lambda: held_out_monitor(own(data="birds", split="test")), "training data"),
     (
         lambda: Objective(own(loss="info_nce", q=0.3), temperature=1.0, items=3),
         "info_nce does not read q; it reads",

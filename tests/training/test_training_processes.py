@@ -72,7 +72,8 @@ def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) ->
     }
     given |= {"steps": "12", "save_every": "0"}
     run(tmp_path / "whole", given)
-    killed, reached = tmp_path / "killed", []
+    killed = tmp_path / "killed"
+    reached = []
     for after in (2, 6):
         process = subprocess.Popen(
             command(killed, given), stderr=subprocess.DEVNULL, env=ONE_THREAD
@@ -143,7 +144,8 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
         "save_every": "60",
     }
     how = {"stderr": subprocess.PIPE, "text": True, "env": ONE_THREAD, "start_new_session": True}
-    process, history = subprocess.Popen(command(tmp_path, given), **how), tmp_path / "history.jsonl"
+    process = subprocess.Popen(command(tmp_path, given), **how)
+    history = tmp_path / "history.jsonl"
     until = time.monotonic() + 120
     while (
         time.monotonic() < until

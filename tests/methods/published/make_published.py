@@ -39,7 +39,8 @@ class Rows(dict):
 
 
 def cos_sim(one: Any, other: Any) -> torch.Tensor:
-    a, b = torch.as_tensor(one), torch.as_tensor(other)
+    a = torch.as_tensor(one)
+    b = torch.as_tensor(other)
     return cosine_similarity(a[:, None], b[None], dim=-1)
 
 
@@ -67,7 +68,9 @@ def bend(folder: Path) -> dict[str, Any]:
         sentence_transformers={"util": types.SimpleNamespace(cos_sim=cos_sim)},
     )
     rng = np.random.default_rng(0)
-    texts, images, query = unit(rng, 3, 8), unit(rng, 30, 8), unit(rng, 1, 8)
+    texts = unit(rng, 3, 8)
+    images = unit(rng, 30, 8)
+    query = unit(rng, 1, 8)
     values = np.array(["a", "b", "c"])[np.arange(30) % 3]
     projection = code.get_proj_matrix(texts)
     data = Rows(embedding=images, value=values)
@@ -84,10 +87,8 @@ def bend(folder: Path) -> dict[str, Any]:
 def lian(folder: Path) -> dict[str, Any]:
     code = opened(folder / "debiasing.py")
     rng = np.random.default_rng(2)
-    groups, rows = (
-        torch.from_numpy(unit(rng, 3, 4, 8)).float(),
-        torch.from_numpy(unit(rng, 6, 8)).float(),
-    )
+    groups = torch.from_numpy(unit(rng, 3, 4, 8)).float()
+    rows = torch.from_numpy(unit(rng, 6, 8)).float()
     means = {str(k): code.spherical_mean(group) for k, group in enumerate(groups)}
     turned = code.compute_optimal_debiased_embedding(rows, code.construct_attribute_space(means))
     return {"groups": groups.tolist(), "rows": rows.tolist(), "turned": turned.tolist()}
@@ -96,7 +97,8 @@ def lian(folder: Path) -> dict[str, Any]:
 def fair_pca(folder: Path) -> dict[str, Any]:
     code = opened(folder / "src" / "fair_PCA.py")
     rng = np.random.default_rng(3)
-    rows, groups = rng.normal(size=(30, 8)), np.eye(3)[np.arange(30) % 3]
+    rows = rng.normal(size=(30, 8))
+    groups = np.eye(3)[np.arange(30) % 3]
     kept = {}
     for keep in (4, 6):
         fitted = code.FairPCA(target_dim=keep, standardize=False, tradeoff_param=0)

@@ -15,9 +15,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import diffusers
 import tiny_tokenizers
 import torch
 import yaml
+from diffusers.modular_pipelines import PipelineState
 from releases import skip_without
 from torch import nn
 
@@ -431,5 +433,113 @@ def rows(value):
     """The tensors of an output, prompt by prompt."""
     if isinstance(value, torch.Tensor):
         return list(value)
-    deep = isinstance(value[0], torch.Tensor) and value[0].ndim == 3
-    return [row for one in value for row in rows(one)] if deep else value
+    flat = []
+    for item in value:
+        is_row = isinstance(item, torch.Tensor) and item.ndim < 3
+        flat += [item] if is_row else rows(item)
+    return flat
+
+
+def changed(first, second):
+    """For each row of two outputs: is it another one?"""
+    pairs = zip(rows(first), rows(second), strict=True)
+    return [not torch.equal(before, after) for before, after in pairs]
+
+
+@quiet()
+def classic_classes():
+    """Pipelines with an `encode_prompt`, by name without "Pipeline" at its end."""
+    class_of_name = {}
+    for name in dir(diffusers):
+        if "Pipeline" not in name or name.startswith(("Flax", "Onnx")):
+            continue
+        try:
+            cls = getattr(diffusers, name)
+            has_prompt = hasattr(cls, "encode_prompt")
+        except (ImportError, RuntimeError):  # of a library that is not installed
+            continue
+        if has_prompt:
+            class_of_name[name.removesuffix("Pipeline")] = cls
+    return class_of_name
+
+
+@cache
+@quiet()
+def modular_classes():
+    """Modular pipelines that have default blocks, by name without "ModularPipeline" at its end."""
+    class_of_name = {}
+    for name in sorted(dir(diffusers)):
+        if name.endswith("ModularPipeline"):
+            cls = getattr(diffusers, name)
+            if getattr(cls, "default_blocks_name", None):
+                class_of_name[name.removesuffix("ModularPipeline")] = cls
+    return class_of_name
+
+
+# Names of modular classes of this release -> their components, or the family whose components
+# they take.
+MODULAR = {}
+for _names, _entry in TABLE["modular"].items():
+    MODULAR |= {name: _entry for name in _names.split() if name in modular_classes()}
+
+
+@quiet()
+def modular(name, blocks=None):
+    """A new modular pipeline of a class with its own blocks, or of given ones."""
+    entry = MODULAR[name]
+    family = entry.get("family", name)
+    if "text_encoder" in entry:
+        parts = {key: builder(component)() for key, component in entry.items()}
+    elif family in FAMILIES:
+        parts = FAMILIES[family][0]().components
+    else:
+        parts = CASES[family].parts()
+        for key, make in CASES[family].drawing.items():
+            if key not in ("guider", "scheduler"):
+                parts[key] = make()
+    pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
+    diffusers.utils.logging.set_verbosity_error()
+    known = {key: part for key, part in parts.items() if part is not None}
+    pipe.update_components(**{key: known[key] for key in known.keys() & pipe.component_names})
+    return pipe
+
+
+def modular_states(pipe, prompts=(PLAIN, STATED), **call):
+    """The state after the block that encodes text and what stands behind it, before anything is
+    drawn."""
+    takes_one = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
+    if not takes_one:
+        return _modular_state(pipe, list(prompts), call)
+    states = [_modular_state(pipe, prompt, call) for prompt in prompts]
+    return {key: [state[key] for state in states] for key in states[0]}
+
+
+def _modular_state(pipe, prompt, call):
+    state = PipelineState()
+    defaults = {block.name: block.default for block in pipe._blocks.inputs if block.name}
+    for name, value in (defaults | call | {"prompt": prompt}).items():
+        state.set(name, value)
+    text_block = pipe._blocks.sub_blocks["text_encoder"]
+    steps = dict(text_block.sub_blocks)
+    # These look at an image beside the text.
+    of_images = {"resize", "get_image_prompt"} & steps.keys()
+    if of_images:
+        for name, step in steps.items():
+            if name not in of_images:
+                step(pipe, state)
+    else:
+        text_block(pipe, state)
+    values = state.values.items()
+    return {name: value for name, value in values if "embeds" in name and value is not None}
+
+
+def draw_modular(pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **call):
+    """Latents (prompts, ...) of two steps, guided, from one seed."""
+    small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
+    return pipe(
+        prompt=list(prompts),
+        negative_prompt=[negative] * len(prompts),
+        generator=torch.Generator().manual_seed(0),
+        output="latents",
+        **small | call,
+    )

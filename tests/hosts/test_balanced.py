@@ -6,9 +6,8 @@ from collections import Counter
 import diffusers_tiny as tiny
 import pytest
 import torch
-from diffusers_tiny import CASES
+from diffusers_tiny import CASES, modular, modular_states
 from models_tiny import make_clip
-from test_pipelines import modular, modular_states
 
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError, UnsupportedHostError, VldebiasWarning

@@ -9,7 +9,6 @@ from vldebias.api import debias
 from vldebias.errors import (
     AlreadyAttachedError,
     UnsupportedHostError,
-    VldebiasError,
     VldebiasWarning,
 )
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
@@ -112,11 +111,6 @@ def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
     assert torch.equal(tiny.draw(pipe, None, prompt_embeds=by_hand), tiny.draw(pipe))
 
 
-# One layer of SD3 reads two of its roles.
-MERGEABLE = {name: case for name, case in tiny.FAMILIES.items() if name != "StableDiffusion3"}
-GUIDED = {"StableDiffusion", "StableDiffusionXL", "Chroma", "PixArt", "Sana", "AuraFlow"}
-
-
 def everything(pipe, **call):
     """An attachment that does what weights do: both branches of guidance, stated prompts too.
 
@@ -137,28 +131,8 @@ def weights(pipe):
     return [p.detach().clone() for model in models for p in model.parameters()]
 
 
-@pytest.mark.parametrize("name", MERGEABLE)
-def test_merged_draws_what_the_attachment_draws(name):
-    make, call = MERGEABLE[name]
-    call = call | ({"guidance_scale": 3.0, "negative_prompt": "a woman"} if name in GUIDED else {})
-    pipe = tiny.own(make())
-    reference = make()
-    bare = tiny.draw(pipe, "a photo of a man", **call)
-    everything(reference)
-    expected = tiny.draw(reference, "a photo of a man", **call)
-    attachment = everything(pipe)
-    attachment.merge()
-    merged = tiny.draw(pipe, "a photo of a man", **call)
-    assert not torch.equal(expected, bare)
-    assert alike(merged, expected, bare)
-    assert "encode_prompt" not in vars(pipe)
-    assert attachment.state == "merged"
-    with pytest.raises(VldebiasError, match=r"part of the weights since merge\(\)"):
-        attachment.remove()
-
-
 def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path):
-    make, call = MERGEABLE["StableDiffusionXL"]
+    make, call = tiny.FAMILIES["StableDiffusionXL"]
     pipe = tiny.own(make())
     everything(pipe).merge()
     expected = tiny.draw(pipe, **call)
@@ -191,7 +165,7 @@ def test_half_precision_weights_are_rounded_once():
 def test_what_guidance_loses_is_said(name):
     """The unconditional branch is edited too; not where the attachment edits it as well, or
     nothing."""
-    make, _ = MERGEABLE[name]
+    make, _ = tiny.FAMILIES[name]
     attachment = debias(tiny.own(make()), tiny.gender(), keep_stated=False)
     with pytest.warns(VldebiasWarning, match="cannot tell the two branches of guidance apart"):
         attachment.merge()

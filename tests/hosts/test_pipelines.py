@@ -1,42 +1,32 @@
-"""Every pipeline class of the installed diffusers, classic and modular: attached or refused; and
-three states."""
+"""Every pipeline class of the installed diffusers, classic and modular, is attached or refused; and
+what is particular to some of them. What they have in common is in test_pipeline_contract.py."""
 
 import inspect
-import warnings
-from functools import cache, partial
 
-import diffusers
 import diffusers_tiny as tiny
 import pytest
 import tiny_tokenizers
 import torch
-from diffusers.modular_pipelines import PipelineState
-from diffusers_tiny import CASES, PLAIN, STATED
+from diffusers_tiny import (
+    CASES,
+    MODULAR,
+    PLAIN,
+    STATED,
+    classic_classes,
+    modular,
+    modular_classes,
+    modular_states,
+)
 
 from vldebias.api import debias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
-from vldebias.hosts.pipelines.calls import BESIDE, EMBEDDING, same_values
+from vldebias.hosts.pipelines.calls import BESIDE, EMBEDDING
 from vldebias.hosts.pipelines.source import NEGATIVE, source_of
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LoraLoaderMixin.*:FutureWarning", "ignore:.*trust_remote_code.*"
 )
-
-
-def classes():
-    """Pipelines with an `encode_prompt`, by name without "Pipeline" at its end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # diffusers warns of its own imports
-        found = {}
-        for name in dir(diffusers):
-            if "Pipeline" in name and not name.startswith(("Flax", "Onnx")):
-                try:
-                    if hasattr(getattr(diffusers, name), "encode_prompt"):
-                        found[name.removesuffix("Pipeline")] = getattr(diffusers, name)
-                except (ImportError, RuntimeError):  # of a library that is not installed
-                    continue
-    return found
 
 
 def why_not(kind):
@@ -46,23 +36,22 @@ def why_not(kind):
         source = source_of(kind)
     except UnsupportedHostError:
         return "another way"
-    unknown = [
-        n
-        for n in source.returns
-        if not (EMBEDDING.match(n) or BESIDE.search(n) or NEGATIVE.match(n))
-    ]
-    stacked = [n for n in source.returns if "llama3" in n]  # one tensor for each layer
-    several = source.calls - source.negatives > 1
-    return "half" if unknown or several or stacked else ""
+    if source.calls - source.negatives > 1:
+        return "half"
+    for name in source.returns:
+        is_known = EMBEDDING.match(name) or BESIDE.search(name) or NEGATIVE.match(name)
+        is_stacked = "llama3" in name  # one tensor for each layer
+        if is_stacked or not is_known:
+            return "half"
+    return ""
 
 
 def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
-    found = {name: why_not(kind) for name, kind in classes().items()}
-    for how in ("another way", "half"):
-        assert {name for name, why in found.items() if why == how} == set(
-            tiny.TABLE[how].split()
-        ) & set(found)
-    assert sum(not why for why in found.values()) >= 179
+    reasons = {name: why_not(cls) for name, cls in classic_classes().items()}
+    for reason in ("another way", "half"):
+        refused = {name for name in reasons if reasons[name] == reason}
+        assert refused == set(tiny.TABLE[reason].split()) & reasons.keys()
+    assert list(reasons.values()).count("") >= 179
 
 
 def test_what_the_tiny_ones_are_refused_for_is_what_the_sources_say():
@@ -75,14 +64,6 @@ def test_what_the_tiny_ones_are_refused_for_is_what_the_sources_say():
         except pytest.skip.Exception:  # the installed release has no such class
             continue
     assert refused == {"BriaFibo", "HiDream", "HunyuanDiT"}
-
-
-@pytest.mark.parametrize("name", tiny.FAMILIES)
-def test_the_whole_pipeline_in_three_states_and_at_strength_zero(name):
-    make, call = tiny.FAMILIES[name]
-    pipe = make()
-    attach = partial(debias, pipe, tiny.gender(), method="cali")
-    assert not torch.equal(*tiny.three_states(pipe, partial(tiny.draw, pipe, **call), attach))
 
 
 def test_the_sd3_segments_are_clip_then_t5():
@@ -133,135 +114,22 @@ def test_an_earlier_layer_is_another_space_and_refused(make):
     assert tiny.same(tiny.encode(pipe, clip_skip=0), tiny.encode(pipe))
 
 
-QUICK = ("Flux", "ErnieImage", "LTX", "QwenImage", "Krea2", "StableDiffusion3")
 REFUSED = set(tiny.TABLE["modular refused"].split())
 
 
-@cache
-@tiny.quiet()
-def modular_classes():
-    """Every modular pipeline class of the installed diffusers that has blocks of its own, by
-    name."""
-    found = {
-        name: getattr(diffusers, name)
-        for name in dir(diffusers)
-        if name.endswith("ModularPipeline")
-    }
-    short = {name.removesuffix("ModularPipeline"): cls for name, cls in sorted(found.items())}
-    return {name: cls for name, cls in short.items() if getattr(cls, "default_blocks_name", None)}
-
-
-MODULAR = {name: entry for names, entry in tiny.TABLE["modular"].items() for name in names.split()}
-MODULAR = {name: entry for name, entry in MODULAR.items() if name in modular_classes()}
-"""Class names without "ModularPipeline" at their ends -> their components, or their family; those
-of this release."""
-
-
-@tiny.quiet()
-def modular(name, blocks=None):
-    """A new modular pipeline of a class with its own blocks, or of given ones."""
-    entry = MODULAR[name]
-    family = MODULAR[name].get("family", name)
-    if "text_encoder" in entry:
-        parts = {key: tiny.builder(one)() for key, one in entry.items()}
-    elif family in tiny.FAMILIES:
-        parts = tiny.FAMILIES[family][0]().components
-    else:
-        parts = CASES[family].parts() | {key: make() for key, make in CASES[family].drawing.items()}
-        parts = {key: part for key, part in parts.items() if key not in ("guider", "scheduler")}
-    pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
-    diffusers.utils.logging.set_verbosity_error()
-    pipe.update_components(
-        **{k: one for k, one in parts.items() if k in pipe.component_names and one is not None}
-    )
-    return pipe
-
-
-def modular_states(pipe, prompts=(PLAIN, STATED), **call):
-    """The state after the block that encodes text and what stands behind it, before anything is
-    drawn."""
-    single = "WanAnimate2" in type(pipe).__name__ or "Flux3" in type(pipe).__name__
-    states = []
-    for prompt in prompts if single else [list(prompts)]:
-        state = PipelineState()
-        defaults = {given.name: given.default for given in pipe._blocks.inputs if given.name}
-        for name, value in (defaults | call | {"prompt": prompt}).items():
-            state.set(name, value)
-        steps = pipe._blocks.sub_blocks["text_encoder"]
-        images = {
-            "resize",
-            "get_image_prompt",
-        } & steps.sub_blocks.keys()  # they look at an image beside the text
-        for step in (
-            [one for n, one in steps.sub_blocks.items() if n not in images] if images else [steps]
-        ):
-            step(pipe, state)
-        states.append(
-            {
-                name: value
-                for name, value in state.values.items()
-                if "embeds" in name and value is not None
-            }
-        )
-    return {key: [state[key] for state in states] for key in states[0]} if single else states[0]
-
-
-def draw(pipe, prompts=(PLAIN, STATED), **call):
-    """Latents (2, ...) of two steps, guided, from one seed."""
-    small = {"num_inference_steps": 2, "height": 16, "width": 16, "output_type": "latent"}
-    noise = torch.Generator().manual_seed(0)
-    negative = ["old smiling person"] * len(prompts)
-    return pipe(
-        prompt=list(prompts),
-        negative_prompt=negative,
-        generator=noise,
-        output="latents",
-        **small | call,
-    )
-
-
-def changed(one, other):
-    """For each row: is it another one?"""
-    return [not torch.equal(a, b) for a, b in zip(tiny.rows(one), tiny.rows(other), strict=True)]
-
-
-def test_the_images_of_a_prompt_change_and_come_back():
+def test_a_modular_pipeline_is_attached_once_and_its_blocks_can_be_copied():
     pipe = modular("StableDiffusionXL")
     names = list(pipe._blocks.sub_blocks)
-    attach = partial(debias, pipe, tiny.gender(), lam=1e6, method="cali")
-    bare, attached = tiny.three_states(pipe, partial(draw, pipe), attach)
-    assert changed(attached, bare) == [True, False], "the second prompt states its gender"
-    attachment = attach()
+    bare = tiny.draw_modular(pipe)
+    attachment = debias(pipe, tiny.gender(), method="cali")
     with pytest.raises(AlreadyAttachedError, match="already carries"):
         debias(pipe, tiny.gender(), method="cali")
     copied = modular("StableDiffusionXL", pipe.blocks)
-    assert torch.equal(draw(copied), bare), "a copy of the blocks is of another pipeline"
+    assert torch.equal(tiny.draw_modular(copied), bare), (
+        "a copy of the blocks is of another pipeline"
+    )
     attachment.remove()
     assert list(pipe._blocks.sub_blocks) == names
-    attach(negative=True)
-    assert changed(draw(pipe), bare) == [True, True]
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODULAR]
-)
-def test_what_every_class_reads_changes_and_comes_back(name):
-    """Behind the block that encodes text; of a video with sound also behind what connects the text
-    to both."""
-    pipe = modular(name)
-    bare = modular_states(pipe)
-    attachment = debias(pipe, tiny.gender(), lam=1e6, method="cali")
-    attached = modular_states(pipe)
-    edited = [part.name for part in attachment.host.parts]
-    for key in bare:
-        expected = [True, False] if key in edited else [False, False]
-        if key.startswith("connector"):
-            expected = [True, False]
-        assert key.startswith("negative") or changed(attached[key], bare[key]) == expected, key
-    with attachment.disabled():
-        assert same_values(modular_states(pipe), bare)
-    attachment.remove()
-    assert same_values(modular_states(pipe), bare)
 
 
 @pytest.mark.parametrize("name", ["StableDiffusionXL", "StableDiffusion3", "Flux"])

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import diffusers_tiny as tiny
 import pytest
 import torch
-from diffusers_tiny import CASES
-from test_pipelines import modular
+from diffusers_tiny import CASES, modular
 from torch import nn
 
 from vldebias.api import debias

@@ -15,6 +15,8 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+from tests.refusals import case_name
+
 # What tests leave behind is small, and looking for it took a twentieth of the time.
 gc.set_threshold(20_000, 20, 20)
 # What tests write need not survive a loss of power, and they write thousands of files.
@@ -45,6 +47,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("untimed")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Call a case by what it holds, `method=cali, lam=20.0`, instead of `options0`."""
+    if isinstance(val, (str, bytes)):
+        return None  # pytest's own way
+    return case_name(val) or None
 
 
 @pytest.fixture(scope="module", autouse=True)

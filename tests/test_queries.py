@@ -117,18 +117,18 @@ class Table(dict[str, list[float]]):
         return as_lists([text])[0]
 
 
-KINDS: tuple[Callable[[], Any], ...] = (
-    lambda: as_lists,
-    lambda: partial(as_lists),
-    LangChain,
-    LlamaIndex,
-    Sentences,
-    Chroma,
-    Table,
-)
+KINDS: dict[str, Callable[[], Any]] = {
+    "function": lambda: as_lists,
+    "partial": lambda: partial(as_lists),
+    "LangChain": LangChain,
+    "LlamaIndex": LlamaIndex,
+    "Sentences": Sentences,
+    "Chroma": Chroma,
+    "mapping": Table,
+}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_interface_gives_the_same_edit_and_the_same_vectors(kind: Callable[[], Any]) -> None:
     plain = debiased()
     queries = debiased(kind())

@@ -1,6 +1,7 @@
 """Registries: lookup by name, entry points of other packages, and what is refused."""
 
 import warnings
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -53,9 +54,16 @@ def test_a_name_is_found_without_entry_points_and_is_never_replaced(
             letters.register(wrong)
 
 
-@pytest.mark.parametrize(
-    "find", [list, len, lambda all_: "z" in all_, lambda all_: all_["z"], dict]
-)
+LOOKS: dict[str, Callable[[Registry[Letter]], Any]] = {
+    "list": list,
+    "len": len,
+    "in": lambda registry: "z" in registry,
+    "by name": lambda registry: registry["z"],
+    "dict": dict,
+}
+
+
+@pytest.mark.parametrize("find", LOOKS.values(), ids=LOOKS)
 def test_entry_points_are_loaded_once_and_broken_ones_told(
     letters: Registry[Letter], find: Any
 ) -> None:

@@ -296,13 +296,18 @@ def test_no_projection(
     CalibratedProjection.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [lambda _: b"", lambda _: b"\x80\x04K\x01.", lambda _: b"\xff" * 64, lambda whole: whole[:-8]],
-)
-def test_factors_that_are_no_safetensors(folder: Path, damage: Callable[[bytes], bytes]) -> None:
+DAMAGED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "pickle": lambda content: b"\x80\x04K\x01.",
+    "length beyond the file": lambda content: b"\xff" * 64,
+    "cut off": lambda content: content[:-8],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_factors_that_are_no_safetensors(folder: Path, damage: str) -> None:
     path = folder / "projection.safetensors"
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(DAMAGED[damage](path.read_bytes()))
     with pytest.raises(InvalidInputError, match=r"projection\.safetensors: missing or unreadable"):
         load_edit(folder)
 

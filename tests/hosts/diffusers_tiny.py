@@ -215,6 +215,7 @@ def _pipeline(name):
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
+    make.__name__ = name  # which names the cases of a test
     return make
 
 

@@ -2,7 +2,7 @@
 read is refused."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,21 +146,27 @@ def test_a_pipeline_of_ones_own(gender: PromptSet) -> None:
     torch.testing.assert_close(got.embeds, expected)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"), "embed="),
-        (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
-        (lambda: custom(Clip(), "head"), "'head' is a module inside; pass embed="),
-        (
-            lambda: vldebias.debias(
-                custom(Clip(), "encode_text", embed=lambda p: counts(p[1:])), "gender"
-            ),
-            "one row",
-        ),
-    ],
-)
-def test_refusals_say_what_to_do(make: Any, words: str) -> None:
+def a_row_less(prompts: list[str]) -> Any:
+    return counts(prompts[1:])
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "states without a way to embed": (
+        lambda: vldebias.debias(custom(Pipeline(), "encode_prompt"), "gender"),
+        "embed=",
+    ),
+    "a bare class": (lambda: vldebias.debias(Clip(), "gender"), r"custom\("),
+    "a module": (lambda: custom(Clip(), "head"), "'head' is a module inside; pass embed="),
+    "a row too few": (
+        lambda: vldebias.debias(custom(Clip(), "encode_text", embed=a_row_less), "gender"),
+        "one row",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_say_what_to_do(name: str) -> None:
+    make, words = REFUSED[name]
     with pytest.raises((InvalidInputError, UnsupportedHostError), match=words):
         make()
 

@@ -155,7 +155,9 @@ def test_descriptions_of_preprocessing_differ_and_repeat() -> None:
 
 
 @pytest.mark.parametrize(
-    "preprocess", [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])]
+    "preprocess",
+    [lambda image: greyed(image), transforms.Compose([transforms.Lambda(greyed)])],
+    ids=["lambda", "transforms.Lambda"],
 )
 def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
     model = models_tiny.make_clip()

@@ -92,11 +92,13 @@ class Abandoned:
             answer.extend(message.get("body", b""))
             await send(message)
 
+        # Passed on as it comes; request and answer are only read along.
         await self.app(scope, reading, sending)
         event = _field(answer, "event_id")
         if event:
             # A call without a session is fetched by the id of its event.
             session = _field(request, "session_hash") or event
+            # The stream of the session may be open already, and fetches this one as well.
             call = _Call(event, session, api, is_fetched=session in self.streams)
             self.calls[event] = call
             task = asyncio.create_task(self._wait(call))
@@ -107,6 +109,7 @@ class Abandoned:
         """Pass the stream of a session on; the calls of the session are fetched by it."""
         self.streams[session] = self.streams.get(session, 0) + 1
         for call in self.calls.values():
+            # A stream fetches the results of all calls of its session.
             call.is_fetched |= call.session == session
         try:
             await self.app(scope, receive, send)
@@ -118,6 +121,7 @@ class Abandoned:
     async def _wait(self, call: _Call) -> None:
         """Cancel a call that nobody has fetched in time."""
         await asyncio.sleep(self.patience)
+        # Forgotten in any case, so that a busy page does not grow.
         del self.calls[call.event]
         if not call.is_fetched:
             await self._cancel(call)

@@ -64,6 +64,7 @@ def credentials(*, public: bool) -> tuple[str, str] | None:
         raise InvalidInputError(
             f"{AUTH}: expected user:password, such as ada:long-password; --public needs it"
         )
+    # With LOGINS guesses a minute eight characters last for longer than any study.
     if public and len(password) < SHORTEST:
         raise InvalidInputError(
             f"{AUTH}: the password of a public page needs {SHORTEST} characters, got"
@@ -130,6 +131,7 @@ class Guard:
         headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in scope["headers"]}
         path = scope["path"].rstrip("/")
         refused = self._refusal(headers)
+        # No component takes files, so that an upload could only fill the disk.
         if not refused and path.endswith("/upload"):
             refused = "this page takes no uploads"
         if refused:
@@ -139,6 +141,7 @@ class Guard:
             if path.endswith("/login") and self._is_throttled(scope):
                 await _answer(scope, send, 429, "too many logins; wait a minute")
                 return
+            # Read here, where there is a limit: Gradio takes calls of any length.
             body = await _read_body(receive)
             if body is None:
                 await _answer(scope, send, 413, f"a request has at most {MOST_BODY:,} bytes")
@@ -167,6 +170,7 @@ class Guard:
         address = (scope.get("client") or ("",))[0]
         now = time.monotonic()
         times = self.logins.setdefault(address, deque(maxlen=LOGINS))
+        # The address that has not asked for longest is the first to be forgotten.
         self.logins.move_to_end(address)
         if len(self.logins) > ADDRESSES:
             self.logins.popitem(last=False)
@@ -189,6 +193,7 @@ class Guard:
             return "Host or Origin is not the name of a host"
         if not self.public and named.hostname not in LOCAL:
             return "this page answers to localhost alone"
+        # Behind a proxy the page's own name comes in X-Forwarded-Host; alone, nobody may set it.
         if origin is not None and site not in ({host, forwarded} if self.public else {host}):
             return "requests from other sites are refused"
         return ""
@@ -217,6 +222,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _answer(scope: Message, send: Send, status: int, text: str) -> None:
+    # 1008: the policy is violated (RFC 6455).
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
         return
@@ -255,6 +261,7 @@ def serve(
 
     queueing.traceback = _Lines()
     user = credentials(public=public)
+    # The port is taken before Gradio is built, which needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
     demo.state_session_capacity = 1000
@@ -291,6 +298,7 @@ def serve(
         target=server.run, kwargs={"sockets": [listening]}, name="server", daemon=True
     )
     ended = threading.Event()
+    # Only noted: what is being written ends before the process does.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     thread.start()
@@ -319,6 +327,7 @@ class _Lines:
         """Log an error as a line: its type, and where it was raised."""
         error = sys.exception()
         frames = traceback.extract_tb(error.__traceback__) if error else []
+        # No message: it may quote what a visitor typed.
         place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
         log.warning("a call failed: %s at %s", type(error).__name__, place)
 

@@ -64,12 +64,14 @@ def balance(
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=seed)
     pictures = PicturePrompts([], [], [], "")
     lines: list[str] = []
+    # The pictures of a queue's runs are numbered through.
     first = index * images
     for number in range(first, first + images):
         text, value, reason = _write(balancer, prompt, number)
         # Chosen after the value is written: a branch that is a person has the word by then.
         pictures.prompts.append(choose_alternatives(text, f"{seed}/{number}"))
         pictures.values.append(value)
+        # Beyond the largest number that a widget holds it begins at 0 again.
         pictures.seeds.append((seed + number) % (LARGEST + 1))
         lines.append(_line(len(lines) + 1, value, reason))
     return pictures._replace(reasons="\n".join(lines))
@@ -88,6 +90,7 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     """
     _check_attribute(attribute)
     names = list(words_of_values(load_prompts(attribute)))
+    # "Female" and "female" are one value.
     name_of_spelling = {name.lower(): name for name in names}
     share_of_value: dict[str, float] = {}
     for part in re.split(r"[,;\n]", text):
@@ -135,11 +138,13 @@ def _normalised(share_of_value: Mapping[str, float]) -> dict[str, float] | None:
     if not share_of_value:
         return None
     total = sum(share_of_value.values())
+    # "1e999" is a number that a person can type.
     is_percent = isfinite(total) and abs(total - 100) <= 100 * ROUNDING
     if not is_percent and abs(total - 1) > ROUNDING:
         raise InvalidInputError(
             f"shares: they sum to {total:g}; expected 100 (percent) or 1 (fractions)"
         )
+    # To 1 exactly, which the balancer asks for.
     return {value: share / total for value, share in share_of_value.items()}
 
 
@@ -151,6 +156,7 @@ def _write(balancer: Balancer, prompt: str, number: int) -> tuple[str, str, str 
         return prompt, "", made.reasons[0]
     if isinstance(value, Mapping):  # a group: value -> number of persons
         return made.prompts[0], _describe(value), None
+    # The value of a fixed text, written into this one; see `_ANYBODY`.
     even_value = balancer.at(_ANYBODY, number).values[0]
     written = balancer.write([prompt], [even_value])
     return written[0], str(even_value), None
@@ -185,9 +191,9 @@ def _check_attribute(attribute: str) -> None:
         )
 
 
-def _check_number(name: str, number: int, least: int, most: int) -> None:
+def _check_number(name: str, number: int, least: int, greatest: int) -> None:
     is_whole = isinstance(number, int) and not isinstance(number, bool)
-    if not is_whole or not least <= number <= most:
+    if not is_whole or not least <= number <= greatest:
         raise InvalidInputError(
-            f"{name}: got {number!r}; expected a whole number from {least} to {most:,}"
+            f"{name}: got {number!r}; expected a whole number from {least} to {greatest:,}"
         )

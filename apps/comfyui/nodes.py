@@ -136,8 +136,10 @@ class EncodeBalancedPrompt(io.ComfyNode):
         """Return the conditioning, the number of its rows, the prompts, and the reasons as text."""
         if clip is None:
             raise ValueError("clip: the checkpoint has no text encoder; connect one that has")
+        # Before the prompts are balanced, so that a refused model costs nothing.
         family = family_of(clip.cond_stage_model)
         pictures = balance(prompt, attribute, images, shares, seed, index)
+        # Equal prompts are encoded once: a batch has as many texts as values.
         conditioning_of_prompt = {
             text: clip.encode_from_tokens_scheduled(clip.tokenize(text))
             for text in dict.fromkeys(pictures.prompts)

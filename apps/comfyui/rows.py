@@ -74,6 +74,7 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
         InvalidInputError: the prompts have lengths that the family cannot join, or options that
             differ between them.
     """
+    # Hooks make an entry for each part of the sampling.
     if len({len(entries) for entries in conditionings}) > 1:
         raise InvalidInputError(
             f"the prompts are encoded in different numbers of steps; {_INSTEAD}"
@@ -96,6 +97,7 @@ def _join_states(states: Sequence[torch.Tensor], family: Family) -> torch.Tensor
 
 
 def _common_length(lengths: Sequence[int], family: Family) -> int:
+    # 77 and 154 tokens meet at 154; attention over keys that occur twice is what it was.
     length = math.lcm(*lengths)
     if family.can_repeat and length <= MOST_TOKENS:
         return length

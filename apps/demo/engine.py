@@ -45,6 +45,7 @@ class Engine:
         device: str = "cpu",
         dtype: str | None = None,
     ) -> None:
+        # Without a reader the page would have pictures and nothing to say about them.
         if pipeline != MINIATURE and model is None:
             raise InvalidInputError(
                 f"--pipeline {pipeline} needs a model that reads its images: add --model, an"
@@ -66,6 +67,7 @@ class Engine:
         self.images = images
         self.device = device
         self.dtype = dtype
+        # Re-entrant: what is remembered may itself be made of what is remembered.
         self.lock = threading.RLock()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self._loaded: dict[str, Any] = {}
@@ -83,6 +85,7 @@ class Engine:
         with self.lock:
             if key not in self._kept:
                 self.keep(key, make())
+            # Least recently used goes first.
             self._kept.move_to_end(key)
             return self._kept[key]
 
@@ -140,6 +143,7 @@ class Engine:
         )
 
         def fit() -> dict[str, Any]:
+            # Attached for the moment of the fit; what is kept are its edits.
             with vldebias.debias(host, prompts, method=method, **tokenizer) as attachment:
                 return dict(attachment.projections)
 

@@ -69,6 +69,7 @@ def _source(image: Image.Image) -> str:
     shown = image
     if max(image.size) > LARGEST:
         shown = image.copy()
+        # A page of 48 pictures of a megapixel would be a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(shown.size) <= 128 else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"

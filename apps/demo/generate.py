@@ -103,6 +103,7 @@ class Result:
     def _sentence(self, plain: Row, row: Row) -> tuple[str, bool]:
         """Return what a method did, and whether the subject is lost."""
         if any(row.dealt):
+            # With balanced prompts the question is whether the pictures show what was asked for.
             requested = largest_first({value: row.dealt.count(value) for value in self.values})
             seen = self.seen(row)
             numbers = listed([seen[value] for value in requested])
@@ -125,6 +126,7 @@ def _tested(before: Row, after: Row, code: int) -> str:
     value."""
     from scipy.stats import binomtest
 
+    # Pairs of the same noise; those with a picture that nobody can read say nothing.
     pairs = [(a, b) for a, b in zip(before.codes, after.codes, strict=True) if a >= 0 and b >= 0]
     if len(pairs) < LEAST:
         return f"too few images can be read ({len(pairs)} pairs)"
@@ -132,6 +134,7 @@ def _tested(before: Row, after: Row, code: int) -> str:
     gained = sum(b == code != a for a, b in pairs)
     if not lost + gained:
         return "no image changed its value"
+    # McNemar's exact test: of the pairs that changed, half would change either way by chance.
     p = float(binomtest(lost, lost + gained).pvalue)
     return f"{'a clear change' if p <= ALPHA else 'no clear change'} (p = {p:.2g})"
 
@@ -150,6 +153,7 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
     if known is not None:
         yield known
         return
+    # A thread of its own, so that a visitor who leaves ends the work between two steps.
     results: SimpleQueue[Result | BaseException | None] = SimpleQueue()
 
     def work() -> None:
@@ -209,6 +213,7 @@ class Work:
         self.attribute = ATTRIBUTES[request.attribute]
         balancer = Balancer(self.attribute, seed=request.seed, strength=request.strength)
         unchanged = [request.prompt] * request.number
+        # All images of the request at once, so that their values are even.
         balanced = balancer.next(unchanged)
         reasons = [str(why) for why in balanced.reasons if why not in (None, "strength")]
         self.reason = reasons[0] if reasons else ""
@@ -230,6 +235,7 @@ class Work:
         read = self.engine.once(name, lambda: Reader.of(self.engine, self.request.attribute))
         number = self.request.number
         size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
+        # Batch by batch for all rows, so that rows can be compared while they grow.
         for first in range(0, number, size):
             places = range(first, min(first + size, number))
             for row_number in range(len(self.plans)):
@@ -287,8 +293,10 @@ def _images(
             "num_inference_steps": request.steps,
             "guidance_scale": request.guidance,
         }
+        # Pipelines without it end after the call.
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
+        # From the CPU: the same seed gives the same noise on every device.
         noise = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
         return [
             image.convert("RGB") for image in pipe(list(prompts), generator=noise, **options).images
@@ -348,5 +356,6 @@ class Reader:
 
 def _subject(prompt: str, subjects: Sequence[str]) -> str:
     """Return the longest of the subjects that a prompt names: "pastry chef", not "chef"."""
+    # With blanks around, so that "chef" is no part of "chefs".
     words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
     return max((name for name in subjects if f" {name} " in words), key=len, default="")

@@ -47,6 +47,7 @@ class GenerateTab:
         self.status = gr.HTML(_status(first), elem_id="status")
         with gr.Column(elem_id="rows"):
             self.verdict = gr.HTML(_verdict(first), elem_id="verdict")
+            # Three fixed places: a row that is not asked for is hidden, and nothing moves.
             self.rows = [
                 gr.HTML(
                     self._faces(first, row_number),
@@ -127,10 +128,12 @@ class GenerateTab:
             lambda: lines([("Stopped.", "about")]),
             None,
             [self.status],
+            # Gradio then closes the generators, which ends the work.
             cancels=works,
             queue=False,
             **QUIET,
         )
+        # Pictures of other settings are greyed until they are made again.
         for part in form:
             part.change(None, None, None, js=dim("rows"), api_visibility="private")
             part.change(

@@ -34,6 +34,7 @@ def saved_result() -> Result:
     """Return the rows that the tab "Generate" opens with."""
     facts = json.loads(GENERATED.read_text(encoding="utf-8"))
     request = Request(**facts["request"])
+    # One file of all pictures, row under row, as `sheet_of` joins them.
     with open_image(GENERATED.with_suffix(".png")) as sheet:
         pictures = cut(sheet, request.number)
     rows = tuple(
@@ -87,9 +88,9 @@ def sheet_of(rows: Sequence[Sequence[Image.Image]]) -> Image.Image:
     """Return rows of pictures of one size as one picture."""
     side = rows[0][0].width
     sheet = Image.new("RGB", (side * len(rows[0]), side * len(rows)))
-    for at, row in enumerate(rows):
+    for row_number, row in enumerate(rows):
         for i, image in enumerate(row):
-            sheet.paste(image, (i * side, at * side))
+            sheet.paste(image, (i * side, row_number * side))
     return sheet
 
 

@@ -34,6 +34,7 @@ def check_text(text: object, name: str) -> str:
     encodable = text.encode(
         "utf-8", "replace"
     ).decode()  # half a surrogate pair cannot be written anywhere
+    # One line: a prompt goes into messages, Python code and names.
     line = " ".join(_CONTROL.sub(" ", encodable).split())
     if not line:
         raise InvalidInputError(
@@ -126,6 +127,7 @@ class Request:
 
     def code(self, pipeline: str) -> str:
         """Return lines of Python that generate the same rows."""
+        # repr quotes whatever a visitor typed, so that the code stays one string.
         load = (
             "from vldebias import miniature\n\npipe = miniature.load_pipeline()"
             if pipeline == "miniature"

@@ -48,6 +48,7 @@ class Gallery:
         if self.data is not None:
             return self.data.read(row)
         path = None if engine.images is None else engine.images / self.paths[row]
+        # An id of somebody's file, such as "../../etc/passwd", must not lead out of the folder.
         if path is None or not path.resolve().is_relative_to(engine.images.resolve()):  # type: ignore[union-attr]
             return None
         try:
@@ -202,7 +203,9 @@ def _found(
     top = min(TOP, int(known.sum()))
     direction = _embed(engine, [query], prompts_of(column), method, strength)[0]
     scores = (gallery.features @ direction).numpy()
+    # Ties stay in the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
+    # Unknown ones are shown, and not counted.
     first = groups[order[known[order]][:top]]
     shown = order[:SHOWN]
     return Found(
@@ -269,6 +272,7 @@ def classify(
             before = _accuracy(right_before[rows])
             after = _accuracy(right_after[rows])
             groups.append(Group(f"{bird} on {ground}", int(rows.sum()), before, after))
+    # Wrong without, right with the method.
     mended = np.flatnonzero(~right_before & right_after)[:PUT_RIGHT]
     worst_first = sorted(groups, key=lambda group: group.before[0])
     return worst_first, mended.tolist(), gallery

@@ -33,6 +33,7 @@ class SearchTab:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        # The saved example is of the miniature, and would be wrong beside another model.
         is_packaged = engine.model_name == MINIATURE and engine.embeddings is None
         self._lay_out_search(saved_search() if is_packaged else None)
         self._lay_out_birds()
@@ -57,7 +58,8 @@ class SearchTab:
         with gr.Column(elem_id="results"):
             self.verdict = gr.HTML(_opening_lines(first), elem_id="search-verdict")
             self.rows = [
-                gr.HTML(value, elem_id=f"search-{at}") for at, value in enumerate(_opening(first))
+                gr.HTML(value, elem_id=f"search-{row_number}")
+                for row_number, value in enumerate(_opening(first))
             ]
         with gr.Row(elem_classes="try"):
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in QUERIES]
@@ -156,14 +158,14 @@ def _row(title: str, found: search.Found, pictures: Sequence[Image.Image | None]
     return row_of_faces(title, faces, len(faces), pixels=True) if faces else ""
 
 
-def _lines(answer: search.Answer, *more: str) -> str:
+def _lines(answer: search.Answer, *remarks: str) -> str:
     """Return what was found, in sentences."""
     texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
     if answer.why:
         texts.append(
             (f"Both rows are the same: the default attaches nothing. {answer.why}", "line")
         )
-    texts += [(text, "about") for text in (answer.counted(), *more)]
+    texts += [(text, "about") for text in (answer.counted(), *remarks)]
     return lines(texts)
 
 

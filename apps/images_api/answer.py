@@ -34,10 +34,12 @@ def joined(calls: Sequence[Call], answers: Sequence[Json | None]) -> tuple[Json,
     image_of_row: dict[int, Json] = {}
     for call, answer in zip(calls, answers, strict=True):
         images = answer["data"] if answer else []
+        # A server may make fewer images than it was asked for.
         for row, image in zip(call.rows, images, strict=False):
             image_of_row[row] = _with_prompt(image, call.prompt)
     rows = sorted(image_of_row)
     received = [answer for answer in answers if answer is not None]
+    # Time, size and quality are those of the first; they were asked for alike.
     complete = {**received[0], "data": [image_of_row[row] for row in rows]}
     usages = [answer["usage"] for answer in received if isinstance(answer.get("usage"), dict)]
     if usages:
@@ -62,5 +64,6 @@ def added(usages: Sequence[Mapping[str, Any]]) -> Json:
                 before = total.get(name)
                 total[name] = value + (before if isinstance(before, int | float) else 0)
             else:
+                # Words, such as the name of a price, are not added up.
                 total.setdefault(name, value)
     return total

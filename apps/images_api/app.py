@@ -22,7 +22,16 @@ from vldebias.prompts import BalancedPrompts, Balancer
 from .answer import joined, read_answer
 from .limits import Limits
 from .order import Call, Order, RefusedError, balanced, calls_of
-from .upstream import OF_BODY, Reply, Upstream, checked_address, kept, late, unreachable
+from .upstream import (
+    OF_BODY,
+    Reply,
+    Upstream,
+    checked_address,
+    kept,
+    late,
+    read_within,
+    unreachable,
+)
 
 log = logging.getLogger("vldebias.serving")
 NOTE = "x-vldebias"  # header of answers: values, reasons, and what failed
@@ -123,6 +132,7 @@ class Service:
     def upstream(self) -> Upstream:
         """Return what asks the server, one for each event loop."""
         loop = asyncio.get_running_loop()
+        # httpx keeps connections for one event loop, and a test client starts its own.
         if self._upstream is None or self._upstream[0] is not loop:
             self._upstream = (loop, Upstream(self.address, self.limits, self.transport))
         return self._upstream[1]
@@ -135,6 +145,7 @@ class Service:
 
     async def answer(self, request: Request) -> Response:
         """Answer any request."""
+        # Clients may have /v1 in their base_url or not; the upstream's address has its own.
         path = request.path_params["path"].removeprefix("v1/").strip("/")
         is_for_images = request.method == "POST" and path == "images/generations"
         began = time.monotonic()
@@ -144,6 +155,7 @@ class Service:
             else:
                 response = await self.pass_on(request, path)
         except RefusedError as refusal:
+            # The clients of the API wait as long as this says, and ask again.
             headers = {"retry-after": "1"} if refusal.status == 503 else None
             response = JSONResponse(refusal.content, refusal.status, headers)
         except ClientDisconnect:
@@ -158,6 +170,7 @@ class Service:
         Raises:
             RefusedError: a request that is not passed on, or a server that gives nothing.
         """
+        # Before the body is read: what waits must not fill the memory.
         if self.running >= self.limits.requests:
             message = f"{self.running} requests are being answered; come again later"
             raise RefusedError(503, message, code="busy")
@@ -169,6 +182,7 @@ class Service:
                 log.info("prompt %r: %r", order.prompt, found.prompts)
             calls = calls_of(order, found.prompts, batch=self.batch)
             if order.streams:
+                # One image, so one call, whose events go on as they come.
                 content = json.dumps(calls[0].body).encode()
                 headers = kept(request.headers.items())
                 sent = self._send(request, path, headers, content)
@@ -192,6 +206,7 @@ class Service:
         Raises:
             RefusedError: the server cannot be reached.
         """
+        # The image decides who is in it; the header says that nothing was balanced.
         why = LEFT_ALONE.get(path) if request.method == "POST" else None
         note = json.dumps({"values": [], "reasons": [why]}) if why else ""
         headers = kept(request.headers.items())
@@ -213,17 +228,14 @@ class Service:
         Raises:
             RefusedError: it is longer than the limit, or compressed.
         """
+        # A few compressed bytes can stand for gigabytes.
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RefusedError(
                 415, "the body is compressed; send plain JSON", code="unsupported_value"
             )
-        body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > self.limits.body:
-                message = f"the body has more than {self.limits.body:,} bytes"
-                raise RefusedError(413, message, code="too_large")
-        return bytes(body)
+        message = f"the body has more than {self.limits.body:,} bytes"
+        too_large = RefusedError(413, message, code="too_large")
+        return await read_within(request.stream(), self.limits.body, too_large)
 
     async def _ask_all(
         self, request: Request, path: str, calls: Sequence[Call]
@@ -236,6 +248,7 @@ class Service:
         try:
             await asyncio.wait(tasks, timeout=self.limits.seconds)
         finally:
+            # Also where the client went or time is up: nobody pays for images that nobody receives.
             for task in tasks:
                 task.cancel()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -246,6 +259,7 @@ class Service:
             elif isinstance(outcome, Reply | RefusedError):
                 results.append(outcome)
             else:
+                # The type alone: a message may quote a prompt or a key.
                 log.error("a call failed: %s", type(outcome).__name__)
                 results.append(unreachable(Exception()))
         return results
@@ -280,6 +294,7 @@ async def _unless_client_goes(
         ClientDisconnect: the client went.
     """
     working = asyncio.create_task(work)
+    # Two readers of one channel would take each other's messages, so this waits for the upload.
     watching = asyncio.create_task(_gone(request, after))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -313,6 +328,7 @@ def _streamed(reply: httpx.Response, note: str) -> Response:
     _add_headers(response, kept(reply.headers.multi_items()), note)
     length = reply.headers.get("content-length")
     if length:
+        # The raw pieces are passed on, so that their number of bytes stays true.
         response.headers["content-length"] = length
     return response
 
@@ -343,16 +359,17 @@ def _index_of(request: Request) -> int | None:
     text = request.headers.get(INDEX)
     if text is None:
         return None
+    # 18 digits fit into 64 bits.
     if not text.isdecimal() or len(text) > 18:
         raise RefusedError(400, f"{INDEX}: expected a whole number from 0 on", param=INDEX)
     return int(text)
 
 
-def _note(found: BalancedPrompts, rows: Sequence[int], **more: Any) -> str:
+def _note(found: BalancedPrompts, rows: Sequence[int], **facts: Any) -> str:
     """Return the header that says which values the images have, or why a prompt was left alone."""
     values = [found.values[row] for row in rows]
     reasons = [found.reasons[row] for row in rows]
-    return json.dumps({"values": values, "reasons": reasons, **more})
+    return json.dumps({"values": values, "reasons": reasons, **facts})
 
 
 def _joined_response(
@@ -370,6 +387,7 @@ def _joined_response(
         if isinstance(result, Reply) and result.is_success:
             answer = read_answer(result.content)
         answers.append(answer)
+    # Part of the images is an answer; without any the client gets what the server said.
     if not any(answers):
         return _first_failure(results)
     complete, rows = joined(calls, answers)

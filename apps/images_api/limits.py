@@ -35,6 +35,7 @@ class Limits:
         for field in fields(self):
             number = getattr(self, field.name)
             least = _LEAST.get(field.name, 1)
+            # NaN compares false with everything, so it is refused by the line below.
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
             if not is_number or not number >= least:
                 raise InvalidInputError(

@@ -40,12 +40,12 @@ class Order:
     streams: bool
 
     @classmethod
-    def read(cls, content: bytes, most: int) -> Order:
+    def read(cls, content: bytes, max_images: int) -> Order:
         """Read the body of a request.
 
         Args:
             content: JSON as the images API has it.
-            most: images of one request.
+            max_images: of one request.
 
         Raises:
             RefusedError: no JSON, no prompt, or a number of images that is none or too large.
@@ -60,10 +60,12 @@ class Order:
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
         n = body.get("n")
+        # As the API: a missing n and null are 1.
         n = 1 if n is None else n
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
-            raise RefusedError(400, f"n: expected a whole number from 1 to {most}", param="n")
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= max_images:
+            raise RefusedError(400, f"n: expected a whole number from 1 to {max_images}", param="n")
         streams = body.get("stream") is True
+        # Events of several calls, mixed, would say nothing about which image they are of.
         if streams and n > 1:
             message = "stream: several images cannot be streamed; ask for one, or without stream"
             raise RefusedError(400, message, param="stream", code="unsupported_value")
@@ -92,6 +94,7 @@ def balanced(balancer: Balancer, order: Order, index: int | None) -> BalancedPro
     """
     if index is None:
         return balancer.next([order.prompt] * order.n)
+    # By their numbers alone, whichever server of several gets the request.
     images = [balancer.at(order.prompt, index + row) for row in range(order.n)]
     return BalancedPrompts(
         [image.prompts[0] for image in images],
@@ -118,9 +121,11 @@ def calls_of(order: Order, prompts: Sequence[str], *, batch: bool) -> list[Call]
 
 def _call(order: Order, prompt: str, rows: tuple[int, ...]) -> Call:
     body = {**order.body, "prompt": prompt}
+    # Some servers refuse fields that they do not know, so that none is added.
     if "n" in body:
         body["n"] = len(rows)
     seed = body.get("seed")
     if isinstance(seed, int) and not isinstance(seed, bool):
+        # True is an int of Python, and no seed.
         body["seed"] = seed + rows[0]
     return Call(body, prompt, rows)

@@ -42,6 +42,7 @@ class LocalOnly:
 
 def _names_this_machine(headers: dict[str, str]) -> bool:
     """Tell whether Host, and Origin where there is one, are this machine."""
+    # A foreign name that points here (DNS rebinding) shows in Host, a foreign page in Origin.
     addresses = [f"//{headers.get('host', '')}"]
     if "origin" in headers:
         addresses.append(headers["origin"])
@@ -64,6 +65,7 @@ def serve(app: Any, *, host: str, port: int, say: Callable[[str], None]) -> None
     """
     listening = _listen(host, port)
     number = listening.getsockname()[1]
+    # On a network the server has names that it cannot know.
     guarded = LocalOnly(app) if host in LOCAL else app
     # The log of accesses would hold addresses of clients; httpx logs every address that is asked.
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -71,6 +73,7 @@ def serve(app: Any, *, host: str, port: int, say: Callable[[str], None]) -> None
         guarded,
         log_level="warning",
         access_log=False,
+        # Nothing in front of it is known, so that anybody could write such headers.
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=10,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -77,6 +77,7 @@ def kept(pairs: Iterable[tuple[str, str]], *leave_out: str) -> list[tuple[str, s
     listed = list(pairs)
     dropped = {*OF_CONNECTION, *leave_out}
     for name, text in listed:
+        # It may name further headers that are of this connection alone.
         if name.lower() == "connection":
             dropped |= {word.strip().lower() for word in text.split(",")}
     return [(name, text) for name, text in listed if name.lower() not in dropped]
@@ -89,7 +90,9 @@ class Upstream:
         self.address = address
         self.limits = limits
         self.transport = transport
+        # Over all requests together: a server counts calls, and not clients.
         self.places = asyncio.Semaphore(int(limits.parallel))
+        # A machine that does not answer at all is noticed within ten seconds.
         timeout = httpx.Timeout(limits.seconds, connect=min(10.0, limits.seconds))
         pool = httpx.Limits(max_connections=None, max_keepalive_connections=int(limits.parallel))
         self.client = httpx.AsyncClient(timeout=timeout, transport=transport, limits=pool)
@@ -125,6 +128,7 @@ class Upstream:
             if is_last or reply.status not in AGAIN:
                 return reply
             wait = wait_of(reply.headers, attempt)
+            # The client sees the server's own answer, and how long it asks to wait.
             if wait > LONGEST_WAIT:
                 return reply
             await asyncio.sleep(wait)
@@ -136,16 +140,28 @@ class Upstream:
         async with self.places:
             request = self.client.build_request("POST", url, headers=list(headers), json=body)
             response = await self.client.send(request, stream=True)
+            message = f"the upstream server sent more than {self.limits.answer:,} bytes"
+            too_long = RefusedError(502, message, code="upstream_size")
             try:
-                content = bytearray()
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > self.limits.answer:
-                        message = f"the upstream server sent more than {self.limits.answer:,} bytes"
-                        raise RefusedError(502, message, code="upstream_size")
+                content = await read_within(response.aiter_bytes(), self.limits.answer, too_long)
             finally:
                 await response.aclose()
-            return Reply(response.status_code, response.headers, bytes(content))
+            return Reply(response.status_code, response.headers, content)
+
+
+async def read_within(pieces: AsyncIterator[bytes], limit: float, refusal: RefusedError) -> bytes:
+    """Return what comes piece by piece.
+
+    Raises:
+        RefusedError: the refusal, as soon as more bytes have come than the limit.
+    """
+    content = bytearray()
+    async for piece in pieces:
+        content += piece
+        # Counted as they come, since a length that is stated before may be wrong.
+        if len(content) > limit:
+            raise refusal
+    return bytes(content)
 
 
 def backoff(attempt: int) -> float:

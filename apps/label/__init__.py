@@ -38,6 +38,6 @@ def open_study(
     log = AnnotationLog(file or images.root / "answers.jsonl")
     room = None if most is None else max(1, most // len(questions))
     chosen = sampled(images, questions[0], log, room, way=sample, seed=seed) or ImageFolder.open(
-        folder, most=room
+        folder, limit=room
     )
     return Labelling(chosen, questions, log, annotators=annotators, seed=seed)

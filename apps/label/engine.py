@@ -93,6 +93,7 @@ class Labelling:
         self.folder, self.questions, self.log, self.seed = folder, tuple(questions), log, seed
         self.annotators = tuple(dict.fromkeys(annotator_name(name) for name in annotators))
         self._lock = threading.Lock()
+        # The order of an annotator is asked for with every click.
         self._order = lru_cache(maxsize=256)(self._shuffled)
         self._said: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
@@ -108,6 +109,7 @@ class Labelling:
             InvalidInputError: a name that cannot be used.
         """
         self._read()  # another server may have appended
+        # "ada" goes on as "Ada", where an Ada has answered.
         known = {annotator for annotator, _, _ in self._said}
         annotator = annotator_name(name, known, self.annotators)
         return self._at(annotator, self._next_open(annotator, 0))
@@ -222,6 +224,7 @@ class Labelling:
 
     def _shuffled(self, annotator: str) -> tuple[PlannedImage, ...]:
         def key(record: PlannedImage) -> tuple[bool, bytes]:
+            # False sorts before True: the shared images come first.
             return record.path not in self._first, _hash(self.seed, annotator, record.path)
 
         return tuple(sorted(self.folder.records, key=key))
@@ -249,6 +252,7 @@ class Labelling:
         seconds = self._seconds[annotator]
         if len(seconds) < PACE:
             return None
+        # The median, since somebody may go for a coffee.
         unanswered = sum(self._is_open(annotator, step) for step in range(self._steps))
         return max(1, round(median(seconds) * unanswered / 60))
 
@@ -267,12 +271,16 @@ class Labelling:
         record, question = self._asked(annotator, step)
         answers = self._answers(annotator, record.path)
         answer = answers[self.questions.index(question)]
+        # No answer yet.
         if answer is None:
             return True
+        # "no person" beside "female" of the same image:
+        # one of the two is wrong, so it is asked again.
         values = set(answers) - {None, NO_PERSON}
         return answer == NO_PERSON and bool(values)
 
     def _next_open(self, annotator: str, start: int) -> int | None:
+        # What was skipped before comes at the end.
         order = [*range(start, self._steps), *range(start)]
         return next((step for step in order if self._is_open(annotator, step)), None)
 
@@ -299,6 +307,7 @@ class Labelling:
     def _reweigh(self) -> None:
         """Append answers again whose weights changed when the sample was made larger."""
         for answer in self.log.answers().values():
+            # With more labels of a stratum each of them counts less.
             weight = self.folder.weights.get(answer.image, answer.weight)
             if (
                 weight is not None

@@ -193,6 +193,7 @@ class Page:
         data = None
         is_small = False
         if png:
+            # Within the answer: an address of its own could name the file, and would be cached.
             data = base64.b64encode(png).decode()
             # The first chunk of a PNG holds its width here.
             is_small = int.from_bytes(png[16:20], "big") < SMALL
@@ -202,18 +203,24 @@ class Page:
         return [place, str(view.step), *screens, *map(str, texts), *moves, *self._buttons(view)]
 
     def _buttons(self, view: View) -> list[Any]:
+        """Return the updates of all buttons: one for each choice, the others hidden."""
         if view.question is None:
             return [gr.skip() for _ in self.choices]
-        shown = [
-            gr.update(
-                value=f"{KEYS[i]}   {choice}{'  ✓' if choice == view.given else ''}",
-                variant="primary" if choice == view.given else "secondary",
-                elem_classes=[] if i < len(view.question.values) else ["unsure"],
+        updates = []
+        for number, choice in enumerate(view.question.choices):
+            is_chosen = choice == view.given
+            # The last two choices name no value, and look so.
+            names_value = number < len(view.question.values)
+            mark = "  ✓" if is_chosen else ""
+            update = gr.update(
+                value=f"{KEYS[number]}   {choice}{mark}",
+                variant="primary" if is_chosen else "secondary",
+                elem_classes=[] if names_value else ["unsure"],
                 visible=True,
             )
-            for i, choice in enumerate(view.question.choices)
-        ]
-        return shown + [gr.update(visible=False) for _ in self.choices[len(shown) :]]
+            updates.append(update)
+        hidden = [gr.update(visible=False) for _ in self.choices[len(updates) :]]
+        return updates + hidden
 
 
 def _step(shown: object) -> int:
@@ -235,6 +242,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     """
     folder = engine.folder
     engine.log.path.parent.mkdir(parents=True, exist_ok=True)
+    # Opened for writing once: a folder without permission shows now.
     with engine.log.path.open("ab"):
         pass
     variants, prompts = ({getattr(r, key) for r in folder.records} for key in ("variant", "prompt"))

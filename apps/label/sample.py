@@ -58,6 +58,7 @@ class LabelSample(Strict):
             seed: of the order inside the strata.
             about: attribute and judge.
         """
+        # By a hash of seed and path: images that come later do not move the others.
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
         shuffled = images.loc[order.sort_values().index]
         strata = _strata(shuffled, labels)
@@ -72,6 +73,8 @@ class LabelSample(Strict):
         weights: dict[str, float] = {}
         for number, stratum in enumerate(self.strata):
             sampled_paths = stratum[: counts[number]]
+            # One over the probability: images of the stratum
+            # over those of them that are asked about.
             weights |= dict.fromkeys(sampled_paths, len(stratum) / max(counts[number], 1))
         return weights
 
@@ -81,6 +84,7 @@ def _strata(images: pd.DataFrame, labels: int) -> list[pd.DataFrame]:
 
     images: a row each, in random order.
     """
+    # From fine to coarse: a stratum with one label has no variance to compute an interval from.
     answers = [rows for _, rows in images.groupby(["within", "said"])]
     halves = [half for rows in answers for half in _halves(rows)]
     parts = [rows for _, rows in images.groupby("within")]
@@ -113,9 +117,12 @@ def _turns(strata: Sequence[pd.DataFrame]) -> tuple[int, ...]:
     needs: list[tuple[float, int]] = []
     for number, stratum in enumerate(strata):
         size = len(stratum)
+        # The deviation of a yes or no with this chance is sqrt(p (1 - p)).
         wrong = min(max(1 - stratum.sure.mean(), ERROR), 0.5)
         spread = size * (wrong * (1 - wrong)) ** 0.5
         needs += [(-float("inf"), number)] * min(LEAST, size)
+        # Huntington and Hill: the next label goes where size *
+        # deviation / sqrt(n (n + 1)) is largest.
         needs += [(-spread / (n * (n + 1)) ** 0.5, number) for n in range(LEAST, size)]
     return tuple(number for _, number in sorted(needs))
 
@@ -124,14 +131,14 @@ def sampled(
     images: ImageFolder,
     question: Question,
     log: AnnotationLog,
-    most: int | None,
+    limit: int | None,
     *,
     way: str = "judge",
     seed: int = 0,
 ) -> ImageFolder | None:
     """Return the sampled images with their weights; None if the prompts take turns.
 
-    most: number of images; None: all. A sample that lies beside the log is made larger, and never
+    limit: number of images; None: all. A sample that lies beside the log is made larger, and never
     smaller.
     way: "judge", where one answered and nobody has answered in turn, or "turn": the first of each
     prompt. Another way, and a sample of another attribute or of other images, raise
@@ -141,15 +148,39 @@ def sampled(
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
     file = log.path.with_suffix(ENDING)
     earlier = LabelSample.build(read_json(file)) if file.is_file() else None
-    sample: LabelSample | None
     if earlier is not None:
-        sample = _enlarged(earlier, question, most, way, file)
-    elif most is None or way == "turn" or _has_answers_in_turn(log):
-        return None
+        sample: LabelSample | None = _enlarged(earlier, question, limit, way, file)
     else:
-        sample = _draw(images, question, most, seed)
+        sample = _new_sample(images, question, log, limit, way=way, seed=seed)
     if sample is None:
         return None
+    chosen = _only_sampled(images, sample, file)
+    if sample != earlier:
+        write_atomically(file, sample.model_dump_json() + "\n")
+    return chosen
+
+
+def _new_sample(
+    images: ImageFolder,
+    question: Question,
+    log: AnnotationLog,
+    labels: int | None,
+    *,
+    way: str,
+    seed: int,
+) -> LabelSample | None:
+    """Return the first sample of a study; None if the prompts take turns."""
+    if labels is None or way == "turn" or _has_answers_in_turn(log):
+        return None
+    return _draw(images, question, labels, seed)
+
+
+def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:
+    """Return the images of a sample, with their weights.
+
+    Raises:
+        InvalidInputError: an image of the sample is not in the folder.
+    """
     weights = sample.weights
     records = tuple(record for record in images.everything if record.path in weights)
     missing = sorted(set(weights) - {record.path for record in records})
@@ -157,8 +188,6 @@ def sampled(
         raise InvalidInputError(
             f"{file}: {len(missing)} of its images are not in {images.root}, such as {missing[0]}"
         )
-    if sample != earlier:
-        write_atomically(file, sample.model_dump_json() + "\n")
     return replace(
         images, records=records, weights=weights, strata=len(sample.strata), judge=sample.judge
     )
@@ -170,7 +199,7 @@ def _has_answers_in_turn(log: AnnotationLog) -> bool:
 
 
 def _enlarged(
-    earlier: LabelSample, question: Question, most: int | None, way: str, file: Path
+    earlier: LabelSample, question: Question, limit: int | None, way: str, file: Path
 ) -> LabelSample:
     """Return a sample that holds an earlier one, and so many images.
 
@@ -183,13 +212,14 @@ def _enlarged(
             f" --attribute {earlier.attribute} first and leave out --sample turn, or choose another"
             " --out"
         )
-    labels = max(earlier.labels, most or len(earlier.turns))
+    labels = max(earlier.labels, limit or len(earlier.turns))
     return earlier.model_copy(update={"labels": labels})
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:
     """Sample by the answers of the last judge; None if none answered, or if every image is asked
     about."""
+    # Everybody sees everything, and no weights are needed.
     if labels >= len(images.records):
         return None
     generated = None
@@ -204,7 +234,8 @@ def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> La
         )
         return None
     table = pd.DataFrame(generated.images)
+    # Figures are told for each method, and apart for held-out prompts.
     table["within"] = table.variant + ", " + table.part
     judge, table["said"], table["sure"] = last
-    asked = table[table.path.isin([record.path for record in images.records])]
-    return LabelSample.draw(asked, labels, attribute=question.attribute, judge=judge, seed=seed)
+    askable = table[table.path.isin([record.path for record in images.records])]
+    return LabelSample.draw(askable, labels, attribute=question.attribute, judge=judge, seed=seed)

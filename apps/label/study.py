@@ -51,14 +51,14 @@ class ImageFolder:
     judge: str = ""
 
     @classmethod
-    def open(cls, folder: Path, *, most: int | None = None) -> ImageFolder:
+    def open(cls, folder: Path, *, limit: int | None = None) -> ImageFolder:
         """Return the images of a folder that `vldebias eval generation` wrote, of its results, or
         of any folder.
 
         Of a generated folder those of held-out concepts, as the paper labels, or of all if it has
         none; no prompt states the attribute, since such an image has one right answer.
 
-        most: at most so many images in all: the prompts in turn, one seed after the other, each
+        limit: at most so many images in all: the prompts in turn, one seed after the other, each
         under every variant,
             since these are compared. The same for every annotator, since these are compared too.
 
@@ -70,8 +70,8 @@ class ImageFolder:
             raise InvalidInputError(f"{folder}: no such folder; expected one with images to label")
         root = _drawn_folder(folder)
         if root is None:
-            return _of_files(folder, most)
-        return _of_plan(GeneratedImages.open(root), most)
+            return _of_files(folder, limit)
+        return _of_plan(GeneratedImages.open(root), limit)
 
     def picture(self, record: PlannedImage) -> bytes:
         """Return the pixels as a new PNG, without metadata such as the prompt.
@@ -81,6 +81,7 @@ class ImageFolder:
         """
         image = decode(self.root / record.path)
         image.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
+        # The prompt may stand in the metadata, and would tell which method it was.
         image.info.clear()
         buffer = io.BytesIO()
         image.save(buffer, format="png", compress_level=1)
@@ -96,6 +97,7 @@ def _drawn_folder(folder: Path) -> Path | None:
     if not plans:
         return None
     folders = sorted(plan.parent for plan in plans)
+    # Answers go beside the images, so that two tasks must not share a file.
     if len(folders) > 1:
         listed = ", ".join(map(str, folders))
         raise InvalidInputError(
@@ -106,6 +108,7 @@ def _drawn_folder(folder: Path) -> Path | None:
 
 def _of_plan(drawn: GeneratedImages, limit: int | None) -> ImageFolder:
     plain = [image for image in drawn if image.stated is None]
+    # The thesis labels images of professions that no fit has seen (section 7.6.3).
     unseen = [image for image in plain if image.part == "unseen"]
     chosen = _in_turn(unseen or plain, limit)
     generated = [image for image in chosen if drawn.path(image).is_file()]
@@ -128,6 +131,8 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
     def turn(twin: tuple[str, int]) -> tuple[int, bytes]:
         prompt, seed = twin
+        # First each prompt's first seed, then each second;
+        # prompts in an order that no name decides.
         return seeds[prompt].index(seed), hashlib.sha256(prompt.encode()).digest()
 
     chosen: set[tuple[str, int]] = set()
@@ -167,6 +172,7 @@ def _paths_of_images(root: Path) -> list[str]:
         if file.suffix.lower() not in SUFFIXES or not file.is_file():
             continue
         path = file.relative_to(root)
+        # Thumbnails and trash lie in folders such as ".thumbnails".
         is_hidden = any(name.startswith(".") for name in path.parts)
         if not is_hidden:
             paths.append(path.as_posix())
@@ -276,6 +282,7 @@ def questions_of(
 
 def _values(attribute: str, choices: str, prompt_set: str | None) -> tuple[str, ...]:
     packaged = list_prompts()
+    # "with,without" are values; "gender" is a set that has them.
     if choices and choices not in packaged:
         return tuple(value.strip() for value in choices.split(","))
     names = [choices, attribute]
@@ -303,6 +310,7 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
             spaces and . ' - _, or not among `allowed` where that is not empty.
     """
     name = _checked_name(text)
+    # Names of the study come last, and win over a spelling that somebody has used.
     spellings = {spelling.casefold(): spelling for spelling in (*known, *allowed)}
     name = spellings.get(name.casefold(), name)
     if allowed and name not in allowed:
@@ -324,6 +332,7 @@ def _checked_name(text: object) -> str:
         raise InvalidInputError(
             f"A name has at most {LONGEST_NAME} characters, this one has {len(text)}."
         )
+    # One spelling of é, and no blanks that nobody sees: else one person would be two.
     name = " ".join(unicodedata.normalize("NFC", text).split())
     if not any(character.isalnum() for character in name):
         raise InvalidInputError(

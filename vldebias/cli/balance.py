@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
-from vldebias.cli.flags import Json
+from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -30,16 +30,10 @@ def balance(
             metavar="FILE", help="A prompt a line; a .csv, .tsv or .jsonl; - for standard input."
         ),
     ],
-    attribute: Annotated[
-        list[str], typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable.")
-    ],
+    attribute: AttributeSets,
     images: Annotated[int, typer.Option(min=1, help="Pictures of each prompt.")] = 1,
-    shares: Annotated[
-        list[str] | None, typer.Option(help="value=share of the pictures, with commas; sum to 1.")
-    ] = None,
-    groups: Annotated[
-        str, typer.Option(help="Several persons: mixed, leave (alone) or same (value).")
-    ] = "mixed",
+    shares: Shares = None,
+    groups: Groups = "mixed",
     column: Annotated[str, typer.Option(help="Column or key of the prompts.")] = "prompt",
     seed: Annotated[int | None, typer.Option(help="Repeats a run; default: drawn anew.")] = None,
     as_json: Json = False,

@@ -275,7 +275,7 @@ def _print_plan(runs: Sequence[Run]) -> None:
     """Print what each part needs, and whether it is here."""
     rows = []
     for run in runs:
-        # What is missing stands in its state, such as "no data in DIR/celeba".
+        # What a part lacks stands in its state.
         rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
     print_grid(("suite", "model", "state", "source", "needs"), rows)
 

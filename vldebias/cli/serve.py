@@ -10,7 +10,7 @@ import typer
 
 from vldebias.cli.balance import shares_of
 from vldebias.cli.common import say
-from vldebias.cli.flags import with_flags
+from vldebias.cli.flags import AttributeSets, Groups, Shares, with_flags
 from vldebias.prompts import Balancer
 
 LIMITS = "Limits"
@@ -66,15 +66,9 @@ def serve(
     upstream: Annotated[
         str, typer.Option(metavar="URL", help="base_url of the images API that makes the images.")
     ],
-    attribute: Annotated[
-        list[str], typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable.")
-    ],
-    shares: Annotated[
-        list[str] | None, typer.Option(help="value=share of the pictures, with commas; sum to 1.")
-    ] = None,
-    groups: Annotated[
-        str, typer.Option(help="Several persons: mixed, leave (alone) or same (value).")
-    ] = "mixed",
+    attribute: AttributeSets,
+    shares: Shares = None,
+    groups: Groups = "mixed",
     batch: Annotated[
         bool,
         typer.Option("--batch", help="One call for each distinct prompt, not for each image."),

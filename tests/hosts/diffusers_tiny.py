@@ -486,7 +486,11 @@ for _names, _entry in TABLE["modular"].items():
 
 @quiet()
 def modular(name, blocks=None):
-    """A new modular pipeline of a class with its own blocks, or of given ones."""
+    """A new modular pipeline of a class with its own blocks, or of given ones; where the installed
+    releases lack the class or its blocks, the test is skipped."""
+    skip_without("diffusers", f"{name}ModularPipeline")
+    if blocks is None:
+        skip_without("diffusers", modular_classes()[name].default_blocks_name)
     entry = MODULAR[name]
     family = entry.get("family", name)
     if "text_encoder" in entry:

@@ -8,6 +8,7 @@ import torch
 
 from tests.hosts import tiny_tokenizers as tiny
 from vldebias.hosts.clip.words import StatedRows, word_table
+from vldebias.miniature.tokenizer import make_clip_tokenizer
 from vldebias.prompts import StatedWords, load_prompts
 
 SETS = ("professions-gender", "professions-race", "age")
@@ -58,10 +59,10 @@ def full_clip():
 
 def transformers_clip():
     """Return the class of transformers with the whole vocabulary of CLIP."""
-    transformers = pytest.importorskip("transformers")
-    own = full_clip()
-    merges = sorted(own.bpe_ranks, key=own.bpe_ranks.__getitem__)
-    return transformers.CLIPTokenizer(vocab=own.encoder, merges=merges, model_max_length=77)
+    pytest.importorskip("transformers")
+    tokenizer = full_clip()
+    merges = sorted(tokenizer.bpe_ranks, key=tokenizer.bpe_ranks.__getitem__)
+    return make_clip_tokenizer(tokenizer.encoder, merges, model_max_length=77)
 
 
 def miniature():

@@ -90,6 +90,37 @@ def test_what_is_read_ends_with_a_word():
     assert characters_read(pipe.tokenizer, None, "a street") == len("a street")
 
 
+class SlowTokenizer:
+    """A tokenizer that does not say where its tokens stand, as in transformers 4."""
+
+    is_fast = False
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.model_max_length = tokenizer.model_max_length
+
+    def __call__(self, text, verbose):
+        return self.tokenizer(text, verbose=verbose)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "streets and lamps and houses " * 40,
+        "street, lamp; (house) " * 40,
+        "a street of " + "very" * 200 + " old houses",
+        "an old street",
+    ],
+)
+def test_what_is_read_is_equal_without_the_places_of_tokens(text):
+    pipe, _ = drawn("StableDiffusion")
+    if not pipe.tokenizer.is_fast:
+        pytest.skip("this release has no tokenizer to compare with")
+    slow = SlowTokenizer(pipe.tokenizer)
+    end = characters_read(pipe.tokenizer, None, text)
+    assert text[: characters_read(slow, None, text)].strip() == text[:end].strip()
+
+
 @pytest.mark.parametrize("images", [1, 3])
 def test_embeddings_of_a_negative_prompt_are_those_of_each_image(images):
     pipe, call = drawn("StableDiffusion", num_images_per_prompt=images, guidance_scale=3.0)

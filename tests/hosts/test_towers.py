@@ -14,6 +14,7 @@ import test_images
 import tiny_tokenizers
 import torch
 from PIL import Image
+from releases import skip_lost
 from torch import Tensor, nn
 from torchvision import transforms
 
@@ -41,6 +42,7 @@ NAMES = [*models_tiny.OPEN_CLIP, *(name for name in TRANSFORMERS if name != PATC
 
 
 def build(name: str) -> Towers:
+    skip_lost(name)
     if name in models_tiny.OPEN_CLIP:
         torch.manual_seed(1)
         model = models_tiny.OPEN_CLIP[name]()

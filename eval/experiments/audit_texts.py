@@ -29,7 +29,8 @@ from vldebias.measure.resampling import bootstrap_interval, percentile_interval,
 from vldebias.measure.result import NONE, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
 from vldebias.prompts import load_prompts
-from vldebias.study.auditing import SURE, directions
+from vldebias.study.auditing import SURE
+from vldebias.study.prediction import directions
 from vldebias.study.share_line import LEVEL, ShareLine, read_shares
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))

@@ -13,7 +13,7 @@ import torch
 import vldebias
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
-from vldebias.study.auditing import read_prompts, subject
+from vldebias.study.prediction import subject
 from vldebias.study.share_line import LEVEL, ShareLine, read_shares
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -291,10 +291,6 @@ class TestAudit:
     ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
         (tmp_path / "q.txt").touch()
-        (tmp_path / "r.txt").write_text(
-            f"# mine\n {CHAIR}\n\n{CASTLE}\n{CHAIR}", encoding="utf-8-sig"
-        )
-        assert read_prompts(tmp_path / "r.txt") == (CHAIR, CASTLE)
         men = {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}
         for asked, how, said in (
             ([JOBS[0]], {}, "model=, pipe= and texts="),

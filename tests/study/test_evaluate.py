@@ -147,6 +147,15 @@ def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> Non
         run(folder, projections=(folder / "of a pipeline",))
 
 
+@quiet
+def test_title_and_colour_of_a_method_are_written_when_it_is_measured() -> None:
+    unregistered = REGISTRY["orth"] + REGISTRY["cali"]
+    (provenance,) = measured(SEX, methods=["cali", unregistered]).provenance
+    for method in (REGISTRY["none"], REGISTRY["cali"], unregistered):
+        facts = provenance.methods[method.name]
+        assert (facts["title"], facts["color"]) == (method.title, method.color)
+
+
 def of_miniature(model: object, **given: object) -> Result:
     """The shipped model on images that are noise."""
     rng = np.random.default_rng(0)

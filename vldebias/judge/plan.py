@@ -285,8 +285,8 @@ class Plan(Strict):
         new_weights = new_settings.pop("fingerprint", None)
         differences = []
         if old_weights:
-            other = Fingerprint(**new_weights) if new_weights else None
-            if not Fingerprint(**old_weights).matches(other):
+            fingerprint = Fingerprint(**new_weights) if new_weights else None
+            if not Fingerprint(**old_weights).matches(fingerprint):
                 differences.append("the weights differ")
         for key in old_settings | new_settings:
             before = old_settings.get(key)

@@ -231,13 +231,15 @@ def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
 
 def _notes(a: Result, b: Result) -> Iterator[str]:
     """Yield what differs between two runs beyond the numbers."""
-    texts = {"task", "title", "description", "fingerprint"}
+    # Words and looks are no difference of what was measured.
+    left_out: Any = dict.fromkeys(("task", "title", "description", "fingerprint"), True)
+    left_out["methods"] = {"__all__": {"title", "color"}}
     provenance_of_task = {provenance.task: provenance for provenance in a.provenance}
     for provenance in b.provenance:
         before = provenance_of_task.get(provenance.task)
         if before is None:
             continue
-        pair = [side.model_dump(exclude=texts) for side in (before, provenance)]
+        pair = [side.model_dump(exclude=left_out) for side in (before, provenance)]
         yield from _differing(provenance.task, pair)
         if not before.fingerprint or not provenance.fingerprint:
             continue

@@ -283,7 +283,10 @@ def _draw_panel(
     for row in points[points.method == NONE].itertuples():
         axis.axvline(row.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     for place, row in enumerate(points.itertuples()):
+        # By the letters of the name, so that a method without a colour has the same one in every
+        # chart.
         shade = colors.get(row.method, OTHERS[sum(row.method.encode()) % len(OTHERS)])
+        # Rounding may put an end beyond the value by a last digit, which matplotlib refuses.
         ends = np.maximum([[row.value - row.low], [row.high - row.value]], 0)
         axis.errorbar(
             [row.value],
@@ -295,6 +298,7 @@ def _draw_panel(
             capsize=2,
         )
     axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
+    # The first method on top, as in the tables.
     axis.set_ylim(len(points) - 0.5, -0.5)
     first = panel.iloc[0]
     low, high = _scale(rows[rows.metric == first.metric])

@@ -75,9 +75,9 @@ class TaskProvenance(BaseModel, extra="forbid"):
     title: what a report calls the task; settings: conventions and parameters that change the
     measurements (k, prior, thresholds, resampling). fingerprint: of the weights; data: what was
     measured on -> digest of it.
-    methods: name -> its lam, strength, prompts, what "auto" chose, its colour in charts, and
-        whether it deals values to images. is_miniature: the images are those of the miniature
-        world, or its model made them.
+    methods: name -> its lam, strength, prompts, what the default chose, its title, its colour in
+        charts, and whether it deals values to images.
+    is_miniature: the images are those of the miniature world, or its model made them.
     """
 
     task: str

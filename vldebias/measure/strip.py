@@ -19,7 +19,7 @@ LARGEST = 384  # pixels of a side of an image in the file
 def write_strip(strip: Strip, path: Path, metadata: dict[str, Any]) -> Path:
     """Write the images of a strip side by side, with its words in the metadata.
 
-    about: further metadata, such as the run and the task.
+    metadata: what else the file says, such as its run and task.
     """
     first = strip.rows[0][1][0]
     # Never enlarged: the miniature's pictures are cut out as they were generated.

@@ -249,12 +249,12 @@ class Contrasts:
             nearest.append(cosines.masked_fill(same_class, -torch.inf).topk(count, dim=1).indices)
         return cls(anchors, classes[anchors], torch.cat(nearest), positives)
 
-    def balanced_anchors(self, most: int) -> Tensor:
-        """Return random positions in `anchors`, equally many of each class and at most `most`."""
+    def balanced_anchors(self, limit: int) -> Tensor:
+        """Return random positions in `anchors`, equally many of each class and at most `limit`."""
         positions = []
         for label in self.positives:
             positions.append(torch.nonzero(self.classes == label).flatten())
-        size = min(most, min(len(part) for part in positions))
+        size = min(limit, min(len(part) for part in positions))
         subsets = []
         for part in positions:
             subsets.append(part[torch.randperm(len(part))[:size]])

@@ -1,38 +1,20 @@
-"""Predict what prompts will show before any image is generated: a share with an interval, from each
-text alone.
-
-The lean of a text is its cosine with the direction between the attribute's values. A line from
-leans to shares is fitted, in the space of the given text encoder, on prompts whose images were
-judged (the calibration).
-"""
+"""Predict what prompts will show before any image is generated, and say what to do about each."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch.nn.functional import normalize
-
-from vldebias.errors import InvalidInputError, need
-from vldebias.hosts import Host, resolve
+from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.prompts import (
-    PromptSet,
-    StatedWords,
-    balance_prompts,
-    can_balance,
-    fill,
-    load_prompts,
-)
-from vldebias.study.share_line import LEVEL, ShareLine, read_shares, with_words
+from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
+from vldebias.prompts.prompt_file import read_prompts
+from vldebias.study.prediction import Prediction, predict, subject
+from vldebias.study.share_line import LEVEL, with_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,25 +30,6 @@ UNPREDICTED = {
     "stated": "states a value",
 }
 PUBLISHED_FOR = "stable-diffusion-v1-5"  # part of the names of the pipeline that was judged there
-FORM = "A photo of a {concept}."  # how a calibration's concepts are asked for
-_ARTICLE = r"((an?|the)\s+)?"
-_FRAME = re.compile(
-    rf"^{_ARTICLE}(photo|photograph|picture|image|portrait|painting|drawing)\s+of\s+(the\s+face\s+of\s+)?{_ARTICLE}"
-    rf"|^{_ARTICLE}|[\s.]+$",
-    re.IGNORECASE,
-)
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-
-class Prediction(NamedTuple):
-    """Hold what texts predict: k values of n prompts."""
-
-    shares: Floats  # (3, k, n): share, lower and upper end
-    chance: Floats  # (k, n) probability that more than an equal share shows the value
-    covered: Mask  # (n,) whether a prompt is among what the calibration knows
-    lines: list[ShareLine]  # (k,)
-    n_judged: int  # prompts of the calibration
 
 
 class Advice(NamedTuple):
@@ -76,59 +39,15 @@ class Advice(NamedTuple):
     text: str
 
 
-def subject(text: str) -> str:
-    """Return what a prompt is about: "A photo of the face of a nurse." -> "nurse"."""
-    return _FRAME.sub("", text.strip()).casefold()
+class AdvisedPrompt(NamedTuple):
+    """Hold a prompt with its advice.
 
-
-def directions(
-    host: Host, prompts: PromptSet, listed: Collection[str] | None = None
-) -> torch.Tensor:
-    """Return unit directions (k, d) of the values: the mean text of each less the mean of all.
-
-    listed: texts to use; None: all of the prompt set.
-
-    Raises:
-        InvalidInputError: no text names one of the values alone.
+    place: its position among the prompts that were asked about.
     """
-    texts = list(chain(prompts.spurious, *prompts.groups))
-    if listed is not None:
-        texts = [text for text in texts if text in listed]
-    # Texts that name one value alone: "a man and a woman" says nothing of the direction between
-    # them.
-    texts_of_value = with_words(prompts).by_value(texts)
-    missing = [value for value, group in texts_of_value.items() if not group]
-    if missing:
-        raise InvalidInputError(
-            f"{prompts.name}: no text names {missing} alone; embed all texts of the prompt set"
-        )
-    role = host.roles[0]
-    rows = torch.stack([host.embed(group, role).mean(0) for group in texts_of_value.values()])
-    # Less the mean of all values, so that what they share ("a photo of a person") is in no
-    # direction.
-    return normalize(rows - rows.mean(0), dim=-1)
 
-
-def read_prompts(path: str | Path) -> tuple[str, ...]:
-    """Read prompts from a text file, one per line; empty lines and those that begin with # are left
-    out.
-
-    Raises:
-        InvalidInputError: no text file in UTF-8, or no prompt in it.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(
-            f"{path!s:.200}: expected a text file in UTF-8, one prompt a line: {error}"
-        ) from error
-    prompts: dict[str, None] = {}
-    for line in lines:
-        if line.strip() and not line.startswith("#"):
-            prompts[line.strip()] = None
-    if not prompts:
-        raise InvalidInputError(f"{path}: got no prompts; expected one a line")
-    return tuple(prompts)
+    place: int
+    prompt: str
+    advice: Advice
 
 
 def audit(
@@ -171,41 +90,20 @@ def audit(
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
     attribute = load_prompts(attribute_set)
-    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    table = read_shares(calibration, attribute)
-    prediction = _predict(host, requested, attribute, table, texts)
-    frame = _advise(requested, attribute, table, prediction)
+    prediction = predict(loaded, requested, attribute, calibration, texts)
+    advised = _advise(requested, attribute, prediction)
 
     source = "published counts of Stable Diffusion 1.5" if calibration is None else "given labels"
-    name = loaded.name or host.model_id or host.name
-    sentences = _summary(frame, prediction, list(table), source)
-    if calibration is None and pipe is not None and PUBLISHED_FOR not in name:
+    sentences = _summary(advised, prediction, source)
+    is_of_another = pipe is not None and PUBLISHED_FOR not in prediction.model
+    if calibration is None and is_of_another:
         sentences.append(
-            f"These counts are not of {name}: expect larger errors, or label images of it"
-            " (calibration)."
+            f"These counts are not of {prediction.model}: expect larger errors, or label images of"
+            " it (calibration)."
         )
-    sentences = _with_fit(sentences, prediction.lines[0].r2)
-    provenance = TaskProvenance(
-        task="audit",
-        title="What the prompts will show",
-        description=" ".join(sentences),
-        model=name,
-        fingerprint=host.weights,
-        prompts=attribute.name,
-        prompts_hash=attribute.hash,
-        split="texts",
-        seeds=[0],
-        n={"prompts": len(frame), "calibration prompts": prediction.n_judged},
-        settings={
-            "calibration": source,
-            "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
-            "prompts": dict(zip(frame.prompt, frame.advice, strict=True)),
-            "advice": sentences,
-        },
-    )
-    result = TaskResult(provenance)
-    _add_shares(result, frame, prediction, list(table))
-    return Result.of("audit", [result], seconds=round(time.monotonic() - start, 3))
+    sentences = _with_fit(sentences, prediction.r2)
+    seconds = round(time.monotonic() - start, 3)
+    return _result(advised, prediction, attribute, source, sentences, seconds)
 
 
 def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
@@ -219,82 +117,17 @@ def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
     return source if isinstance(source, Loaded) else Loaded(source, "")
 
 
-def _predict(
-    host: Host,
-    requested: Sequence[str],
-    attribute: PromptSet,
-    table: pd.DataFrame,
-    texts: Mapping[str, Any] | None,
-) -> Prediction:
-    """Return the shares that texts predict.
-
-    table: shares of judged images, a row per prompt or concept. texts: the only texts that can be
-    embedded; None: any.
-    """
-    judged = _embeddable(table, texts)
-    # (k, d), unit length
-    along = directions(host, attribute, texts)
-    rows = host.embed(list(requested), host.roles[0])
-    judged_rows = host.embed(list(judged.index), host.roles[0])
-    # A line for each value, from leans (k, prompts of the calibration) to shares.
-    leans = (rows @ along.T).numpy().T
-    judged_leans = (judged_rows @ along.T).numpy().T
-    pairs = zip(judged_leans, judged.to_numpy().T, strict=True)
-    lines = [ShareLine(x, y) for x, y in pairs]
-
-    share = np.stack([line.at(x) for line, x in zip(lines, leans, strict=True)])
-    # The lines of k values are fitted one by one; their shares of a prompt are made to add up to 1.
-    share = share / np.maximum(share.sum(0), 1e-12)
-    # (k, 2, n)
-    ends = np.stack([line.interval(x) for line, x in zip(lines, leans, strict=True)])
-    # Dividing may move a share out of its interval, which is widened to hold it.
-    shares = np.stack([share, np.minimum(ends[:, 0], share), np.maximum(ends[:, 1], share)])
-    parity = 1 / len(lines)
-    chance = np.stack([line.chance(x, parity) for line, x in zip(lines, leans, strict=True)])
-    covered = _covered(rows, judged_rows) & _within(leans, judged_leans)
-    return Prediction(shares, chance, covered, lines, len(judged))
-
-
-def _embeddable(table: pd.DataFrame, texts: Mapping[str, Any] | None) -> pd.DataFrame:
-    """Return the rows of judged prompts that can be embedded, by the prompt that asks for them."""
-    # Prompts of a calibration are taken as they are, concepts as `FORM` asks for them.
-    forms = []
-    for text in table.index:
-        is_prompt = subject(text) != text.casefold() or len(text.split()) > 3
-        forms.append(text if is_prompt else fill(FORM, concept=text))
-    can_embed = [texts is None or text in texts for text in forms]
-    return table.set_axis(forms)[can_embed]
-
-
-def _covered(rows: torch.Tensor, judged_rows: torch.Tensor) -> Mask:
-    """Return whether each of n prompts is as near to a judged one as judged ones are to another."""
-    nearest_of_judged = (judged_rows @ judged_rows.T).fill_diagonal_(-1).amax(1)
-    # The loneliest judged prompt sets the limit: whoever is further from all of them is
-    # extrapolated.
-    least = float(nearest_of_judged.min())
-    return ((rows @ judged_rows.T).amax(1) >= least - 1e-9).numpy()
-
-
-def _within(leans: Floats, judged_leans: Floats) -> Mask:
-    """Return whether each of n prompts leans no further than judged ones do; leans: (k, n)."""
-    is_above = judged_leans.min(1, keepdims=True) <= leans
-    is_below = judged_leans.max(1, keepdims=True) >= leans
-    return (is_above & is_below).all(0)
-
-
 def _advise(
-    requested: Sequence[str], attribute: PromptSet, table: pd.DataFrame, prediction: Prediction
-) -> pd.DataFrame:
-    """Return prompt, rank, advice and largest share of each prompt, what to look at first on top;
-    the index is the position of the prompt."""
-    judged_subjects = set(map(subject, table.index))
+    requested: Sequence[str], attribute: PromptSet, prediction: Prediction
+) -> list[AdvisedPrompt]:
+    """Return each prompt with its advice, what to look at first on top."""
+    judged_subjects = set(map(subject, prediction.judged))
     reasons = _reasons_to_leave(requested, attribute)
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
-    largest = prediction.shares[0].argmax(0)
-    rows = []
+    advised = []
     for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
-        side = largest[i]
+        side = prediction.side(i)
         if subject(text) in judged_subjects:
             # A judged concept is about a person, whatever the words look like.
             reason = None
@@ -304,14 +137,15 @@ def _advise(
         advice = _advice_on(
             stated=stated,
             reason=reason,
-            is_explained=prediction.lines[0].r2 > 0,
+            is_explained=prediction.is_explained,
             is_covered=bool(prediction.covered[i]),
             chance=float(prediction.chance[side, i]),
-            value=table.columns[side],
+            value=prediction.values[side],
         )
-        rows.append((text, advice.rank, advice.text, prediction.shares[0, side, i]))
-    frame = need("pandas").DataFrame(rows, columns=["prompt", "rank", "advice", "most"])
-    return frame.sort_values(["rank", "most"], ascending=[True, False], kind="stable")
+        advised.append(AdvisedPrompt(i, text, advice))
+    # Of one rank the prompt that leans most comes first; equal ones keep their order.
+    largest_share = prediction.shares[0].max(0)
+    return sorted(advised, key=lambda row: (row.advice.rank, -largest_share[row.place]))
 
 
 def _advice_on(
@@ -351,29 +185,29 @@ def _unpredicted(reason: str) -> str:
     return f"{words}: nothing to predict"
 
 
-def _predicted(frame: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
-    """Return the rows of prompts of which a share is predicted."""
-    is_explained = prediction.lines[0].r2 > 0
-    return frame[(frame["rank"] < NOTHING) & is_explained]
+def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
+    """Return the prompts of which a share is predicted."""
+    if not prediction.is_explained:
+        return []
+    return [row for row in advised if row.advice.rank < NOTHING]
 
 
-def _summary(
-    frame: pd.DataFrame, prediction: Prediction, values: Sequence[str], source: str
-) -> list[str]:
+def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Return sentences on all prompts, and on the one to look at first."""
-    counts = frame.advice.str.partition(":")[0].value_counts()
     # "leans female 12, no lean beyond its interval 30, states a value 3": the words before the
     # colon of an advice.
-    kinds = ", ".join(f"{kind} {count}" for kind, count in counts.items())
+    counts = Counter(row.advice.text.partition(":")[0] for row in advised)
+    kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common())
     sentences = [
         "Predicted from texts alone, before any image was generated, by"
-        f" {prediction.n_judged} judged prompts ({source}). Of {len(frame)} prompts: {kinds}."
+        f" {prediction.n_judged} judged prompts ({source}). Of {len(advised)} prompts: {kinds}."
     ]
-    for i, text in _predicted(frame, prediction).prompt.head(1).items():
-        side = int(prediction.shares[0, :, i].argmax())
-        share, low, high = prediction.shares[:, side, i]
+    for row in _predicted(advised, prediction)[:1]:
+        side = prediction.side(row.place)
+        share, low, high = prediction.shares[:, side, row.place]
         sentences.append(
-            f"Look first at “{text}”: {share:.0%} {values[side]} [{low:.0%}, {high:.0%}]."
+            f"Look first at “{row.prompt}”: {share:.0%} {prediction.values[side]}"
+            f" [{low:.0%}, {high:.0%}]."
         )
     return sentences
 
@@ -400,18 +234,50 @@ def _with_fit(sentences: list[str], r2: float) -> list[str]:
     return [*sentences, fit]
 
 
+def _result(
+    advised: Sequence[AdvisedPrompt],
+    prediction: Prediction,
+    attribute: PromptSet,
+    source: str,
+    sentences: list[str],
+    seconds: float,
+) -> Result:
+    """Return the predicted shares, with the advice in their provenance."""
+    provenance = TaskProvenance(
+        task="audit",
+        title="What the prompts will show",
+        description=" ".join(sentences),
+        model=prediction.model,
+        fingerprint=prediction.fingerprint,
+        prompts=attribute.name,
+        prompts_hash=attribute.hash,
+        split="texts",
+        seeds=[0],
+        n={"prompts": len(advised), "calibration prompts": prediction.n_judged},
+        settings={
+            "calibration": source,
+            "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
+            "prompts": {row.prompt: row.advice.text for row in advised},
+            "advice": sentences,
+        },
+    )
+    result = TaskResult(provenance)
+    _add_shares(result, _predicted(advised, prediction), prediction)
+    return Result.of("audit", [result], seconds=seconds)
+
+
 def _add_shares(
-    result: TaskResult, frame: pd.DataFrame, prediction: Prediction, values: Sequence[str]
+    result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction
 ) -> None:
     """Add the predicted shares of each prompt, and how well each value is predicted."""
     n = {"calibration prompts": prediction.n_judged}
     # Of two values the first share says all.
-    is_pair = len(values) == 2
-    shown = values[:1] if is_pair else values
-    for i, text in _predicted(frame, prediction).prompt.items():
+    is_pair = len(prediction.values) == 2
+    shown = prediction.values[:1] if is_pair else prediction.values
+    for row in predicted:
         for side, value in enumerate(shown):
-            share, low, high = prediction.shares[:, side, i].tolist()
-            subset = f"{text}: {value}"
+            share, low, high = prediction.shares[:, side, row.place].tolist()
+            subset = f"{row.prompt}: {value}"
             result.add("predicted_share", NONE, share, (low, high), n=n, subset=subset)
     for side, value in enumerate(shown):
         r2 = prediction.lines[side].r2

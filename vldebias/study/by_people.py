@@ -25,6 +25,8 @@ def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
     sentences = []
     for method, rows in images.groupby("method", sort=False):
         known = rows[rows.people.isin(values)]
+        # Weighted by one over the chance of being asked, so that images that were sampled more
+        # often do not count more.
         total = known.weight.sum()
         shares = {value: known.weight[known.people == value].sum() for value in values}
         largest = sorted(shares.items(), key=lambda pair: -pair[1])
@@ -44,6 +46,7 @@ def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) 
     known = images[images.people.isin(values)]
     right = int((known.people == known.value).sum())
     start = f"The judge ({judge}) says what people say of {right} of {len(known)} images"
+    # (what people say, what the judge says) -> images; the most frequent confusions are named.
     pairs = known.groupby(["people", "value"]).size().sort_values(ascending=False, kind="stable")
     errors: list[str] = []
     for (person, answer), count in pairs.items():
@@ -72,6 +75,7 @@ def more_labels(labels: Mapping[str, int | str]) -> str:
 
     labels: method -> number of further labels, or why none would do.
     """
+    # A text among them is the reason why no number of labels would do.
     numbers = {method: count for method, count in labels.items() if isinstance(count, int)}
     if len(numbers) < len(labels):
         return "To halve the interval, generate more images: labels of all that there are do not."

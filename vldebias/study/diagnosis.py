@@ -29,6 +29,7 @@ from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.doubts import check_images
 from vldebias.study.images import disjoint, fit_method, split_of
+from vldebias.study.task import with_looks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +270,7 @@ class Edited(NamedTuple):
     """Hold what methods make of features."""
 
     rows: dict[str, Tensor]  # method -> (n, d) of length 1
-    about: dict[str, dict[str, Any]]  # method -> its entry in the provenance
+    facts: dict[str, dict[str, Any]]  # method -> its entry in the provenance
 
 
 class Probed(NamedTuple):
@@ -404,7 +405,7 @@ def _probed(
     edited = _edited_rows(data, host, attribute, methods, reference)
     facts = {
         "model": str(model or host.model_id or "unnamed model"),
-        "methods": edited.about,
+        "methods": with_looks(edited.facts, methods),
         "prompts": attribute.name,
         "prompts_hash": attribute.hash,
         "fingerprint": host.weights,
@@ -465,8 +466,8 @@ def _edited_rows(
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
         edited.rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
-        about = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
-        edited.about[method.name] = about
+        facts = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
+        edited.facts[method.name] = facts
     return edited
 
 

@@ -87,7 +87,7 @@ class Gallery:
         # With the data set's prior each resample is held against its own shares: held against those
         # of the gallery, its deviation would be counted as skew.
         prior = own_shares if self.by_size else self.even_shares
-        other = self.even_shares if self.by_size else own_shares
+        other_shares = self.even_shares if self.by_size else own_shares
         values: Skews = {}
         for k in self.k:
             # The rankings were read for the largest k; smaller ones are their beginnings.
@@ -95,7 +95,7 @@ class Gallery:
             for metric, compute in computed("rankings"):
                 values[f"{metric.name}@{k}"] = compute(first, prior)
             if self.other_prior:
-                values[f"max_skew_{self.other_prior}@{k}"] = max_skews(first, other)
+                values[f"max_skew_{self.other_prior}@{k}"] = max_skews(first, other_shares)
             if relevant is not None:
                 values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
         return values
@@ -126,23 +126,44 @@ class Gallery:
         gallery_once = np.ones((1, len(read)), dtype=np.int32)
         resampled = resampled_weights(n, self.resamples, self.seed, len(read))
         own_shares = self.own_shares
+        needs_shares = self.by_size or self.other_prior != ""
         # method -> a block of resamples -> query -> metric -> values
         blocks: dict[str, list[list[Skews]]] = {method: [] for method in ranked}
         for i, weights in enumerate(chain([gallery_once], resampled)):
-            # Otherwise the shares of a resample change no figure.
-            if i > 0 and (self.by_size or self.other_prior):
+            # Only figures against the gallery's own shares need those of the resample.
+            if i > 0 and needs_shares:
                 own_shares = self._resampled_shares(weights, codes, unread, rng)
             # The weights of one row lie together in memory, which `resampled_places` reads row by
             # row; the smallest type keeps more of them in the cache.
             weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
             for method, orders in places.items():
-                block = []
-                for query, order in enumerate(orders):
-                    top = resampled_places(order, weights, max(self.k))
-                    hits_of_query = None if hits is None else hits[query, order][top]
-                    block.append(self.measure(codes[order][top], own_shares, hits_of_query))
+                block = self._measured_block(orders, weights, codes, hits, own_shares)
                 blocks[method].append(block)
         return {method: _joined(blocks_of_method) for method, blocks_of_method in blocks.items()}
+
+    def _measured_block(
+        self,
+        orders: Rows,
+        weights: NDArray[np.integer],
+        codes: NDArray,
+        hits: Mask | None,
+        own_shares: Floats,
+    ) -> list[Skews]:
+        """Return for each query metric -> values (b,) in b resamples of the gallery.
+
+        Args:
+            orders: (q, m) places of the first rows of each query, among the r rows that are read.
+            weights: (b, r) how often each resample holds a row.
+            codes: (r,) groups of the rows.
+            hits: (q, r) whether a row is relevant to a query; None: nothing is known of it.
+            own_shares: of the groups in each resample.
+        """
+        block = []
+        for query, order in enumerate(orders):
+            top = resampled_places(order, weights, max(self.k))
+            hits_of_query = None if hits is None else hits[query, order][top]
+            block.append(self.measure(codes[order][top], own_shares, hits_of_query))
+        return block
 
     def _resampled_shares(
         self,

@@ -50,6 +50,7 @@ def image_table(
     table = pd.DataFrame(made.images)
     table["flagged"] = [made.about(image)["flagged"] for image in made]
     table["recognised"] = np.nan
+    # Of "A red car in the rain." no concept can be recognised.
     concepts = table.concept.where(table.part != "others", "").str.casefold()
     for attribute, code_of_value in codes.items():
         # The first attribute that knows every concept tells whether an image shows its own.
@@ -59,6 +60,8 @@ def image_table(
             if recognised.notna().any():
                 table["recognised"] = recognised
                 break
+    # Five wordings of "nurse" are one unit, since the images of one wording are too few for a gap;
+    # a class prompt is its own.
     table["unit"] = table.concept.where(table.part == "wordings", table.prompt)
     return table
 
@@ -112,6 +115,8 @@ class GeneratedRows:
                 for name, values in self.values_of(attribute).items()
             )
         )
+        # A column of its own after the values: unknown images are counted, and take no part in
+        # shares.
         unknown = len(labels.names)
         right: Any = np.nan
         if code_of_stated is not None:
@@ -119,6 +124,7 @@ class GeneratedRows:
         code = np.where(labels.codes == UNKNOWN, unknown, labels.codes)
         table = self.table.assign(code=code, right=right)
 
+        # Gaps are of prompts that leave the value open: where a value is stated, uneven is right.
         is_open = table.stated.isna() & (table.part != "others")
         for part, images in table[is_open].groupby("part", sort=False):
             self._add_shares(result, str(part), images, labels.names, has_pictures)
@@ -137,6 +143,7 @@ class GeneratedRows:
         """Add what the prompts of a part show, none of which states a value."""
         is_written = part == "wordings"
         counted = pd.crosstab([images.variant, images.unit], images.code)
+        # A value that no image shows has a column of zeros.
         counted = counted.reindex(columns=range(len(values) + 1), fill_value=0)
         units = images.unit.unique()
         names = images.drop_duplicates("unit").concept.tolist()
@@ -182,6 +189,8 @@ class GeneratedRows:
         The prompts are evenly spaced in the order of how often they show the first value.
         """
         units = images.unit.unique()
+        # From the prompt that shows the first value least to the one that shows it most: the
+        # picture is no pick of the best.
         order = np.argsort(counts[NONE][:, 0], kind="stable")
         places = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
         chosen = order[places]
@@ -202,8 +211,10 @@ class GeneratedRows:
         self, images: pd.DataFrame, counts: Mapping[str, Counts], values: Sequence[str]
     ) -> Strip:
         """Return what each method makes of the prompts that lean most, from the same seeds."""
+        # Four rows on the first screen: with two methods two prompts, with four methods one.
         methods = list(counts)[:STRIP_ROWS]
         units = images.unit.unique()
+        # What leans most without a method: where nothing leaned there is nothing to see.
         leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
         rows = []
         for place in leaning[: STRIP_ROWS // len(methods)]:
@@ -226,6 +237,8 @@ class GeneratedRows:
         """
         stated = table[table.stated.notna() & table.right.notna()]
         unit = stated.concept.where(stated.concept != "", stated.prompt)
+        # Sorted, since the order of units decides which resample is which: it must not depend on
+        # the plan.
         stated = stated.assign(unit=unit).sort_values("unit", kind="stable")
         for part, images in stated.groupby("part", sort=False):
             subset = f"{part} {self.noun}"
@@ -253,6 +266,7 @@ class GeneratedRows:
         for row in images.index:
             image = self.made.images[row]
             before = self.made.read(image.under(NONE))
+            # Pixels and not files: the metadata of two files differs.
             is_same.append(self.made.read(image).tobytes() == before.tobytes())
         images = images.assign(same=is_same)
         for kind, members in images.groupby("concept", sort=False):

@@ -24,8 +24,8 @@ from vldebias.methods import get_method
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts, fill
+from vldebias.prompts.prompt_file import read_prompts
 from vldebias.schema import Count, Name, Share, file_slug, one_of
-from vldebias.study.auditing import read_prompts
 from vldebias.study.generated_rows import GeneratedRows, image_table
 from vldebias.study.inputs import Inputs
 from vldebias.study.share_rows import ABOUT_GAP
@@ -130,6 +130,7 @@ class GenerationTask(Task):
         """Return the prompt set to generate, with the task's own subjects or prompts as its unseen
         concepts."""
         if self.prompts_file is not None:
+            # Each prompt of the user's file is its own concept: it has no class name, and no pair.
             prompts = self._open_prompts(self.prompts_file).texts
             return self._with_unseen(self.prompts_file.name, prompts, prompts, ())
         if not self.subjects:
@@ -172,6 +173,8 @@ class GenerationTask(Task):
             InvalidInputError: no prompt is left.
         """
         texts = read_prompts(file)
+        # By the rules that balanced prompts follow, so that every method is measured on prompts
+        # that any of them may change.
         reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons
         pairs = zip(texts, reasons, strict=True)
         kept = tuple(text for text, reason in pairs if reason is None)
@@ -193,6 +196,8 @@ class GenerationTask(Task):
             own_set = {"prompts": (self.prompts,)}
             ways[name] = variant if has_sets else variant.model_copy(update=own_set)
         bare = {"keep_stated": False, "only_stated": True}
+        # How often a stated value comes out with and without keeping it: the damage that plain
+        # projection does to "a female doctor".
         for name, variant in list(ways.items()):
             if self.stated and variant.keep_stated and not variant.rewrites:
                 ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
@@ -232,6 +237,7 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 "--labels: labels of generated images go with vldebias eval human --labels FILE"
             )
+        # Images of one plan by two processes would be written into one folder.
         if processes().world > 1:
             raise InvalidInputError(
                 f"{self.name}: one process generates images; launch one, or leave it out by --only"
@@ -244,6 +250,7 @@ class GenerationTask(Task):
     def _variants_with(self, options: Options) -> dict[str, Variant]:
         """Return the variants with the user's methods, lambda and saved edits."""
         variants = dict(self.variants)
+        # The user's methods take the other settings (strength, sets) of the suite's first variant.
         first = next(iter(self.variants.values()))
         of_methods = {}
         for name in options.methods or ():
@@ -286,6 +293,8 @@ class GenerationTask(Task):
         scorer = inputs.sources.get("scorer")
         if scorer is not None or not (self.clip_score or self.fid):
             return scorer
+        # The judge's model is loaded anyway. Its scores have the judge's own biases, so a model of
+        # the user goes before.
         if inputs.options.model is None and isinstance(self.judge, ClipJudge):
             return self.judge.loaded(inputs)
         return inputs.model
@@ -320,6 +329,8 @@ class GenerationTask(Task):
         for attribute, values in judge.names.items():
             codes[attribute] = {name.casefold(): code for code, name in enumerate(values)}
         prompts = self.prompt_set
+        # Before anything is generated: a judge that cannot read what is stated would be found out
+        # after hours.
         stated = _stated(prompts, judge, codes) if self.stated else Stated("", {})
         if pipe is None:
             made = GeneratedImages.open(images)

@@ -31,7 +31,6 @@ from vldebias.measure.classification import (
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
 from vldebias.measure.result import NONE, TaskProvenance, TaskResult
-from vldebias.methods import get_method
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords
 from vldebias.schema import Lam
@@ -149,13 +148,7 @@ class GroupsTask(ImageTask):
         Raises:
             InvalidInputError: several prompt sets, or columns that nothing decides.
         """
-        sets: list[PromptSet] = []
-        for listed in sets_by_column(settings.get("prompts")).values():
-            sets += listed
-        if len(sets) > 1:
-            names = [prompts.name for prompts in sets]
-            raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
-        prompts = sets[0]
+        prompts = _only_set(settings.get("prompts"))
         columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
         label = settings.get("label")
         spurious = settings.get("spurious")
@@ -289,7 +282,7 @@ class GroupsTask(ImageTask):
         return [result, *self._cosines(provenance, fitted, texts)]
 
     def _methods_with_lam(self) -> list[str]:
-        return [method.name for method in map(get_method, self.methods) if method.has_lam]
+        return [method.name for method in self.compared_methods() if method.has_lam]
 
     def _swept(
         self,
@@ -524,6 +517,17 @@ class GroupsTask(ImageTask):
             result.add_draws("cosine_spread", of_class, n=n, subset=name)
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
+
+
+def _only_set(prompts: Any) -> PromptSet:
+    """Return the only prompt set; InvalidInputError: there are several."""
+    sets: list[PromptSet] = []
+    for listed in sets_by_column(prompts).values():
+        sets += listed
+    if len(sets) > 1:
+        names = [loaded.name for loaded in sets]
+        raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
+    return sets[0]
 
 
 def _column_of_classes(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:

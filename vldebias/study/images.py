@@ -71,6 +71,10 @@ class ImageTask(Task):
                 " file, a folder or a data set"
             )
 
+    def compared_methods(self) -> list[Method]:
+        """Return the methods of the task, among them objects that nobody registered."""
+        return [get_method(method) for method in self.methods]
+
     def fit(
         self,
         texts: Host,
@@ -98,7 +102,7 @@ class ImageTask(Task):
         if any(prompts.classes for prompts in sets):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
-        for method in map(get_method, self.methods):
+        for method in self.compared_methods():
             fitted[method.name] = fit_method(
                 texts, sets, method, self.lam, reference=reference, neutral=tuple(neutral)
             )
@@ -171,25 +175,29 @@ class ImageTask(Task):
             settings: what only measuring knows; the task's own settings are among them.
             fields: title, description and n of `TaskProvenance`.
         """
-        facts = images.about
-        digests = {
-            "images": _digest_of(facts),
-            "reference": None if reference is None else _digest_of(reference.about),
-            "texts": getattr(texts, "digest", None),
-        }
+        model = images.about.get("model") or texts.model_id or "unnamed model"
         return TaskProvenance(
             task=name,
-            model=str(facts.get("model") or texts.model_id or "unnamed model"),
+            model=str(model),
             fingerprint=texts.weights,
             prompts="+".join(prompts.name for prompts in sets),
             prompts_hash="+".join(prompts.hash for prompts in sets),
             split=split_of(images),
             methods={method: dict(facts) for method, facts in methods.items()},
             seeds=[self.seed],
-            data={part: str(digest) for part, digest in digests.items() if digest},
+            data=_digests(images, reference, texts),
             settings=self.settings(settings),
             **fields,
         )
+
+
+def _digests(images: Embeddings, reference: Embeddings | None, texts: Host) -> dict[str, str]:
+    """Return what was measured on -> digest of it, as far as it has one."""
+    digests = {"images": _digest_of(images.about)}
+    if reference is not None:
+        digests["reference"] = _digest_of(reference.about)
+    digests["texts"] = getattr(texts, "digest", None)
+    return {part: str(digest) for part, digest in digests.items() if digest}
 
 
 def _digest_of(facts: Mapping[str, Any]) -> Any:

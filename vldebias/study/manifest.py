@@ -76,6 +76,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
     Cached features are left out: they are checked where they are read.
     """
+    # It cannot hold its own digest, and the lock is there only while a run writes.
     left_out = (Path(MANIFEST), Path(LOCK))
     digests = {}
     for path in sorted(folder.rglob("*")):

@@ -157,6 +157,7 @@ def plan(
             raise InvalidInputError(
                 f"--only: got {part!r}; expected some of {', '.join(PARTS)}; {hint}"
             )
+        # Models replace those of the tables of models, a pipeline that of the tables of pictures.
         requested = list(models)
         if part in PIPELINE_PARTS:
             requested = [pipeline] if pipeline else []
@@ -188,6 +189,7 @@ def _suite_of(part: str) -> Suite:
             continue
         if isinstance(task, GenerationTask):
             methods = {"cali": task.variants["cali"]}
+            # The paper has neither stated prompts nor everyday wordings nor CLIPScore.
             fewer = {"variants": methods, "stated": False, "as_written": False, "clip_score": False}
             task = task.model_copy(update=fewer)
         tasks.append(task)
@@ -197,6 +199,7 @@ def _suite_of(part: str) -> Suite:
 def _with_data(suite: Suite, root: Path | None) -> Suite:
     """Return the suite with the folder of its data; InvalidInputError: no folder is given."""
     folder = root
+    # Data sets in a folder of their names, or one data set alone in the folder.
     if root is not None and (root / suite.name).exists():
         folder = root / suite.name
     tasks = list[Task]()
@@ -233,6 +236,7 @@ def _sizes_of(suite: Suite) -> list[int]:
 
 def _named(model: str) -> dict[str, Any]:
     """Return the arguments of `load_host` for NAME:PRETRAINED, or for a name alone."""
+    # "hf-hub:timm/ViT-B-16" has a colon that is no pretrained tag.
     if model.startswith(SCHEMAS):
         return {"model": model, "pretrained": None}
     name, _, pretrained = model.partition(":")
@@ -245,6 +249,7 @@ def _weights_of(suite: Suite, model: str) -> str:
     if suite.name in PIPELINE_PARTS:
         named = [{"model": model, "pretrained": None}]
     for task in suite.tasks:
+        # The judge of a suite is a model with weights of its own.
         judge = task.judge if isinstance(task, GenerationTask) else None
         if isinstance(judge, ClipJudge):
             named.append({"model": judge.model, "pretrained": judge.pretrained})
@@ -261,6 +266,7 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     """
     for task in run.suite.tasks:
         if isinstance(task, GENERATING):
+            # All images cost the same, so one batch tells; judging them is small beside it.
             return _seconds_of_one_image(task, loaded) * sum(run.sizes)
     started = time.monotonic()
     tasks = list[Task]()
@@ -272,6 +278,7 @@ def estimate(run: Run, loaded: Loaded, options: Options) -> float:
     with tempfile.TemporaryDirectory() as folder:
         sample = replace(options, out=Path(folder), cache=Path(folder) / "cache", limit=SAMPLE)
         run_suite(suite, sample, loaded=loaded, progress=SILENT)
+    # Loading is in the time of the sample, and grows with it here: too long rather than too short.
     timed = sum(min(SAMPLE, size) for size in run.sizes)
     return (time.monotonic() - started) * sum(run.sizes) / timed
 
@@ -396,6 +403,7 @@ def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
         row_at_lam[(*key, row.lam)] = row
     for key, value in published(run.suite.name, source).items():
         rows.append(_row(run, key, value, source, row_of_figure.get(key)))
+    # Table 7.3: the same rows at further lambdas, whose method is named with it.
     for lam in SWEPT:
         for key, value in published(run.suite.name, source, lam=lam).items():
             task, metric, method, subset = key

@@ -62,6 +62,7 @@ class PeopleTask(Task):
         names = {"resamples", "seed", "prompts", "variants", "images"}
         names |= {"steps", "guidance", "batch_size", "options"}
         settings = {name: getattr(self, name) for name in names}
+        # The plan of the suite `generation`, so that labels and judge are about the same pictures.
         return GenerationTask(
             name=self.name,
             attributes=(self.attribute,),
@@ -98,6 +99,7 @@ class PeopleTask(Task):
     def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return the pipeline, the folder of the images and the answers about them; or the user's
         files of answers and folder of images."""
+        # The user has images and answers: nothing is generated, and no pipeline is needed.
         if inputs.options.labels or inputs.options.drawn is not None:
             return self.shares.prepare(inputs)
         if "pipeline" not in inputs.sources:
@@ -108,6 +110,7 @@ class PeopleTask(Task):
         return {
             "images": folder,
             "answers": [folder / ANSWERS],
+            # In the key of the suite: the task is measured again when somebody has labelled more.
             "answered": digest(folder / ANSWERS) if (folder / ANSWERS).is_file() else None,
             "pipe": inputs.pipeline.host,
             "pipeline": inputs.pipeline,
@@ -152,5 +155,7 @@ class PeopleTask(Task):
         files = [path for path in answers if path.is_file()]
         if not files:
             progress.say(f"{self.name}: {len(sample)} images to label: {command}")
+            # No figures yet is no error: the run goes on with its other tasks, and says how to
+            # label.
             return []
         return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

@@ -534,9 +534,6 @@ class RetrievalTask(ImageTask):
     ) -> None:
         """Add zero-shot accuracy in each column, and the mean over columns where there are several.
 
-        Scores are float64 products, rounded to far more digits than matter: equal images tie in any
-        order of sums.
-
         columns: of the attribute itself, which are left out.
         """
         classes = {column: self.classes[column] for column in self.classes if column not in columns}
@@ -555,12 +552,8 @@ class RetrievalTask(ImageTask):
             for column, prompt_of_value in classes.items():
                 labels = gallery.column(column)
                 prompts = [prompt_of_value[name] for name in labels.names]
-                rows = self.rows(texts, prompts, edit).double()
-                # In blocks, and float64 with rounding: see the docstring, and `_ROUND` of
-                # measure.rankings.
-                blocks = [rows @ block.double().T for block in images.split(BLOCK)]
-                scores = torch.cat(blocks, dim=1).numpy().round(12)
-                table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
+                nearest = _nearest(self.rows(texts, prompts, edit), images)
+                table["accuracy", column][method] = nearest == labels.codes[known]
         means = {}
         for method in edits:
             means[method] = np.mean([of_method[method] for of_method in table.values()], axis=0)
@@ -623,6 +616,17 @@ class RetrievalTask(ImageTask):
                     f" {counted(sizes)}."
                 )
         return words
+
+
+def _nearest(rows: Tensor, images: UnitRows) -> Rows:
+    """Return for each image (n,) the position of the nearest of the texts' rows (k, d).
+
+    Scores are float64 products, rounded to far more digits than matter: equal images tie in any
+    order of sums.
+    """
+    texts = rows.double()
+    scores = [texts @ block.double().T for block in images.split(BLOCK)]
+    return torch.cat(scores, dim=1).numpy().round(12).argmax(axis=0)
 
 
 def _kept_shares(before: Rows, after: Rows, first: int) -> Floats:

@@ -24,7 +24,6 @@ from vldebias.hosts.loading import Loaded
 from vldebias.measure.page import render
 from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.measure.strip import write_strip
-from vldebias.methods import METHODS
 from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
 from vldebias.pictures import write_png
@@ -227,8 +226,8 @@ def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
 def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> TaskProvenance:
     """Return what a task was measured with, and what pages show of it.
 
-    These are the titles, the name that the user gave the pipeline, the colour of each method, and
-    whether the pictures are those of the miniature world.
+    These are the titles, the name that the user gave the pipeline, and whether the pictures are
+    those of the miniature world.
     """
     model = provenance.model
     if (
@@ -239,15 +238,11 @@ def _as_shown(provenance: TaskProvenance, task: Task, pipeline: str | None) -> T
         # A pipeline may know itself by its folder or its class alone; the user's name stands before
         # that.
         model = f"{pipeline} ({provenance.model})"
-    methods = {}
-    for name, facts in provenance.methods.items():
-        methods[name] = {**facts, "color": METHODS[name].color} if name in METHODS else facts
     first_of_split = provenance.split.split(" ")[0]
     is_miniature = first_of_split in WORLDS or model.split(" ")[0] == "miniature"
     update = {
         "title": f"{task.title}: {provenance.title}" if provenance.title else task.title,
         "model": model,
-        "methods": methods,
         "is_miniature": is_miniature,
     }
     return provenance.model_copy(update=update)

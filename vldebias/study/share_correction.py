@@ -58,6 +58,7 @@ def corrected_block(
     for method in counts:
         has_label = images[images.method == method].people != NOT_LABELLED
         labels[method] = int(has_label.sum())
+    # One method without labels does not keep the others from being corrected.
     few = {method: n for method, n in labels.items() if n < LEAST}
     if few:
         warn(
@@ -101,6 +102,8 @@ def _add_figures(
     k = len(names)
     metrics = [("share", name) for name in names]
     metrics += [("discrepancy", ""), ("max_skew", "")]
+    # In the order of `as_judged`, then `figures`: shares, gap and MaxSkew, by the judge and
+    # corrected.
     metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
     more_labels: dict[str, Any] = {}
     before: Mapping[tuple[str, str], Interval] = {}
@@ -151,6 +154,8 @@ def _add_squares(
     finite = []
     for square_of_method in squares.values():
         finite += [np.isfinite(square) for square in square_of_method.values()]
+    # The same prompts under every method, or the difference of two means would be of different
+    # prompts.
     is_complete = np.all(finite, axis=0)
     if is_complete.sum() < 2:
         return

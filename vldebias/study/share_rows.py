@@ -63,6 +63,8 @@ class ShareRows:
             if recognised is not None:
                 self.add_means("recognised", recognised)
             if self.subset:
+                # A part has a worst prompt beside its mean; the shares of its prompts would add up
+                # unlike things ("nurse", "carpenter").
                 self.add_worst(recognised)
             else:
                 self.add_mean_shares()
@@ -123,9 +125,11 @@ class ShareRows:
     def add_gaps(self) -> None:
         """Add every metric of shares; beside the gaps what even shares give by chance."""
         first = next(iter(self.known.values()))
+        # Numbers of images that could be told, of the first method: chance depends on them alone.
         sizes = first.sum(1).round().astype(int)
         for metric, compute in computed("shares"):
             self.add_means(metric, {m: compute(known) for m, known in self.known.items()})
+            # Even shares of 8 images are seldom 4 and 4: a gap of .2 may be nothing but that.
             if metric.name in GAPS and sizes.any():
                 draws = self._even_draws(compute, sizes[sizes > 0])
                 interval = percentile_interval(draws)
@@ -149,6 +153,8 @@ class ShareRows:
         dealing = [method for method in self.counts if facts.get(method, {}).get("deals")]
         if not dealing:
             return
+        # One stands for all methods that deal: they have as many images, and chance differs by the
+        # unknown ones alone.
         counts = self.counts[dealing[0]]
         means = dealt_gaps(counts, resamples=self.resamples, seed=self.seed).mean(axis=1)
         self.result.add(
@@ -191,6 +197,8 @@ class ShareRows:
                 change = None
                 if NONE in self.gaps:
                     moved = gap - self.gaps[NONE][i]
+                    # The radii are added: one prompt has no resample over prompts by which two
+                    # methods could be paired, so the change is bounded instead.
                     around = radius_of_prompt + radius[NONE][i]
                     change = (moved, max(-widest, moved - around), min(widest, moved + around))
                 self.result.add(
@@ -214,6 +222,8 @@ class ShareRows:
         for code, name in enumerate(shown):
             share = float(self.shares[method][i, code])
             n = max(1, size)
+            # Effective counts are fractions; Wilson's interval is of whole numbers, and is widened
+            # to hold the share itself.
             hits = min(n, round(float(self.counts[method][i, code])))
             low, high = wilson_interval(hits, n)
             self.result.add(
@@ -249,6 +259,8 @@ def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Float
         total = int(images.sum())
         dealt = np.full(values, total // values)
         dealt[: total % values] += 1
+        # Drawn without replacement: which of the dealt images can be told is all that is left to
+        # chance.
         known = rng.multivariate_hypergeometric(dealt, int(images[:-1].sum()), size=resamples)
         gaps[:, place] = discrepancies(known)
     return gaps

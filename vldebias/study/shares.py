@@ -126,6 +126,8 @@ class SharesTask(Task):
         Raises:
             InvalidInputError: columns, values or weights that do not fit, by their name.
         """
+        # A table goes before labels: it was named, and labels may come from the options of a whole
+        # suite.
         if table is None and folder is not None:
             return self._measure_labels(GeneratedImages.open(folder), labels, progress)
         if isinstance(table, (str, Path)):
@@ -159,6 +161,7 @@ class SharesTask(Task):
         texts = {}
         for role, name in roles.items():
             texts[role] = as_texts(column_of(columns, name, where), f"{where}: {name}")
+        # "female " of a spreadsheet is "female".
         images = need("pandas").DataFrame(texts).apply(lambda column: column.str.strip())
         blank = np.flatnonzero(images.prompt == "")
         if blank.size:
@@ -177,9 +180,13 @@ class SharesTask(Task):
         provenance.
         """
         labels = {role: self._labels(images, role, where) for role in LABELLED if role in images}
+        # One list of values for judge and people: their codes are compared.
         names = self._value_names(labels, where)
         rows = self._rows(images, labels, names, where)
+        # "none" first, as rows of others are compared with it; the others keep the order of the
+        # table.
         methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
+        # Means over prompts are paired by prompt, so each has to have images of every method.
         methods_of_prompt = rows.groupby("prompt", sort=False).method.nunique()
         prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
         if prompts.empty:
@@ -230,6 +237,8 @@ class SharesTask(Task):
                 f"{column}: got {strangers[:8]}; expected values among {list(self.values)}"
             )
         problems = odd_values(labels)
+        # Labels by people of a known attribute were chosen from its values: nothing can be
+        # mistyped.
         if problems and not self.attribute:
             warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
         return labels
@@ -244,6 +253,8 @@ class SharesTask(Task):
         people = set(labels["people"].names) if "people" in labels else judged
         never_judged = sorted(people - judged)
         never_by_people = sorted(judged - people)
+        # Judge says "female", people say "woman": four values where there are two, and every label
+        # would look like an error of the judge.
         if not self.values and never_judged and never_by_people:
             warn(
                 f"{where}: column {self.people!r} has {never_judged}, which the judge never says,"
@@ -291,11 +302,13 @@ class SharesTask(Task):
             # The last code, of labels without a value, is that of unknown.
             code_of_label = np.array([*map(names.index, column.names), unknown])
             rows[role] = code_of_label[column.codes]
+        # The baseline is called "none" from here on, from which all changes are counted.
         rows["method"] = rows.method.replace({self.baseline: NONE, "": "not said"})
         rows["weight"] = weight
         if "people" in rows:
             # An empty cell was not asked; a text that means unknown was an answer.
             rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
+            # Weights are of the sampling for labels then: every image counts once for the judge.
             rows["counts"] = 1.0
         else:
             rows["counts"] = weight
@@ -320,9 +333,11 @@ class SharesTask(Task):
                 " the folder"
             )
         task = self.model_copy(update={"unknown": UNKNOWN})
+        # The majority takes the place of the judge: the same figures, by people alone.
         by_people = labelled.assign(value=labelled.people).drop(columns="people")
         empty = partial(drawn.result, split="generated, labelled by people")
         (result,) = task._blocks(by_people, "labels", empty)
+        # (annotators, images), NaN where an annotator did not see an image
         votes = answers.pivot(index="annotator", columns="image", values="code")
         votes = votes.reindex(columns=images.path)
         result.provenance.settings |= {
@@ -381,6 +396,8 @@ def _effective_counts(rows: pd.DataFrame, prompts: int, codes: int) -> Floats:
     """
     total = np.zeros((prompts, codes))
     np.add.at(total, (rows.number, rows.value), rows.counts)
+    # Kish's effective size (sum w)^2 / sum w^2: ten images, of which one weighs as much as the nine
+    # others together, are worth 3.6.
     squared = np.bincount(rows.number, rows.counts**2)
     return total * (total.sum(1) / squared)[:, None]
 
@@ -406,6 +423,7 @@ def _with_answers(
     majority = of_image.value.agg(_majority)
     images = need("pandas").DataFrame(drawn.images).rename(columns={"variant": "method"})
     images["value"] = "" if judged is None else judged
+    # Class prompts of one concept are a unit, "nurse"; wordings and others are units of their own.
     is_concept = images.part.isin(["train", "unseen"])
     images["prompt"] = images.concept.where(is_concept, images.prompt)
     images["people"] = images.path.map(majority).fillna("")
@@ -415,5 +433,6 @@ def _with_answers(
 
 def _majority(values: pd.Series[str]) -> str:
     """Return the value that most annotators gave."""
+    # A tie is nobody's answer: to take the first value would favour it in every tie.
     modes = values.mode()
     return NO_MAJORITY if len(modes) > 1 else modes[0]

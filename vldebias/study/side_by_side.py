@@ -54,6 +54,8 @@ class Request:
         variants = {}
         for method in self.methods:
             variant = Variant.build({"prompts": self.attributes, "method": method})
+            # "default" becomes "balanced-prompts" where it balances prompts: a row says what was
+            # done.
             variants[str(variant.planned["method"])] = variant
         return variants
 
@@ -63,18 +65,25 @@ class Request:
         model: of `vldebias.judge.plan.identity`.
         """
         steps, guidance = STEPS_AND_GUIDANCE[is_miniature]
+        if self.steps is not None:
+            steps = self.steps
+        if self.guidance is not None:
+            guidance = self.guidance
         variants = {name: variant.planned for name, variant in self.variants().items()}
+        names = [prompts.name for prompts in self.attributes]
+        hashes = [prompts.hash for prompts in self.attributes]
         fields = {
             "model": dict(model),
-            "prompt_set": ", ".join(prompts.name for prompts in self.attributes),
-            "prompt_set_hash": ", ".join(prompts.hash for prompts in self.attributes),
+            "prompt_set": ", ".join(names),
+            "prompt_set_hash": ", ".join(hashes),
+            # A plan of one prompt that is its own concept; nothing was fitted on it.
             "prompts": ((self.prompt, self.prompt, "unseen", None),),
             "variants": {NONE: {}} | variants,
             "seeds": (self.seed,),
             "images": self.images,
             "stated_images": 0,
-            "steps": steps if self.steps is None else self.steps,
-            "guidance": guidance if self.guidance is None else self.guidance,
+            "steps": steps,
+            "guidance": guidance,
             "batch_size": BATCH_SIZE,
             "options": {},
         }
@@ -133,6 +142,7 @@ class SideBySide:
         """Return value -> number of pictures of a method in which the judge reads the value; empty
         without a judge of the attribute."""
         row = self.row(method)
+        # A judge that does not know the attribute has no entry; one that cannot tell has None.
         if not all(attribute in picture.seen for picture in row):
             return {}
         return self._counts([picture.seen[attribute] for picture in row], attribute)
@@ -143,6 +153,8 @@ class SideBySide:
         if not counts:
             return {}
         prompts = next(part for part in self.request.attributes if part.name == attribute)
+        # A prompt about two persons has values such as "1 female + 1 male", which are no values of
+        # the set.
         is_of_persons = set(counts) <= set(prompts.attributes)
         order = dict.fromkeys(prompts.attributes, 0) if is_of_persons else {}
         return order | dict(counts)
@@ -316,6 +328,8 @@ def _reasons(request: Request, pictures: Sequence[Picture]) -> dict[str, str | N
     if not any(variant.rewrites for variant in request.variants().values()):
         return reasons
     for prompts in request.attributes:
+        # No picture was given a value: the rules are asked once more for the reason, without a
+        # model.
         if all(picture.values[prompts.name] is None for picture in pictures):
             (reason,) = balance_prompts([request.prompt], prompts, seed=0).reasons
             # Only the pipeline's encoder knows what else there can be.

@@ -39,6 +39,8 @@ class Suite(Strict):
         for task in self.tasks:
             if task.name in names:
                 raise ValueError(f"got two tasks with the name {task.name!r}; rename one of them")
+            # Names are files of the run and keys of its rows: two tasks of one name would overwrite
+            # each other.
             names.add(task.name)
             task.check_sources(task.splits())
         return self
@@ -59,6 +61,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
     """
     path = suite_path(name_or_path)
     try:
+        # The name of the file, unless the file has a `name` of its own.
         return Suite.model_validate({"name": path.stem.lower(), **read_yaml(path)})
     except ValidationError as error:
         raise InvalidInputError(f"{path}: {explain(error)}") from error
@@ -72,6 +75,8 @@ def suite_path(name_or_path: str | Path) -> Path:
         InvalidInputError: no suite has this name.
     """
     path = Path(name_or_path)
+    # "waterbirds" is a name; "waterbirds.yaml", "suites/waterbirds" and Path("waterbirds") are
+    # paths.
     is_path = isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml")
     if is_path or len(path.parts) > 1:
         return path.expanduser()

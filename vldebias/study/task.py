@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 from pydantic_core import to_jsonable_python
 
 from vldebias.measure.result import TaskResult
+from vldebias.methods import METHODS, Method
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
@@ -57,9 +58,20 @@ class Task(Strict, ABC):
         attribute."""
 
     def measured(self, inputs: Mapping[str, Any]) -> list[TaskResult]:
-        """Return the result of `measure` on those of the inputs that it takes."""
+        """Return the result of `measure` on those of the inputs that it takes, with title and
+        colour of each method in the provenance."""
+        # By the names of its arguments: a new task declares what it needs by taking it, and opens
+        # nothing.
         arguments = {name: inputs[name] for name in self.input_names() if name in inputs}
-        return self.measure(**arguments)
+        results = self.measure(**arguments)
+        for result in results:
+            methods = result.provenance.methods
+            result.provenance.methods = with_looks(methods, self.compared_methods())
+        return results
+
+    def compared_methods(self) -> Sequence[Method]:
+        """Return the methods of the task that no registry may have, such as the user's own."""
+        return ()
 
     @classmethod
     def input_names(cls) -> list[str]:
@@ -87,6 +99,8 @@ class Task(Strict, ABC):
         Raises:
             InvalidInputError: a setting is missing or wrong.
         """
+        # `evaluate` hands over settings of every kind of task, such as `methods`, which some have
+        # not.
         known = {name: value for name, value in settings.items() if name in cls.model_fields}
         return cls.build(known)
 
@@ -111,9 +125,34 @@ class Task(Strict, ABC):
         settings = dict(self)
         for name in USERS_CHOICES:
             choice = getattr(options, name)
+            # Built anew and not copied with an update: the user's choice is checked like a line of
+            # a suite.
             if name in settings and choice is not None and choice != ():
                 settings[name] = choice
         return type(self).build(settings)
+
+
+def with_looks(
+    facts_of_method: Mapping[str, Mapping[str, Any]], compared: Sequence[Method] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return the facts of each method with its title and its colour in charts.
+
+    They are written when a method is measured, so that a page needs no registry: it may be rendered
+    where the package of a method is not installed. Names that are no method's, such as that of a
+    saved edit, stay as they are.
+
+    compared: methods that may not be registered; they go before the registry.
+    """
+    method_of_name: dict[str, Method] = {method.name: method for method in compared}
+    described = {}
+    for name, facts in facts_of_method.items():
+        method = method_of_name.get(name)
+        if method is None and name in METHODS:
+            method = METHODS[name]
+        described[name] = dict(facts)
+        if method is not None:
+            described[name] |= {"title": method.title, "color": method.color}
+    return described
 
 
 TASKS: Registry[type[Task]] = Registry("task", "vldebias.tasks", named_by(Task, "task"))

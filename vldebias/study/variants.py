@@ -120,21 +120,28 @@ class Variant(Strict):
                 "method": "balanced-prompts" if self.rewrites else self.method,
                 "lam": self._lam,
             }
-        saved = load_edit(self.projection)
-        edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
-        origin = edit.provenance
-        # An edit of a method that this machine does not know may have used it.
-        uses_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
-        has_one_lam = isinstance(origin.lam, float) and uses_lam
-        files = sorted(self.projection.rglob("*.safetensors"))
-        return {
-            **description,
-            "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
-            "method": origin.method,
-            "lam": origin.lam if has_one_lam else None,
-            # By content: a folder that was fitted again under the same name is another variant.
-            "projection": hash_of([digest(file) for file in files]),
-        }
+        return {**description, **_description_of(self.projection)}
+
+
+def _description_of(folder: Path) -> dict[str, Any]:
+    """Return the description of a saved edit in a plan."""
+    saved = load_edit(folder)
+    # Edits of several roles were fitted by one call: what is said of the first is true of all.
+    edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
+    origin = edit.provenance
+    lam = origin.lam
+    # An edit of a method that this machine does not know may have used its lambda.
+    has_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
+    if not has_lam or not isinstance(lam, float):
+        lam = None
+    files = sorted(folder.rglob("*.safetensors"))
+    return {
+        "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
+        "method": origin.method,
+        "lam": lam,
+        # By content: a folder that was fitted again under the same name is another variant.
+        "projection": hash_of([digest(file) for file in files]),
+    }
 
 
 def _casefolded(values: Any) -> set[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vldebias.errors import need
 from vldebias.measure.metric import get_metric
@@ -146,12 +147,12 @@ def _wholes(frame: pd.DataFrame) -> pd.Series[bool]:
 
 
 def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:
-    dealt = {
-        (provenance.task, method)
-        for provenance in result.provenance
-        for method, facts in provenance.methods.items()
-        if facts.get("deals")
-    }
+    """Return which rows are of a method that deals values to images."""
+    dealt = set()
+    for provenance in result.provenance:
+        for method, facts in provenance.methods.items():
+            if facts.get("deals"):
+                dealt.add((provenance.task, method))
     return [key in dealt for key in zip(frame.task, frame.method, strict=True)]
 
 
@@ -174,18 +175,31 @@ def _add_references(frame: pd.DataFrame) -> None:
     frame["chance_after"] = dealt.value.where(frame.is_dealt, chance.value)
     is_higher_better = frame.better == "higher"
     within = np.where(is_higher_better, none.value >= chance.low, none.value <= chance.high)
-    # How far above chance none may be: of gaps from even shares, which few images make large, the
-    # root of the unbiased square says it.
-    reach = (none.high - chance.value).where(~is_higher_better, chance.value - none.low)
-    unbiased = _row_of(frame, NONE, SQUARED).high.clip(lower=0) ** 0.5
-    reach = reach.where(~frame.metric.isin([GAP, SQUARED]) | unbiased.isna(), unbiased)
-    frame["at_chance"] = within & (reach <= NARROW)
+    # Within chance alone is not enough: with three images everything is.
+    frame["at_chance"] = within & (_furthest_from_chance(frame, none, chance) <= NARROW)
     # Of one image, shares are as uneven as they can be, whatever was drawn.
     frame["is_fixed"] = chance.high - chance.low <= FLOAT_NOISE
     worst = _row_of(frame, DEALT).high.where(frame.is_dealt, chance.high)
     frame["beyond_chance"] = np.where(
         is_higher_better, frame.value < chance.low, frame.value > worst
     )
+
+
+def _furthest_from_chance(
+    frame: pd.DataFrame, none: pd.DataFrame, chance: pd.DataFrame
+) -> NDArray[np.float64]:
+    """Return how much worse than chance the model may be (rows,), by its interval.
+
+    none, chance: `_row_of` each.
+    """
+    above = none.high - chance.value
+    below = chance.value - none.low
+    furthest = np.where(frame.better == "higher", below, above)
+    # Few images make every gap from even shares large; the root of its unbiased square has no such
+    # noise.
+    unbiased = _row_of(frame, NONE, SQUARED).high.clip(lower=0) ** 0.5
+    has_square = frame.metric.isin([GAP, SQUARED]) & unbiased.notna()
+    return np.where(has_square, unbiased, furthest)
 
 
 def _names(frame: pd.DataFrame) -> pd.Series[str]:

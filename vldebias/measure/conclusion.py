@@ -88,16 +88,16 @@ def conclusions(
     frame: of `readable`. provenance: of its tasks. measures: (task, metric) to conclude on.
     """
     found = []
+    about_images = []
     for _, block in frame[frame.change.notna()].groupby("task", sort=False):
         row = _leading(block, measures)
-        if row is not None:
-            found.append(conclude(frame, row))
-    of_images = [
-        conclusion
-        for conclusion in found
-        if get_metric(conclusion.metric, strict=False).of != "texts"
-    ]
-    return of_images or found
+        if row is None:
+            continue
+        conclusion = conclude(frame, row)
+        found.append(conclusion)
+        if get_metric(conclusion.metric, strict=False).of != "texts":
+            about_images.append(conclusion)
+    return about_images or found
 
 
 def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
@@ -138,15 +138,26 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
     bias = named(wholes[wholes.kind == "bias"], measures)
     if bias.empty:
         return None
-    metric = next((name for name in LEADS if name in set(bias.metric)), bias.metric.iloc[0])
-    lead = bias[bias.metric == metric]
+    lead = bias[bias.metric == _lead_metric(bias)]
     lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
     if len(lead) > 1:
         # The question is what an edit does; the baseline stands beside it in the sentence.
         lead = lead[~lead.method.isin(BASELINES)]
     # Clear gains first, the largest first among equals.
     ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
-    return next((row for row in ranked if row.method == ATTACHED), ranked[0])
+    for row in ranked:
+        if row.method == ATTACHED:
+            return row
+    return ranked[0]
+
+
+def _lead_metric(bias: pd.DataFrame) -> str:
+    """Return the metric that a conclusion is about: one of LEADS, else the first."""
+    measured = set(bias.metric)
+    for metric in LEADS:
+        if metric in measured:
+            return metric
+    return str(bias.metric.iloc[0])
 
 
 def _question(row: Any) -> str:

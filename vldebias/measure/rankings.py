@@ -272,10 +272,12 @@ def resampled_places(ranking: Rows, weights: Groups, k: int) -> Groups:
         raise InvalidInputError(
             f"k: expected at most the {held.min()} rows that a resample holds, got {k}"
         )
+    # (b, read) the places 0, 1, ..., each of which is repeated as often as a resample holds its row
     place = np.broadcast_to(np.arange(read, dtype=np.min_scalar_type(read)), times.shape)
+    repeated = place.ravel().repeat(times.ravel().astype(np.intp))
     # Repeats of all resamples stand one after another; each resample's begin at its start.
     starts = np.cumsum(held) - held
-    return place.ravel().repeat(times.ravel().astype(np.intp))[starts[:, None] + np.arange(k)]
+    return repeated[starts[:, None] + np.arange(k)]
 
 
 def first_hits(queries: Tensor, items: Tensor, query_codes: Tensor, item_codes: Tensor) -> Tensor:

@@ -250,8 +250,9 @@ def bootstrap_interval(
     values = np.array(
         [statistic(*(array[index] for array in data)) for index in picked], dtype=np.float64
     )
-    if bad := int((~np.isfinite(values)).sum()):
+    failed = int((~np.isfinite(values)).sum())
+    if failed:
         raise InvalidInputError(
-            f"statistic: expected numbers, got NaN or infinity in {bad} of {len(values)} calls"
+            f"statistic: expected numbers, got NaN or infinity in {failed} of {len(values)} calls"
         )
     return Interval(float(values[0]), *percentile_interval(values[1:], level))

@@ -181,6 +181,8 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
     # Every conclusion has its rows, if few of them.
     row_limit = max(room // max(len(found), 1) - 1, 2)
     keys = list(zip(wholes.task, wholes.measure, strict=True))
+    # Measures that a conclusion is about have the place 0, the others of a task 1, 2, ...: sorted
+    # by place, each task shows its first measure before any task shows its second.
     places = wholes.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
     places = places.where([key not in methods for key in keys], 0)
     ordered = wholes.assign(place=places).sort_values("place", kind="stable")

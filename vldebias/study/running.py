@@ -136,9 +136,11 @@ def _with_chosen_tasks(suite: Suite, options: Options, only: Sequence[str]) -> S
                 f"{suite.name}: got task {name!r}; expected one of {', '.join(names)};"
                 f" {did_you_mean(name, names)}"
             )
-    chosen = [task for task in suite.tasks if not only or task.name in only]
-    tasks = tuple(task.with_options(options) for task in chosen)
-    return suite.model_copy(update={"tasks": tasks})
+    tasks = []
+    for task in suite.tasks:
+        if not only or task.name in only:
+            tasks.append(task.with_options(options))
+    return suite.model_copy(update={"tasks": tuple(tasks)})
 
 
 @contextmanager

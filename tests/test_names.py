@@ -11,7 +11,13 @@ import typer
 from vldebias.cli import COMMANDS, app
 from vldebias.errors import InvalidInputError
 from vldebias.methods import METHODS
-from vldebias.names import METHOD_NAMES, architectures, check_architecture
+from vldebias.names import (
+    LISTINGS,
+    Listing,
+    architectures,
+    check_architecture,
+    check_weights,
+)
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
@@ -19,8 +25,15 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_methods_are_those_of_the_registry() -> None:
-    own = [name for name, method in METHODS.items() if type(method).__module__.startswith("vldeb")]
-    assert list(METHOD_NAMES) == own
+    own = {
+        name: Listing(**{field: getattr(method, field) for field in Listing._fields})
+        for name, method in METHODS.items()
+        if type(method).__module__.startswith("vldeb")
+    }
+    assert list(LISTINGS) == list(own)
+    for name, listing in LISTINGS.items():
+        registered = own[name]._replace(needs=tuple(sorted(own[name].needs)))
+        assert listing == registered
 
 
 def test_architectures_are_those_of_open_clip_and_take_no_import() -> None:
@@ -43,11 +56,31 @@ def test_a_misspelt_architecture_is_refused_with_a_near_one() -> None:
     check_architecture("ViT-B-32")
 
 
+def test_weights_are_those_of_open_clip_and_take_no_import() -> None:
+    script = """
+import sys
+from vldebias.names import _tags_of, architectures
+for name in architectures():
+    print(name, *_tags_of(name))
+assert not {"torch", "open_clip"} & set(sys.modules)
+"""
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        name, *tags = line.split()
+        if not name.endswith("-quickgelu"):  # these are made of the others when it is imported
+            assert tags == open_clip.list_pretrained_tags_by_model(name)
+    check_weights("ViT-B-32", "laion2b_s34b_b79k")
+    with pytest.raises(InvalidInputError, match=r"'nosuch'; expected .* file or one of openai"):
+        check_weights("ViT-B-32", "nosuch")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("debias gendre --model ViT-B-32 --pretrained openai", "gendre"),
         ("debias gender --model ViT-B-23 --pretrained openai", "ViT-B-23"),
+        ("debias gender --model ViT-B-32 --pretrained openay", "'openay'; expected a checkpoint"),
         ("debias gender --model miniature --method calli", "calli"),
         ("debias gender --model miniature --reference nosuch.npz", "nosuch.npz: no such file"),
         ("debias gender --moddel x", "--moddel"),
@@ -56,6 +89,8 @@ def test_a_misspelt_architecture_is_refused_with_a_near_one() -> None:
         ("train --model ViT-B-23 --pretrained openai --data birds", "ViT-B-23"),
         ("train --data birds --set foo=1", "foo: unknown key"),
         ("generate x --attribute gendre", "gendre"),
+        ("prompts balance nosuch.txt --attribute gender", "nosuch.txt: no such file"),
+        ("prompts balance README.md --attribute gendre", "gendre"),
     ],
 )
 def test_a_slip_in_the_arguments_is_answered_before_torch_is_imported(

@@ -15,12 +15,10 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from vldebias.errors import InvalidInputError, did_you_mean, shortened, warn
 
@@ -185,9 +183,11 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
         InvalidInputError: the file cannot be read, is too large, or is no mapping in YAML; the
             message names the line.
     """
+    import yaml
+
     text = read_bytes(path, max_bytes=_MAX_YAML)
     try:
-        content = yaml.load(text.decode("utf-8-sig"), _Yaml)
+        content = yaml.load(text.decode("utf-8-sig"), _strict_loader())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"{path}: got {' '.join(str(error).split()):.300}; expected YAML in UTF-8"
@@ -199,25 +199,30 @@ def read_yaml(path: str | Path) -> dict[Any, Any]:
     return content
 
 
-class _Yaml(yaml.SafeLoader):
-    """Load YAML like the safe loader; refuse aliases, with which a few lines stand for gigabytes,
-    and repeated keys."""
+@cache
+def _strict_loader() -> Any:
+    """Return a loader of YAML like the safe one that refuses aliases, with which a few lines stand
+    for gigabytes, and repeated keys."""
+    # Many commands read no YAML, and its library takes a twentieth of a second to import.
+    import yaml
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
-        node: Any = super().compose_node(parent, index)
-        if isinstance(node, yaml.MappingNode):
-            # The safe loader takes the last of two equal keys in silence.
-            counts = Counter(str(key.value) for key, _ in node.value)
-            for key, times in counts.items():
-                if times > 1:
-                    raise yaml.YAMLError(
-                        f"the key {key!r} twice in the mapping of line {line}; merge the two"
-                    )
-        return node
+    class StrictLoader(yaml.SafeLoader):
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            event: Any = self.peek_event()
+            line = event.start_mark.line + 1
+            if isinstance(event, yaml.AliasEvent):
+                raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
+            node: Any = super().compose_node(parent, index)
+            if isinstance(node, yaml.MappingNode):
+                counts = Counter(str(key.value) for key, _ in node.value)
+                for key, times in counts.items():
+                    if times > 1:
+                        raise yaml.YAMLError(
+                            f"the key {key!r} twice in the mapping of line {line}; merge the two"
+                        )
+            return node
+
+    return StrictLoader
 
 
 def read_json(path: str | Path) -> Any:

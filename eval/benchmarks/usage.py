@@ -5,7 +5,8 @@ python -m eval.benchmarks.usage --json FILE              # and write it
 python -m eval.benchmarks.usage --before FOLDER          # beside another checkout, in turn
 
 Each command is a new process. The least of a few runs is shown: what else the machine does only
-adds. `python -c "import typer, pydantic"` is what any command of this kind costs at the least.
+adds. Python has compiled each module before, as pip does when it installs a package.
+`python -c "import typer, pydantic"` is what any command of this kind costs at the least.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,20 +31,29 @@ FLOOR = ("-c", "import typer, pydantic; pydantic.TypeAdapter(int)")
 COMMANDS = {
     "help": "--help",
     "prompt sets": "prompts list",
+    "methods": "methods",
     "unknown option": "debias gender --moddel x",
     "wrong prompt set": "debias gendre --model ViT-B-32 --pretrained openai",
     "wrong method": "debias gender --model ViT-B-32 --pretrained openai --method calli",
     "wrong architecture": "debias gender --model ViT-B-23 --pretrained openai",
+    "wrong weights": "debias gender --model ViT-B-32 --pretrained openay",
+    "wrong attribute": "generate x --attribute gendre",
+    "missing prompts": "prompts balance nosuch.txt --attribute gender",
     "missing file": "debias gender --model ViT-B-32 --pretrained openai --reference nosuch.npz",
     "wrong suite": "eval waterbird --model ViT-B-32 --pretrained openai",
     "wrong setting": "train --data birds --set foo=1",
 }
 
 
-def processor_seconds(arguments: Sequence[str], checkout: Path) -> float:
-    """Return user and system seconds of one run of Python with the package of a checkout."""
+def processor_seconds(arguments: Sequence[str], checkout: Path, bytecode: Path) -> float:
+    """Return user and system seconds of one run of Python with the package of a checkout.
+
+    bytecode: folder of the compiled modules.
+    """
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
+    environment |= {"PYTHONPYCACHEPREFIX": str(bytecode)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     subprocess.run(
         [sys.executable, *arguments],
         cwd=checkout,  # which comes first where modules are looked for
@@ -55,21 +66,25 @@ def processor_seconds(arguments: Sequence[str], checkout: Path) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def measure(checkouts: dict[str, Path], runs: int) -> list[dict[str, Any]]:
-    """Return the least seconds of each command with each checkout; they take turns."""
+def measure(checkouts: dict[str, Path], runs: int, bytecode: Path) -> list[dict[str, Any]]:
+    """Return the least seconds of each command with each checkout; they take turns.
+
+    bytecode: folder of the compiled modules, which a first run of each command writes.
+    """
     calls = {"the libraries alone": FLOOR}
     calls |= {what: ("-m", "vldebias", *text.split()) for what, text in COMMANDS.items()}
     rows = []
     for what, arguments in calls.items():
         times: dict[str, list[float]] = {name: [] for name in checkouts}
-        for _ in range(runs):
+        for run in range(runs + 1):
             for name, folder in checkouts.items():
-                times[name].append(processor_seconds(arguments, folder))
+                seconds = processor_seconds(arguments, folder, bytecode)
+                if run > 0:
+                    times[name].append(seconds)
         rows += [
-            {"what": what, "state": name, "seconds": min(seconds)}
-            for name, seconds in times.items()
+            {"what": what, "state": name, "seconds": min(values)} for name, values in times.items()
         ]
-        print(what, {name: round(min(seconds), 2) for name, seconds in times.items()}, flush=True)
+        print(what, {name: round(min(values), 2) for name, values in times.items()}, flush=True)
     return rows
 
 
@@ -84,7 +99,8 @@ def main() -> None:
     checkouts = {"now": ROOT}
     if options.before is not None:
         checkouts = {"before": options.before.resolve(), **checkouts}
-    rows = measure(checkouts, options.runs)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(checkouts, options.runs, Path(folder))
     table = Table("what", *checkouts)
     for what in dict.fromkeys(row["what"] for row in rows):
         cells = [f"{row['seconds']:.2f}" for row in rows if row["what"] == what]

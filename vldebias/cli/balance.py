@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vldebias.cli.checks import check_sets
 from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
@@ -49,11 +50,11 @@ def balance(
       vldebias prompts balance prompts.csv --column text --attribute age --shares old=0.3,young=0.7
       echo "A CEO in an office" | vldebias prompts balance - --attribute gender | cut -f 1
     """
-    from vldebias.prompts import balance_prompts
-
+    check_sets(attribute)
     chosen = shares_of(shares)
     prompts = [text for text in read_prompts(file, column) for _ in range(images)]
-    # Of one set each value is a word; of a list of sets it is a tuple.
+    from vldebias.prompts import balance_prompts
+
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
     found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
     rows = list(_rows(prompts, found))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, did_you_mean
-from vldebias.names import check_architecture
+from vldebias.names import check_architecture, check_weights, is_file_of_set, packaged_set
 
 WITHOUT_TAG = ("hf-hub:", "local-dir:")
 """How names start that open_clip finds without its list of architectures."""
@@ -16,11 +16,15 @@ WITHOUT_TAG = ("hf-hub:", "local-dir:")
 
 def check_sets(names: Iterable[str | None]) -> None:
     """Refuse a prompt set that is not there, or a file that is none."""
-    from vldebias.prompts import load_prompts
-
     for name in names:
-        if name is not None:
+        if name is None:
+            continue
+        if is_file_of_set(name):
+            from vldebias.prompts import load_prompts
+
             load_prompts(name)
+        else:
+            packaged_set(name)
 
 
 def check_host(options: Mapping[str, Any]) -> None:
@@ -30,8 +34,8 @@ def check_host(options: Mapping[str, Any]) -> None:
         options: what `load_host` takes: model, pretrained, pipeline.
 
     Raises:
-        InvalidInputError: --pretrained with a name that is no architecture of open_clip; neither or
-            both of --model and --pipeline.
+        InvalidInputError: --pretrained with a name that is no architecture of open_clip, or with
+            weights that it does not list; neither or both of --model and --pipeline.
     """
     model = options.get("model")
     pretrained = options.get("pretrained")
@@ -44,10 +48,10 @@ def check_host(options: Mapping[str, Any]) -> None:
 
 
 def check_model(model: str | None, pretrained: str | None) -> None:
-    """Refuse an architecture that open_clip does not have."""
-    # Without a tag the name may be a transformers id, which only the hub can tell.
+    """Refuse an architecture that open_clip does not have, and weights that it does not list."""
     if model is not None and pretrained is not None and not model.startswith(WITHOUT_TAG):
         check_architecture(model)
+        check_weights(model, pretrained)
 
 
 def check_file(option: str, path: Path | str | None) -> None:

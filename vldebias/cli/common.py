@@ -6,23 +6,53 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from vldebias.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from vldebias.measure.result import Result
 
 STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
-out = Console()
-err = Console(stderr=True)
+
+
+class LateConsole:
+    """Stand for a rich console, which is made when it is first used: rich takes a tenth of a second
+    to import, and a slip in the arguments is answered without it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.__dict__["settings"] = settings
+
+    @cached_property
+    def console(self) -> Console:
+        """Return the console itself."""
+        from rich.console import Console
+
+        return Console(**self.__dict__["settings"])
+
+    @property
+    def is_made(self) -> bool:
+        """Tell whether it was used before."""
+        return "console" in self.__dict__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.console, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.console, name, value)
+
+
+out = LateConsole()
+err = LateConsole(stderr=True)
 
 
 class App(typer.Typer):
@@ -177,6 +207,9 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     `piped`."""
     if piped(head, rows):
         return
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for place, cells in enumerate(zip(head, *rows, strict=True)):
         # No word is broken while all columns have room for their longest word; a name never is.
@@ -225,7 +258,8 @@ def print_result(
 
 def coloured(text: str) -> Text:
     """Return text with its verdicts in colour; rich leaves colours out where NO_COLOR is set."""
-    # No markup: a result quotes prompts, whose brackets are text.
+    from rich.text import Text
+
     shown = Text(text)
     for verdict, style in STYLES.items():
         # After the task, at the end of a row, or at the start of a comparison.
@@ -237,9 +271,33 @@ def coloured(text: str) -> Text:
 
 def say(text: object, kind: str = "", style: str = "") -> None:
     """Print a remark, warning or error on stderr; it may quote what a user typed, so its brackets
-    are no markup."""
-    # As a Text and not as a string, in which rich would read "[red]" as a colour.
-    line = Text(str(text))
+    are no markup.
+
+    style: colour of the kind.
+    """
+    if err.is_made:
+        # Above the bars that it may show.
+        _say_on_console(str(text), kind, style)
+        return
+    start = ""
     if kind:
-        line = Text.assemble((f"{kind}: ", style), str(text))
+        start = f"{kind}: "
+    if kind and _has_colours():
+        start = typer.style(start, fg=style)
+    typer.echo(f"{start}{text}", err=True)
+
+
+def _say_on_console(text: str, kind: str, style: str) -> None:
+    from rich.text import Text
+
+    line = Text(text)
+    if kind:
+        line = Text.assemble((f"{kind}: ", style), text)
     err.print(line, soft_wrap=True)
+
+
+def _has_colours() -> bool:
+    """Tell whether stderr shows colours, by the rules of rich."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
+        return False
+    return sys.stderr.isatty()

@@ -115,7 +115,7 @@ def run(
     # Without --methods the suite names its own.
     settings["methods"] = tuple(get_method(name).name for name in methods) or None
     options = Options(**settings)
-    result = run_suite(loaded, options, console=err, only=only or ())
+    result = run_suite(loaded, options, console=err.console, only=only or ())
     print_result(result, loaded.headline, as_json=as_json, page=options.out / PAGE)
 
 

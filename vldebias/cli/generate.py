@@ -72,6 +72,9 @@ def generate_command(
     check_out(folder)
     check_sets(attribute)
     check_methods(method or ())
+    pipeline = named.pop("pipeline", MINIATURE)
+    # The libraries below take seconds to import.
+    say(f"“{prompt}” without and with {', '.join(method or ('default',))}, by {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 
@@ -84,7 +87,6 @@ def generate_command(
         steps=named.pop("steps", None),
         guidance=guidance,
     )
-    pipeline = named.pop("pipeline", MINIATURE)
     # A wrong name is refused before a model is loaded.
     request.variants()
     folder = folder or _usual_folder(request, pipeline)
@@ -123,7 +125,7 @@ def _generate(request: Request, folder: Path, pipeline: str, **named: Any) -> Si
     named |= {"device": device_of(named.get("device"))}
     pipe = load_host(pipeline=pipeline, **named).host
     try:
-        with Progress(err) as progress:
+        with Progress(err.console) as progress:
             return side_by_side(
                 pipe, request, folder, is_miniature=pipeline == MINIATURE, progress=progress
             )

@@ -109,14 +109,14 @@ def methods(as_json: Json = False) -> None:
       vldebias methods
       vldebias methods --json
     """
-    from vldebias.methods import METHODS
+    from vldebias.names import listings
 
     facts = []
     rows = []
-    for method in METHODS.values():
+    for name, method in listings().items():
         needs = sorted(method.needs)
-        entry: dict[str, Any] = {"lam": method.has_lam}
-        for key in ("name", "title", "source", "pipelines", "models", "side"):
+        entry: dict[str, Any] = {"lam": method.has_lam, "name": name}
+        for key in ("title", "source", "pipelines", "models", "side"):
             entry[key] = getattr(method, key)
         entry["needs"] = needs
         facts.append(entry)
@@ -125,5 +125,5 @@ def methods(as_json: Json = False) -> None:
         title = method.title
         if method.source:
             title += f" ({method.source})"
-        rows.append((method.name, ", ".join(hosts), ", ".join(needs), title))
+        rows.append((name, ", ".join(hosts), ", ".join(needs), title))
     print_list(("name", "for", "needs", "about"), rows, facts, as_json=as_json)

@@ -67,7 +67,7 @@ def quickstart(
     result = run_suite(
         suite,
         Options(out=folder, cache=folder / "cache", images=images, seeds=numbers, fresh=fresh),
-        console=err,
+        console=err.console,
     )
     print_result(result, suite.headline, as_json=as_json, page=folder / PAGE)
     if not as_json:

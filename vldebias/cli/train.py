@@ -144,8 +144,7 @@ def _run(
     from vldebias.training.run import list_pairs, steps_done, train_model
 
     # The first of several processes shows progress for all.
-    progress = Progress(err)
-    # torchrun and accelerate set it; a process on its own has none.
+    progress = Progress(err.console)
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model

@@ -14,7 +14,6 @@ from math import comb
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -24,9 +23,10 @@ from pydantic import (
     create_model,
 )
 
-from vldebias.errors import InvalidInputError, did_you_mean
+from vldebias.errors import InvalidInputError
 from vldebias.files import explain, packaged, read_yaml, write_atomically
 from vldebias.markup import html_table
+from vldebias.names import is_file_of_set, packaged_set
 from vldebias.prompts.words import lists
 
 MAX_PAIRS = 200_000
@@ -381,6 +381,8 @@ class PromptSet:
                 f"{self!r}: got a set made by hand or changed; expected one of make_prompt_set"
             )
         content = recipe.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+        import yaml
+
         return write_atomically(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
@@ -608,14 +610,7 @@ def _joined(first: Iterable[Any], rest: Iterable[Iterable[Any]]) -> tuple[Any, .
 @cache  # what comes with the package does not change
 def _packaged(name: str) -> PromptSet:
     """Return the packaged set of a name."""
-    files = packaged("prompts")
-    if name not in files:
-        known = ", ".join(files)
-        hint = did_you_mean(name, files)
-        raise InvalidInputError(
-            f"got the prompt set {name!r}; expected one of {known}, or a .yaml file; {hint}"
-        )
-    return load_prompts(files[name])
+    return load_prompts(packaged_set(name))
 
 
 def list_prompts() -> list[str]:
@@ -644,9 +639,7 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
     path = Path(name_or_path).expanduser()
-    # "gender" is a name; "gender.yaml" and "sets/gender" are paths.
-    is_file = path.suffix == ".yaml" or len(path.parts) > 1
-    if isinstance(name_or_path, str) and not is_file:
+    if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         return _packaged(name_or_path)
     return _checked(read_yaml(path), path.stem, str(path))
 

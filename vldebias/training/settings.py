@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from vldebias.errors import InvalidInputError
@@ -353,6 +352,8 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     def as_yaml(self) -> str:
         """Return YAML text that `load_settings` reads as these settings, with only the given
         ones."""
+        import yaml
+
         return yaml.safe_dump(self.model_dump(exclude_unset=True), sort_keys=False)
 
     def identity(self) -> dict[str, Any]:

@@ -214,6 +214,7 @@ def _strict_loader() -> Any:
                 raise yaml.YAMLError(f"the alias *{event.anchor}, line {line}; write the value out")
             node: Any = super().compose_node(parent, index)
             if isinstance(node, yaml.MappingNode):
+                # The safe loader takes the last of two equal keys in silence.
                 counts = Counter(str(key.value) for key, _ in node.value)
                 for key, times in counts.items():
                     if times > 1:

@@ -188,6 +188,7 @@ def check_methods(names: Iterable[str]) -> None:
             imported.METHODS[name]
         return
     unknown = [name for name in names if name not in LISTINGS]
+    # An entry point has a name of its own, which need not be the method's.
     if not unknown or entry_points(group=METHOD_GROUP):
         return
     known = ", ".join(LISTINGS)

@@ -135,7 +135,8 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
     said = call("train", "--data", "birds", heard=True)
-    assert said.startswith("score on held-out data\tbefore\tafter\nrecall\t0.250\t0.125\n")
+    head = "score on held-out data\tbefore\tafter\tchange, 95 %\tverdict\n"
+    assert said.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
     assert said.endswith("captions: AUROC 0.750 [0.500, 1.000]\nmodel: vldebias-train/in/model\n")
     assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (
         False,
@@ -151,10 +152,14 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
     told = call(*command, "--out", str(tmp_path), heard=True)
-    said = json.loads((tmp_path / "run.json").read_text())
-    name, (before, after) = next(iter(said["worse"].items()))
-    assert before == said["before"][name] > said["after"][name] == after
-    assert f"worse than before training: {name} {before:.3f} -> {after:.3f}" in told
+    written = json.loads((tmp_path / "run.json").read_text())
+    conclusions = {found["metric"]: found for found in written["conclusions"]}
+    found = conclusions["zero_shot_accuracy"]
+    assert found["before"] == pytest.approx(written["before"]["zero_shot_accuracy"])
+    assert found["after"] == pytest.approx(written["after"]["zero_shot_accuracy"])
+    assert f"# {found['sentence']}" in told
+    assert "worse" in {found["verdict"] for found in conclusions.values()}
+    assert "keep the model that it started from" in told
 
 
 @refused(

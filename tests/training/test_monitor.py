@@ -199,17 +199,3 @@ def test_what_cannot_be_read_is_left_out() -> None:
         found = Monitor.of(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]
     assert found == Monitor.of(rest, plain, "label")(tiny_towers())
-
-
-def test_what_is_worse_is_named_and_nothing_else() -> None:
-    before = {"zero_shot_accuracy": 0.983, "recall@1 image->text": 0.068, "positive_score": 0.5}
-    after = {"zero_shot_accuracy": 0.975, "recall@1 image->text": 0.068, "positive_score": 0.4}
-    worsened = Monitor.worsened
-    assert worsened(before, after) == {"zero_shot_accuracy": (0.983, 0.975)}, (
-        "a cosine alone is of no worth"
-    )
-    assert worsened(after, before) == worsened(before, {}) == {}
-    assert worsened({"zero_shot_accuracy": 0.5}, {"zero_shot_accuracy": math.nan}).keys() == {
-        "zero_shot_accuracy"
-    }
-    assert worsened({"zero_shot_accuracy": math.nan}, {"zero_shot_accuracy": 0.5}) == {}

@@ -55,6 +55,7 @@ def balance(
     prompts = [text for text in read_prompts(file, column) for _ in range(images)]
     from vldebias.prompts import balance_prompts
 
+    # Of one set each value is a word; of a list of sets it is a tuple.
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
     found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
     rows = list(_rows(prompts, found))

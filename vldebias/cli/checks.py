@@ -49,6 +49,7 @@ def check_host(options: Mapping[str, Any]) -> None:
 
 def check_model(model: str | None, pretrained: str | None) -> None:
     """Refuse an architecture that open_clip does not have, and weights that it does not list."""
+    # Without a tag the name may be a transformers id, which only the hub can tell.
     if model is not None and pretrained is not None and not model.startswith(WITHOUT_TAG):
         check_architecture(model)
         check_weights(model, pretrained)

@@ -260,6 +260,7 @@ def coloured(text: str) -> Text:
     """Return text with its verdicts in colour; rich leaves colours out where NO_COLOR is set."""
     from rich.text import Text
 
+    # No markup: a result quotes prompts, whose brackets are text.
     shown = Text(text)
     for verdict, style in STYLES.items():
         # After the task, at the end of a row, or at the start of a comparison.
@@ -290,6 +291,7 @@ def say(text: object, kind: str = "", style: str = "") -> None:
 def _say_on_console(text: str, kind: str, style: str) -> None:
     from rich.text import Text
 
+    # As a Text and not as a string, in which rich would read "[red]" as a colour.
     line = Text(text)
     if kind:
         line = Text.assemble((f"{kind}: ", style), text)

@@ -255,6 +255,7 @@ def paper(
         )
     named["device"] = device_of(named.get("device"))
     options = Options(out=out, **named)
+    # On stderr: the table of figures is alone on stdout.
     with Progress(err.console) as shown:
         frame = measure(out, runs, options, shown, stop_after_estimate=estimate)
     if as_json:

@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vldebias.cli.checks import check_model, check_sets
-from vldebias.cli.common import err, parse_pairs, print_grid, print_json, say
+from vldebias.cli.common import coloured, err, out, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
 from vldebias.training.settings import GROUPS, PRESETS, TrainSettings, load_settings
+
+if TYPE_CHECKING:
+    from vldebias.measure.conclusion import Conclusion
 
 FLAGS = (
     "data",
@@ -145,6 +148,7 @@ def _run(
 
     # The first of several processes shows progress for all.
     progress = Progress(err.console)
+    # torchrun and accelerate set it; a process on its own has none.
     if int(os.environ.get("RANK", "0")):
         progress = SILENT
     work = train_model
@@ -165,14 +169,15 @@ def _run(
 
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
-    _print_scores(outcome)
-    if outcome.get("worse"):
-        changes = []
-        for name, (before, after) in outcome["worse"].items():
-            changes.append(f"{name} {before:.3f} -> {after:.3f}")
+    from vldebias.measure.conclusion import Conclusion
+
+    conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
+    _print_conclusions(conclusions)
+    _print_scores(outcome, conclusions)
+    if any(found.verdict == "worse" for found in conclusions):
         say(
-            f"worse than before training: {'; '.join(changes)}. Where these count keep the model"
-            " that it started from; a lower --lr, fewer steps or --tune heads change less"
+            "where what got worse counts, keep the model that it started from; a lower --lr, fewer"
+            " steps or --tune heads change less"
         )
     if outcome["wrong_pairs"] is not None:
         area = outcome["wrong_pairs"]["auroc"]
@@ -184,17 +189,38 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         say(f"{name}: {folder / path}")
 
 
-def _print_scores(outcome: dict[str, Any]) -> None:
-    """Print a row for each score on held-out data; a moment without it leaves its cell empty."""
+def _print_conclusions(conclusions: list[Conclusion]) -> None:
+    """Print a sentence for each score that people train for."""
+    from vldebias.measure.text import wrapped
+    from vldebias.training.changes import leading
+
+    for found in leading(conclusions):
+        if out.is_terminal:
+            lines = wrapped(found.sentence, min(out.width, 100))
+            out.print(coloured("\n".join(lines)), soft_wrap=True)
+        else:
+            typer.echo(f"# {found.sentence}")
+
+
+def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:
+    """Print a row for each score on held-out data: its value at each moment, its change with the
+    interval, and the verdict; a moment without it leaves its cell empty."""
+    from vldebias.measure.table import moved
+    from vldebias.training.changes import TITLES
+
     moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]
+    conclusion_of_score = {found.metric: found for found in conclusions}
     rows = []
     for name in outcome.get("after", {}):
-        cells = [name]
+        cells = [TITLES.get(name, name)]
         for moment in moments:
-            if name in outcome[moment]:
-                cells.append(f"{outcome[moment][name]:.3f}")
-            else:
-                cells.append("")
+            value = outcome[moment].get(name)
+            cells.append("" if value is None else f"{value:.3f}")
+        found = conclusion_of_score.get(name)
+        if found is None:
+            cells += ["", ""]
+        else:
+            cells += [moved(found.change), found.verdict]
         rows.append(cells)
     if rows:
-        print_grid(("score on held-out data", *moments), rows)
+        print_grid(("score on held-out data", *moments, "change, 95 %", "verdict"), rows)

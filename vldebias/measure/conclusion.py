@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
-from vldebias.measure.table import GAP, SQUARED, TOO_FEW, Measures, moved, named, to_remove
+from vldebias.measure.table import GAP, SQUARED, TOO_FEW, Change, Measures, moved, named, to_remove
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +128,7 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "enough": _enough(block, row),
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    return Conclusion(**facts, sentence=_sentence(facts, _unbiased(block, row)))
+    return Conclusion(**facts, sentence=worded(facts, _unbiased(block, row)))
 
 
 def _leading(block: pd.DataFrame, measures: Measures) -> Any:
@@ -185,13 +185,20 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
     if row.verdict != TOO_FEW:
         return None
     tested = _unbiased(block, row) or row
-    effect = to_remove(tested)
-    width = tested.change_high - tested.change_low
-    # Nothing to remove, or an exact figure: no number of images would make it clear.
+    change = (tested.change, tested.change_low, tested.change_high)
+    return enough_units(row.n, change, to_remove(tested))
+
+
+def enough_units(n: int, change: Change, effect: float) -> int | None:
+    """Return how many units would tell whether something changed, rounded up to two digits.
+
+    n: how many there are. effect: what there is to remove or to gain; None where it is nothing.
+    """
+    width = change[2] - change[1]
     if effect <= 0 or width <= 0:
         return None
     # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
-    exact = row.n * (2 * width / effect) ** 2
+    exact = n * (2 * width / effect) ** 2
     # No more than two digits of it are known.
     step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
     return math.ceil(exact / step) * step
@@ -215,8 +222,13 @@ def _cost(block: pd.DataFrame, row: Any) -> str:
 
 
 def _paid(cost: Any) -> str:
-    change = moved((cost.change, cost.change_low, cost.change_high))
-    return f"{cost.title} {cost.before:.3f} to {cost.value:.3f} ({change})"
+    change = (cost.change, cost.change_low, cost.change_high)
+    return paid(cost.title, cost.before, cost.value, change)
+
+
+def paid(measure: str, before: float, after: float, change: Change) -> str:
+    """Write what a utility lost or kept: its values and the change with its interval."""
+    return f"{measure} {before:.3f} to {after:.3f} ({moved(change)})"
 
 
 def _baseline(block: pd.DataFrame, row: Any) -> str:
@@ -260,8 +272,12 @@ def _other_prior_words(row: Any) -> str:
     return f"{OTHER_PRIOR[name]} {row.before:.3f} to {row.value:.3f} ({row.moved}), {row.verdict}"
 
 
-def _sentence(facts: dict[str, Any], unbiased: Any) -> str:
-    """Write a conclusion in words."""
+def worded(facts: dict[str, Any], unbiased: Any = None) -> str:
+    """Write a conclusion in words.
+
+    facts: the fields of a `Conclusion` without its sentence. unbiased: the row of the unbiased
+    square that the verdict rests on, if there is one.
+    """
     form = ".3f" if abs(facts["after"]) < 10 else ".1f"
     notes = _notes_of_change(facts, unbiased)
     verdict = facts["verdict"]

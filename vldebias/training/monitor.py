@@ -3,7 +3,6 @@ scores."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -127,25 +126,6 @@ class Monitor:
         self.labels = labels
         self.groups = groups
 
-    @staticmethod
-    def worsened(
-        before: Mapping[str, float], after: Mapping[str, float]
-    ) -> dict[str, tuple[float, float]]:
-        """Return the scores, but the cosine, that got worse at three decimals: (before, after) by
-        name."""
-        both = {
-            name: (value, after[name])
-            for name, value in before.items()
-            if name in after and name != "positive_score"
-        }
-        return {
-            name: (was, now)
-            for name, (was, now) in both.items()
-            # Less than half a unit of the third decimal
-            # shows as equal; NaN afterwards counts as worse.
-            if math.isfinite(was) and not now - was > -0.0005
-        }
-
     @classmethod
     def of(
         cls,
@@ -237,19 +217,30 @@ class Monitor:
 
         edit: applied to the texts, such as the projection that was fitted for this model.
         """
-        rows = self.rows(towers, edit)
+        return self.summary(self.rows(towers, edit))
+
+    def summary(self, rows: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the mean of every score of `rows` over the images that have it, and the lowest
+        accuracies."""
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
-        if self.labels is not None:
-            correct = rows["zero_shot_accuracy"].double()
-            labels = self.labels.cpu()
-            figures["zero_shot_worst_class"] = _lowest(correct, labels)
-            if self.groups is not None:
-                groups = self.groups.cpu()
-                known = (labels >= 0) & (groups >= 0)
-                # (n,) one number for each class within a group; -1 where one of the two is unknown.
-                cells = labels * (int(groups.max()) + 1) + groups
-                figures["zero_shot_worst_group"] = _lowest(correct, cells.where(known, -1))
+        for name, cells in self.cells().items():
+            figures[name] = _lowest(rows["zero_shot_accuracy"].double(), cells)
         return figures
+
+    def cells(self) -> dict[str, Tensor]:
+        """Return name of a lowest accuracy -> the class, or class within a group, of each image
+        (n,) on the CPU; negative where it is in none."""
+        if self.labels is None:
+            return {}
+        labels = self.labels.cpu()
+        cells_of_score = {"zero_shot_worst_class": labels}
+        if self.groups is not None:
+            groups = self.groups.cpu()
+            known = (labels >= 0) & (groups >= 0)
+            # (n,) one number for each class within a group; -1 where one of the two is unknown.
+            cells = labels * (int(groups.max()) + 1) + groups
+            cells_of_score["zero_shot_worst_group"] = cells.where(known, -1)
+        return cells_of_score
 
     def rows(self, towers: Towers, edit: Edit | None = None) -> dict[str, Tensor]:
         """Return the scores of each image, name -> (n,) float32 on the CPU: 0 or 1, or a cosine;

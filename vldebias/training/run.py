@@ -19,9 +19,11 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
+from vldebias.measure.conclusion import Conclusion
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
 from vldebias.training.batches import Batches
+from vldebias.training.changes import conclusions_of_training
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state
 from vldebias.training.model import check_savable, refuse_foreign, save_model, tune
 from vldebias.training.monitor import Monitor
@@ -53,7 +55,8 @@ def train_model(
     - pairs.csv, pairs.html: the score of every pair of the training data, lowest first, and a page
       of the first of them
     - kept.parquet: with keep, that share of the pairs
-    - run.json: the scores before and after, which of them got worse, and a record of the run
+    - run.json: the scores before and after, conclusions about each with the interval of its
+      change, and a record of the run
     - state.pt: the last checkpoint; a run that was interrupted goes on from it
 
     Raises:
@@ -75,7 +78,7 @@ def train_model(
         training.announce(steps, done, progress)
         # A run that goes on scores the model as loaded,
         # as the first one did: both are of one start.
-        before = training.scores()
+        before = training.score_rows()
         with progress.bar("training", steps, done=done) as advance:
             fit(
                 Trainee(training.towers, training.objective, fourier=settings.fourier),
@@ -200,14 +203,32 @@ class _Training(NamedTuple):
             return {}
         return self.monitor(self.towers, edit)
 
-    def write(self, folder: Path, before: dict[str, float], progress: Progress) -> dict[str, Any]:
+    def score_rows(self) -> dict[str, Tensor]:
+        """Return the held-out scores of each image; none without held-out pairs."""
+        if self.monitor is None:
+            return {}
+        return self.monitor.rows(self.towers)
+
+    def write(
+        self, folder: Path, rows_before: Mapping[str, Tensor], progress: Progress
+    ) -> dict[str, Any]:
         """Write the model and everything that `train_model` promises; return the data of
-        run.json."""
+        run.json.
+
+        rows_before: `score_rows` before the first step.
+        """
         settings = self.settings
         save_model(self.towers, folder / MODEL, scope=settings.tune, name=settings.model)
         write_atomically(folder / SETTINGS, settings.as_yaml())
         files = {"model": MODEL, "settings": SETTINGS, "history": HISTORY}
-        after = self.scores()
+        rows_after = self.score_rows()
+        before: dict[str, float] = {}
+        after: dict[str, float] = {}
+        conclusions: list[Conclusion] = []
+        if self.monitor is not None:
+            before = self.monitor.summary(rows_before)
+            after = self.monitor.summary(rows_after)
+            conclusions = conclusions_of_training(rows_before, rows_after, self.monitor.cells())
         wrong_pairs = None
         if self.pairs is not None and self.pairs.captions and settings.score_pairs:
             scores = positive_scores(
@@ -231,7 +252,7 @@ class _Training(NamedTuple):
             "settings": settings.model_dump(),
             "versions": versions(),
             "files": files,
-            "worse": Monitor.worsened(before, after),
+            "conclusions": [found.model_dump(mode="json") for found in conclusions],
         }
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
         return outcome

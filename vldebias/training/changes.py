@@ -1,0 +1,145 @@
+"""Conclude from the held-out scores of each image what a training made better or worse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vldebias.measure.classification import interval_of, lowest_accuracy, mean_accuracy
+from vldebias.measure.conclusion import Conclusion, enough_units, paid, worded
+from vldebias.measure.resampling import resampled_counts
+from vldebias.measure.table import TOO_FEW, UNCLEAR, Change, verdict
+
+RESAMPLES = 2000
+TASK = "held-out data"
+METHOD = "training"
+COSINE = "positive_score"  # of an image with its caption; by itself it is of no use
+TITLES = {
+    "zero_shot_accuracy": "zero-shot accuracy",
+    "zero_shot_worst_class": "worst-class accuracy",
+    "zero_shot_worst_group": "worst-group accuracy",
+    COSINE: "cosine with the caption",
+}
+"""What readers call a score; the others go by their names."""
+
+# The scores that people train for, first those that are told first.
+LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
+
+
+def conclusions_of_training(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
+) -> list[Conclusion]:
+    """Return a conclusion for each score, with an interval of its change.
+
+    Changes are paired: images are resampled, each with its score before and after. The worst class
+    and the worst group are picked again in each resample.
+
+    Args:
+        before, after: name -> score (n,) of each image, 0 or 1, NaN where it has none, as
+            `Monitor.rows` returns them; cosines are left out.
+        cells: name of a lowest accuracy -> class or group (n,) of each image, negative where it is
+            in none, as `Monitor.cells` returns them.
+    """
+    changes = {}
+    for name, old, new, groups in _compared(before, after, cells):
+        measured = _measured(name, old, new, groups)
+        if measured is not None:
+            changes[name] = measured
+    conclusions = []
+    for name, facts in changes.items():
+        lost = []
+        for other_name, other in changes.items():
+            if other_name != name and other["verdict"] == "worse":
+                lost.append(
+                    paid(other["measure"], other["before"], other["after"], other["change"])
+                )
+        facts = facts | {"cost": "; ".join(lost) or "none beyond its interval"}
+        conclusions.append(Conclusion(**facts, sentence=worded(facts)))
+    return conclusions
+
+
+def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
+    """Return the conclusions to say in words: of the scores that people train for."""
+    return [found for found in conclusions if found.metric in LEADS]
+
+
+def _compared(
+    before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
+) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """Yield name, score before, score after and cell (n,) of what both have."""
+    for name, scores in before.items():
+        if name != COSINE and name in after:
+            everywhere = np.zeros(len(scores), dtype=np.int64)
+            yield name, scores.numpy(), after[name].numpy(), everywhere
+    for name, groups in cells.items():
+        if "zero_shot_accuracy" in before:
+            scores = before["zero_shot_accuracy"]
+            yield name, scores.numpy(), after["zero_shot_accuracy"].numpy(), groups.numpy()
+
+
+def _measured(
+    name: str, before: NDArray[Any], after: NDArray[Any], groups: NDArray[Any]
+) -> dict[str, Any] | None:
+    """Return the facts of a conclusion without its cost; None where no image was scored before.
+
+    before, after: (n,) 0 or 1, NaN where there is no score. groups: (n,), negative for none.
+    """
+    scored = np.isfinite(before) & (groups >= 0)
+    n = int(scored.sum())
+    if n == 0:
+        return None
+    counts = _counted(before[scored], after[scored], groups[scored])
+    drawn = np.concatenate(list(resampled_counts(counts, RESAMPLES, seed=0)))
+    is_lowest = name.startswith("zero_shot_worst")
+    statistic = lowest_accuracy if is_lowest else mean_accuracy
+    value, interval, change = interval_of(statistic, counts, drawn)
+    judged = _judged(change, value, is_finite=bool(np.isfinite(after[scored]).all()))
+    measure = TITLES.get(name, name)
+    return {
+        "task": TASK,
+        "question": f"Did training change the {measure} on held-out data?",
+        "metric": name,
+        "subset": "",
+        "measure": measure,
+        "method": METHOD,
+        "before": value - change[0],
+        "after": value,
+        "interval": interval,
+        "change": change,
+        "chance": None,
+        "chance_after": None,
+        "baseline": "",
+        "worse": "",
+        "other_prior": "",
+        "n": f"{n:,} images",
+        "enough": enough_units(n, change, _to_gain(change, value)) if judged == TOO_FEW else None,
+        "verdict": judged,
+    }
+
+
+def _counted(before: NDArray[Any], after: NDArray[Any], groups: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the counts (g, 2, 2) of group, right before, right after of scores (n,)."""
+    _, codes = np.unique(groups, return_inverse=True)
+    counts = np.zeros((codes.max() + 1, 2, 2), dtype=np.int64)
+    # Where the model after training gives no numbers, none of its answers is right.
+    right_after = np.nan_to_num(after).astype(np.int64)
+    np.add.at(counts, (codes, before.astype(np.int64), right_after), 1)
+    return counts
+
+
+def _to_gain(change: Change, value: float) -> float:
+    """Return how far a score was from 1 before a change that led to `value`."""
+    return 1 - (value - change[0])
+
+
+def _judged(change: Change, value: float, *, is_finite: bool) -> str:
+    """Return the verdict of a change that led to `value`."""
+    if not is_finite:
+        return "worse"
+    judged = verdict(change, "higher")
+    is_wide = change[2] - change[1] >= _to_gain(change, value)
+    return TOO_FEW if judged == UNCLEAR and is_wide else judged

@@ -57,14 +57,14 @@ def test_list() -> None:
 def test_every_option_reaches_the_suite_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Mock(side_effect=InvalidInputError("enough"))
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
-    given = (
+    arguments = (
         "--seed 1 --seed 2 --projection a --projection b --methods cali,orth --lam 3 --limit 9"
         " --unknown -1 --fresh"
     )
     with pytest.raises(InvalidInputError, match="enough"):
         run(
             "miniature",
-            *given.split(),
+            *arguments.split(),
             "--resamples",
             "20",
             "--images",
@@ -94,9 +94,9 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
         "prompt,value\nnurse,male\nnurse,female\npilot,male\npilot,male\n"
     )
     suite.write_text(SUITE.replace("TABLE", str(tmp_path / "table.csv")))
-    told = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
-    assert {figure["task"] for figure in told["figures"]} == {"jobs"}
-    assert Result.read(out / "result.json").to_dict() == told
+    report = json.loads(run(str(suite), "--out", str(out), "--only", "jobs", "--json"))
+    assert {figure["task"] for figure in report["figures"]} == {"jobs"}
+    assert Result.read(out / "result.json").to_dict() == report
     text = run("run", str(suite), "--out", str(out), "--only", "jobs", heard=True)
     assert "jobs\tdiscrepancy\t" in text
     assert "page:" in text
@@ -152,13 +152,13 @@ def test_bad_input(
 def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = write_result(tmp_path / "a" / "result.json", 0.2)
     b = write_result(tmp_path / "b" / "result.json", 0.6, model="B")
-    *said, head, figure = run("compare", str(tmp_path / "a"), str(tmp_path / "b")).splitlines()
-    assert all(line.startswith("# ") for line in said)
-    assert said[0].startswith("# better: ")
-    assert any("model differs" in line for line in said)
+    *lines, head, figure = run("compare", str(tmp_path / "a"), str(tmp_path / "b")).splitlines()
+    assert all(line.startswith("# ") for line in lines)
+    assert lines[0].startswith("# better: ")
+    assert any("model differs" in line for line in lines)
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
     assert [
-        one["verdict"] for one in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
+        row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
     ] == ["better"]
     monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
     assert (
@@ -168,12 +168,14 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_data_says_what_is_there() -> None:
-    told = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
-    assert told["images"] == 50
-    assert sum(told["columns"]["label"]["counts"].values()) == 50
+    report = json.loads(run("data", "birds", "--option", "n=50", "--option", "start=100", "--json"))
+    assert report["images"] == 50
+    assert sum(report["columns"]["label"]["counts"].values()) == 50
     text = run("data", "birds", "--option", "n=50", "--check", heard=True)
-    assert all(said in text for said in ("landbird", "50 images, ", "0 images cannot be read"))
-    assert f"\n{next(iter(told['about']))}: " in text
+    assert all(
+        sentence in text for sentence in ("landbird", "50 images, ", "0 images cannot be read")
+    )
+    assert f"\n{next(iter(report['about']))}: " in text
     assert "cannot be read" not in run("data", "birds", "--option", "n=50", heard=True)
 
 
@@ -181,13 +183,13 @@ def test_data_counts_unreadable_images_and_exits_with_one(tmp_path: Path) -> Non
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     (tmp_path / "bad.png").write_bytes(b"no picture")
     (tmp_path / "table.csv").write_text("path,gender,age\ngood.png,male,9\nbad.png,female,8\n")
-    given = ("manifest", "--root", str(tmp_path / "table.csv"), "--option", "image=path")
-    told = json.loads(
-        run("data", *given, "--option", "labels=gender,age", "--check", "--json", code=1)
+    arguments = ("manifest", "--root", str(tmp_path / "table.csv"), "--option", "image=path")
+    report = json.loads(
+        run("data", *arguments, "--option", "labels=gender,age", "--check", "--json", code=1)
     )
-    assert set(told["columns"]) == {"gender", "age"}
-    assert [one["id"] for one in told["unreadable"]] == ["bad.png"]
-    text = run("data", *given, "--option", "labels=[gender]", "--check", code=1, heard=True)
+    assert set(report["columns"]) == {"gender", "age"}
+    assert [image["id"] for image in report["unreadable"]] == ["bad.png"]
+    text = run("data", *arguments, "--option", "labels=[gender]", "--check", code=1, heard=True)
     assert "1 images cannot be read" in text
     assert "bad.png" in text
 
@@ -196,12 +198,12 @@ def test_shares_of_a_table_are_compared_and_corrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = [
+    rows = [
         f"job{i // 2 % 4},{'ab'[i % 2]},{'FM'[i % 3 > 1]},{('female', 'male', '?')[i % 3]}"
         for i in range(80)
     ]
     Path("mine.csv").write_text(
-        "\n".join(["text,model,judge,people", *said, "job0,a,both,male", "job0,b,both,male"])
+        "\n".join(["text,model,judge,people", *rows, "job0,a,both,male", "job0,b,both,male"])
     )
     words = (
         "shares",
@@ -231,8 +233,8 @@ def test_shares_of_a_table_are_compared_and_corrected(
         "--unknown",
         "both",
     )
-    told = json.loads(run(*words, "--json"))["figures"]
-    assert {(row["task"], row["method"]) for row in told if row["change"]} >= {
+    figures = json.loads(run(*words, "--json"))["figures"]
+    assert {(row["task"], row["method"]) for row in figures if row["change"]} >= {
         ("shares corrected", "b")
     }
     run("shares", "mine.csv", "--prompt", "text", code=2)
@@ -249,15 +251,15 @@ def test_the_paper_is_estimated_and_compared(
     }
     measure = Mock(return_value=pd.DataFrame([row]))
     monkeypatch.setattr(paper, "paper", measure)
-    asked = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
-    estimated = run(*asked, "--estimate", heard=True)
+    arguments = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
+    estimated = run(*arguments, "--estimate", heard=True)
     assert "\ngeneration\tminiature\tweights are " in estimated
     assert "about 0.00 hours in all" in estimated
-    shown = run(*asked, heard=True)
+    shown = run(*arguments, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
     assert "x\t0.250\tx\t0.500\t\n" in shown
     assert f"page: {tmp_path / 'index.html'}\n" in shown
-    assert json.loads(run(*asked, "--json")) == [row | {"difference": None}]
+    assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
 
 
 def test_the_quickstart_runs_its_suite_in_one_folder(
@@ -265,11 +267,11 @@ def test_the_quickstart_runs_its_suite_in_one_folder(
 ) -> None:
     measure = Mock(return_value=Result.read(write_result(tmp_path / "result.json", 0.2)))
     monkeypatch.setattr("vldebias.study.running.run_suite", measure)
-    said = call("quickstart", "--out", str(tmp_path), "--seeds", "2", heard=True)
+    log = call("quickstart", "--out", str(tmp_path), "--seeds", "2", heard=True)
     suite, options = measure.call_args.args
     assert (suite.name, options.cache, options.seeds) == ("quickstart", tmp_path / "cache", (0, 1))
     assert all(
-        text in said
+        text in log
         for text in ("is written to", "Next, on a model", f"page: {tmp_path / 'index.html'}")
     )
     assert "Next, " not in call("quickstart", "--out", str(tmp_path), "--json", heard=True)
@@ -303,12 +305,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
-    said = call(*AUDIT, "--model", "miniature", heard=True)
+    log = call(*AUDIT, "--model", "miniature", heard=True)
     out = Path("vldebias-audit")
-    assert said.startswith("# What these prompts will show cannot be told from their texts")
-    assert "\ntask\tmetric\t" in said
-    assert all(text in said for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
-    assert "These counts are not of" not in said
+    assert log.startswith("# What these prompts will show cannot be told from their texts")
+    assert "\ntask\tmetric\t" in log
+    assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
+    assert "These counts are not of" not in log
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"
@@ -317,8 +319,8 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
         f"{job},{8 if leans else 1},{1 if leans else 8}" for job, leans in LEANING.items()
     )
     Path("judged.csv").write_text(judged)
-    told = call(*AUDIT, "--model", "miniature", "--calibrate", "judged.csv")
-    assert "Look first at “" in told
+    calibrated = call(*AUDIT, "--model", "miniature", "--calibrate", "judged.csv")
+    assert "Look first at “" in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed["share"].notna().sum() == 2
     assert set(listed["value"].dropna()) == {"male"}
@@ -352,7 +354,7 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
     tmp_path: Path,
 ) -> None:
     Image.new("RGB", (8, 8)).save("9.png")
-    said = call(
+    log = call(
         "diagnose",
         "rows.npz",
         "--unknown",
@@ -365,7 +367,7 @@ def test_a_diagnosis_lists_the_least_credible_labels_first_and_shows_their_pictu
         ".",
         heard=True,
     )
-    assert all(name in said for name in ("page: ", "suspect labels: ", "their pictures: "))
+    assert all(name in log for name in ("page: ", "suspect labels: ", "their pictures: "))
     out = Path("vldebias-diagnose", "wrong-labels.csv")
     listed = pd.read_csv(out, dtype=str)
     assert listed.loc[0].tolist()[3:] == ["9", "9", "no", "yes", str(tmp_path / "9.png")]

@@ -26,8 +26,8 @@ WHOLE = Embeddings.of(SMALL).unit
 PLAIN = normalize(torch.from_numpy(SMALL).float(), dim=1)
 
 
-def cut(at: list[int]) -> list[np.ndarray]:
-    return np.split(SMALL, sorted(at))
+def cut(places: list[int]) -> list[np.ndarray]:
+    return np.split(SMALL, sorted(places))
 
 
 def in_npy(parts: list[np.ndarray], folder: Path) -> Shards:
@@ -63,49 +63,51 @@ def test_rows_and_passes_are_those_of_one_array(kind: str, tmp_path: Path) -> No
 
 
 @given(
-    at=st.lists(st.integers(0, 300), max_size=40),
+    places=st.lists(st.integers(0, 300), max_size=40),
     k=st.integers(1, 120),
     chosen=st.sampled_from(["all", "in disorder", "mask"]),
     moved=st.booleans(),
 )
 @settings(max_examples=40, deadline=None)
-def test_the_cuts_do_not_matter(at: list[int], k: int, chosen: str, moved: bool) -> None:
+def test_the_cuts_do_not_matter(places: list[int], k: int, chosen: str, moved: bool) -> None:
     """Products of any part, also of a row alone, and ranks with ties that lie in several parts."""
-    whole = WHOLE
-    parts = Shards(cut(at)).unit
+    uncut = WHOLE
+    parts = Shards(cut(places)).unit
     if chosen != "all":
-        whole = whole.some(SOME[chosen])
+        uncut = uncut.some(SOME[chosen])
         parts = parts.some(SOME[chosen])
     if moved:
         turn = torch.linalg.qr(torch.from_numpy(RNG.normal(size=(64, 64))))[0].float()
-        whole = whole.changed(lambda x: x @ turn)
+        uncut = uncut.changed(lambda x: x @ turn)
         parts = parts.changed(lambda x: x @ turn)
-    k = min(k, len(whole))
+    k = min(k, len(uncut))
     found = parts.products({"a": QUERIES, "b": QUERIES[:1]})
     texts = {"a": QUERIES, "b": QUERIES[:1]}
-    expected = whole.products(texts)
+    expected = uncut.products(texts)
     assert all(torch.equal(found[name], expected[name]) for name in texts)
     found = parts.top(QUERIES, k)
-    exact = (QUERIES.double() @ whole[:].double().T).numpy().round(12)
-    assert np.array_equal(found, whole.top(QUERIES, k))
+    exact = (QUERIES.double() @ uncut[:].double().T).numpy().round(12)
+    assert np.array_equal(found, uncut.top(QUERIES, k))
     assert np.array_equal(found, np.argsort(-exact, axis=1, kind="stable")[:, :k])
 
 
 @pytest.mark.parametrize(
-    "which", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)]
+    "selection", [SOME["mask"], SOME["in disorder"], torch.tensor([5, 5, 99]), slice(10, 20)]
 )
-def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(which: Any) -> None:
-    expected = PLAIN[torch.from_numpy(which.copy()) if isinstance(which, np.ndarray) else which]
-    torch.testing.assert_close(WHOLE[which], expected)
-    if not isinstance(which, slice):
-        some = WHOLE.some(which)
-        assert some.shape == tuple(expected.shape)
-        torch.testing.assert_close(torch.cat(list(some.split(3))), expected)
-        torch.testing.assert_close(some.some([1, 0])[:], expected[[1, 0]])
-        moved = some.changed(lambda x: x + 1).changed(lambda x: 2 * x)
+def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(selection: Any) -> None:
+    expected = PLAIN[
+        torch.from_numpy(selection.copy()) if isinstance(selection, np.ndarray) else selection
+    ]
+    torch.testing.assert_close(WHOLE[selection], expected)
+    if not isinstance(selection, slice):
+        selected = WHOLE.some(selection)
+        assert selected.shape == tuple(expected.shape)
+        torch.testing.assert_close(torch.cat(list(selected.split(3))), expected)
+        torch.testing.assert_close(selected.some([1, 0])[:], expected[[1, 0]])
+        moved = selected.changed(lambda x: x + 1).changed(lambda x: 2 * x)
         torch.testing.assert_close(torch.cat(list(moved.split(9))), 2 * (expected + 1))
         torch.testing.assert_close(
-            some.products({"a": QUERIES.double()})["a"], expected @ QUERIES.T
+            selected.products({"a": QUERIES.double()})["a"], expected @ QUERIES.T
         )
 
 
@@ -117,12 +119,12 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     ):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan
-    some = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(
+    selected = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(
         np.arange(40, 100)
     )
-    said = r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"
-    with pytest.raises(InvalidInputError, match=said):
-        some[:]
+    refusal = r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"
+    with pytest.raises(InvalidInputError, match=refusal):
+        selected[:]
 
 
 def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
@@ -133,7 +135,7 @@ def test_a_large_file_is_several_parts_and_numbers_sort_as_numbers(
     for i, part in zip((9, 10, 100), cut([40, 80]), strict=True):
         np.save(tmp_path / "b" / f"emb_{i}.npy", part)
     shards = Shards.open(f"{tmp_path}/**/emb_*.npy")  # also in folders below
-    assert [len(one) for one in shards.arrays][:5] == [16, 16, 8, 16, 16]
+    assert [len(array) for array in shards.arrays][:5] == [16, 16, 8, 16, 16]
     assert np.array_equal(shards[:], SMALL)
 
 
@@ -162,13 +164,13 @@ def test_a_file_that_was_changed_meanwhile_is_refused(n: int, tmp_path: Path) ->
 
 def test_a_digest_reads_every_row_in_its_order() -> None:
     first, second = cut([150])
-    others = [second.copy() for _ in range(3)]
-    for other, row in zip(others, (0, 5, -1), strict=True):
-        other[row, 5] += 1
+    copies = [second.copy() for _ in range(3)]
+    for copy, row in zip(copies, (0, 5, -1), strict=True):
+        copy[row, 5] += 1
     several = [
         Shards([first, second]),
         Shards([second, first]),
-        *(Shards([first, other]) for other in others),
+        *(Shards([first, copy]) for copy in copies),
     ]
     several.append(several[0].picked(np.arange(299)))
     assert len({shards.digest() for shards in several}) == 6
@@ -211,13 +213,13 @@ def write_npy(folder: Path) -> str:
     for i, where in enumerate(np.split(np.arange(N), CUTS)):
         np.save(folder / f"{i}.npy", FEATURES[where])
         ids = [str(x) for x in FEATURES[where, 0]]
-        own = {
+        header = {
             "gender": GENDER[where],
             "url": [f"u{i}" for i in where],
             "ids": ids,
             "list": [[0.0]] * len(where),
         }
-        pq.write_table(pa.table(own), folder / f"meta_{i}.parquet")
+        pq.write_table(pa.table(header), folder / f"meta_{i}.parquet")
     return f"{folder}/*.npy"
 
 

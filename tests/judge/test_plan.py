@@ -68,8 +68,8 @@ def task(**changes: Any) -> GenerationTask:
 
 def generated_in(folder: Path, pipe: Any = None, **changes: Any) -> GeneratedImages:
     pipe = pipe or sd()
-    given = task(**changes)
-    return generate(pipe, given.plan(identity(pipe)), given.ways, folder)
+    generation_task = task(**changes)
+    return generate(pipe, generation_task.plan(identity(pipe)), generation_task.ways, folder)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -100,7 +100,8 @@ def plan(**changes: Any) -> Plan:
 def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -> None:
     images = plan().all_images
     plain, stated = (
-        Counter(one.variant for one in images if bool(one.stated) is told) for told in (False, True)
+        Counter(planned.variant for planned in images if bool(planned.stated) is is_stated)
+        for is_stated in (False, True)
     )
     assert plain == dict.fromkeys(["none", "cali"], 20 * 3 * 2)
     assert stated == dict.fromkeys(["none", "cali", BARE], 40 * 2 * 2)
@@ -113,7 +114,11 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
         40_002,
     }
     noise = {(image.prompt, image.seed, image.noise) for image in images}
-    assert len(noise) == len({one[:2] for one in noise}) == len({one[2] for one in noise})
+    assert (
+        len(noise)
+        == len({planned[:2] for planned in noise})
+        == len({planned[2] for planned in noise})
+    )
     assert images[0].under("cali") in images
     assert images[0].path == "none/a-photo-of-an-accountant-6d71559d/0.png", (
         "judgements and labels name it"
@@ -124,7 +129,7 @@ def test_every_prompt_has_its_images_under_every_variant_with_the_same_noise() -
 
 def test_subjects_take_the_place_of_unseen_concepts() -> None:
     made = plan(prompts="backgrounds", subjects=["waterbird"])
-    assert [one for one in made.prompts if one[3] is None] == [
+    assert [prompt for prompt in made.prompts if prompt[3] is None] == [
         ("a photo of a waterbird", "waterbird", "unseen", None)
     ]
     stated = [(concept, value) for _, concept, _, value in made.prompts if value]
@@ -155,16 +160,20 @@ def test_batches_are_the_images_in_order_and_do_not_mix_stated_prompts_with_othe
 def test_stated_prompts_know_their_value_and_concept(name: str) -> None:
     """In these sets a group has one prompt for each value, in order, and groups follow the
     classes."""
-    of = load_prompts(name)
-    train = (of.groups, of.class_names)
-    unseen = (of.held_out_groups, of.held_out_class_names)
+    prompt_set = load_prompts(name)
+    train = (prompt_set.groups, prompt_set.class_names)
+    unseen = (prompt_set.held_out_groups, prompt_set.held_out_class_names)
     for part, (groups, concepts) in {"train": train, "unseen": unseen}.items():
-        asked = plan(prompts=of, concepts=part).prompts
+        planned = plan(prompts=prompt_set, concepts=part).prompts
         expected = [
-            *zip(chain(*groups), cycle(of.attributes), np.repeat(concepts, len(of.attributes)))
+            *zip(
+                chain(*groups),
+                cycle(prompt_set.attributes),
+                np.repeat(concepts, len(prompt_set.attributes)),
+            )
         ]
         assert [
-            (prompt, value, concept) for prompt, concept, _, value in asked if value
+            (prompt, value, concept) for prompt, concept, _, value in planned if value
         ] == expected
 
 
@@ -224,20 +233,22 @@ def test_what_cannot_be_planned_is_refused(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, one in METHODS.items() if name != "none" and one.pipelines]
+    "name", [name for name, method in METHODS.items() if name != "none" and method.pipelines]
 )
 def test_rows_carry_a_lam_only_of_a_method_that_has_one(name: str, tmp_path: Path) -> None:
     made = plan(variants={"mine": {"method": name, "lam": 7.0, "strength": 0.5}}, stated=False)
-    told = made.settle(tmp_path).result(task="t", description="", settings={})
-    told.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
+    result = made.settle(tmp_path).result(task="t", description="", settings={})
+    result.add_draws("fid", {"none": 1.0, "mine": 2.0}, n={"images": 3})
     lam = 7.0 if METHODS[name].has_lam else None
-    assert [(row.lam, row.strength) for row in told.rows] == [(None, None), (lam, 0.5)]
-    assert (told.provenance.model, told.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
+    assert [(row.lam, row.strength) for row in result.rows] == [(None, None), (lam, 0.5)]
+    assert (result.provenance.model, result.provenance.n["prompts"]) == ("Tiny", len(made.prompts))
 
 
-def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: GeneratedImages) -> None:
-    assert [whole.images[i].variant for i in (1, -1)] == ["none", BARE]
-    for image in (whole.images[1], whole.images[-1]):
+def test_every_image_is_what_the_pipeline_generates_from_its_noise(
+    finished: GeneratedImages,
+) -> None:
+    assert [finished.images[i].variant for i in (1, -1)] == ["none", BARE]
+    for image in (finished.images[1], finished.images[-1]):
         pipe = sd()
         noise = torch.Generator().manual_seed(image.noise)
         if image.variant == BARE:
@@ -245,24 +256,24 @@ def test_every_image_is_what_the_pipeline_generates_from_its_noise(whole: Genera
         call = {"generator": noise, "num_inference_steps": 2, "guidance_scale": 3.0, **SIZE}
         expected = pipe(image.prompt, **call).images[0]
         assert (
-            np.abs(pixels(whole, image) - np.asarray(expected).astype(int)).max() <= 1
+            np.abs(pixels(finished, image) - np.asarray(expected).astype(int)).max() <= 1
         )  # batched here, single there
 
 
-def test_stated_prompts_are_left_alone_unless_asked_for(whole: GeneratedImages) -> None:
+def test_stated_prompts_are_left_alone_unless_asked_for(finished: GeneratedImages) -> None:
     none, kept, bare = (
-        list(chosen(whole, variant=name, stated=True)) for name in whole.plan.variants
+        list(chosen(finished, variant=name, stated=True)) for name in finished.plan.variants
     )
-    assert {whole.about(image)["left_alone"] for image in kept} == {True}
-    assert {whole.about(image)["left_alone"] for image in none + bare} == {False}
+    assert {finished.about(image)["left_alone"] for image in kept} == {True}
+    assert {finished.about(image)["left_alone"] for image in none + bare} == {False}
     assert any(
-        (pixels(whole, a) != pixels(whole, b)).any() for a, b in zip(none, bare, strict=True)
+        (pixels(finished, a) != pixels(finished, b)).any() for a, b in zip(none, bare, strict=True)
     )
 
 
-def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
-    image = chosen(whole, variant="cali").images[2]
-    about = whole.about(image)
+def test_a_file_says_how_it_was_made(finished: GeneratedImages) -> None:
+    image = chosen(finished, variant="cali").images[2]
+    record = finished.about(image)
     expected = {
         "prompt": image.prompt,
         "seed": image.seed,
@@ -283,10 +294,10 @@ def test_a_file_says_how_it_was_made(whole: GeneratedImages) -> None:
         "pipeline": "StableDiffusionPipeline",
         "left_alone": False,
     }
-    assert (expected | {"flagged": False}).items() <= about.items()
-    assert {"model", "fingerprint", "version"} <= about.keys()
-    assert json.loads(Image.open(whole.path(image)).text["vldebias"]) == about
-    assert whole.about(whole.images[0])["method"] == "none"
+    assert (expected | {"flagged": False}).items() <= record.items()
+    assert {"model", "fingerprint", "version"} <= record.keys()
+    assert json.loads(Image.open(finished.path(image)).text["vldebias"]) == record
+    assert finished.about(finished.images[0])["method"] == "none"
 
 
 def test_black_images_of_a_safety_checker_are_marked() -> None:
@@ -294,9 +305,9 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
     made = SimpleNamespace(
         images=[Image.new("RGB", (4, 4))] * 2, nsfw_content_detected=[False, True]
     )
-    given: dict[str, Any] = {}
+    call: dict[str, Any] = {}
     pipe.__class__ = type(
-        "Checked", (type(pipe),), {"__call__": lambda *_, **options: given.update(options) or made}
+        "Checked", (type(pipe),), {"__call__": lambda *_, **options: call.update(options) or made}
     )
     with prepared(pipe, None, ["a doctor"] * 2, [0, 1], negative_prompt="blurry") as (
         _,
@@ -304,22 +315,22 @@ def test_black_images_of_a_safety_checker_are_marked() -> None:
     ):
         assert [flagged for _, flagged in pictures_of([0, 1])] == [False, True]
         assert pipe._progress_bar_config["disable"], "there would be a bar for each batch"
-    assert given["negative_prompt"] == ["blurry"] * 2
+    assert call["negative_prompt"] == ["blurry"] * 2
 
 
 def test_missing_and_damaged_files_are_generated_again_and_no_others(
-    whole: GeneratedImages, tmp_path: Path
+    finished: GeneratedImages, tmp_path: Path
 ) -> None:
-    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True)
     made = GeneratedImages.open(tmp_path)
     before = contents(tmp_path)
-    damaged = missing, cut, garbage, other, stranger = [
+    damaged = missing, cut, garbage, replaced, stranger = [
         made.path(image) for image in made.images[3:8]
     ]
     missing.unlink()
     cut.write_bytes(cut.read_bytes()[:-40])
     garbage.write_bytes(b"no picture")
-    write_png(made.read(made.images[6]), other, {"prompt": "another"})
+    write_png(made.read(made.images[6]), replaced, {"prompt": "another"})
     Image.new("RGB", (16, 16)).save(stranger)
     times = {
         path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.png") if path not in damaged
@@ -347,18 +358,18 @@ def counting(pipe: Any, stop: int = 0) -> list[list[str]]:
     return kept
 
 
-def test_an_interrupted_run_goes_on(whole: GeneratedImages, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -> None:
     pipe = sd()
-    given = task()
-    made = given.plan(identity(pipe))
+    generation_task = task()
+    made = generation_task.plan(identity(pipe))
     bar = dict(pipe._progress_bar_config)
     counting(pipe, stop=4)
     with pytest.raises(KeyboardInterrupt):
-        generate(pipe, made, given.ways, tmp_path)
+        generate(pipe, made, generation_task.ways, tmp_path)
     assert (attachment_of(pipe), pipe._progress_bar_config) == (None, bar)
-    assert 0 < len(contents(tmp_path)) < len(contents(whole.folder))
+    assert 0 < len(contents(tmp_path)) < len(contents(finished.folder))
     generated_in(tmp_path)
-    assert contents(tmp_path) == contents(whole.folder)
+    assert contents(tmp_path) == contents(finished.folder)
 
 
 def trained() -> Any:
@@ -385,24 +396,29 @@ def with_another_scheduler() -> Any:
     ],
 )
 def test_what_differs_from_a_folder_of_images_is_refused(
-    whole: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
+    finished: GeneratedImages, pipe: Callable[[], Any], changes: dict[str, Any], named: str
 ) -> None:
-    before = contents(whole.folder)
+    before = contents(finished.folder)
     with pytest.raises(InvalidInputError, match=named):
-        generated_in(whole.folder, pipe(), **changes)
-    assert contents(whole.folder) == before
+        generated_in(finished.folder, pipe(), **changes)
+    assert contents(finished.folder) == before
 
 
-def test_rounding_of_the_fingerprint_is_not_another_model(whole: GeneratedImages) -> None:
+def test_rounding_of_the_fingerprint_is_not_another_model(finished: GeneratedImages) -> None:
     """The images keep the fingerprint that the plan was begun with, and none is generated again."""
-    given = task()
-    before = contents(whole.folder)
-    model = given.plan(identity(sd())).model
+    generation_task = task()
+    before = contents(finished.folder)
+    model = generation_task.plan(identity(sd())).model
     rounded = model["fingerprint"] | {
         "tensors": [[x + 1e-6, y] for x, y in model["fingerprint"]["tensors"]]
     }
-    made = generate(sd(), given.plan(model | {"fingerprint": rounded}), given.ways, whole.folder)
-    assert (made.plan, contents(whole.folder)) == (whole.plan, before)
+    made = generate(
+        sd(),
+        generation_task.plan(model | {"fingerprint": rounded}),
+        generation_task.ways,
+        finished.folder,
+    )
+    assert (made.plan, contents(finished.folder)) == (finished.plan, before)
 
 
 def test_one_fingerprint_stands_for_all_components() -> None:
@@ -410,10 +426,10 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     offloaded = own(sd())
     fewer.vae = None
     offloaded.vae.to("meta")
-    joint, same, tuned, part, unknown = (
-        identity(one)["fingerprint"] for one in (sd(), sd(), trained(), fewer, offloaded)
+    joint, again, tuned, part, unknown = (
+        identity(pipe)["fingerprint"] for pipe in (sd(), sd(), trained(), fewer, offloaded)
     )
-    assert [Fingerprint(**joint).matches(Fingerprint(**one)) for one in (same, tuned, part)] == [
+    assert [Fingerprint(**joint).matches(Fingerprint(**pipe)) for pipe in (again, tuned, part)] == [
         True,
         False,
         False,
@@ -421,8 +437,11 @@ def test_one_fingerprint_stands_for_all_components() -> None:
     assert unknown is None
     fewer.unet.peft_config = {"a style": None}
     fewer.register_to_config(_name_or_path="own/pipe")
-    told = [(about["id"], about["adapters"]) for about in map(identity, (fewer, offloaded))]
-    assert told == [("own/pipe", ["a style"]), (None, [])]
+    named = [
+        (identity_of_pipe["id"], identity_of_pipe["adapters"])
+        for identity_of_pipe in map(identity, (fewer, offloaded))
+    ]
+    assert named == [("own/pipe", ["a style"]), (None, [])]
 
 
 def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_path: Path) -> None:
@@ -433,14 +452,14 @@ def test_images_that_are_left_alone_are_copied_and_equal_to_generated_ones(tmp_p
     made = generated_in(tmp_path, pipe, batch_size=2)
     assert len(calls) == 5 + 3 + 2  # none, cali, cali with stated prompts not kept
     stated = list(chosen(made, variant="cali", stated=True))[:2]
-    texts, noise = zip(*((one.prompt, one.noise) for one in stated), strict=True)
+    texts, noise = zip(*((image.prompt, image.noise) for image in stated), strict=True)
     attach = partial(debias, pipe, PEOPLE, method="cali")
     with prepared(
         pipe, attach, texts, noise, num_inference_steps=2, guidance_scale=3.0, **SIZE
     ) as (_, pictures_of):
         again = pictures_of([0, 1])
-    for one, (picture, _) in zip(stated, again, strict=True):
-        assert np.array_equal(pixels(made, one), np.asarray(picture))
+    for image, (picture, _) in zip(stated, again, strict=True):
+        assert np.array_equal(pixels(made, image), np.asarray(picture))
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
@@ -454,28 +473,28 @@ def test_every_method_for_pipelines_is_a_variant(method: str, tmp_path: Path) ->
     made = generated_in(
         tmp_path, prompts=spurious, variants={"mine": {"method": method}}, images=1, stated=False
     )
-    none, other = (chosen(made, variant=name) for name in made.plan.variants)
+    none, mitigated = (chosen(made, variant=name) for name in made.plan.variants)
     changed = any(
-        (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, other, strict=True)
+        (pixels(made, a) != pixels(made, b)).any() for a, b in zip(none, mitigated, strict=True)
     )
     assert changed or method == "none"
     expected = (
         "balanced-prompts" if method == "default" else method
     )  # the default of sets about persons
-    assert made.about(other.images[0])["method"] == expected
+    assert made.about(mitigated.images[0])["method"] == expected
 
 
 def test_strength_of_a_balancing_variant_is_its_share_of_the_images(tmp_path: Path) -> None:
     half = {"half": {"method": "balanced-prompts", "strength": 0.5}}
     made = generated_in(tmp_path, variants=half, images=4, stated=False)
-    told = [made.about(image) for image in chosen(made, variant="half")]
-    assert sorted(about["left_alone"] for about in told) == [False] * 4 + [True] * 4
-    assert {about["value"] for about in told if about["left_alone"]} == {None}
-    assert {about["value"] for about in told if not about["left_alone"]} == {"male", "female"}
+    records = [made.about(image) for image in chosen(made, variant="half")]
+    assert sorted(record["left_alone"] for record in records) == [False] * 4 + [True] * 4
+    assert {record["value"] for record in records if record["left_alone"]} == {None}
+    assert {record["value"] for record in records if not record["left_alone"]} == {"male", "female"}
 
 
 def test_a_saved_edit_is_a_variant_and_another_is_another(
-    whole: GeneratedImages, tmp_path: Path
+    finished: GeneratedImages, tmp_path: Path
 ) -> None:
     for lam in (500.0, 5.0):
         fit_projection(sd(), PEOPLE, method="cali", lam=lam).save_pretrained(
@@ -484,8 +503,8 @@ def test_a_saved_edit_is_a_variant_and_another_is_another(
     made = generated_in(
         tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit500"}}
     )
-    for image in whole:
-        assert (pixels(made, image) == pixels(whole, image)).all()
+    for image in finished:
+        assert (pixels(made, image) == pixels(finished, image)).all()
     assert made.plan.variants["cali"]["lam"] == 500
     with pytest.raises(InvalidInputError, match="variants"):
         generated_in(tmp_path / "images", variants={"cali": {"projection": tmp_path / "edit5"}})
@@ -503,31 +522,31 @@ def test_balanced_prompts_are_generated_as_if_written_by_hand_and_others_stay(
     written = balance_prompts([image.prompt for image in images], "gender", seed=0)
     counts = Counter(zip((image.prompt for image in images), written.values, strict=True))
     for image, text, value in zip(images, written.prompts, written.values, strict=True):
-        about = made.about(image)
-        assert (about["value"], about["generated prompt"], about["prompt"]) == (
+        record = made.about(image)
+        assert (record["value"], record["generated prompt"], record["prompt"]) == (
             value,
             text,
             image.prompt,
         )
-        same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
-        assert same == (text == image.prompt) == about["left_alone"]
+        is_same = np.array_equal(pixels(made, image), pixels(made, image.under("none")))
+        assert is_same == (text == image.prompt) == record["left_alone"]
     assert all(
         counts[prompt, value] == 2 for prompt in PEOPLE.classes for value in ("male", "female")
     )
     assert not any(
-        counts[one.prompt, value]
-        for one in images
-        if one.part == "others"
+        counts[generated.prompt, value]
+        for generated in images
+        if generated.part == "others"
         for value in ("male", "female")
     )
     batch = [images[i] for i in made.plan.batches(images)[0]]
-    texts = [made.about(one)["generated prompt"] for one in batch]
-    noise = [torch.Generator().manual_seed(one.noise) for one in batch]
+    texts = [made.about(generated)["generated prompt"] for generated in batch]
+    noise = [torch.Generator().manual_seed(generated.noise) for generated in batch]
     expected = sd()(
         texts, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil", **SIZE
     ).images
-    for one, picture in zip(batch, expected, strict=True):
-        assert np.array_equal(np.asarray(picture), pixels(made, one))
+    for generated, picture in zip(batch, expected, strict=True):
+        assert np.array_equal(np.asarray(picture), pixels(made, generated))
 
 
 @pytest.mark.filterwarnings("ignore")  # tiny models are narrow, and merging moves the empty prompt

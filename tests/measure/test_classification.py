@@ -63,15 +63,15 @@ def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
 
 
 def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
-    some = [
+    figures = [
         [[6, 2], [4, 8]],
         [[10, 20], [30, 40]],
     ]  # of each group wrong and right without, by these with a method
     low, _ = wilson_interval(1, 1)
-    least, most = wilson_interval(60, 100)
-    off = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least))
-    on = 0.75 * (most - 0.6)
-    for of, cells, value, before, ends in (
+    least, greatest = wilson_interval(60, 100)
+    below = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least))
+    above = 0.75 * (greatest - 0.6)
+    for metric, cells, value, before, ends in (
         (lowest_accuracy, [[[0, 0], [9, 0]], [[0, 40], [0, 60]]], 0, 0.6, wilson_interval(0, 9)),
         (
             lowest_accuracy,
@@ -93,9 +93,9 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
             [[[0, 1], [0, 0]], [[40, 0], [0, 60]]],
             0.7,
             0.45,
-            (0.7 - off, 0.7 + on),
+            (0.7 - below, 0.7 + above),
         ),
-        (accuracy_gap, some, 70 / 120 - 0.5, 82 / 120 - 0.6, None),
+        (accuracy_gap, figures, 70 / 120 - 0.5, 82 / 120 - 0.6, None),
         (
             Reweighted(np.array([1, 0])),
             [[[0, 1], [1, 0]], [[90, 0], [0, 210]]],
@@ -105,15 +105,15 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
         ),  # in some resamples
     ):
         (drawn,) = resampled_counts(np.array(cells), 2000, 0)
-        found, interval, change = interval_of(of, np.array(cells), drawn)
+        found, interval, change = interval_of(metric, np.array(cells), drawn)
         with np.errstate(invalid="ignore"):
-            after, without = (
-                of(hits, drawn.sum((-1, -2)))
+            after, unmitigated = (
+                metric(hits, drawn.sum((-1, -2)))
                 for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1))
             )
-        moved, own = np.nanquantile([after - without, after], [0.025, 0.975], axis=1).T
+        moved, unpaired = np.nanquantile([after - unmitigated, after], [0.025, 0.975], axis=1).T
         assert (found, *change) == pytest.approx((value, value - before, *moved))
-        assert interval == pytest.approx(ends or tuple(own))
+        assert interval == pytest.approx(ends or tuple(unpaired))
     hits = np.array([[1, 0], [1, 0], [1, 0]])
     sizes = np.array([[2, 0], [2, 1], [1, 0]])
     assert lowest_accuracy(hits, sizes).tolist() == [0.5, 0, 1]
@@ -133,27 +133,28 @@ def test_a_resample_of_cells_is_a_resample_of_images() -> None:
     np.add.at(cells, (group, before.astype(int), after.astype(int)), 1)
     (drawn,) = resampled_counts(cells, 4000, 0)
     shares = [
-        np.array([[one[i][group[i] == g].mean() for g in range(3)] for i in index])
-        for one in (before, after)
+        np.array([[counts[i][group[i] == g].mean() for g in range(3)] for i in index])
+        for counts in (before, after)
     ]
-    means = [one[index].mean(1) for one in (before, after)]
-    for of, (old, new) in (
-        (lowest_accuracy, [one.min(1) for one in shares]),
+    means = [counts[index].mean(1) for counts in (before, after)]
+    for metric, (old, new) in (
+        (lowest_accuracy, [counts.min(1) for counts in shares]),
         (mean_accuracy, means),
-        (accuracy_gap, [mean - one.min(1) for mean, one in zip(means, shares, strict=True)]),
+        (accuracy_gap, [mean - counts.min(1) for mean, counts in zip(means, shares, strict=True)]),
         (
             Reweighted(np.array([5.0, 0.0, 1.0])),
-            [(5 * one[:, 0] + one[:, 2]) / 6 for one in shares],
+            [(5 * counts[:, 0] + counts[:, 2]) / 6 for counts in shares],
         ),
     ):
-        fast, without = (
-            of(hits, drawn.sum((-1, -2)))
+        fast, unmitigated = (
+            metric(hits, drawn.sum((-1, -2)))
             for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1))
         )
         assert ks_2samp(fast, new).pvalue > 1e-3
-        assert ks_2samp(fast - without, new - old).pvalue > 1e-3
+        assert ks_2samp(fast - unmitigated, new - old).pvalue > 1e-3
         assert (
-            of is not mean_accuracy or ks_2samp(fast - np.roll(without, 1), new - old).pvalue < 1e-4
+            metric is not mean_accuracy
+            or ks_2samp(fast - np.roll(unmitigated, 1), new - old).pvalue < 1e-4
         )
 
 
@@ -199,7 +200,7 @@ def test_k_variance_is_the_cheapest_of_all_matchings(k: int) -> None:
         for i in range(0, 2 * k * (13 // (2 * k)), 2 * k)
     ]
     expected = np.mean(
-        [min(np.linalg.norm(a - b[to], axis=1).mean() for to in orders) for a, b in pairs]
+        [min(np.linalg.norm(a - b[order], axis=1).mean() for order in orders) for a, b in pairs]
     )
     assert k_variance(points, k=k, seed=5) == pytest.approx(expected, rel=1e-12)
     assert k_variance(points + 2.0**20, k=k, seed=5) == pytest.approx(
@@ -252,8 +253,8 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
 
 @refused(
     *(
-        (partial(Metric, "mine", "mine", **{name: of}), (), name)
-        for name, of in (("kind", "x"), ("bounds", (1, 1)))
+        (partial(Metric, "mine", "mine", **{name: setting}), (), name)
+        for name, setting in (("kind", "x"), ("bounds", (1, 1)))
     ),
     (partial(Metric, "mine", "mine", of="texts", compute=max), (), "compute"),
     (register_metric, (Metric("gap", "another"),), "taken"),
@@ -267,14 +268,14 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
         for given in (([0.1, 0.2], [0, 0]), ([0.1, NAN], [0, 1]), ([0.1, 0.2], [0, 2]))
     ),
     *(
-        (k_variance, (of,), "features")
-        for of in (np.ones(4), np.ones((1, 4)), np.full((4, 2), np.inf))
+        (k_variance, (features,), "features")
+        for features in (np.ones(4), np.ones((1, 4)), np.full((4, 2), np.inf))
     ),
     (partial(k_variance, k=3), (np.ones((5, 2)),), "k: .* got 3"),
     *(
-        (agreement, (of,), "labels: ")
-        for of in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)
+        (agreement, (labels,), "labels: ")
+        for labels in ([[0, 1]], [["m", "f"]] * 2, [[0, NAN], [NAN, 1]], [[1, 1]] * 2)
     ),
 )
-def test_errors(of, given_) -> None:
-    of(*given_)
+def test_errors(call, arguments) -> None:
+    call(*arguments)

@@ -34,16 +34,16 @@ JUDGES = {  # rows: what is true, columns: what the judge says
 def world(rng, judge, n=1500):
     """What is true, and what the judge says."""
     truth = rng.choice(3, size=n, p=TRUE)
-    said = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
-    return truth, np.minimum(said, 2)
+    judged = (rng.random(n)[:, None] > judge.cumsum(1)[truth]).sum(1)
+    return truth, np.minimum(judged, 2)
 
 
-def sampled(rng, truth, said, n, *, stratified):
+def sampled(rng, truth, judged, n, *, stratified):
     """Labels of n images by lot, and their weights."""
     people = np.full(len(truth), NOT_LABELLED)
     weights = np.ones(len(truth))
     parts = (
-        [np.flatnonzero(said == code) for code in np.unique(said)]
+        [np.flatnonzero(judged == code) for code in np.unique(judged)]
         if stratified
         else [np.arange(len(truth))]
     )
@@ -62,11 +62,11 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
     found = []
     held = []
     for _ in range(250):
-        truth, said = world(rng, JUDGES[name])
-        people, weights = sampled(rng, truth, said, 120, stratified=stratified)
-        one = corrected_shares(said, people, 3, weights=weights)
-        found.append(one.shares)
-        interval = one.figures(2)[FEMALE]
+        truth, judged = world(rng, JUDGES[name])
+        people, weights = sampled(rng, truth, judged, 120, stratified=stratified)
+        estimate = corrected_shares(judged, people, 3, weights=weights)
+        found.append(estimate.shares)
+        interval = estimate.figures(2)[FEMALE]
         held.append(interval.low <= TRUE[FEMALE] <= interval.high)
     error = np.std(found, axis=0) / np.sqrt(len(found))
     np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - TRUE), 4 * error)
@@ -75,46 +75,48 @@ def test_right_whatever_the_judge_does_and_covered(name, stratified):
         "calls women men",
         "says the opposite",
     ):  # the judge alone is far off, so the test can fail
-        assert abs((said == FEMALE).mean() - TRUE[FEMALE]) > 0.1
+        assert abs((judged == FEMALE).mean() - TRUE[FEMALE]) > 0.1
 
 
-@pytest.mark.parametrize(("labels", "told"), [(10, True), (29, True), (30, False), (100, False)])
-def test_few_labels_warn_and_no_interval_has_no_width(labels, told):
+@pytest.mark.parametrize(("labels", "warning"), [(10, True), (29, True), (30, False), (100, False)])
+def test_few_labels_warn_and_no_interval_has_no_width(labels, warning):
     """Also where judge and people agree about every image that was labelled, and all labels are one
     value."""
-    said = np.zeros(400, int)
+    judged = np.zeros(400, int)
     people = np.full(400, NOT_LABELLED)
     people[:labels] = 0
     with (
-        pytest.warns(SuspectInputWarning, match="label more") if told else contextlib.nullcontext()
+        pytest.warns(SuspectInputWarning, match="label more")
+        if warning
+        else contextlib.nullcontext()
     ):
-        found = corrected_shares(said, people, 2)
-    for one, most in zip(found.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
-        assert 0 <= one.low <= one.value <= one.high <= most + 1e-12
-        assert one.high - one.low > 0.01
+        found = corrected_shares(judged, people, 2)
+    for figure, largest in zip(found.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
+        assert 0 <= figure.low <= figure.value <= figure.high <= largest + 1e-12
+        assert figure.high - figure.low > 0.01
 
 
 def test_an_answer_of_the_judge_without_a_label_warns_and_widens():
     rng = np.random.default_rng(60)
-    truth, said = (of % 2 for of in world(rng, JUDGES["calls women men"], 400))
-    people, _ = sampled(rng, truth, said, 60, stratified=False)
-    known = corrected_shares(said, people, 2).figures(2)[0]
-    people[said == 1] = NOT_LABELLED
+    truth, judged = (codes % 2 for codes in world(rng, JUDGES["calls women men"], 400))
+    people, _ = sampled(rng, truth, judged, 60, stratified=False)
+    known = corrected_shares(judged, people, 2).figures(2)[0]
+    people[judged == 1] = NOT_LABELLED
     with pytest.warns(SuspectInputWarning, match=r"\['1'\]"):
-        blind = corrected_shares(said, people, 2).figures(2)[0]
+        blind = corrected_shares(judged, people, 2).figures(2)[0]
     assert blind.high - blind.low > 1.5 * (known.high - known.low)
 
 
 @few
 def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
     rng = np.random.default_rng(0)
-    truth, said = world(rng, JUDGES["calls women men"], 3000)
-    found = corrected_shares(said, truth, 3)
+    truth, judged = world(rng, JUDGES["calls women men"], 3000)
+    found = corrected_shares(judged, truth, 3)
     np.testing.assert_allclose(found.shares, np.bincount(truth) / 3000)
     for name, judge in JUDGES.items():
-        truth, said = world(rng, judge, 20_000)
-        people, _ = sampled(rng, truth, said, 2000, stratified=False)
-        interval = corrected_shares(said, people, 3).figures(2)[MALE]
+        truth, judged = world(rng, judge, 20_000)
+        people, _ = sampled(rng, truth, judged, 2000, stratified=False)
+        interval = corrected_shares(judged, people, 3).figures(2)[MALE]
         alone = wilson_interval(1140, 2000)
         wide = (interval.high - interval.low) / (alone[1] - alone[0])
         assert wide < (0.9 if name in ("calls women men", "says the opposite") else 1.06), name
@@ -127,17 +129,20 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
         sure, MALE, FEMALE
     )  # the judge says man throughout; only where it is unsure it errs
     chosen = np.concatenate(
-        [rng.choice(np.flatnonzero(sure == one), 50, replace=False) for one in (True, False)]
+        [
+            rng.choice(np.flatnonzero(sure == is_sure), 50, replace=False)
+            for is_sure in (True, False)
+        ]
     )
     people = np.full(4000, NOT_LABELLED)
     weights = np.ones(4000)
     people[chosen] = truth[chosen]
     weights[sure] = sure.sum() / 50
     weights[~sure] = (~sure).sum() / 50
-    said = np.zeros(4000, int)
-    found = corrected_shares(said, people, 2, weights=weights)
+    judged = np.zeros(4000, int)
+    found = corrected_shares(judged, people, 2, weights=weights)
     np.testing.assert_allclose(found.shares[0], sure.mean())
-    assert abs(corrected_shares(said, people, 2).shares[0] - 0.5) < 1e-9
+    assert abs(corrected_shares(judged, people, 2).shares[0] - 0.5) < 1e-9
     assert (
         np.ptp(found.figures(2)[MALE]) < 0.1
     )  # both kinds are known for certain: only their mixture is estimated
@@ -188,12 +193,14 @@ def test_squares_are_unbiased_for_each_prompt(values):
     prompts = np.repeat(np.arange(3), 60)
     for _ in range(600):
         truth = np.concatenate([rng.choice(3, size=60, p=p) for p in shares])
-        said = np.minimum((rng.random(180)[:, None] > confusion.cumsum(1)[truth]).sum(1), 2)
+        judged = np.minimum((rng.random(180)[:, None] > confusion.cumsum(1)[truth]).sum(1), 2)
         people = np.full(180, NOT_LABELLED)
         for p in range(3):
             chosen = rng.choice(60, 8, replace=False) + 60 * p
             people[chosen] = truth[chosen]
-        found.append(module.corrected_squares(prompts, said, people, values, weights=np.ones(180)))
+        found.append(
+            module.corrected_squares(prompts, judged, people, values, weights=np.ones(180))
+        )
     mean = np.mean(found, axis=0)
     error = np.std(found, axis=0) / np.sqrt(len(found))
     if values == 3:  # nothing is unknown: exactly unbiased
@@ -204,14 +211,14 @@ def test_squares_are_unbiased_for_each_prompt(values):
 
 def test_more_labels_halve_the_interval_or_there_are_too_few_images():
     rng = np.random.default_rng(2)
-    truth, said = world(rng, JUDGES["knows nothing"], 50_000)
-    people, _ = sampled(rng, truth, said, 200, stratified=False)
-    found = corrected_shares(said, people, 3)
-    again, _ = sampled(rng, truth, said, 200 + found.more_labels(), stratified=False)
-    narrow = corrected_shares(said, again, 3).figures(2)[MALE]
+    truth, judged = world(rng, JUDGES["knows nothing"], 50_000)
+    people, _ = sampled(rng, truth, judged, 200, stratified=False)
+    found = corrected_shares(judged, people, 3)
+    again, _ = sampled(rng, truth, judged, 200 + found.more_labels(), stratified=False)
+    narrow = corrected_shares(judged, again, 3).figures(2)[MALE]
     wide = found.figures(2)[MALE]
     assert (narrow.high - narrow.low) / (wide.high - wide.low) == pytest.approx(0.5, abs=0.05)
-    assert corrected_shares(said[:300], truth[:300], 3).more_labels() is None
+    assert corrected_shares(judged[:300], truth[:300], 3).more_labels() is None
 
 
 def test_the_difference_of_two_keeps_the_sides_of_their_intervals():
@@ -248,7 +255,8 @@ def test_discrepancy_ratio_and_kl_are_their_definitions(
     kl = sum(s * math.log(s * n_groups) for s in shares if s)
     assert module.kl_divergences(both) == pytest.approx([kl, math.log(n_groups)], abs=1e-12)
     blind, seen = (
-        [one.value for one in as_judged(np.array(of), n_groups)] for of in ([n_groups] * 4, labels)
+        [figure.value for figure in as_judged(np.array(labels_of_run), n_groups)]
+        for labels_of_run in ([n_groups] * 4, labels)
     )
     assert blind[-2:] == pytest.approx([math.sqrt(1 - even), math.log(n_groups)])
     assert seen[:-2] == pytest.approx(shares)

@@ -125,10 +125,10 @@ def test_an_interval_as_wide_as_the_bias_says_too_few_and_how_many_would_do() ->
 
 
 @pytest.mark.parametrize(
-    ("other", "expected"), [(UP, "no verdict"), (STILL, "no verdict"), (DOWN, "better")]
+    ("uniform_change", "expected"), [(UP, "no verdict"), (STILL, "no verdict"), (DOWN, "better")]
 )
 def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
-    other: tuple[float, float, float], expected: str
+    uniform_change: tuple[float, float, float], expected: str
 ) -> None:
     """Both verdicts stand in the table, side by side."""
     rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
@@ -136,11 +136,11 @@ def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
         figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
         figure(
             "default",
-            0.9 + other[0],
+            0.9 + uniform_change[0],
             metric="max_skew_dataset@10",
             better="lower",
             task="search",
-            change=other,
+            change=uniform_change,
         ),
     ]
     made = result(rows, protocol("search"))
@@ -151,7 +151,9 @@ def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
     assert found.other_prior in found.sentence
     frame = readable(made).query("method == 'default'")
     against = {"better": DOWN, "worse": UP}
-    wanted = [word for word, change in against.items() if change == other] or ["no clear change"]
+    wanted = [word for word, change in against.items() if change == uniform_change] or [
+        "no clear change"
+    ]
     assert frame.verdict.tolist() == ["better", *wanted]
 
 
@@ -435,8 +437,8 @@ def test_sheets_of_the_run_stand_with_their_task(made: Result, tmp_path: Path) -
         ("b-side-by-side", "images", "x"),
         ("c", "of another run", "y"),
     ):
-        about = {"run": run, "task": "search", "caption": caption}
-        write_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", about)
+        labels = {"run": run, "task": "search", "caption": caption}
+        write_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", labels)
     page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
     assert page.index("<details") < page.index('alt="images"') < page.index('alt="shares"')
     assert "of another run" not in page
@@ -451,11 +453,14 @@ def test_names_may_hold_anything(tmp_path: Path) -> None:
         for k in ("gap", odd)
         for s in ("", odd, "other")
     ]
-    one = result(rows, protocol(odd), name=odd)
-    assert "<b>[red]" not in render(one, tmp_path / "p.html", beside=tmp_path).read_text(
+    odd_result = result(rows, protocol(odd), name=odd)
+    assert "<b>[red]" not in render(odd_result, tmp_path / "p.html", beside=tmp_path).read_text(
         encoding="utf-8"
     )
-    for shown in (str(one), str(compare(one, one.model_copy(update={"rows": one.rows[1:]})))):
+    for shown in (
+        str(odd_result),
+        str(compare(odd_result, odd_result.model_copy(update={"rows": odd_result.rows[1:]}))),
+    ):
         assert "[red]" in shown.replace("\\", "")
 
 
@@ -463,13 +468,13 @@ def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
     assert plain({"a": [1, 2.5, True], "b": None}) == "a: 1, 2.5, yes; b"
     world = protocol("birds", is_miniature=True)
     real = protocol("birds")
-    for about, cartoon in (
+    for provenance, cartoon in (
         ([world], True),
         ([world, real], False),
     ):
-        page = render(result([figure()], *about), tmp_path / "p.html", beside=tmp_path).read_text(
-            encoding="utf-8"
-        )
+        page = render(
+            result([figure()], *provenance), tmp_path / "p.html", beside=tmp_path
+        ).read_text(encoding="utf-8")
         assert ("cartoon" in page) == cartoon
         assert page.count("not recorded") >= 2
         assert "images: 100" in page
@@ -485,16 +490,16 @@ def test_a_measure_has_one_scale_whatever_the_task() -> None:
         for m in ("none", "cali")
     ]
     axes = dots(readable(result(rows, protocol("b"), protocol("a")))).axes
-    assert [one.get_title()[:3] for one in axes] == ["b: ", "a: "]
+    assert [drawn.get_title()[:3] for drawn in axes] == ["b: ", "a: "]
     assert axes[0].get_xlim() == axes[1].get_xlim()
     assert axes[0].get_xlim()[0] < 0 < 1 < axes[0].get_xlim()[1]
-    assert [one.get_text() for one in axes[0].get_yticklabels()] == ["none", "cali"]
+    assert [drawn.get_text() for drawn in axes[0].get_yticklabels()] == ["none", "cali"]
     assert axes[0].get_ylim() == (1.5, -0.5), "the first method on top, and no row is cut off"
     four = result(
         [figure(task=t, metric="fid", value=v) for t, v in zip("abcd", (5, 7, 6, 5), strict=True)]
     )
     axes = four.plot().axes
-    assert [one.get_visible() for one in axes] == [True] * 4 + [False] * 2, "three in a row"
+    assert [drawn.get_visible() for drawn in axes] == [True] * 4 + [False] * 2, "three in a row"
     assert axes[0].get_xlim() == pytest.approx((-0.02 * 7.1, 1.02 * 7.1)), (
         "from 0 to the largest end of all"
     )
@@ -526,27 +531,27 @@ def test_a_measure_has_one_scale_whatever_the_task() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1), st.tuples(*[st.floats(0.001, 0.3)] * 4))
 def test_half_widths_are_added_in_squares_each_to_its_side(
-    a: float, b: float, by: tuple[float, ...]
+    a: float, b: float, widths: tuple[float, ...]
 ) -> None:
     """And swapping the sides mirrors the interval."""
-    one = result([figure("none", a, interval=(a - by[0], a + by[1]))], protocol())
-    two = result([figure("none", b, interval=(b - by[2], b + by[3]))], protocol())
-    row, back = (compare(*pair).to_pandas().iloc[0] for pair in ((one, two), (two, one)))
-    assert row.low == pytest.approx(b - a - math.hypot(by[2], by[1]))
-    assert row.high == pytest.approx(b - a + math.hypot(by[3], by[0]))
+    first = result([figure("none", a, interval=(a - widths[0], a + widths[1]))], protocol())
+    second = result([figure("none", b, interval=(b - widths[2], b + widths[3]))], protocol())
+    row, back = (compare(*pair).to_pandas().iloc[0] for pair in ((first, second), (second, first)))
+    assert row.low == pytest.approx(b - a - math.hypot(widths[2], widths[1]))
+    assert row.high == pytest.approx(b - a + math.hypot(widths[3], widths[0]))
     assert (back.difference, back.low, back.high) == pytest.approx(
         (-row.difference, -row.high, -row.low)
     )
 
 
 def test_figures_are_matched_by_their_names_and_lambda_where_a_method_has_several() -> None:
-    one = result(
+    first = result(
         [figure("orth"), figure("cali", 0.5, lam=1.0), figure("a", subset="x")], protocol()
     )
-    two = result(
+    second = result(
         [figure("orth"), figure("cali", 0.9, lam=2.0), figure("b", subset="x")], protocol()
     )
-    found = compare(one, two, ("before", "after"))
+    found = compare(first, second, ("before", "after"))
     assert found.to_pandas().method.tolist() == ["orth", "cali"]
     alone = {
         "A, before": ["birds: average accuracy, x, a"],
@@ -559,7 +564,7 @@ def test_figures_are_matched_by_their_names_and_lambda_where_a_method_has_severa
     several = result(
         [figure("cali", 0.5, lam=lam) for lam in (3.0, 4.0)] + [figure("orth")], protocol()
     )
-    assert compare(one, several).to_pandas().method.tolist() == ["orth"], (
+    assert compare(first, several).to_pandas().method.tolist() == ["orth"], (
         "which of the two is not guessed"
     )
     assert compare(several, several).to_pandas().lam.tolist()[:2] == [3.0, 4.0]
@@ -577,23 +582,23 @@ def test_every_difference_of_protocols_is_said_and_nothing_in_common_refused() -
     ).warnings
     for word in ("model differs", "settings, k", "n, images", "cali, lam", "versions, vldebias"):
         assert any(word in warning for warning in warnings)
-    one = result([figure()], protocol())
+    result_a = result([figure()], protocol())
     twice = result([figure()] * 2, protocol())
-    for other, named in (
+    for result_b, named in (
         (result([figure(task="other")], protocol("other")), "birds"),
         (twice, "twice"),
     ):
         with pytest.raises(InvalidInputError, match=named):
-            compare(other, one)
+            compare(result_b, result_a)
 
 
 def test_two_equal_runs_are_equal_in_the_first_line(made: Result) -> None:
-    same = compare(made, made)
-    assert set(same.to_pandas().verdict) == {"equal"}
-    assert same.warnings == ()
-    assert str(same).splitlines() == ["equal: all 12 figures that both have"]
+    comparison = compare(made, made)
+    assert set(comparison.to_pandas().verdict) == {"equal"}
+    assert comparison.warnings == ()
+    assert str(comparison).splitlines() == ["equal: all 12 figures that both have"]
     noise = [row.model_copy(update={"value": row.value + 8.5e-16}) for row in made.rows]
-    assert str(compare(made, made.model_copy(update={"rows": noise}))) == str(same)
+    assert str(compare(made, made.model_copy(update={"rows": noise}))) == str(comparison)
 
 
 def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> None:
@@ -601,7 +606,7 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
         protocol("search", fingerprint={"structure": letter, "tensors": [[1.0, 2.0]]})
         for letter in "ab"
     ]
-    before, after = (made.model_copy(update={"provenance": [about]}) for about in prints)
+    before, after = (made.model_copy(update={"provenance": [print_]}) for print_ in prints)
     rows = [bias("none", 0.9), *made.rows[1:]]
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
     found = compare(before, changed, ("first", "second"))
@@ -631,20 +636,21 @@ def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
 
 def test_published_figures_stand_beside_the_rows_that_repeat_them() -> None:
     row = figure("orth-cali", 0.7, task="waterbirds", metric="worst_group", lam=1000.0)
-    one = result([row], protocol("waterbirds", model="RN50/openai"), name="waterbirds")
-    assert readable(one).published.tolist() == [0.740]
-    assert "published: orth-cali 0.740" in text(one)
-    for other in (
+    repeated = result([row], protocol("waterbirds", model="RN50/openai"), name="waterbirds")
+    assert readable(repeated).published.tolist() == [0.740]
+    assert "published: orth-cali 0.740" in text(repeated)
+    for unrelated in (
         result([row], protocol("waterbirds", model="ViT-H"), name="waterbirds"),
         result([row], protocol()),
     ):
-        assert readable(other).published.isna().all()
+        assert readable(unrelated).published.isna().all()
     assert published("fairface", "ViT-B/32")["fairface race", "max_skew@1000", "none", ""] == 0.743
     for model in ("RN50", "ViT-L/14"):
-        of = published("celeba", model)
-        for method in {key[2] for key in of}:
+        figures = published("celeba", model)
+        for method in {key[2] for key in figures}:
             worst, average, gap = (
-                of["celeba", metric, method, ""] for metric in ("worst_group", "average", "gap")
+                figures["celeba", metric, method, ""]
+                for metric in ("worst_group", "average", "gap")
             )
             assert average - worst == pytest.approx(gap, abs=0.0011)
 
@@ -668,7 +674,9 @@ def test_the_frame_has_the_columns_in_their_order() -> None:
         " ".join(COLUMNS)
         == f"task metric method subset {ends} n better lam strength uses_labels counts"
     )
-    assert all(one in small()._repr_html_() for one in ("<h3>small</h3>", "0.333 [0.100, 0.900]"))
+    assert all(
+        shown in small()._repr_html_() for shown in ("<h3>small</h3>", "0.333 [0.100, 0.900]")
+    )
     assert Result.of("nothing", [], seconds=0).to_pandas().shape == (0, len(COLUMNS))
 
 
@@ -681,13 +689,13 @@ def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path
         path,
         *([path.with_suffix(".parquet")] if compact else []),
     }
-    told = json.loads(path.read_text())
+    written = json.loads(path.read_text())
     keys = "conclusions name figures protocols versions commit seconds date command platform"
-    assert set(keys.split()) == set(told)
-    path.write_text(json.dumps({**told, "other": 1}))
+    assert set(keys.split()) == set(written)
+    path.write_text(json.dumps({**written, "other": 1}))
     with pytest.raises(InvalidInputError, match="other"):
         Result.read(path)
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(written))
     rows = path.with_suffix(".parquet")
     for spoil in (
         (lambda: rows.write_bytes(rows.read_bytes() + b"more"), rows.unlink) if compact else ()
@@ -749,14 +757,14 @@ def test_a_command_is_kept_without_the_folders_of_the_machine(
         ["/home/me/bin/vldebias", "eval", "birds", "--out=/home/me/run"],
         "vldebias eval birds --out=run",
     )
-    for words, said in (
+    for words, kept in (
         installed,
         (["/home/me/work.py", "--n", "3"], "python work.py --n 3"),
         (["-c", "1"], None),
     ):
         monkeypatch.setattr("sys.argv", words)
         monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python", *words])
-        assert Result.of("x", [], seconds=0).command == said
+        assert Result.of("x", [], seconds=0).command == kept
 
 
 def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
@@ -765,11 +773,11 @@ def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
     after = rng.random(30)
     part = TaskResult(protocol())
     part.add_resampled("clip_score", {"none": before, "x": after}, n={"images": 30})
-    own = bootstrap_interval(after)
+    unpaired = bootstrap_interval(after)
     paired = bootstrap_interval(after - before)
     none, x = part.rows
     assert none.change is None
-    assert (x.value, *x.interval) == pytest.approx((own.value, own.low, own.high))
+    assert (x.value, *x.interval) == pytest.approx((unpaired.value, unpaired.low, unpaired.high))
     assert x.change == pytest.approx((paired.value, paired.low, paired.high))
 
 
@@ -780,11 +788,11 @@ def test_parts_are_the_arguments_of_a_metric_frame() -> None:
     part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
     part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")
     result = Result.of("birds", [part], seconds=1.0)
-    given = result.as_metric_frame("birds", "accuracy", "none")
-    assert set(given) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
-    assert given["sensitive_features"] == ["landbird/water", "landbird/land"]
-    overall = given["metrics"]["accuracy"](
-        given["y_true"], given["y_pred"], **given["sample_params"]["accuracy"]
+    arguments = result.as_metric_frame("birds", "accuracy", "none")
+    assert set(arguments) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
+    assert arguments["sensitive_features"] == ["landbird/water", "landbird/land"]
+    overall = arguments["metrics"]["accuracy"](
+        arguments["y_true"], arguments["y_pred"], **arguments["sample_params"]["accuracy"]
     )
     assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
     with pytest.raises(InvalidInputError, match="gap"):

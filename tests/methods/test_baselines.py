@@ -122,9 +122,9 @@ def test_no_other_map_that_erases_changes_less() -> None:
     direction = normalize(
         centred.T @ (concept - concept.mean()), dim=0
     )  # what the map has to remove
-    for other in (direction, *normal(20, 6, 1, seed=4)):
-        change = (centred @ other) @ (
-            direction / (other.T @ direction)
+    for candidate in (direction, *normal(20, 6, 1, seed=4)):
+        change = (centred @ candidate) @ (
+            direction / (candidate.T @ direction)
         ).T  # x - d (o x) / (o d): erases d too
         assert change.square().sum(1).mean() >= least - 1e-9
 
@@ -144,21 +144,23 @@ def test_leace_is_that_of_its_authors() -> None:
 
 
 def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
-    given, images, gender = problem()
-    blind, _, _ = problem(labels=False)
-    one = given.fit("leace", "joint")
-    other = blind.fit("leace", "joint")
-    assert (one.provenance.labels, other.provenance.labels) == ("given", "zero-shot")
-    assert not torch.allclose(one.image(images), other.image(images))
-    assert given.reference is not None
+    reference_problem, images, gender = problem()
+    zero_shot_problem, _, _ = problem(labels=False)
+    from_labels = reference_problem.fit("leace", "joint")
+    zero_shot = zero_shot_problem.fit("leace", "joint")
+    assert (from_labels.provenance.labels, zero_shot.provenance.labels) == ("given", "zero-shot")
+    assert not torch.allclose(from_labels.image(images), zero_shot.image(images))
+    assert reference_problem.reference is not None
     words = {
         "job": ["cook"] * len(gender),
         "sex": [("Male", "Female")[code] for code in gender.tolist()],
     }
     renamed = replace(
-        given, reference=replace(given.reference, labels=words)
+        reference_problem, reference=replace(reference_problem.reference, labels=words)
     )  # a column is found by its values
-    torch.testing.assert_close(renamed.fit("leace", "joint").image(images), one.image(images))
+    torch.testing.assert_close(
+        renamed.fit("leace", "joint").image(images), from_labels.image(images)
+    )
 
 
 @refused(
@@ -168,14 +170,14 @@ def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:
     ({}, r"two or more of the values \['male', 'female'\] of g"),  # by zero-shot, of one image
 )
 def test_labels_that_do_not_fit_are_refused(labels: dict[str, list[str]]) -> None:
-    given, images, _ = problem()
+    reference_problem, images, _ = problem()
     shown = images if labels else images[:1].repeat(9, 1)
-    replace(given, reference=Reference(shown, labels=labels)).fit("leace", "joint")
+    replace(reference_problem, reference=Reference(shown, labels=labels)).fit("leace", "joint")
 
 
 def test_null_space_probes_remove_a_direction_a_round() -> None:
     _, images, gender = problem()
-    one, two = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
+    first, second = (null_space_probes([(images, gender)], rounds) for rounds in (1, 2))
     rows = images - images.mean(0)
     rows = (rows / rows.square().sum(1).mean().sqrt()).numpy()
     theirs = (
@@ -184,22 +186,22 @@ def test_null_space_probes_remove_a_direction_a_round() -> None:
         .coef_
     )
     torch.testing.assert_close(
-        (one @ torch.from_numpy(theirs[0])).abs(), torch.from_numpy(theirs).norm(dim=1)
+        (first @ torch.from_numpy(theirs[0])).abs(), torch.from_numpy(theirs).norm(dim=1)
     )
-    torch.testing.assert_close(one, two[:1])
-    assert (len(one), len(two)) == (1, 2)
-    assert abs(float(two[0] @ two[1])) < 1e-3
+    torch.testing.assert_close(first, second[:1])
+    assert (len(first), len(second)) == (1, 2)
+    assert abs(float(second[0] @ second[1])) < 1e-3
     assert len(null_space_probes([(normal(100, 32, seed=1), torch.arange(100) % 2)])) == 5
     with pytest.raises(InvalidInputError, match="no linear probe"):
         null_space_probes([(torch.ones(10, 3, dtype=torch.float64), torch.arange(10) % 2)], 3)
 
 
 def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> None:
-    given, images, gender = problem()
-    edit = given.fit("spd", "joint")
+    reference_problem, images, gender = problem()
+    edit = reference_problem.fit("spd", "joint")
     assert isinstance(edit, TwoTowers)
     moved = edit.image(images)
-    basis = torch.linalg.qr(null_space_probes(labelled(given, "joint").known()).T).Q
+    basis = torch.linalg.qr(null_space_probes(labelled(reference_problem, "joint").known()).T).Q
     assert ((moved @ basis).std(0) < 1e-10).all()
     assert (
         (moved @ basis).mean(0).abs() > 1e-4
@@ -208,17 +210,19 @@ def test_spd_sets_what_probes_read_to_the_neutral_mean_and_nothing_else() -> Non
     torch.testing.assert_close(moved @ rest, images @ rest)
     assert probe(images, gender) > 0.9
     assert probe(moved, gender) < 0.6
-    texts = stated_texts(given, "joint").rows
+    texts = stated_texts(reference_problem, "joint").rows
     assert ((edit(texts) @ span_of(edit.left[0])).std(0) < 1e-10).all()
 
 
 def test_sfid_replaces_the_dimensions_that_tell_and_no_others() -> None:
-    given, images, gender = problem()
-    edit = given.fit("sfid", "joint")
+    reference_problem, images, gender = problem()
+    edit = reference_problem.fit("sfid", "joint")
     moved = edit.image(images)
     assert int(((moved - images).abs().amax(0) > 1e-9).sum()) == DIM // 5
     assert (moved[:, list(TOLD)].std(0) < 1e-12).all()
-    assert (edit(given.host.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12).all()
+    assert (
+        edit(reference_problem.host.embed(GENDER.classes, "joint"))[:, list(TOLD)].std(0) < 1e-12
+    ).all()
     assert edit.side == "both"
     forest = RandomForestClassifier(100, oob_score=True, random_state=0).fit(
         images.numpy(), gender.numpy()
@@ -244,30 +248,35 @@ def test_roboshot_is_its_algorithm_vector_by_vector() -> None:
     for rows, sign in ((harmful, -1), (helpful, 1)):
         for vector in torch.linalg.qr(rows.T)[0].T:
             slow = normalize(slow + sign * (slow @ vector)[:, None] * vector, dim=1)
-    whole, alone = (
+    together, alone = (
         TwoTowers.of_maps(roboshot(harmful, rows)).image for rows in (helpful, helpful[:0])
     )
-    torch.testing.assert_close(normalize(whole(images), dim=1), slow)
+    torch.testing.assert_close(normalize(together(images), dim=1), slow)
     assert alone(harmful).abs().max() < 1e-12
 
 
 def test_roboshot_takes_differences_of_values_and_of_classes() -> None:
-    given, images, _ = problem()
-    male, female = (given.host.embed(texts, "joint") for texts in GENDER.by_value().values())
-    maps = roboshot(male - female, given.host.embed(GENDER.classes, "joint").diff(dim=0))
+    reference_problem, images, _ = problem()
+    male, female = (
+        reference_problem.host.embed(texts, "joint") for texts in GENDER.by_value().values()
+    )
+    maps = roboshot(
+        male - female, reference_problem.host.embed(GENDER.classes, "joint").diff(dim=0)
+    )
     torch.testing.assert_close(
-        given.fit("roboshot", "joint").image(images), TwoTowers.of_maps(maps).image(images)
+        reference_problem.fit("roboshot", "joint").image(images),
+        TwoTowers.of_maps(maps).image(images),
     )
 
 
 def test_half_way_is_that_of_its_authors() -> None:
-    given = {
+    recorded = {
         name: torch.tensor(rows, dtype=torch.float64) for name, rows in PUBLISHED["lian"].items()
     }
-    means = normalize(given["groups"].mean(1), dim=1)
+    means = normalize(recorded["groups"].mean(1), dim=1)
     edit = HalfWay(span_of(means - means.mean(0)))
-    torch.testing.assert_close(edit(given["rows"]), given["turned"], atol=2e-6, rtol=0)
-    torch.testing.assert_close(edit.image(3 * given["rows"]), 3 * edit(given["rows"]))
+    torch.testing.assert_close(edit(recorded["rows"]), recorded["turned"], atol=2e-6, rtol=0)
+    torch.testing.assert_close(edit.image(3 * recorded["rows"]), 3 * edit(recorded["rows"]))
 
 
 @pytest.mark.parametrize("r", [1, 3])
@@ -277,16 +286,18 @@ def test_loss_and_bias_are_equal_shares_and_no_other_vector_has_both_smaller(r: 
     turned = HalfWay(basis)(rows)
     before = (rows @ basis).norm(dim=1)
     after = (turned @ basis).norm(dim=1)
-    most = 1 - (1 - before**2).sqrt()
+    largest_loss = 1 - (1 - before**2).sqrt()
     bias = after / before
-    loss = (1 - (rows * turned).sum(1)) / most
+    loss = (1 - (rows * turned).sum(1)) / largest_loss
     torch.testing.assert_close(bias, loss)
     torch.testing.assert_close(turned.norm(dim=1), torch.ones(40, dtype=torch.float64))
     assert (bias < 1).all()
-    others = normalize(turned[:, None] + 0.1 * unit(200, 9, seed=2), dim=2)
-    biases = (others @ basis).norm(dim=2)
-    losses = 1 - (others * rows[:, None]).sum(2)
-    assert (torch.maximum(biases / before[:, None], losses / most[:, None]) > bias[:, None]).all()
+    neighbours = normalize(turned[:, None] + 0.1 * unit(200, 9, seed=2), dim=2)
+    biases = (neighbours @ basis).norm(dim=2)
+    losses = 1 - (neighbours * rows[:, None]).sum(2)
+    assert (
+        torch.maximum(biases / before[:, None], losses / largest_loss[:, None]) > bias[:, None]
+    ).all()
 
 
 def test_half_way_leaves_what_says_nothing_or_nothing_else() -> None:
@@ -297,18 +308,22 @@ def test_half_way_leaves_what_says_nothing_or_nothing_else() -> None:
 
 
 def test_the_sides_of_lian_and_its_span_is_that_of_the_difference() -> None:
-    given, images, _ = problem()
-    texts = given.host.embed(GENDER.classes, "joint")
+    reference_problem, images, _ = problem()
+    texts = reference_problem.host.embed(GENDER.classes, "joint")
     methods = [Lian(side) for side in ("both", "text", "image")]
-    assert [one.title.partition(", ")[2] for one in methods] == ["", "texts alone", "images alone"]
-    both, text, image = (given.fit(one, "joint") for one in methods)
-    assert [one.side for one in (both, text, image)] == ["both", "text", "image"]
+    assert [method.title.partition(", ")[2] for method in methods] == [
+        "",
+        "texts alone",
+        "images alone",
+    ]
+    both, text, image = (reference_problem.fit(method, "joint") for method in methods)
+    assert [method.side for method in (both, text, image)] == ["both", "text", "image"]
     assert torch.equal(text.image(images), images)
     assert torch.equal(image(texts), texts)
     torch.testing.assert_close(both(texts), text(texts))
     torch.testing.assert_close(both.image(images), image.image(images))
     assert isinstance(both, HalfWay)
-    assert given.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
+    assert reference_problem.fit("difference", "joint")(both.basis.T).abs().max() < 1e-12
 
 
 def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
@@ -326,15 +341,18 @@ def test_the_second_step_of_bend_is_that_of_its_authors() -> None:
 
 
 def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
-    given, images, gender = problem()
-    edit = given.fit("bend-vlm", "joint")
-    query, pilot = given.host.embed(["A photo of a nurse.", "A photo of a pilot."], "joint").split(
-        1
-    )
+    reference_problem, images, gender = problem()
+    edit = reference_problem.fit("bend-vlm", "joint")
+    query, pilot = reference_problem.host.embed(
+        ["A photo of a nurse.", "A photo of a pilot."], "joint"
+    ).split(1)
     bent = edit(query)[0]
-    pair = given.host.embed(next(group for group in GENDER.groups if "nurse" in group[0]), "joint")
+    pair = reference_problem.host.embed(
+        next(group for group in GENDER.groups if "nurse" in group[0]), "joint"
+    )
     first = project_out(
-        query[0], torch.cat([given.host.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]])
+        query[0],
+        torch.cat([reference_problem.host.embed(GENDER.spurious, "joint"), pair[1:] - pair[:1]]),
     )
     first = normalize(first, dim=0)
     scores = images @ first
@@ -357,39 +375,41 @@ def test_a_bent_query_is_the_closest_that_is_as_near_to_all_values() -> None:
 
 @pytest.mark.parametrize("keep", ["4", "6"])
 def test_fair_pca_is_that_of_its_authors(keep: str) -> None:
-    given = PUBLISHED["fair_pca"]
-    rows, groups = (torch.tensor(given[name], dtype=torch.float64) for name in ("rows", "groups"))
+    recorded = PUBLISHED["fair_pca"]
+    rows, groups = (
+        torch.tensor(recorded[name], dtype=torch.float64) for name in ("rows", "groups")
+    )
     dropped = fair_pca(rows, groups, int(keep))
     kept = torch.eye(8, dtype=torch.float64) - dropped @ dropped.T
-    torch.testing.assert_close(kept, torch.tensor(given["kept"][keep], dtype=torch.float64))
+    torch.testing.assert_close(kept, torch.tensor(recorded["kept"][keep], dtype=torch.float64))
 
 
 def test_after_fair_pca_groups_have_one_mean_and_at_full_width_it_is_the_difference() -> None:
-    given, _, _ = problem()
-    rows, groups = stated_texts(given, "joint").one_hot()
+    reference_problem, _, _ = problem()
+    rows, groups = stated_texts(reference_problem, "joint").one_hot()
     for keep in (DIM, 9):
         dropped = fair_pca(rows, groups, keep)
-        left = rows - rows @ dropped @ dropped.T
-        means = torch.stack([left[groups[:, g] > 0].mean(0) for g in (0, 1)])
+        remaining = rows - rows @ dropped @ dropped.T
+        means = torch.stack([remaining[groups[:, g] > 0].mean(0) for g in (0, 1)])
         assert (means[0] - means[1]).abs().max() < 1e-12
         assert dropped.shape[1] == max(1, DIM - keep)
     (direction,) = fair_pca(rows, groups, DIM).T
-    (ours,) = given.fit("difference", "joint").left.T
+    (ours,) = reference_problem.fit("difference", "joint").left.T
     means = torch.stack([rows[groups[:, g] > 0].mean(0) for g in (0, 1)])
     assert abs(float(direction @ normalize(means[0] - means[1], dim=0))) == pytest.approx(1.0)
     assert abs(float(direction @ ours)) > 0.95  # fitted to the set's own texts of the values
 
 
 def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> None:
-    given, _, _ = problem()
-    given.host.generative = True
-    texts = given.host.embed(GENDER.classes, "joint")
-    dropped = fair_pca(*stated_texts(given, "joint").one_hot(), 14)
-    edit = given.fit("fair-pca", "joint")
+    reference_problem, _, _ = problem()
+    reference_problem.host.generative = True
+    texts = reference_problem.host.embed(GENDER.classes, "joint")
+    dropped = fair_pca(*stated_texts(reference_problem, "joint").one_hot(), 14)
+    edit = reference_problem.fit("fair-pca", "joint")
     torch.testing.assert_close(edit(5 * texts), 5 * (texts - texts @ dropped @ dropped.T))
     torch.testing.assert_close(edit(texts[:, None].expand(-1, 3, -1))[:, 1], edit(texts))
     with pytest.raises(InvalidInputError, match="one attribute, got 2"):
-        replace(given, sets=(GENDER, GENDER), reference=None).fit("fair-pca", "joint")
+        replace(reference_problem, sets=(GENDER, GENDER), reference=None).fit("fair-pca", "joint")
 
 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:

@@ -59,31 +59,33 @@ class Mutant:
 
 def changed(node: ast.AST) -> ast.AST | None:
     """Return another node for the place of this one; None where nothing is changed."""
-    other = copy.deepcopy(node)
-    match other:
+    mutated = copy.deepcopy(node)
+    match mutated:
         case ast.Compare(ops=[op, *_]) if type(op) in SWAPS:
-            other.ops[0] = SWAPS[type(op)]()  # type: ignore[assignment,unused-ignore]
-        case ast.BinOp() | ast.BoolOp() if type(other.op) in SWAPS:
-            sides = [other.left, other.right] if isinstance(other, ast.BinOp) else other.values
+            mutated.ops[0] = SWAPS[type(op)]()  # type: ignore[assignment,unused-ignore]
+        case ast.BinOp() | ast.BoolOp() if type(mutated.op) in SWAPS:
+            sides = (
+                [mutated.left, mutated.right] if isinstance(mutated, ast.BinOp) else mutated.values
+            )
             if any(
                 isinstance(side, ast.JoinedStr) or isinstance(getattr(side, "value", None), str)
                 for side in sides
             ):
                 return None
-            other.op = SWAPS[type(other.op)]()  # type: ignore[assignment,unused-ignore]
+            mutated.op = SWAPS[type(mutated.op)]()  # type: ignore[assignment,unused-ignore]
         case ast.If() | ast.IfExp() | ast.While():
-            other.test = ast.UnaryOp(ast.Not(), other.test)
+            mutated.test = ast.UnaryOp(ast.Not(), mutated.test)
         case ast.Constant(value=bool()):
-            other.value = not other.value
+            mutated.value = not mutated.value
         case ast.Constant(value=int() | float()):
-            other.value = (
-                other.value + 1 if isinstance(other.value, int) else other.value * 1.5 + 0.1
+            mutated.value = (
+                mutated.value + 1 if isinstance(mutated.value, int) else mutated.value * 1.5 + 0.1
             )
         case ast.Raise() | ast.Expr(value=ast.Call()):
             return ast.Pass()
         case _:
             return None
-    return ast.fix_missing_locations(other)
+    return ast.fix_missing_locations(mutated)
 
 
 def first_line(node: ast.AST) -> str:
@@ -108,7 +110,9 @@ def mutants_of(file: str, source: str) -> Iterator[Mutant]:
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "warn"
         ):
             parts += ast.iter_child_nodes(node)
-        alone.update(one for part in parts if part is not None for one in ast.walk(part))
+        alone.update(
+            descendant for part in parts if part is not None for descendant in ast.walk(part)
+        )
     for number, node in enumerate(ast.walk(tree)):
         condition = ast.unparse(getattr(node, "test", ast.Pass()))
         if node in alone or "TYPE_CHECKING" in condition:
@@ -138,11 +142,11 @@ def tests_of(file: str) -> list[str]:
     path = Path(file)
     folder = tests / path.parts[1]
     if folder.is_dir():
-        every = sorted(folder.rglob("test_*.py"))
+        paths = sorted(folder.rglob("test_*.py"))
     else:
-        every = [*sorted(tests.glob("test_*.py")), *sorted((tests / "methods").glob("test_*.py"))]
-    every.sort(key=lambda test: path.stem not in test.read_text(encoding="utf-8"))
-    return [test.relative_to(ROOT).as_posix() for test in every]
+        paths = [*sorted(tests.glob("test_*.py")), *sorted((tests / "methods").glob("test_*.py"))]
+    paths.sort(key=lambda test: path.stem not in test.read_text(encoding="utf-8"))
+    return [test.relative_to(ROOT).as_posix() for test in paths]
 
 
 def verdict(mutant: Mutant, checkout: Path, seconds: float) -> str:
@@ -197,14 +201,20 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the changes and try none")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"))
-    given = parser.parse_args()
-    chosen = sampled(given.seed, given.number, given.only)
-    if given.list:
-        print(*(f"{one.file}:{one.line}: {one.before} -> {one.after}" for one in chosen), sep="\n")
+    options = parser.parse_args()
+    chosen = sampled(options.seed, options.number, options.only)
+    if options.list:
+        print(
+            *(
+                f"{mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}"
+                for mutant in chosen
+            ),
+            sep="\n",
+        )
         return
     known = (
-        [json.loads(line) for line in given.out.read_text().splitlines()]
-        if given.out.exists()
+        [json.loads(line) for line in options.out.read_text().splitlines()]
+        if options.out.exists()
         else []
     )
     tried = {(row["file"], row["node"], row["after"]): row["verdict"] for row in known}
@@ -215,18 +225,20 @@ def main() -> None:
             checkout,
             ignore=shutil.ignore_patterns(".git", ".venv", "site", "dist", ".*_cache"),
         )
-        for one in chosen:
-            if (one.file, one.node, one.after) not in tried:
-                tried[one.file, one.node, one.after] = found = verdict(one, checkout, given.seconds)
-                with given.out.open("a") as file:
-                    file.write(json.dumps(asdict(one) | {"verdict": found}) + "\n")
+        for mutant in chosen:
+            if (mutant.file, mutant.node, mutant.after) not in tried:
+                tried[mutant.file, mutant.node, mutant.after] = found = verdict(
+                    mutant, checkout, options.seconds
+                )
+                with options.out.open("a") as file:
+                    file.write(json.dumps(asdict(mutant) | {"verdict": found}) + "\n")
                 print(
-                    f"{found}: {one.file}:{one.line}: {one.before} -> {one.after}",
+                    f"{found}: {mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}",
                     file=sys.stderr,
                     flush=True,
                 )
-    ends = [tried[one.file, one.node, one.after] for one in chosen]
-    print(f"seed {given.seed}: {len(ends) - ends.count('survived')} of {len(ends)} killed")
+    ends = [tried[mutant.file, mutant.node, mutant.after] for mutant in chosen]
+    print(f"seed {options.seed}: {len(ends) - ends.count('survived')} of {len(ends)} killed")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class TestReaders:
     def test_labels_without_meaning_are_at_chance_and_an_attribute_is_not(self) -> None:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
-        assert sum(one.accuracy <= one.limit for one in read) >= 6
+        assert sum(probe.accuracy <= probe.limit for probe in read) >= 6
         found = readable(rows, codes)
         assert 0.5 < found.limit < 0.6 < 0.9 < found.accuracy
         assert np.array_equal(found.draws, readable(rows, codes, seed=0, resamples=2000).draws)
@@ -72,9 +72,9 @@ class TestReaders:
         rows, codes = two_values(80, d=6)
         turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(1)))[0]
         for reader in ("linear", "neighbour"):
-            one = readable(rows, codes, reader)
-            other = readable(7.0 * rows @ turn, codes, reader)
-            assert one.accuracy == pytest.approx(other.accuracy, abs=0.03)
+            plain = readable(rows, codes, reader)
+            turned = readable(7.0 * rows @ turn, codes, reader)
+            assert plain.accuracy == pytest.approx(turned.accuracy, abs=0.03)
 
 
 class TestWrongLabels:
@@ -87,9 +87,9 @@ class TestWrongLabels:
                 rows.numpy()[held]
             )
             given_ = scores[range(len(held)), codes[held]]
-            other = scores[range(len(held)), 1 - codes[held]]
+            wrong_scores = scores[range(len(held)), 1 - codes[held]]
             np.testing.assert_allclose(
-                listed.confidence.to_numpy()[held], given_ - other, atol=1e-4
+                listed.confidence.to_numpy()[held], given_ - wrong_scores, atol=1e-4
             )
 
     def test_labels_that_were_changed_come_first(self) -> None:
@@ -105,11 +105,15 @@ class TestWrongLabels:
         assert roc_auc_score(wrong[listed.row], -listed.confidence) > 0.9
         first = listed[: wrong.sum()]
         assert (first.proposed.astype(int).to_numpy() == y[first.row]).mean() > 0.7
-        some = wrong_labels(x, [None if i % 3 == 0 else f"c{label}" for i, label in enumerate(y)])
-        assert sorted(some.row) == [i for i in range(len(y)) if i % 3], (
+        suspects = wrong_labels(
+            x, [None if i % 3 == 0 else f"c{label}" for i, label in enumerate(y)]
+        )
+        assert sorted(suspects.row) == [i for i in range(len(y)) if i % 3], (
             "unknown labels are left out"
         )
-        assert all(f"c{y[row]}" == one for row, one in zip(some.row, some.given, strict=True))
+        assert all(
+            f"c{y[row]}" == named for row, named in zip(suspects.row, suspects.given, strict=True)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -127,21 +131,21 @@ class TestMargins:
         found, variance = margins(head, rows, codes)
         leaf = rows.clone().requires_grad_()
         scores = head(leaf)
-        own = scores[range(60), codes]
+        label_scores = scores[range(60), codes]
         rest = scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
-        margin = own - rest.max(1).values
+        margin = label_scores - rest.max(1).values
         (slope,) = torch.autograd.grad(margin.sum(), leaf)
         np.testing.assert_allclose(found["margin"], margin.detach(), atol=1e-9)
         np.testing.assert_allclose(
             found["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
         )
-        each = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
+        spreads = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
-        np.testing.assert_allclose(variance, each)
+        np.testing.assert_allclose(variance, spreads)
         np.testing.assert_allclose(
-            found["kv_margin"], margin.detach() / np.mean(each * steepest)
+            found["kv_margin"], margin.detach() / np.mean(spreads * steepest)
         )  # 20 rows a class
-        np.testing.assert_allclose(found["kv_gn_margin"], found["gn_margin"] / np.mean(each))
+        np.testing.assert_allclose(found["kv_gn_margin"], found["gn_margin"] / np.mean(spreads))
 
     @settings(max_examples=15)
     @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
@@ -156,10 +160,12 @@ class TestMargins:
         turn = torch.linalg.qr(
             torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         )[0]
-        one, _ = margins((weight, bias), rows, codes.numpy())
-        other, _ = margins((of_head * weight @ turn, bias), of_rows * rows @ turn, codes.numpy())
-        np.testing.assert_allclose(one["kv_margin"], other["kv_margin"], rtol=1e-4, atol=1e-8)
-        np.testing.assert_allclose(one["kv_gn_margin"], other["kv_gn_margin"], rtol=1e-4, atol=1e-6)
+        plain, _ = margins((weight, bias), rows, codes.numpy())
+        turned, _ = margins((of_head * weight @ turn, bias), of_rows * rows @ turn, codes.numpy())
+        np.testing.assert_allclose(plain["kv_margin"], turned["kv_margin"], rtol=1e-4, atol=1e-8)
+        np.testing.assert_allclose(
+            plain["kv_gn_margin"], turned["kv_gn_margin"], rtol=1e-4, atol=1e-6
+        )
 
 
 @pytest.fixture(scope="module")
@@ -219,11 +225,11 @@ class TestDiagnose:
         head = nn.Linear(16, 2)
         found = vldebias.diagnose(data, "smile", head=head)
         codes = data.column("smile").codes
-        of, variance = margins(head, data.unit[:], codes)
+        margins_of_metric, variance = margins(head, data.unit[:], codes)
         for code, name in enumerate(data.column("smile").names):
-            for metric, each in of.items():
+            for metric, values in margins_of_metric.items():
                 row = found.row("diagnose", metric, "none", subset=name)
-                quartiles = np.percentile(each[codes == code], (25, 50, 75))
+                quartiles = np.percentile(values[codes == code], (25, 50, 75))
                 assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(
                     tuple(quartiles)
                 )
@@ -250,11 +256,11 @@ class TestDiagnose:
             True,
             False,
         )
-        said = read.provenance[0]
-        assert "nothing to remove" not in said.description
-        for method, limit in said.settings["chance"]["linear_probe of gender"].items():
+        protocol = read.provenance[0]
+        assert "nothing to remove" not in protocol.description
+        for method, limit in protocol.settings["chance"]["linear_probe of gender"].items():
             at_chance = read.row("diagnose", "linear_probe", method, subset="gender").value <= limit
-            assert (method in said.description) == (method != "none" and at_chance)
+            assert (method in protocol.description) == (method != "none" and at_chance)
 
     def test_what_cannot_be_asked_is_refused(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
@@ -284,31 +290,34 @@ class TestDiagnose:
         rows = {row.subset: row for row in result.rows if row.metric == "accuracy"}
         assert set(rows) == {"no/female", "no/male", "yes/female", "yes/male"}
         for name, row in rows.items():
-            mine = [
+            counted = [
                 i
                 for i in range(300)
                 if f"{smile.names[smile.codes[i]]}/{gender.names[gender.codes[i]]}" == name
             ]
-            right = [listed.given[i] == listed.proposed[i] for i in mine]
-            assert (row.value, row.n) == (pytest.approx(np.mean(right)), {"images": len(mine)})
+            right = [listed.given[i] == listed.proposed[i] for i in counted]
+            assert (row.value, row.n) == (pytest.approx(np.mean(right)), {"images": len(counted)})
         suspect = result.row("diagnose", "suspect_labels", "none").value
         assert suspect == pytest.approx((listed.confidence < 0).mean())
         worst = min(rows.values(), key=lambda row: row.value)
-        told = (
+        shown = (
             f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%}"
             " right (all: "
         )
-        for said in (
+        for sentence in (
             "a linear probe predicts it in",
-            told,
+            shown,
             f"{round(300 * suspect)} of 300 labels fit another class",
         ):
-            assert said in result.provenance[0].description
+            assert sentence in result.provenance[0].description
         hidden = vldebias.diagnose(
             data, "smile", texts=TextTable(texts, "mine"), prompts="gender", seed=1
         )
         assert {row.subset for row in hidden.rows if row.metric == "accuracy"} == set(rows)
-        assert [one.provenance[0].model for one in (hidden, result)] == ["mine", "unnamed model"]
+        assert [diagnosis.provenance[0].model for diagnosis in (hidden, result)] == [
+            "mine",
+            "unnamed model",
+        ]
 
     @pytest.mark.parametrize(("rows", "named"), [(29, False), (30, True)])
     def test_a_group_of_few_rows_is_no_reason_for_advice(self, rows: int, named: bool) -> None:
@@ -318,8 +327,8 @@ class TestDiagnose:
         features[:, 0] += 4 * (
             classes * (1 - groups)
         )  # the ones of the second group look like zeros
-        said = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
-        assert (f"1/1, {rows} images" in said) == named
+        description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
+        assert (f"1/1, {rows} images" in description) == named
 
     def test_print_has_every_answer_and_the_worst_group_before_others(self, result: Result) -> None:
         shown = str(result)
@@ -342,7 +351,11 @@ class TestDiagnose:
     ) -> None:
         page = render(result, tmp_path / "page.html", beside=tmp_path).read_text()
         places = [
-            page.index(one)
-            for one in ("a linear probe predicts it", "Worst group", "fit another class better")
+            page.index(sentence)
+            for sentence in (
+                "a linear probe predicts it",
+                "Worst group",
+                "fit another class better",
+            )
         ]
         assert places == sorted(places)

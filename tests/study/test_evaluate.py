@@ -73,14 +73,14 @@ def folder(tmp_path: Path) -> Path:
         jobs | {"prompts": {"gender": prompts}} | common,
         people | {"prompts": prompts} | common,
     ]
-    about = {
+    columns = {
         "title": "Mine",
         "description": "d",
         "source": "s",
         "needs": "embeddings",
         "tasks": tasks,
     }
-    (tmp_path / "mine.yaml").write_text(json.dumps(about))
+    (tmp_path / "mine.yaml").write_text(json.dumps(columns))
     return tmp_path
 
 
@@ -91,12 +91,12 @@ def cli(*arguments: str) -> str:
 
 
 def run(folder: Path, **options: object) -> Result:
-    given = {
+    arguments = {
         "out": folder / "out",
         "embeddings": folder / "images.npz",
         "texts": folder / "texts.npz",
     }
-    return run_suite(folder / "mine.yaml", Options(**{**given, **options}), progress=SILENT)
+    return run_suite(folder / "mine.yaml", Options(**{**arguments, **options}), progress=SILENT)
 
 
 def measured(labels: object, **options: object) -> Result:
@@ -113,17 +113,17 @@ def figures(result: Result) -> list[tuple[str, str, str, float]]:
 @pytest.mark.slow
 def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
     files = ["--embeddings", str(folder / "images.npz"), "--texts", str(folder / "texts.npz")]
-    told = json.loads(
+    report = json.loads(
         cli(str(folder / "mine.yaml"), *files, "--out", str(folder / "cli"), "--json")
     )
     result = run(folder)
-    assert [row.model_dump(mode="json") for row in result.rows] == told["figures"]
+    assert [row.model_dump(mode="json") for row in result.rows] == report["figures"]
     for task in ("jobs gender", "people"):
         frame = result.to_pandas().query("task == @task")
         assert set(frame.method) - {"random"} == set(METHODS)
-        about = next(p for p in result.provenance if p.task == task)
-        assert {"images", "texts", "reference"} <= set(about.data)
-        assert (about.n["reference images"], about.fingerprint) == (100, None)
+        protocol = next(p for p in result.provenance if p.task == task)
+        assert {"images", "texts", "reference"} <= set(protocol.data)
+        assert (protocol.n["reference images"], protocol.fingerprint) == (100, None)
     skew = {m: result.row("jobs gender", "max_skew@20", m).value for m in METHODS}
     assert skew["none"] > 0.5 > max(skew[m] for m in ("cali", "difference", "equalise"))
 
@@ -131,8 +131,8 @@ def test_a_suite_of_six_methods_runs_on_embeddings_alone(folder: Path) -> None:
 @quiet
 def test_fitted_edits_and_methods_are_measured_beside_names(folder: Path) -> None:
     fitted = Problem(texts(), GENDER, lam=50.0).fit("cali", "joint")
-    given = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
-    result = measured(SEX, methods=given)
+    methods = {"mine": fitted, "cali": "cali", "sum": REGISTRY["orth"] + REGISTRY["cali"]}
+    result = measured(SEX, methods=methods)
     assert {row.method for row in result.rows} == {"none", "cali", "orth+cali", "mine", "random"}
     fitted.save_pretrained(folder / "half" / "joint")
     result = run(folder, projections=(folder / "half",), methods=("cali",), lam=50.0)
@@ -156,14 +156,14 @@ def test_title_and_colour_of_a_method_are_written_when_it_is_measured() -> None:
         assert (facts["title"], facts["color"]) == (method.title, method.color)
 
 
-def of_miniature(model: object, **given: object) -> Result:
+def of_miniature(model: object, **options: object) -> Result:
     """The shipped model on images that are noise."""
     rng = np.random.default_rng(0)
     dim = vldebias.load_host("miniature").host.text_projection.shape[1]
     labels = {"gender": np.array(["female", "male"])[rng.integers(2, size=60)]}
     features = rng.standard_normal((60, dim)).astype(np.float32)
     return evaluate(
-        model, features, prompts="professions-gender", labels=labels, resamples=20, **given
+        model, features, prompts="professions-gender", labels=labels, resamples=20, **options
     )
 
 
@@ -187,11 +187,11 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
     for row in found.rows:
         if row.method in ("none", "attached cali"):
             name = row.method.removeprefix("attached ")
-            same = bare.row(row.task, row.metric, name, subset=row.subset)
+            expected = bare.row(row.task, row.metric, name, subset=row.subset)
             assert (row.value, row.interval, row.strength) == (
-                same.value,
-                same.interval,
-                same.strength,
+                expected.value,
+                expected.interval,
+                expected.strength,
             )
     with torch.no_grad():
         assert torch.equal(model.encode_text(tokens), before), "it stays attached"
@@ -219,8 +219,8 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
     names = sorted(
         {row.method for row in found.rows} - {"none", "random"}, key=lambda name: "fitted" in name
     )
-    mine, attached = ([r.value for r in found.rows if r.method == name] for name in names)
-    assert attached == mine != [r.value for r in found.rows if r.method == "none"]
+    named, attached = ([r.value for r in found.rows if r.method == name] for name in names)
+    assert attached == named != [r.value for r in found.rows if r.method == "none"]
 
 
 def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:
@@ -231,16 +231,18 @@ def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) 
         text=torch.stack(list(rows.values())).numpy(),
         prompts=np.array(list(rows)),
     )
-    for given in ({}, {"embeddings": None}):
+    for arguments in ({}, {"embeddings": None}):
         with pytest.raises(InvalidInputError, match=r"4 of \d+ prompts .*eval show"):
-            run(folder, texts=folder / "few.npz", **given)
+            run(folder, texts=folder / "few.npz", **arguments)
 
 
 @quiet
 def test_features_may_be_in_a_file_and_a_twentieth_of_them_are_looked_at(folder: Path) -> None:
     how = {"prompts": {"gender": GENDER}, "methods": ["none"], "resamples": 5}
-    given, read = (evaluate(texts(), of, **how) for of in (images(), folder / "images.npz"))
-    assert figures(read) == figures(given)
+    in_memory, read = (
+        evaluate(texts(), features, **how) for features in (images(), folder / "images.npz")
+    )
+    assert figures(read) == figures(in_memory)
     assert (read.provenance[0].settings["k"], "file" in str(read.provenance[0].settings)) == (
         [20],
         False,
@@ -285,9 +287,11 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
     another model."""
     rng = np.random.default_rng(1)
     prompts = vldebias.load_prompts("professions-gender")
-    mean, other = np.eye(64)[:2]
+    mean, orthogonal = np.eye(64)[:2]
     rows = {text: mean + 0.1 * rng.standard_normal(64) for text in prompts.texts}
-    features = cosine * mean + (1 - cosine**2) ** 0.5 * other + 0.1 * rng.standard_normal((n, 64))
+    features = (
+        cosine * mean + (1 - cosine**2) ** 0.5 * orthogonal + 0.1 * rng.standard_normal((n, 64))
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluate(
@@ -297,7 +301,7 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
             labels={"gender": (["female", "male"] * 30)[:n]},
             methods=["none"],
         )
-    assert any("unaligned" in str(one.message) for one in caught) == (
+    assert any("unaligned" in str(warning.message) for warning in caught) == (
         cosine < 3 / 64**0.5 and n >= 20
     )
 
@@ -324,9 +328,9 @@ def test_unknown_rows_are_left_out_and_counted(absent: object, unknown: object) 
         texts(), GALLERY.features[known], prompts={"g": GENDER}, labels=SEX[known], **options
     )
     assert figures(result) == figures(expected)
-    (about,) = result.provenance
-    assert (about.n["unknown"], about.n["groups"]) == (60, 2)
-    assert about.settings["gallery"].get("values read as unknown") == (
+    (protocol,) = result.provenance
+    assert (protocol.n["unknown"], protocol.n["groups"]) == (60, 2)
+    assert protocol.settings["gallery"].get("values read as unknown") == (
         [str(absent)] if unknown != () else None
     )
 
@@ -337,11 +341,14 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
     sexes = np.where(np.arange(len(SEX)) % 5 == 0, "?", np.array(["male", "female"])[SEX]).tolist()
     labels = {"job": torch.from_numpy(JOB), "split": GALLERY.column("split"), "gender": sexes}
     how = {"prompts": GENDER, "task": "groups", "methods": "cali", "resamples": 5}
-    (about, _) = evaluate(
+    (protocol, _) = evaluate(
         texts(), torch.from_numpy(GALLERY.features), labels=labels, unknown="?", **how
     ).provenance
-    assert (about.settings["label"], about.settings["spurious"]) == ("job", "gender")
-    assert (about.n["unknown"], about.settings["data"]["values read as unknown"]) == (60, ["?"])
+    assert (protocol.settings["label"], protocol.settings["spurious"]) == ("job", "gender")
+    assert (protocol.n["unknown"], protocol.settings["data"]["values read as unknown"]) == (
+        60,
+        ["?"],
+    )
     strange = ["x", "y", "z"] * 100
     with pytest.raises(
         InvalidInputError, match=r"give label= and spurious=, two of the columns \['a', 'b'\]"
@@ -371,10 +378,10 @@ def test_groups_find_their_columns_by_name_and_leave_out_what_is_unknown() -> No
     error=VldebiasError,
 )
 def test_mistakes_of_a_notebook_are_answered(change: dict) -> None:
-    given = {
+    arguments = {
         "images": GALLERY.features,
         "prompts": {"gender": GENDER},
         "labels": {"gender": GALLERY.column("gender")},
     }
-    given |= {"k": 20, "resamples": 5, **change}
-    evaluate(texts(), given.pop("images"), **given)
+    arguments |= {"k": 20, "resamples": 5, **change}
+    evaluate(texts(), arguments.pop("images"), **arguments)

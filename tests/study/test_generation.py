@@ -97,7 +97,7 @@ def test_intersections_are_counted_as_values_of_their_own(painted: Painted, part
     drawn, shows = painted
     shown = [[shows[i.path] for i in chosen(drawn, variant="cali", concept=job)] for job in UNSEEN]
     mean = np.mean(
-        [discrepancy([g * 3 + a for g, a, _ in one if g != UNCLEAR], 6) for one in shown]
+        [discrepancy([g * 3 + a for g, a, _ in labels if g != UNCLEAR], 6) for labels in shown]
     )
     assert value(
         parts, "generation gender x age", "discrepancy", "cali", "unseen jobs"
@@ -129,21 +129,23 @@ def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
     figures = parts["generation gender"].rows
     assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
     assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
-    by = {(f.metric, f.method, f.subset): f for f in figures}
+    figure_of_name = {(f.metric, f.method, f.subset): f for f in figures}
     stated = [
         method
-        for metric, method, subset in by
+        for metric, method, subset in figure_of_name
         if (metric, subset) == ("stated_right", "unseen jobs")
     ]
     assert stated == ["none", "cali", "cali, stated not kept"]
-    for (metric, method, subset), figure in by.items():
+    for (metric, method, subset), figure in figure_of_name.items():
         if method in ("none", "random") or metric == "share":
             assert figure.change is None
             continue
-        assert figure.change[0] == pytest.approx(figure.value - by[metric, "none", subset].value)
+        assert figure.change[0] == pytest.approx(
+            figure.value - figure_of_name[metric, "none", subset].value
+        )
         assert figure.change[1] <= figure.change[0] <= figure.change[2]
         assert (figure.lam, figure.strength) == (500.0, 1.0)
-    assert by["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
+    assert figure_of_name["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
     black = Counter(image.variant for image in painted[0] if painted[1][image.path][0] == UNCLEAR)
     assert (
         parts["generation gender"].provenance.settings["images that the safety checker blackened"]
@@ -205,12 +207,12 @@ def test_prompts_of_one_concept_are_resampled_together(painted: Painted) -> None
 def test_what_does_not_fit_is_refused_before_anything_is_generated(
     painted: Painted, tmp_path: Path
 ) -> None:
-    other = {"prompts": PromptSet("other", (("a man", "a woman"),))}
-    for fields, said in (
-        (other, "another version of 'people'"),
+    another = {"prompts": PromptSet("other", (("a man", "a woman"),))}
+    for fields, refusal in (
+        (another, "another version of 'people'"),
         ({"fid": True}, "CLIPScore and FID"),
     ):
-        with pytest.raises(InvalidInputError, match=said):
+        with pytest.raises(InvalidInputError, match=refusal):
             task(**fields).measure(painted[0].folder, Reader())
     ages = SimpleNamespace(names={"age": ("young", "old")}, name="ages", fingerprint="1")
     never = SimpleNamespace(components={}, scheduler=SimpleNamespace(config={}), name_or_path="")
@@ -235,8 +237,10 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     }
     model, preprocess, tokenizer = load_clip()
     how = {"pipe": load_pipeline(), "scorer": Loaded(model, "miniature", tokenizer, preprocess)}
-    given = task(**small, clip_score=True, fid=True)
-    first, again = (given.measure(tmp_path, MiniatureJudge().ready(), **how) for _ in "12")
+    generation_task = task(**small, clip_score=True, fid=True)
+    first, again = (
+        generation_task.measure(tmp_path, MiniatureJudge().ready(), **how) for _ in "12"
+    )
     assert [part.rows for part in first] == [part.rows for part in again]
     tasks = [part.provenance.task for part in first]
     assert tasks == ["generation gender", "generation: CLIPScore", "generation: FID"]
@@ -250,9 +254,9 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
 def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None:
     """Methods are variants of the pipeline; without a folder for the images nothing is
     generated."""
-    one = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
+    tiny_set = make_prompt_set("one", {"male": ["male"], "female": ["female"]}, ["nurse"])
     fields = {
-        "prompts": one,
+        "prompts": tiny_set,
         "methods": ["none", "cali"],
         "judge": MiniatureJudge().ready(),
         "attributes": ["gender"],
@@ -263,7 +267,7 @@ def test_evaluate_generates_the_methods_that_it_is_given(tmp_path: Path) -> None
     result = evaluate(load_pipeline(), tmp_path, task="generation", **fields)
     assert {row.method for row in result.rows if row.metric == "unknown"} == {"none", "cali"}
     made = GeneratedImages.open(tmp_path)
-    assert {name: about.get("method") for name, about in made.plan.variants.items()} == {
+    assert {name: settings.get("method") for name, settings in made.plan.variants.items()} == {
         "none": None,
         "cali": "cali",
     }
@@ -277,9 +281,9 @@ def test_methods_and_saved_edits_of_the_user_are_variants(
     fit_projection(load_pipeline(), "professions-gender", method="cali", lam=3.0).save_pretrained(
         folder
     )
-    given = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
+    generation_task = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
     methods = ("none", "difference", "equalise", "orth-cali")
-    found = given.with_options(
+    found = generation_task.with_options(
         Options(out=tmp_path, methods=methods, lam=7.0, projections=(folder,))
     ).variants
     assert list(found) == ["difference", "orth-cali", "mine"]
@@ -291,27 +295,42 @@ def test_methods_and_saved_edits_of_the_user_are_variants(
         3.0,
         {"professions-gender": HASH},
     )
-    assert given.with_options(Options(out=tmp_path)) == given
-    assert (given.seeds, given.images, given.stated_images, given.steps, given.guidance) == (
+    assert generation_task.with_options(Options(out=tmp_path)) == generation_task
+    assert (
+        generation_task.seeds,
+        generation_task.images,
+        generation_task.stated_images,
+        generation_task.steps,
+        generation_task.guidance,
+    ) == (
         (0,),
         100,
         8,
         50,
         7.5,
     )
-    assert (given.batch_size, given.stated, given.as_written, given.clip_score, given.fid) == (
+    assert (
+        generation_task.batch_size,
+        generation_task.stated,
+        generation_task.as_written,
+        generation_task.clip_score,
+        generation_task.fid,
+    ) == (
         8,
         True,
         *[False] * 3,
     )
-    assert given.with_options(Options(out=tmp_path, methods=("target-shares",))) == given
+    assert (
+        generation_task.with_options(Options(out=tmp_path, methods=("target-shares",)))
+        == generation_task
+    )
     with pytest.raises(InvalidInputError, match="did you mean 'cali'"):
-        given.with_options(Options(out=tmp_path, methods=("calli",)))
+        generation_task.with_options(Options(out=tmp_path, methods=("calli",)))
     with pytest.raises(InvalidInputError, match="eval human --labels"):
-        given.with_options(Options(out=tmp_path, labels=(tmp_path,)))
+        generation_task.with_options(Options(out=tmp_path, labels=(tmp_path,)))
     monkeypatch.setattr("vldebias.study.generation.processes", lambda: SimpleNamespace(world=2))
     with pytest.raises(InvalidInputError, match="one process generates images"):
-        given.with_options(Options(out=tmp_path))
+        generation_task.with_options(Options(out=tmp_path))
 
 
 def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_none(
@@ -332,15 +351,18 @@ def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_
     )
     assert found["judge"].names == {"gender": GENDERS, "professions": JOBS}
     assert task(judge=clip).prepare(inputs)["scorer"] is None
-    own = Inputs(
+    inputs_of_suite = Inputs(
         Options(out=tmp_path, pipeline="miniature", model="miniature", judge="no-such-model")
     )
-    assert task(judge={"kind": "miniature"}, clip_score=True).prepare(own)["scorer"] is own.model
-    for judge, used, said in (
+    assert (
+        task(judge={"kind": "miniature"}, clip_score=True).prepare(inputs_of_suite)["scorer"]
+        is inputs_of_suite.model
+    )
+    for judge, used, refusal in (
         (clip | {"model": None}, inputs, "no image-text"),
-        (clip, own, "no-such-model"),
+        (clip, inputs_of_suite, "no-such-model"),
     ):
-        with pytest.raises(InvalidInputError, match=said):
+        with pytest.raises(InvalidInputError, match=refusal):
             task(judge=judge).prepare(used)
 
 
@@ -379,12 +401,14 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     )  # of a fair coin
     assert ("recognised", "cali", subset) in rows, "the judge knows every concept"
     assert [name for metric, _, name in rows if metric == "unchanged"] == [
-        f"prompts {which}" for which in OTHERS
+        f"prompts {kind}" for kind in OTHERS
     ]
-    for which in OTHERS:
-        own = [i for i in chosen(drawn, variant="cali", part="others") if i.prompt in OTHERS[which]]
-        same = np.mean([shows[i.path] == shows[i.under("none").path] for i in own])
-        assert rows["unchanged", "cali", f"prompts {which}"].value == pytest.approx(same)
+    for kind in OTHERS:
+        images = [
+            i for i in chosen(drawn, variant="cali", part="others") if i.prompt in OTHERS[kind]
+        ]
+        share = np.mean([shows[i.path] == shows[i.under("none").path] for i in images])
+        assert rows["unchanged", "cali", f"prompts {kind}"].value == pytest.approx(share)
 
 
 def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_path: Path) -> None:
@@ -392,10 +416,10 @@ def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_pat
         "A photo of a nurse.\nA photo of a plumber.\nA female chef.\nA red car.\n"
     )
     options = Options(out=tmp_path, prompts_file=tmp_path / "mine.txt", images=2, steps=2)
-    given = task(
+    generation_task = task(
         prompts="professions-gender", variants={"balanced-prompts": {"method": "balanced-prompts"}}
     )
-    (part,) = given.with_options(options).measure(
+    (part,) = generation_task.with_options(options).measure(
         tmp_path / "drawn", MiniatureJudge().ready(), pipe=load_pipeline()
     )
     shown = {row.subset for row in part.rows if row.metric == "share"}
@@ -403,4 +427,4 @@ def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_pat
     assert part.provenance.settings["left out, by reason"] == {"stated": 1, "no person": 1}
     (tmp_path / "mine.txt").write_text("A red car.\n")
     with pytest.raises(InvalidInputError, match=r"mine.txt: .*'no person'"):
-        given.with_options(options).plan()
+        generation_task.with_options(options).plan()

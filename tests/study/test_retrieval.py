@@ -70,8 +70,8 @@ def make_gallery(empty: int = 0) -> Embeddings:
     hat = rng.integers(2, size=N)
     tone[:7] = UNKNOWN
     hat[:5] = UNKNOWN
-    own = rng.integers(len(CAPTIONS), size=N)
-    near = np.stack([TEXTS.embed([CAPTIONS[i]], "joint")[0].numpy() for i in own])
+    caption = rng.integers(len(CAPTIONS), size=N)
+    near = np.stack([TEXTS.embed([CAPTIONS[i]], "joint")[0].numpy() for i in caption])
     features = near + 0.8 * gender[:, None] * rng.normal(size=D) + 1.5 * rng.normal(size=(N, D))
     return Embeddings(
         features=features.astype(np.float32),
@@ -83,7 +83,7 @@ def make_gallery(empty: int = 0) -> Embeddings:
             "hat": Labels(hat, ("hat", "none")),
             "job": Labels(rng.integers(5, size=N), JOBS),
         },
-        captions=("",) * empty + tuple(CAPTIONS[i] for i in own[empty:]),
+        captions=("",) * empty + tuple(CAPTIONS[i] for i in caption[empty:]),
         about={"model": "made up", "data": "noise", "split": "test"},
     )
 
@@ -126,9 +126,9 @@ def test_figures_agree_with_plain_loops(method: str) -> None:
         "ndkl": (ndkl, {}),
     }
     for metric, (measure, options) in naive.items():
-        each = [measure(row, groups, K, **options) for row in scores]
-        assert cell(part, f"{metric}@{K}", method).value == pytest.approx(np.mean(each))
-        for query, value in zip(QUERIES, each, strict=True):
+        skews = [measure(row, groups, K, **options) for row in scores]
+        assert cell(part, f"{metric}@{K}", method).value == pytest.approx(np.mean(skews))
+        for query, value in zip(QUERIES, skews, strict=True):
             assert cell(part, f"{metric}@{K}", method, query).value == pytest.approx(value)
 
 
@@ -145,15 +145,15 @@ def test_an_intersection_is_solved_jointly_and_images_of_unknown_groups_are_coun
     expected = np.mean([max_skew(row, groups, K, prior="dataset") for row in scores])
     assert cell(part, f"max_skew@{K}", "orth-cali").value == pytest.approx(expected)
     assert (part.provenance.task, part.provenance.prompts) == ("noise gender x tone", "g+t")
-    told = json.loads(part.provenance.model_dump_json())["settings"]
+    settings = json.loads(part.provenance.model_dump_json())["settings"]
     expected = {"k": [K, N - 7], "prior": "dataset", "queries": list(QUERIES)}
-    assert {name: told[name] for name in expected} == expected
-    assert (told["gallery"], part.provenance.data["images"]) == (
+    assert {name: settings[name] for name in expected} == expected
+    assert (settings["gallery"], part.provenance.data["images"]) == (
         {**BARE.about, "data_fingerprint": "abc"},
         "abc",
     )
-    assert None not in told.values()
-    assert (set(told["prior shares"]), sum(told["prior shares"].values())) == (
+    assert None not in settings.values()
+    assert (set(settings["prior shares"]), sum(settings["prior shares"].values())) == (
         set(labels.names),
         pytest.approx(1),
     )
@@ -168,8 +168,8 @@ def test_intervals_over_queries_are_those_of_the_query_means() -> None:
     expected = TaskResult(part.provenance)
     expected.add_resampled(metric, values, n={}, resamples=300, seed=6)
     for found in expected.rows:
-        own = cell(part, metric, found.method)
-        assert (own.interval, own.change) == (found.interval, found.change)
+        row = cell(part, metric, found.method)
+        assert (row.interval, row.change) == (found.interval, found.change)
 
 
 def test_intervals_over_images_are_about_the_gallery() -> None:
@@ -178,7 +178,7 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
     metric = f"max_skew@{K}"
     gallery = Gallery(GALLERY.column("gender"), [K], resamples=400)
     ranked = {m: rankings(naive_scores(m, GENDER).round(12)) for m in ("none", "cali")}
-    none, cali = (of[metric] for of in gallery.skews(ranked).values())
+    none, cali = (skew_of_metric[metric] for skew_of_metric in gallery.skews(ranked).values())
     for query, a, b in (("", none.mean(0), cali.mean(0)), *zip(QUERIES, none, cali, strict=True)):
         found = cell(images, metric, "cali", query)
         assert found.value == pytest.approx(b[0])
@@ -222,16 +222,16 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     texts = TEXTS.under(CAPTIONS, "joint", fit_method(TEXTS, GENDER, method))
     scores = GALLERY.unit[:].double() @ texts.T  # (images, captions)
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
-    own = torch.nn.functional.one_hot(code, len(CAPTIONS))
+    is_caption = torch.nn.functional.one_hot(code, len(CAPTIONS))
     image = torch.arange(N)[:, None]
     found = []
     ways = {
-        "image to text": (scores, own),
-        "text to image": (scores.T[code], own.T[code]),
+        "image to text": (scores, is_caption),
+        "text to image": (scores.T[code], is_caption.T[code]),
     }  # a query for each image
-    for way, (asked, relevant) in ways.items():
+    for way, (queries, relevant) in ways.items():
         hits = RetrievalHitRate(top_k=k)(
-            asked.flatten(), relevant.flatten(), image.expand_as(asked).flatten()
+            queries.flatten(), relevant.flatten(), image.expand_as(queries).flatten()
         )
         found.append(cell(part, f"recall@{k}", method, way).value)
         assert found[-1] == pytest.approx(float(hits))
@@ -265,15 +265,15 @@ def test_accuracy_agrees_with_scikit_learn(method: str) -> None:
     known = GALLERY.column("hat").known
     projection = fit_method(TEXTS, GENDER, method)
     images = GALLERY.unit[:].double()[torch.tensor(known)]
-    each = []
+    accuracies = []
     for column, prompts in CLASSES.items():
         labels = GALLERY.column(column)
         rows = TEXTS.under([prompts[name] for name in labels.names], "joint", projection)
-        each.append(accuracy_score(labels.codes[known], (images @ rows.T).argmax(1)))
-        assert cell(part, "accuracy", method, column).value == pytest.approx(each[-1])
+        accuracies.append(accuracy_score(labels.codes[known], (images @ rows.T).argmax(1)))
+        assert cell(part, "accuracy", method, column).value == pytest.approx(accuracies[-1])
     mean = cell(part, "accuracy", method)
     assert (mean.value, mean.n) == (
-        pytest.approx(np.mean(each)),
+        pytest.approx(np.mean(accuracies)),
         {"images": N - 5, "without a label": 5},
     )
     assert mean.interval[0] < mean.value < mean.interval[1]
@@ -302,17 +302,17 @@ def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.Mo
     """Captions and a column that every query names come with the gallery; a cosine is no
     utility."""
     skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", f"kept@{K}", "query_cosine"}
-    asked = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
-    assert [{f.metric for f in evaluate(of)[0].rows} for of in (GALLERY, BARE)] == [
-        skews | asked,
+    requested = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
+    assert [{f.metric for f in evaluate(gallery)[0].rows} for gallery in (GALLERY, BARE)] == [
+        skews | requested,
         skews,
     ]
-    without = TextTable(
+    without_classes = TextTable(
         {text: row for text, row in zip(PROMPTS, ROWS, strict=True) if text not in CAPTIONS}
     )
-    assert "recall@1" not in {row.metric for row in evaluate(GALLERY, without)[0].rows}
-    for most, measured in ((N, True), (N - 1, False)):
-        monkeypatch.setattr(retrieval, "MOST_CAPTIONS", most)
+    assert "recall@1" not in {row.metric for row in evaluate(GALLERY, without_classes)[0].rows}
+    for limit, measured in ((N, True), (N - 1, False)):
+        monkeypatch.setattr(retrieval, "MOST_CAPTIONS", limit)
         assert ("recall@1" in {row.metric for row in evaluate(GALLERY)[0].rows}) == measured
     assert (get_metric("query_cosine").kind, get_metric("recall@5").kind) == (
         "similarity",
@@ -350,21 +350,21 @@ def uneven_gallery() -> Embeddings:
     return BARE[np.sort(np.concatenate([men, women[: len(men) // 3]]))]
 
 
-@pytest.mark.parametrize(("prior", "other"), [("uniform", "dataset"), ("dataset", "uniform")])
-def test_an_uneven_gallery_is_measured_against_both_priors(prior: str, other: str) -> None:
+@pytest.mark.parametrize(("prior", "other_prior"), [("uniform", "dataset"), ("dataset", "uniform")])
+def test_an_uneven_gallery_is_measured_against_both_priors(prior: str, other_prior: str) -> None:
     gallery = uneven_gallery()
     (part,) = evaluate(gallery, prior=prior, methods=["cali"])
-    (swapped,) = evaluate(gallery, prior=other, methods=["cali"])
+    (swapped,) = evaluate(gallery, prior=other_prior, methods=["cali"])
     for method in ("none", "cali", "random"):
-        beside = cell(part, f"max_skew_{other}@{K}", method)
+        beside = cell(part, f"max_skew_{other_prior}@{K}", method)
         asked_for = cell(swapped, f"max_skew@{K}", method)
         assert beside.value == pytest.approx(asked_for.value)
         assert beside.interval == pytest.approx(asked_for.interval)
     groups = gallery.column("gender").codes
     rows = TEXTS.embed(QUERIES, "joint")
     scores = (rows @ normalize(torch.tensor(gallery.features), dim=1).double().T).numpy()
-    naive = [max_skew(row, groups, K, prior=other) for row in scores]
-    assert cell(part, f"max_skew_{other}@{K}", "none").value == pytest.approx(np.mean(naive))
+    naive = [max_skew(row, groups, K, prior=other_prior) for row in scores]
+    assert cell(part, f"max_skew_{other_prior}@{K}", "none").value == pytest.approx(np.mean(naive))
     sizes = np.bincount(groups)
     assert f"{sizes[0]} male, {sizes[1]} female" in part.provenance.description
 
@@ -464,10 +464,10 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
 ) -> None:
     scores, labels, k = problem
     gallery = Gallery(labels, [k], prior, resamples=5, seed=7)
-    there = np.unique(labels.codes)
+    present = np.unique(labels.codes)
     assert (gallery.names, len(gallery.prior)) == (
-        tuple("abcd"[i] for i in there),
-        len(there),
+        tuple("abcd"[i] for i in present),
+        len(present),
     )  # "d" takes no part
     drawn = gallery.skews({"none": rankings(scores)})["none"]
     (weights,) = resampled_weights(len(labels), 5, 7, len(labels))
@@ -480,15 +480,15 @@ def test_galleries_and_resampled_ones_have_the_skew_of_the_naive_functions(
             )
             groups = labels.codes[rows] if prior == "dataset" else gallery.codes[rows].astype(int)
             size = None if prior == "dataset" else len(gallery.names)
-            one = (row[rows], groups, k)
+            arguments = (row[rows], groups, k)
             options = {"prior": shares, "n_groups": size}
             assert drawn[f"max_skew@{k}"][i, b] == pytest.approx(
-                max_skew(*one, **options), abs=1e-12
+                max_skew(*arguments, **options), abs=1e-12
             )
             assert drawn[f"min_skew@{k}"][i, b] == pytest.approx(
-                min_skew(*one, floor=1 / (2 * k), **options)
+                min_skew(*arguments, floor=1 / (2 * k), **options)
             )
-            assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*one, **options), abs=1e-12)
+            assert drawn[f"ndkl@{k}"][i, b] == pytest.approx(ndkl(*arguments, **options), abs=1e-12)
 
 
 @pytest.mark.parametrize("prior", ["uniform", "dataset"])
@@ -499,14 +499,14 @@ def test_of_a_large_gallery_the_rows_that_are_read_are_drawn_as_among_all(prior:
     gallery = Gallery(Labels(rng.integers(3, size=n), ("a", "b", "c")), [k], prior, resamples=1500)
     ranked = np.stack([rng.permutation(n) for _ in range(2)])
     relevant = rng.random((2, n)) < 0.4
-    whole = gallery.skews({"none": ranked}, relevant)["none"]
+    skew_of_metric = gallery.skews({"none": ranked}, relevant)["none"]
     few = gallery.skews({"none": ranked[:, :80]}, relevant)["none"]
     for metric, values in few.items():
-        assert values[:, 0] == pytest.approx(whole[metric][:, 0])  # of the gallery itself
+        assert values[:, 0] == pytest.approx(skew_of_metric[metric][:, 0])  # of the gallery itself
         error = 5 * (2 / 1500) ** 0.5 * float(values.std())
-        assert values.mean(axis=1) == pytest.approx(whole[metric].mean(axis=1), abs=error)
-        assert values.std(axis=1) == pytest.approx(whole[metric].std(axis=1), rel=0.15)
-        assert not np.array_equal(values, whole[metric])  # other draws of one distribution
+        assert values.mean(axis=1) == pytest.approx(skew_of_metric[metric].mean(axis=1), abs=error)
+        assert values.std(axis=1) == pytest.approx(skew_of_metric[metric].std(axis=1), rel=0.15)
+        assert not np.array_equal(values, skew_of_metric[metric])  # other draws of one distribution
 
 
 def test_methods_share_their_resamples_and_memory_changes_no_number(
@@ -517,11 +517,13 @@ def test_methods_share_their_resamples_and_memory_changes_no_number(
     gallery = Gallery(
         Labels(rng.integers(3, size=30), ("a", "b", "c")), [7], "dataset", resamples=20
     )
-    whole, again = gallery.skews({"none": ranked, "again": ranked}).values()
+    skew_of_metric, again = gallery.skews({"none": ranked, "again": ranked}).values()
     monkeypatch.setattr(resampling, "_WEIGHTS", 30 * 3)
     parts = gallery.skews({"none": ranked})["none"]
     assert all(
-        np.array_equal(whole[metric], other[metric]) for metric in whole for other in (again, parts)
+        np.array_equal(skew_of_metric[metric], repeated[metric])
+        for metric in skew_of_metric
+        for repeated in (again, parts)
     )
 
 
@@ -535,8 +537,8 @@ def test_random_rankings_are_those_of_drawing_without_replacement(
     share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k
     assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=0.005)
     assert found.std() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1)
-    each = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
-    assert each.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
+    single = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
+    assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
     monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
     assert np.array_equal(gallery.random()[f"max_skew@{k}"], found)
 

@@ -66,14 +66,14 @@ PEOPLE |= {"values": ["male", "female"]}
 
 
 def suite(*tasks: Any, host: str | None = "miniature") -> Suite:
-    about = {
+    settings = {
         "name": "small",
         "title": "t",
         "description": "d",
         "source": "s",
         "needs": "a brave heart",
     }
-    return Suite.model_validate({**about, "host": host, "tasks": tasks})
+    return Suite.model_validate({**settings, "host": host, "tasks": tasks})
 
 
 @pytest.fixture(scope="module")
@@ -106,28 +106,28 @@ def run(
     def go(
         *tasks: Any, only: Any = (), host: Any = "miniature", charts: bool = False, **options: Any
     ) -> Any:
-        said = StringIO()
+        text = StringIO()
         if not charts:
             monkeypatch.setattr(
                 runner, "render", lambda result, path, beside: path.write_text("page")
             )
-        given = Options(**{"out": tmp_path, "cache": cache, **options})
+        usual = Options(**{"out": tmp_path, "cache": cache, **options})
         found = run_suite(
-            suite(*tasks, host=host), given, console=Console(file=said, width=200), only=only
+            suite(*tasks, host=host), usual, console=Console(file=text, width=200), only=only
         )
-        return found, said.getvalue()
+        return found, text.getvalue()
 
     return go
 
 
 def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Path) -> None:
-    found, said = run(BIRDS, table, charts=True)
+    found, log = run(BIRDS, table, charts=True)
     assert Result.read(tmp_path / "result.json") == found
     tasks = {protocol.task: protocol.title.split(": ")[:-1] for protocol in found.provenance}
     assert tasks == {"birds": ["Birds"], "birds: cosines": ["Birds"], "table": ["Table"]}
     assert list(tasks) == [*dict.fromkeys(figure.task for figure in found.rows)]
     page = (tmp_path / "index.html").read_text()
-    assert (page.count('class="task"'), page.count("<svg"), "birds: done" in said) == (
+    assert (page.count('class="task"'), page.count("<svg"), "birds: done" in log) == (
         len(tasks),
         1,
         True,
@@ -155,13 +155,13 @@ def test_what_is_finished_is_taken_over_unless_it_is_damaged_fresh_or_set_otherw
     measure = SharesTask.measured
     monkeypatch.setattr(SharesTask, "measured", lambda *a: calls.append(1) or measure(*a))
     first, _ = run(table)
-    again, said = run(table)
+    again, log = run(table)
     assert (calls, again.rows) == ([1], first.rows)
     assert (again.provenance, again.seconds) == (first.provenance, first.seconds)
-    assert "table: reused from an earlier run" in said
+    assert "table: reused from an earlier run" in log
     (tmp_path / "tasks" / "table.json").write_text('{"key": "half a fi')
-    again, said = run(table)
-    assert ("reused" in said, again.rows) == (False, first.rows)
+    again, log = run(table)
+    assert ("reused" in log, again.rows) == (False, first.rows)
     run(table, fresh=True)
     run(table, resamples=21)
     assert calls == [1] * 4
@@ -176,7 +176,7 @@ def test_of_each_kind_of_warning_a_task_issues_one(
     )
     with pytest.warns(VldebiasWarning) as caught:
         run(table)
-    assert [str(one.message) for one in caught] == ["one"]
+    assert [str(warning.message) for warning in caught] == ["one"]
 
 
 def test_pictures_and_the_name_of_a_pipeline_are_kept(
@@ -191,8 +191,10 @@ def test_pictures_and_the_name_of_a_pipeline_are_kept(
         return [part]
 
     monkeypatch.setattr(SharesTask, "measured", measured)
-    (about,) = run(table, pipeline="own/pipe")[0].provenance
-    assert (about.model, about.title) == ("own/pipe (Tiny)", "Table: T"), "as the user named it"
+    (protocol,) = run(table, pipeline="own/pipe")[0].provenance
+    assert (protocol.model, protocol.title) == ("own/pipe (Tiny)", "Table: T"), (
+        "as the user named it"
+    )
     picture = tmp_path / "side-by-side.png"
     assert read_png(picture)[1] == {"run": "small", "task": "table", "caption": "seeds"}
     assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
@@ -202,8 +204,8 @@ def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_pa
     drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
     log.append(drawn.images[0].path, "anna", "gender", "male")
-    found, said = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
-    assert (found.rows, "by people: nobody labelled race" in said) == ([], True)
+    found, output = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
+    assert (found.rows, "by people: nobody labelled race" in output) == ([], True)
 
 
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
@@ -215,18 +217,18 @@ def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache:
         return key_of(task, session.options, session.of_task(task))
 
     usual = session()
-    other = session()
+    another = session()
     texts = session()
     with torch.no_grad():
-        next(other.model.host.visual.parameters()).add_(1e-3)
+        next(another.model.host.visual.parameters()).add_(1e-3)
         texts.model.host.text_projection.add_(1e-3)
     changes: list[dict[str, Any]] = [{"lam": 5.0}, {"prompts": "celeba"}]
     changes += [{"data": {"name": "birds", "options": {"n": 81}}}]
     options: list[dict[str, Any]] = [{"resamples": 21}, {"limit": 70}, {"unknown": ("-1",)}]
     keys = [
-        *map(key, (usual, other, texts)),
-        *(key(usual, **one) for one in changes),
-        *(key(session(**one)) for one in options),
+        *map(key, (usual, another, texts)),
+        *(key(usual, **change) for change in changes),
+        *(key(session(**change)) for change in options),
     ]
     assert (len(set(keys)), key(session())) == (len(keys), keys[0])
 
@@ -240,8 +242,8 @@ def test_an_interrupt_leaves_what_is_done(
             run(table, PORTRAITS)
     assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["table"]
     assert (tmp_path / "index.html").is_file()
-    found, said = run(table, PORTRAITS)
-    assert "table: reused" in said
+    found, log = run(table, PORTRAITS)
+    assert "table: reused" in log
     assert [p.task for p in found.provenance] == ["table", "portraits gender"]
 
 
@@ -249,10 +251,10 @@ def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) 
     data = Data.model_validate(BIRDS["data"])
     usual = Options(out=tmp_path, model="miniature", cache=cache)
     limited = replace(usual, limit=60)
-    first, second, every = (
-        Inputs(given).embedded("images", data).ids for given in (limited, limited, usual)
+    first, second, unlimited = (
+        Inputs(options).embedded("images", data).ids for options in (limited, limited, usual)
     )
-    assert first == second == tuple(sorted(first)) != every[:60]
+    assert first == second == tuple(sorted(first)) != unlimited[:60]
     assert len(first) == 60
 
 
@@ -283,8 +285,8 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
     alone, _ = run({**BIRDS, "lams": []}, host=None, embeddings=path, out=tmp_path / "alone")
     with_model, _ = run({**BIRDS, "lams": []}, out=tmp_path / "model")
     for figure in with_model.rows:
-        same = alone.row(figure.task, figure.metric, figure.method, subset=figure.subset)
-        assert same.value == pytest.approx(figure.value, abs=1e-6)
+        expected = alone.row(figure.task, figure.metric, figure.method, subset=figure.subset)
+        assert expected.value == pytest.approx(figure.value, abs=1e-6)
 
 
 def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +294,7 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Inputs(Options(out=tmp_path, embeddings=path))
     train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
-    assert [session.embedded(*of).ids for of in (("images", test), ("train", train))] == [
+    assert [session.embedded(*split).ids for split in (("images", test), ("train", train))] == [
         ("b", "c"),
         ("a",),
     ]
@@ -302,19 +304,19 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     with pytest.raises(InvalidInputError, match=r"\['test', 'train'\].*'val'"):
         session.embedded("images", val)
-    whole = Inputs(
+    inputs = Inputs(
         Options(
             out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))
         )
     )
-    assert len(whole.embedded("images", test)) == 3  # what is measured, and no training split
-    assert whole.embedded("train", train) is None
+    assert len(inputs.embedded("images", test)) == 3  # what is measured, and no training split
+    assert inputs.embedded("train", train) is None
     named = Inputs(
         Options(out=tmp_path), sources=dict.fromkeys(("images", "train"), "birds"), split="val"
     )
     opened = []
     monkeypatch.setattr(
-        "vldebias.study.inputs.open_split", lambda *of: opened.append(of[2]) or rows
+        "vldebias.study.inputs.open_split", lambda *split: opened.append(split[2]) or rows
     )
     assert ([len(named.embedded(name)) for name in ("images", "train")], opened) == (
         [3, 3],
@@ -329,8 +331,8 @@ def test_of_several_processes_the_first_alone_writes(
     monkeypatch.setattr(
         runner, "processes", lambda: Processes(1, 2, lambda: None, lambda value: value)
     )
-    second, said = run(table, out=tmp_path / "second")
-    assert (second.rows, said, (tmp_path / "second").exists()) == (alone.rows, "", False)
+    second, log = run(table, out=tmp_path / "second")
+    assert (second.rows, log, (tmp_path / "second").exists()) == (alone.rows, "", False)
     used = []
     measure = runner._finish
     monkeypatch.setattr(
@@ -339,22 +341,22 @@ def test_of_several_processes_the_first_alone_writes(
     run(table, device="cuda")
     monkeypatch.setenv("LOCAL_RANK", "3")
     run(table, device="cuda", pipeline="own/pipe")
-    assert [(own.device, own.pipeline) for own in used] == [
+    assert [(options.device, options.pipeline) for options in used] == [
         ("cuda", "miniature"),
         ("cuda:3", "own/pipe"),
     ]
 
 
 def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
-    other = {**table, "name": "other"}
-    found, _ = run(table, other, only=["other"])
+    second = {**table, "name": "other"}
+    found, _ = run(table, second, only=["other"])
     assert [part.task for part in found.provenance] == ["other"]
     with pytest.raises(InvalidInputError, match=r"'waterbrids'.*did you mean 'waterbirds'"):
         load_suite("waterbrids")
     with pytest.raises(InvalidInputError, match="no such file"):
         load_suite("mine/waterbirds")  # a path, by its folder
     with pytest.raises(InvalidInputError, match=r"'tabel'"):
-        run(table, other, only=["other", "tabel"])
+        run(table, second, only=["other", "tabel"])
 
 
 @pytest.mark.slow
@@ -389,16 +391,16 @@ def test_people_label_what_was_generated_with_pictures_and_clip_score(
     pictures = sorted(out.glob("*.png"))
     assert pictures
     assert (out / "index.html").read_text().count("data:image/png") >= len(pictures)
-    again, said = run(generated, out=out)
-    assert "small gender: reused" in said
+    again, output = run(generated, out=out)
+    assert "small gender: reused" in output
     assert again.rows == found.rows
     folder = out / "images" / "small-gender"
     log = AnnotationLog(tmp_path / "labels.jsonl")
     for i, name in enumerate(
         sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*/*.png"))
     ):
-        for who in ("anna", "ben"):
-            log.append(name, who, "gender", ("male", "female")[i % 2])
+        for annotator in ("anna", "ben"):
+            log.append(name, annotator, "gender", ("male", "female")[i % 2])
     by_people, _ = run(PEOPLE, out=tmp_path / "human", labels=(log.path,), drawn=folder)
     assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
     assert by_people.provenance[0].prompts == found.provenance[0].prompts

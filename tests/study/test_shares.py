@@ -18,21 +18,21 @@ FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarn
 pytestmark = [pytest.mark.usefixtures("no_charts"), FEW]
 
 
-def table(seed=0, prompts=8, each=30):
+def table(seed=0, prompts=8, images=30):
     """Columns of a judge that calls every fourth woman a man; people are asked about every fifth
     image."""
     rng = np.random.default_rng(seed)
     rows = []
     for p in range(prompts):
         for method, share in (("sd", 0.2 + 0.08 * p), ("mended", 0.5)):
-            for i in range(each):
+            for i in range(images):
                 truth = "male" if rng.random() < share else "female"
-                said = "male" if truth == "female" and rng.random() < 0.25 else truth
+                judged = "male" if truth == "female" and rng.random() < 0.25 else truth
                 rows.append(
                     (
                         f"prompt {p}",
                         method,
-                        "" if i == 7 else said,
+                        "" if i == 7 else judged,
                         truth if i % 5 == 0 else "",
                         1.0,
                     )
@@ -43,14 +43,14 @@ def table(seed=0, prompts=8, each=30):
 
 
 def measure(columns, **fields):
-    given = {
+    arguments = {
         "table": "t.csv",
         "prompt": "text",
         "value": "judge",
         "method": "model",
         "baseline": "sd",
     }
-    return SharesTask.build(given | {"resamples": 200} | fields).measure(columns)
+    return SharesTask.build(arguments | {"resamples": 200} | fields).measure(columns)
 
 
 def by_name(part):
@@ -78,18 +78,18 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
         )
     moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
     assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
-    (before, by), (gap, around) = found
-    one = rows["discrepancy", "mended", "prompt 3"]
-    most = 0.5**0.5
+    (before, change), (gap, around) = found
+    figure = rows["discrepancy", "mended", "prompt 3"]
+    largest = 0.5**0.5
     moved = gap - before
-    assert one.interval == pytest.approx((max(0, gap - around), min(most, gap + around)))
-    assert one.change == pytest.approx(
-        (moved, max(-most, moved - by - around), min(most, moved + by + around))
+    assert figure.interval == pytest.approx((max(0, gap - around), min(largest, gap + around)))
+    assert figure.change == pytest.approx(
+        (moved, max(-largest, moved - change - around), min(largest, moved + change + around))
     )
 
 
 def test_weights_count_as_rows_that_are_repeated():
-    columns = table(prompts=4, each=12)
+    columns = table(prompts=4, images=12)
     twice = {name: [*column, *column] for name, column in columns.items()}
     heavy = columns | {"weight": [2.0] * len(columns["text"])}
     plain = measure(columns)[0].rows
@@ -108,9 +108,12 @@ def test_weights_count_as_rows_that_are_repeated():
 def test_people_correct_the_judge():
     raw, mended = measure(table(1, 20, 200), people="people")
     rows = by_name(mended)
-    said = rows["share", "mended", "male"]
+    judged = rows["share", "mended", "male"]
     right = rows["corrected_share", "mended", "male"]
-    assert [one.interval[0] <= 0.5 <= one.interval[1] for one in (said, right)] == [False, True]
+    assert [figure.interval[0] <= 0.5 <= figure.interval[1] for figure in (judged, right)] == [
+        False,
+        True,
+    ]
     gap, bare = (rows["corrected_discrepancy", method, ""] for method in ("mended", "none"))
     assert gap.change[0] == pytest.approx(gap.value - bare.value)
     assert gap.interval[0] == 0 < rows["discrepancy", "mended", ""].interval[0]
@@ -123,12 +126,15 @@ def test_people_correct_the_judge():
 
 
 def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_images():
-    about = measure({name: column[:-30] for name, column in table().items()})[0].provenance
-    assert (about.n["prompts"], about.settings["prompts of some methods alone, left out"]) == (7, 1)
+    protocol = measure({name: column[:-30] for name, column in table().items()})[0].provenance
+    assert (
+        protocol.n["prompts"],
+        protocol.settings["prompts of some methods alone, left out"],
+    ) == (7, 1)
     columns = {"text": ["a"] * 9, "judge": ["x"] * 6 + ["y"] * 2 + ["unknown"]}
-    whole = by_name(measure(columns, method=None, baseline="none")[0])["discrepancy", "none", ""]
-    assert whole.value == pytest.approx(np.sqrt(2) * 0.25)
-    assert whole.interval[0] < whole.value < whole.interval[1]
+    complete = by_name(measure(columns, method=None, baseline="none")[0])["discrepancy", "none", ""]
+    assert complete.value == pytest.approx(np.sqrt(2) * 0.25)
+    assert complete.interval[0] < complete.value < complete.interval[1]
     columns = {"text": ["b", "a", "a"], "judge": ["x", "x", "y"]}
     lone = by_name(measure(columns, method=None, baseline="none")[0])
     assert [subset for *_, subset in lone][-4:] == ["b", "b: x", "a", "a: x"], (
@@ -156,8 +162,8 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
     short = {"male": "M", "female": " F "}
     mixed = [short.get(v, v) if i % 2 else v for i, v in enumerate(columns["judge"])]
     plain = measure(columns)[0].rows
-    same = {"M": "male", "F": "female"}
-    for fields in ({"same": same}, {"same": same, "values": ["female", "male"]}):
+    synonyms = {"M": "male", "F": "female"}
+    for fields in ({"same": synonyms}, {"same": synonyms, "values": ["female", "male"]}):
         assert [r.value for r in measure(columns | {"judge": mixed}, **fields)[0].rows] == [
             r.value for r in plain
         ]
@@ -179,8 +185,10 @@ def test_a_method_with_fewer_than_ten_labels_is_not_corrected(labels, blocks):
 def test_a_table_is_read_from_its_file(tmp_path):
     columns = table(prompts=2)
     pd.DataFrame(columns).to_csv(tmp_path / "mine.csv", index=False)
-    read, given = (measure(one, people="people") for one in (tmp_path / "mine.csv", columns))
-    assert [part.rows for part in read] == [part.rows for part in given]
+    read, in_memory = (
+        measure(source, people="people") for source in (tmp_path / "mine.csv", columns)
+    )
+    assert [part.rows for part in read] == [part.rows for part in in_memory]
     assert ("corrected_discrepancy_squared", "mended", "") in by_name(read[1]), (
         "a mean over both prompts"
     )
@@ -196,13 +204,13 @@ def people(tmp_path):
     drawn, _ = paint(tmp_path, np.random.default_rng(0), stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
 
-    def measured(said):
-        for (variant, concept), annotators in said.items():
+    def measured(answers):
+        for (variant, concept), annotators in answers.items():
             images = chosen(drawn, variant=variant, concept=concept)
             for i, letters in enumerate(annotators):
-                for one, letter in zip(images, letters, strict=False):
+                for image, letter in zip(images, letters, strict=False):
                     if letter != ".":
-                        log.append(one.path, str(i), "gender", MEANING[letter])
+                        log.append(image.path, str(i), "gender", MEANING[letter])
         task = SharesTask(attribute="gender", values=GENDERS, resamples=200)
         (part,) = task.measure(labels=[log.path], folder=drawn.folder)
         return by_name(part), part.provenance
@@ -211,12 +219,12 @@ def people(tmp_path):
 
 
 def test_means_over_prompts_are_those_of_the_metric(people):
-    said = {
+    answers = {
         ("none", "pilot"): ["mmmf?"],
         ("none", "clerk"): ["mff0f"],
         ("cali", "pilot"): ["mf?0."],
     }
-    rows, _ = people(said | {("cali", "clerk"): ["mmfff"]})
+    rows, _ = people(answers | {("cali", "clerk"): ["mmfff"]})
     gaps = [discrepancy([0, 0, 0, 1], 2), discrepancy([0, 1, 1, 1], 2)]
     assert rows["discrepancy", "none", ""].value == pytest.approx(np.mean(gaps))
     assert rows["discrepancy", "none", "clerk"].value == pytest.approx(gaps[1])
@@ -228,12 +236,12 @@ def test_means_over_prompts_are_those_of_the_metric(people):
 def test_the_change_is_paired_by_prompt(people):
     """Prompts differ a lot, the variant lowers each by the same: the change is known though the
     mean is not."""
-    said = {
+    answers = {
         ("none", "pilot"): ["m" * 8],
         ("none", "clerk"): ["mmmmmmff"],
         ("cali", "pilot"): ["mmmmmmmf"],
     }
-    rows, _ = people(said | {("cali", "clerk"): ["mmmmmfff"]})
+    rows, _ = people(answers | {("cali", "clerk"): ["mmmmmfff"]})
     mean = rows["discrepancy", "cali", ""]
     step = -(2**0.5) / 8
     assert mean.change == pytest.approx((step, step, step))
@@ -241,8 +249,8 @@ def test_the_change_is_paired_by_prompt(people):
 
 
 def test_what_most_say_counts_and_how_far_they_agree(people):
-    said = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
-    rows, provenance = people(said | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
+    answers = {("none", "pilot"): ["mmf0", "mff0", "mm.?"], ("none", "clerk"): ["mf", "fm"]}
+    rows, provenance = people(answers | {("cali", "pilot"): ["mf"], ("cali", "clerk"): ["mm"]})
     assert rows["unknown", "none", ""].value == 0.625  # both of clerk, one of pilot
     assert rows["share", "none", "pilot: male"].value == 0.5
     codes = [[0, 0, 1, 3, 0, 1], [0, 1, 1, 3, 1, 0], [0, 0, -1, 2, -1, -1]]
@@ -257,7 +265,7 @@ def test_what_most_say_counts_and_how_far_they_agree(people):
     (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
     (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
 )
-def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, other, said):
-    if other is not None:
-        AnnotationLog(tmp_path / "labels.jsonl").append(other[0], "eve", "gender", other[1])
-    people(said)
+def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, fields, refusal):
+    if fields is not None:
+        AnnotationLog(tmp_path / "labels.jsonl").append(fields[0], "eve", "gender", fields[1])
+    people(refusal)

@@ -65,14 +65,14 @@ def batches(images: Tensor = IMAGES, loss: str = "") -> Any:
     return TensorBatches(images, CAPTIONS, tokenize=letters_of, groups=groups, batch_size=B, seed=3)
 
 
-def settings(**given: Any) -> LoopSettings:
+def settings(**changes: Any) -> LoopSettings:
     return LoopSettings(
-        **{"steps": STEPS, "batch_size": B, "lr": 0.05, "save_every": 0.0, "seed": 5, **given}
+        **{"steps": STEPS, "batch_size": B, "lr": 0.05, "save_every": 0.0, "seed": 5, **changes}
     )
 
 
-def trainee(loss: str = "nuclr", fourier: float = 0.0, **more: Any) -> Trainee:
-    chosen = LossSettings(loss=loss, **more)  # type: ignore[arg-type]
+def trainee(loss: str = "nuclr", fourier: float = 0.0, **loss_settings: Any) -> Trainee:
+    chosen = LossSettings(loss=loss, **loss_settings)  # type: ignore[arg-type]
     return Trainee(
         tiny_towers(), Objective(chosen, temperature=0.3, items=N, groups=3), fourier=fourier
     )
@@ -130,29 +130,29 @@ def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
     assert not made.training
 
 
-@pytest.mark.parametrize(("kind", "at"), list(zip(KINDS, cycle([1, 4]), strict=False)))
+@pytest.mark.parametrize(("kind", "step"), list(zip(KINDS, cycle([1, 4]), strict=False)))
 @pytest.mark.parametrize("loss", ["nuclr", "group_dro", "stream"])
 def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
-    kind: str, at: int, loss: str, tmp_path: Path
+    kind: str, step: int, loss: str, tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {"fourier": 0.4}
+    how: dict[str, Any] = {"fourier": 0.4}
     if loss == "stream":
-        given = {"loss": "rince"}
+        how = {"loss": "rince"}
     if loss == "group_dro":
-        given = {
+        how = {
             "loss": "info_nce",
             "group_dro": "place",
             "group_dro_step": 0.5,
             "learn_temperature": True,
         }
     chosen = settings(**KINDS[kind])
-    whole = trainee(**given)
-    resumed = trainee(**given)
-    finished = trainee(**given)
+    uninterrupted = trainee(**how)
+    resumed = trainee(**how)
+    finished = trainee(**how)
     go: Any = partial(fit, settings=chosen)
-    expected = go(whole, batches(loss=loss))
+    expected = go(uninterrupted, batches(loss=loss))
     with pytest.raises(KeyboardInterrupt):
-        go(trainee(**given), batches(loss=loss), folder=tmp_path, on_step=at_step(at, STOP))
+        go(trainee(**how), batches(loss=loss), folder=tmp_path, on_step=at_step(step, STOP))
     seen: list[float] = []
     history = go(
         resumed,
@@ -160,25 +160,25 @@ def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
         folder=tmp_path,
         on_step=lambda entry, _: seen.append(entry["step"]),
     )
-    assert seen == list(range(at, STEPS))
-    assert equal(weights(resumed), weights(whole))
+    assert seen == list(range(step, STEPS))
+    assert equal(weights(resumed), weights(uninterrupted))
     assert [entry["loss"] for entry in history] == [entry["loss"] for entry in expected]
     fit(finished, batches(loss=loss), chosen, folder=tmp_path)
-    assert equal(weights(finished), weights(whole)), "a run that is done changes nothing"
+    assert equal(weights(finished), weights(uninterrupted)), "a run that is done changes nothing"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_path: Path) -> None:
     chosen = settings(save_every=60.0, sharpness="sam")
     before = signal.getsignal(number)
-    at = at_step(2, lambda: os.kill(os.getpid(), number))
+    interrupt = at_step(2, lambda: os.kill(os.getpid(), number))
     with pytest.raises(KeyboardInterrupt) as stopped:
-        fit(trainee(), batches(), chosen, folder=tmp_path, on_step=at)
+        fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)
     assert stopped.value.args == (number,)
     assert signal.getsignal(number) is before
     seen: list[float] = []
     resumed = trainee()
-    whole = trainee()
+    uninterrupted = trainee()
     fit(
         resumed,
         batches(),
@@ -186,9 +186,9 @@ def test_a_signal_lets_the_step_finish_and_saves_it(number: signal.Signals, tmp_
         folder=tmp_path,
         on_step=lambda entry, _: seen.append(entry["step"]),
     )
-    fit(whole, batches(), chosen)
+    fit(uninterrupted, batches(), chosen)
     assert seen == [3, 4, 5, 6]
-    assert equal(weights(resumed), weights(whole))
+    assert equal(weights(resumed), weights(uninterrupted))
     twice = at_step(2, lambda: [os.kill(os.getpid(), number) for _ in range(2)])
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), chosen, folder=tmp_path / "twice", on_step=twice)
@@ -204,17 +204,17 @@ def test_a_kill_while_the_state_is_written_leaves_the_old_one(
             raise KeyboardInterrupt
         save(state, path)
 
-    whole = trainee()
+    uninterrupted = trainee()
     resumed = trainee()
     save = torch.save
-    fit(whole, batches(), settings())
+    fit(uninterrupted, batches(), settings())
     monkeypatch.setattr(torch, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         fit(trainee(), batches(), settings(), folder=tmp_path)
     monkeypatch.setattr(torch, "save", save)
     history = fit(resumed, batches(), settings(), folder=tmp_path)
     assert len(history) == STEPS
-    assert equal(weights(resumed), weights(whole))
+    assert equal(weights(resumed), weights(uninterrupted))
 
 
 class Foreign:
@@ -241,9 +241,9 @@ def test_the_history_beside_the_state_follows_it(tmp_path: Path) -> None:
     path.write_text(
         '{"step": 0, "loss": 9.0}\n'
     )  # of a run that was killed before its first checkpoint
-    at = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    interrupt = at_step(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(KeyboardInterrupt):
-        fit(trainee(), batches(), chosen, folder=tmp_path, on_step=at)
+        fit(trainee(), batches(), chosen, folder=tmp_path, on_step=interrupt)
     kept = path.read_text()
     state = (tmp_path / STATE).read_bytes()
     assert kept.count("\n") == 3
@@ -268,12 +268,12 @@ def test_a_second_run_in_one_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_state_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     fit(trainee(), batches(), settings(), folder=tmp_path)
-    other = trainee()
-    other.model.image.bias.requires_grad_(False)
-    before = weights(other)
+    larger = trainee()
+    larger.model.image.bias.requires_grad_(False)
+    before = weights(larger)
     with pytest.raises(InvalidInputError, match="not of the model and loss at hand"):
-        fit(other, batches(), settings(), folder=tmp_path)
-    assert equal(weights(other), before)
+        fit(larger, batches(), settings(), folder=tmp_path)
+    assert equal(weights(larger), before)
 
 
 def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
@@ -289,8 +289,8 @@ def test_the_state_holds_what_learns_and_no_code(tmp_path: Path) -> None:
         state["tensors"]
     )
     assert not any("letters" in name for name in state["tensors"])
-    for other in ({"step": print}, {"step": 3}):
-        torch.save(other, tmp_path / STATE)
+    for wrong in ({"step": print}, {"step": 3}):
+        torch.save(wrong, tmp_path / STATE)
         with pytest.raises(InvalidInputError, match=r"state\.pt: no readable checkpoint"):
             read_state(tmp_path / STATE)
 
@@ -344,11 +344,19 @@ def test_a_gradient_that_is_no_number_reaches_no_weight(
     made = trainee("info_nce")
     weight = list[Any]()
     weight.append(made.model.image.weight)
-    at = at_step(2, lambda: weight[0].register_hook(lambda gradient: gradient * float("inf")))
+    break_gradient = at_step(
+        2, lambda: weight[0].register_hook(lambda gradient: gradient * float("inf"))
+    )
     with pytest.raises(
         DivergedError, match=r"step 3: the loss is \d.*norm of its gradient (inf|nan)"
     ):
-        fit(made, batches(), settings(clip_norm=clip_norm, ema=0.9), folder=tmp_path, on_step=at)
+        fit(
+            made,
+            batches(),
+            settings(clip_norm=clip_norm, ema=0.9),
+            folder=tmp_path,
+            on_step=break_gradient,
+        )
     assert all(bool(tensor.isfinite().all()) for tensor in made.parameters())
 
 
@@ -385,12 +393,12 @@ def test_steps_follow_from_epochs() -> None:
 def test_every_micro_batch_has_randomness_of_its_own_and_the_loss_hears_every_step() -> None:
     drawn = list[float]()
     made = trainee("info_nce")
-    told = list[tuple[int, int]]()
+    heard = list[tuple[int, int]]()
     made.model.image.register_forward_hook(lambda *_: drawn.append(float(torch.rand(()))))
-    made.objective.at = lambda step, steps: told.append((step, steps))  # type: ignore[method-assign]
+    made.objective.at = lambda step, steps: heard.append((step, steps))  # type: ignore[method-assign]
     fit(made, batches(), settings(steps=3, accumulation=2))
     assert len(set(drawn)) == 6
-    assert told == [(0, 3), (1, 3), (2, 3)]
+    assert heard == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_what_is_frozen_is_asked_in_evaluation_mode_and_the_rest_in_training_mode() -> None:
@@ -420,8 +428,8 @@ LOSSES: dict[str, dict[str, Any]] = {
 }
 
 
-def exact(loss: str, **given: Any) -> Trainee:
-    made = trainee(loss, **given, **LOSSES[loss]).double().eval()
+def exact(loss: str, **loss_settings: Any) -> Trainee:
+    made = trainee(loss, **loss_settings, **LOSSES[loss]).double().eval()
     # its state moves, and dropout, which one batch draws otherwise, does not
     made.objective.train()
     made.objective.at(1, 2)
@@ -429,23 +437,23 @@ def exact(loss: str, **given: Any) -> Trainee:
 
 
 def micro(size: int = 4, two_views: bool = False) -> list[Batch]:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "captions": [f"number {i % 9}" for i in range(N)],
         "tokenize": letters_of,
     }
     if two_views:
-        given = {
+        arguments = {
             "augment": lambda images, g: images + torch.rand(len(images), 3, 1, 1, generator=g),
             "two_views": True,
         }
     source = TensorBatches(
-        IMAGES.double(), labels=torch.arange(N) % 3, batch_size=size, seed=3, **given
+        IMAGES.double(), labels=torch.arange(N) % 3, batch_size=size, seed=3, **arguments
     )
     return [source.batch(number) for number in range(4 * MICRO // size)]
 
 
-def gradient(made: Trainee, parts: list[Batch], **given: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    chosen = LoopSettings(steps=2, batch_size=4, accumulation=MICRO, **given)
+def gradient(made: Trainee, parts: list[Batch], **changes: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    chosen = LoopSettings(steps=2, batch_size=4, accumulation=MICRO, **changes)
     loss = Run(made, chosen, make_accelerator(cpu=True), None, {"steps": 2}).gradient(0, parts)
     return loss, gradients(made)
 
@@ -456,32 +464,32 @@ def gradients(made: Trainee) -> dict[str, Tensor]:
     return found
 
 
-def close(here: dict[str, Tensor], there: dict[str, Tensor]) -> None:
-    assert there.keys() == here.keys()
-    for name, gradient in there.items():
-        torch.testing.assert_close(here[name], gradient, rtol=1e-9, atol=1e-12)
+def close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert second.keys() == first.keys()
+    for name, gradient in second.items():
+        torch.testing.assert_close(first[name], gradient, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(("loss", "size"), [*((loss, 4) for loss in LOSSES), ("rince", 6)])
 def test_with_all_negatives_it_is_the_gradient_of_one_large_batch(loss: str, size: int) -> None:
-    whole = exact(loss)
+    one_batch = exact(loss)
     cached = exact(loss)
-    expected = whole(micro(4 * MICRO)[0])
+    expected = one_batch(micro(4 * MICRO)[0])
     expected.backward()
     value, found = gradient(cached, micro(size), negatives="step")
     assert float(value) == pytest.approx(float(expected.detach()))
-    close(found, gradients(whole))
-    close(dict(cached.objective.named_buffers()), dict(whole.objective.named_buffers()))
+    close(found, gradients(one_batch))
+    close(dict(cached.objective.named_buffers()), dict(one_batch.objective.named_buffers()))
 
 
 def test_a_step_of_apart_negatives_is_the_mean_of_its_micro_batches() -> None:
     apart = exact("info_nce")
-    one, found = gradient(apart, micro())
-    other, _ = gradient(exact("info_nce"), micro(), negatives="step")
-    assert float(one) < float(other) - 0.5, "fewer negatives, lower loss"
+    apart_gradient, found = gradient(apart, micro())
+    expected, _ = gradient(exact("info_nce"), micro(), negatives="step")
+    assert float(apart_gradient) < float(expected) - 0.5, "fewer negatives, lower loss"
     mean = sum(apart(batch) for batch in micro()) / MICRO
     mean.backward()
-    assert float(one) == pytest.approx(float(mean.detach()))
+    assert float(apart_gradient) == pytest.approx(float(mean.detach()))
     close(found, gradients(apart))
 
 
@@ -507,9 +515,12 @@ def test_a_process_that_was_launched_as_one_of_several_and_is_alone_is_refused(
 ) -> None:
     """As `accelerate launch --cpu --num_processes 2` leaves it: it would train alone in silence."""
     make_accelerator(cpu=True)
-    for there in ({"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"}, {"WORLD_SIZE": "2"}):
+    for environment in (
+        {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "True"},
+        {"WORLD_SIZE": "2"},
+    ):
         with monkeypatch.context() as patch:
-            for name, value in there.items():
+            for name, value in environment.items():
                 patch.setenv(name, value)
             with pytest.raises(InvalidInputError, match="torchrun"):
                 make_accelerator(cpu=True)

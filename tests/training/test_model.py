@@ -44,7 +44,7 @@ def _architectures(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
 
 
-def make(name: str, **more: Any) -> Towers:
+def make(name: str, **settings: Any) -> Towers:
     """The towers of one of models_tiny.py or `ARCHITECTURES`, or of "miniature" or its "twin" in
     transformers."""
     if name in ("miniature", "twin"):
@@ -53,7 +53,7 @@ def make(name: str, **more: Any) -> Towers:
     torch.manual_seed(0)
     preprocess = open_clip.image_transform(32, is_train=False)
     if name in ARCHITECTURES:
-        found, _, preprocess = open_clip.create_model_and_transforms(name, **more)
+        found, _, preprocess = open_clip.create_model_and_transforms(name, **settings)
         tokenizer = open_clip.get_tokenizer(name)
     else:
         kinds = models_tiny.OPEN_CLIP | models_tiny.TOWERS
@@ -77,9 +77,10 @@ def features(found: Towers) -> tuple[Tensor, Tensor]:
     return found.image(pixels), found.text(found.tokenize(CAPTIONS))
 
 
-def alike(one: Towers, other: Towers, atol: float = 1e-4) -> bool:
+def alike(first: Towers, second: Towers, atol: float = 1e-4) -> bool:
     return all(
-        torch.allclose(a, b, atol=atol) for a, b in zip(features(one), features(other), strict=True)
+        torch.allclose(a, b, atol=atol)
+        for a, b in zip(features(first), features(second), strict=True)
     )
 
 
@@ -132,15 +133,15 @@ def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
 
 
 def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
-    every, text, image, heads = (
+    both, text, image, heads = (
         set(tune(make("custom"), scope)) for scope in ("all", "text", "image", "heads")
     )
-    assert every == text | image
+    assert both == text | image
     assert not text & image
     assert heads == {"visual.proj", "text.text_projection"}
     with pytest.raises(InvalidInputError, match="use scope 'text'"):
         tune(make("custom-identity"), "heads")
-    assert {name for name, _ in make("custom").model.named_parameters()} - every == {"logit_scale"}
+    assert {name for name, _ in make("custom").model.named_parameters()} - both == {"logit_scale"}
     coca = make("coca")
     assert not any(name.startswith("text_decoder.") for name in tune(coca, "all"))
     assert any(name.startswith("text_decoder.") for name, _ in coca.model.named_parameters())
@@ -153,20 +154,20 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
 ) -> None:
     found = make(name)
     everything = set(tune(found, "all"))
-    own = set(tune(found, side))
-    inside = {text for text in own if "resblocks." in text or "encoder.layers." in text}
+    learning = set(tune(found, side))
+    inside = {text for text in learning if "resblocks." in text or "encoder.layers." in text}
     for last in range(blocks + 1):
-        some = set(tune(found, side, last={side: last}))
+        last_blocks = set(tune(found, side, last={side: last}))
         kept = {
             text
             for text in inside
             if int(re.findall(r"(?:resblocks|layers)\.(\d+)", text)[0]) >= blocks - last
         }
-        assert some & inside == kept
-        ends = some - inside
+        assert last_blocks & inside == kept
+        ends = last_blocks - inside
         assert any("ln_" in text or "norm" in text for text in ends)
         assert not any("emb" in text or "conv1" in text for text in ends)
-        assert set(tune(found, "all", last={side: last})) == everything - (own - some)
+        assert set(tune(found, "all", last={side: last})) == everything - (learning - last_blocks)
     with pytest.raises(
         InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"
     ):
@@ -175,18 +176,18 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
     flat = nn.Linear(1, 1)
     quantized = nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False)
     bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
-    for odd, last, said in (
+    for odd, last, refusal in (
         (found, {}, "merge them first"),
         (bare(image_parts=[flat]), {"image": 1}, "the image tower has no run of blocks"),
         (bare(image_parts=[quantized]), {}, "its weights are quantized"),
     ):
-        with pytest.raises(UnsupportedHostError, match=said):
+        with pytest.raises(UnsupportedHostError, match=refusal):
             tune(odd, "all", last=last)
 
 
-def adapted(name: str, **more: Any) -> Towers:
+def adapted(name: str, **settings: Any) -> Towers:
     found = make(name)
-    tune(found, "lora", **more)
+    tune(found, "lora", **settings)
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter_name, parameter in found.model.named_parameters():
@@ -240,17 +241,17 @@ def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
 
 
 def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
-    plain, found, again, other = (make("clip") for _ in range(4))
+    plain, found, again, reseeded = (make("clip") for _ in range(4))
     state = torch.get_rng_state()
     tune(found, "lora")
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
     tune(again, "lora")
-    tune(other, "lora", seed=1)
+    tune(reseeded, "lora", seed=1)
     assert alike(plain, found, atol=1e-6)
-    one, two, three = (dict(t.model.named_parameters()) for t in (found, again, other))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert any(not torch.equal(one[name], three[name]) for name in one)
+    first, second, third = (dict(t.model.named_parameters()) for t in (found, again, reseeded))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], third[name]) for name in first)
 
 
 def test_frozen_weights_do_not_drift_under_adapters() -> None:
@@ -271,17 +272,17 @@ def test_frozen_weights_do_not_drift_under_adapters() -> None:
     )
 
 
-def same(found: Towers, other: Towers, atol: float = 0.0) -> None:
+def same(found: Towers, reread: Towers, atol: float = 0.0) -> None:
     """In what they make of images and texts, and of pictures and captions before."""
-    for parameter in (*found.model.parameters(), *other.model.parameters()):
+    for parameter in (*found.model.parameters(), *reread.model.parameters()):
         parameter.requires_grad_(False)  # torch computes frozen attention in another way
-    assert alike(found, other, atol=atol)
-    one = found.tokenize(CAPTIONS)
-    two = other.tokenize(CAPTIONS)
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert (found.size, found.mean, found.std) == (other.size, other.mean, other.std)
-    assert other.temperature == pytest.approx(
+    assert alike(found, reread, atol=atol)
+    tokens = found.tokenize(CAPTIONS)
+    two = reread.tokenize(CAPTIONS)
+    assert tokens.keys() == two.keys()
+    assert all(torch.equal(tokens[name], two[name]) for name in tokens)
+    assert (found.size, found.mean, found.std) == (reread.size, reread.mean, reread.std)
+    assert reread.temperature == pytest.approx(
         float(Towers(found.model, found.tokenizer, found.preprocess).temperature)
     )
 

@@ -253,25 +253,25 @@ def test_chroma_is_told_of_the_function_that_embeds_documents() -> None:
 
 
 def test_a_service_is_asked_for_each_text_once_in_batches() -> None:
-    asked: list[list[str]] = []
+    batches: list[list[str]] = []
 
     def embed(texts: list[str]) -> list[list[float]]:
-        asked.append(texts)
+        batches.append(texts)
         return as_lists(texts)
 
     vldebias.debias_queries(embed, load_prompts("gender"), method="cali")
-    texts = [text for batch in asked for text in batch]
+    texts = [text for batch in batches for text in batch]
     assert len(texts) == len(set(texts))
-    assert max(map(len, asked)) <= 64
+    assert max(map(len, batches)) <= 64
 
 
 def test_langchain_is_asked_in_batches_where_queries_are_embedded_as_documents() -> None:
     alike = LangChain()
     debiased(alike)
     assert [kind for kind, _ in alike.asks].count("query") == 1
-    other = LangChain(shift=0.5)
-    debiased(other)
-    assert [n for kind, n in other.asks if kind == "documents"] == [1]
+    shifted = LangChain(shift=0.5)
+    debiased(shifted)
+    assert [n for kind, n in shifted.asks if kind == "documents"] == [1]
 
 
 def test_the_default_abstains_with_a_sentence_and_changes_nothing() -> None:
@@ -326,25 +326,25 @@ def gallery(n: int = 200) -> tuple[np.ndarray[Any, Any], list[str]]:
 def test_measure_says_what_it_does_before_it_is_switched_on() -> None:
     vectors, labels = gallery()
     queries = debiased()
-    asked = [f"A photo of a {job}." for job in ("doctor", "nurse", "cook", "female pilot")]
-    result = queries.measure(vectors, asked, labels, k=10)
+    searches = [f"A photo of a {job}." for job in ("doctor", "nurse", "cook", "female pilot")]
+    result = queries.measure(vectors, searches, labels, k=10)
     assert {row.method for row in result.rows} >= {"none", "debiased"}
-    table = {text: rows_of([text])[0] for text in {*asked, *SET.texts}}
+    table = {text: rows_of([text])[0] for text in {*searches, *SET.texts}}
     expected = vldebias.evaluate(
-        table, vectors, prompts=SET, labels=labels, queries=asked, k=10, methods=["cali"]
+        table, vectors, prompts=SET, labels=labels, queries=searches, k=10, methods=["cali"]
     )
     for metric in ("max_skew@10", "ndkl@10", "kept@10"):
         row = result.row("retrieval gender", metric, "debiased")
-        other = expected.row("retrieval gender", metric, "cali")
-        assert row.value == pytest.approx(other.value, abs=1e-9)
-        assert row.interval == pytest.approx(other.interval, abs=1e-9)
-    listed = queries.measure(vectors.tolist(), asked, {"gender": labels}, k=10)
+        expected_row = expected.row("retrieval gender", metric, "cali")
+        assert row.value == pytest.approx(expected_row.value, abs=1e-9)
+        assert row.interval == pytest.approx(expected_row.interval, abs=1e-9)
+    listed = queries.measure(vectors.tolist(), searches, {"gender": labels}, k=10)
     assert listed.row("retrieval gender", "ndkl@10", "debiased").value == pytest.approx(
         result.row("retrieval gender", "ndkl@10", "debiased").value
     )
     queries.strength = 0.0
-    same = queries.measure(vectors, asked, labels, k=10)
-    row = same.row("retrieval gender", "max_skew@10", "debiased")
+    repeated = queries.measure(vectors, searches, labels, k=10)
+    row = repeated.row("retrieval gender", "max_skew@10", "debiased")
     assert row.change == (0.0, 0.0, 0.0)
 
 

@@ -36,7 +36,7 @@ def test_a_form_becomes_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "named"),
+    ("position", "value", "named"),
     [
         (0, "", "prompt"),
         (1, "height", "attribute"),
@@ -47,9 +47,9 @@ def test_a_form_becomes_a_request() -> None:
         (7, True, "guidance"),
     ],
 )
-def test_what_is_not_on_offer_is_refused_by_name(at: int, value: object, named: str) -> None:
+def test_what_is_not_on_offer_is_refused_by_name(position: int, value: object, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
-        Request.of(*FORM[:at], value, *FORM[at + 1 :])
+        Request.of(*FORM[:position], value, *FORM[position + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def result(before: list[int], after: list[int], **changes: Any) -> Any:
     """Twelve pictures a row: 0 male, 1 female, -1 unknown."""
     request = Request("A photo of a doctor.", number=12)
     plain = Row(rows.PLAIN, codes=tuple(before), recognised=TWELVE)
-    other = replace(Row(rows.PROJECTED, codes=tuple(after), recognised=TWELVE), **changes)
-    return Result(request, ("male", "female"), (plain, other))
+    mitigated = replace(Row(rows.PROJECTED, codes=tuple(after), recognised=TWELVE), **changes)
+    return Result(request, ("male", "female"), (plain, mitigated))
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,20 @@ class Painter:
         if callback_on_step_end:
             callback_on_step_end(self, 0, 0, {})
         pixels = [
-            (int(torch.randint(256, (1,), generator=one)), 255 if " male " in prompt else 9, 0)
-            for prompt, one in zip(prompts, generator, strict=True)
+            (
+                int(torch.randint(256, (1,), generator=generator_of_image)),
+                255 if " male " in prompt else 9,
+                0,
+            )
+            for prompt, generator_of_image in zip(prompts, generator, strict=True)
         ]
-        return SimpleNamespace(images=[Image.new("RGB", (4, 4), one) for one in pixels])
+        return SimpleNamespace(
+            images=[Image.new("RGB", (4, 4), generator_of_image) for generator_of_image in pixels]
+        )
 
 
 def read(images: Any, prompt: str) -> tuple[list[int], list[bool]]:
-    return [int(one.getpixel((0, 0))[1] < 100) for one in images], [True] * len(images)
+    return [int(image.getpixel((0, 0))[1] < 100) for image in images], [True] * len(images)
 
 
 @pytest.fixture
@@ -147,7 +153,7 @@ def run(engine: Any, request: Any) -> Any:
 def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -> None:
     found = run(painted, Request("A photo of a doctor.", number=12, seed=5))
     plain, balanced = found.rows
-    hue = [[one.getpixel((0, 0))[0] for one in row.images] for row in found.rows]
+    hue = [[image.getpixel((0, 0))[0] for image in row.images] for row in found.rows]
     assert hue[0] == hue[1]
     assert len(set(hue[0])) > 6
     assert (plain.count(1), balanced.count(1)) == (12, 6)
@@ -168,13 +174,13 @@ def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str
     found = run(painted, Request(prompt, number=12))
     assert found.reason
     assert found.sentences()[0][0].startswith("Left alone: ")
-    assert {one for call in painted.pipe().asked for one in call} == {prompt}
+    assert {text for call in painted.pipe().asked for text in call} == {prompt}
     assert sum(map(len, painted.pipe().asked)) == 12
 
 
 def test_strength_is_the_share_of_images_with_a_value(painted: Any) -> None:
     found = run(painted, Request("A photo of a doctor.", number=12, strength=0.5))
-    assert sum(one is not None for one in found.rows[1].dealt) == 6
+    assert sum(value is not None for value in found.rows[1].dealt) == 6
     assert not found.reason
 
 
@@ -221,8 +227,8 @@ def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
     opening = page("demo.opening").saved_result()
     now = run(engines.Engine(), opening.request)
     assert now.sentences() == opening.sentences()
-    for one, other in zip(now.rows, opening.rows, strict=True):
-        for a, b in zip(one.images, other.images, strict=True):
+    for generated, shown in zip(now.rows, opening.rows, strict=True):
+        for a, b in zip(generated.images, shown.images, strict=True):
             assert np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 2
 
 
@@ -278,7 +284,7 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     assert unchanged.after.rows == before.rows
     groups, mended, _ = searches.classify(engine, "default")
     assert len(groups) == 4
-    assert groups[0].before[0] == min(one.before[0] for one in groups)
+    assert groups[0].before[0] == min(group.before[0] for group in groups)
     assert groups[0].after[0] > groups[0].before[0]
     assert mended
 
@@ -286,20 +292,20 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::vldebias.errors.AutoDeclinedWarning")
 def test_a_search_says_why_the_default_changes_nothing(engine: Any) -> None:
-    asked = ("A photo of a nurse.", "age", "default")
-    answer, _ = searches.search(engine, *asked)
+    query = ("A photo of a nurse.", "age", "default")
+    answer, _ = searches.search(engine, *query)
     assert answer.before.rows == answer.after.rows
     assert "reference=" in answer.why
     assert searches.abstention(engine, "gender", "cali") == ""
 
 
 @pytest.mark.parametrize(
-    "given", [("", "gender", "cali"), ("a", "height", "cali"), ("a", "gender", "magic")]
+    "query", [("", "gender", "cali"), ("a", "height", "cali"), ("a", "gender", "magic")]
 )
 def test_a_search_refuses_what_is_not_on_offer(
-    given: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+    query: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.Engine()
     monkeypatch.setattr(searches, "portraits", lambda _: None)
     with pytest.raises(InvalidInputError):
-        searches.search(engine, *given)
+        searches.search(engine, *query)

@@ -57,7 +57,7 @@ def test_it_is_drawn_by_the_judge_and_answers_keep_their_weights(folder: Path) -
     assert len(set(weights.values())) > 1
     answer_all(study, "ada")
     answers = study.log.read()
-    assert {one.image: one.weight for one in answers} == weights
+    assert {answer.image: answer.weight for answer in answers} == weights
     again = label.open_study(folder, ["gender"], most=20, seed=5)  # the lot is cast
     assert again.folder.weights == weights
     assert again.start("ada").step is None
@@ -68,12 +68,12 @@ def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Pa
     study = label.open_study(folder, ["gender"], most=40)
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
     kept = study.log.answers().values()
-    assert {one.image: one.weight for one in kept}.items() <= study.folder.weights.items()
+    assert {answer.image: answer.weight for answer in kept}.items() <= study.folder.weights.items()
     lines = len(study.log.read())
     assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40  # never smaller
     assert len(study.log.read()) == lines  # said again once
-    every = label.open_study(folder, ["gender"], most=None)
-    assert set(every.folder.weights.values()) == {1.0}
+    complete = label.open_study(folder, ["gender"], most=None)
+    assert set(complete.folder.weights.values()) == {1.0}
 
 
 def test_without_a_judge_prompts_come_in_turn(tmp_path: Path) -> None:
@@ -119,24 +119,26 @@ def world(rng: Any, n: int = 800) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     truth = rng.choice(2, size=n, p=(0.4, 0.6))
     sure = np.where(rng.random(n) < np.where(truth == 1, 0.3, 0.1), 0.6, 0.99)
     wrong = rng.random(n) < np.where(truth == 1, np.where(sure > 0.9, 0.02, 0.6), 0.02)
-    said = np.where(wrong, 1 - truth, truth)
-    return truth, np.where(rng.random(n) < 0.05, 2, said), sure
+    judged = np.where(wrong, 1 - truth, truth)
+    return truth, np.where(rng.random(n) < 0.05, 2, judged), sure
 
 
 def sampled(
-    said: np.ndarray, sure: np.ndarray, labels: int, seed: int = 0, within: Any = ""
+    judged: np.ndarray, sure: np.ndarray, labels: int, seed: int = 0, within: Any = ""
 ) -> Any:
-    images = pd.DataFrame({"path": range(len(said)), "within": within, "said": said, "sure": sure})
+    images = pd.DataFrame(
+        {"path": range(len(judged)), "within": within, "said": judged, "sure": sure}
+    )
     images["path"] = images.path.astype(str) + ".png"
     return samples.LabelSample.draw(images, labels, attribute="gender", judge="one", seed=seed)
 
 
 def test_every_image_is_drawn_with_the_probability_that_its_weight_says() -> None:
-    _, said, sure = world(np.random.default_rng(0), 120)
+    _, judged, sure = world(np.random.default_rng(0), 120)
     weights = {}
     hits = np.zeros(120)
     for seed in range(SETS):
-        sample = sampled(said, sure, 30, seed)
+        sample = sampled(judged, sure, 30, seed)
         weights |= sample.weights
         hits[[int(path[:-4]) for path in sample.weights]] += 1
     chance = np.array([1 / weights[f"{i}.png"] for i in range(120)])
@@ -150,16 +152,16 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
     rng = np.random.default_rng(1)
     rows = []
     for seed in range(SETS):
-        truth, said, sure = world(rng)
-        chosen = sampled(said, sure, 100, seed).weights
+        truth, judged, sure = world(rng)
+        chosen = sampled(judged, sure, 100, seed).weights
         weights = np.array([chosen.get(f"{i}.png", 0.0) for i in range(len(truth))])
-        asked = weights > 0
-        one = corrected_shares(said, np.where(asked, truth, -1), 2, weights=weights)
-        held = one.figures(2)[1].low <= 0.6 <= one.figures(2)[1].high
+        labelled = weights > 0
+        estimate = corrected_shares(judged, np.where(labelled, truth, -1), 2, weights=weights)
+        held = estimate.figures(2)[1].low <= 0.6 <= estimate.figures(2)[1].high
         plain = corrected_shares(
-            said, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2
+            judged, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2
         ).shares[1]
-        rows.append((one.shares[1], plain, truth[asked].mean(), held))
+        rows.append((estimate.shares[1], plain, truth[labelled].mean(), held))
     corrected, plain, unweighted, held = np.array(rows).T
     for values in (corrected, plain):
         assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5
@@ -171,18 +173,18 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 40), st.integers(0, 5))
 def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
-    labels: int, more: int, seed: int
+    labels: int, added: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    _, said, sure = world(rng, 100)
+    _, judged, sure = world(rng, 100)
     within = rng.choice(["none, unseen", "cali, unseen"], 100)
-    small = sampled(said, sure, labels, seed, within)
-    large = small.model_copy(update={"labels": labels + more})
+    small = sampled(judged, sure, labels, seed, within)
+    large = small.model_copy(update={"labels": labels + added})
     assert set(small.weights) <= set(large.weights)
     assert len(small.weights) == labels
-    assert len(large.weights) == min(labels + more, 100)
+    assert len(large.weights) == min(labels + added, 100)
     assert sum(small.weights.values()) == pytest.approx(100)
-    assert sorted(path for one in small.strata for path in one) == sorted(
+    assert sorted(path for stratum in small.strata for path in stratum) == sorted(
         f"{i}.png" for i in range(100)
     )
 

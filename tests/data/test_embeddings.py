@@ -24,12 +24,16 @@ from vldebias.data import (
 from vldebias.errors import InvalidInputError
 
 
-def make(n: int = 5, **more: Any) -> Embeddings:
+def make(n: int = 5, **fields: Any) -> Embeddings:
     features = np.arange(1, 3 * n + 1, dtype=np.float16).reshape(n, 3)
     labels = {"parity": Labels(np.arange(n) % 2, ("even", "odd"))}
     settings = {"features": features, "ids": tuple(f"i{i}" for i in range(n)), "labels": labels}
     return Embeddings(
-        **(settings | {"captions": tuple(f"c{i}" for i in range(n)), "about": {"data": "d"}} | more)
+        **(
+            settings
+            | {"captions": tuple(f"c{i}" for i in range(n)), "about": {"data": "d"}}
+            | fields
+        )
     )
 
 
@@ -47,17 +51,19 @@ def test_rows_stay_together_copied_or_picked(data: st.DataObject) -> None:
             st.slices(n),
         )
     )
-    whole = make(n)
-    some = make(n)[rows]
+    complete = make(n)
+    copied = make(n)[rows]
     lazy = make(n).picked(rows)
-    for one in (some, lazy):
-        index = [whole.ids.index(name) for name in one.ids]
-        assert one.ids == tuple(np.array(whole.ids)[rows])
-        assert np.array_equal(one.features[:], whole.features[index])
-        assert one.column("parity").codes.tolist() == whole.column("parity").codes[index].tolist()
-        assert one.captions == tuple(whole.captions[i] for i in index)
-        assert (len(one), one.dim, one.about) == (len(index), 3, whole.about)
-    assert torch.equal(lazy.unit[:], some.unit[:])
+    for part in (copied, lazy):
+        index = [complete.ids.index(name) for name in part.ids]
+        assert part.ids == tuple(np.array(complete.ids)[rows])
+        assert np.array_equal(part.features[:], complete.features[index])
+        assert (
+            part.column("parity").codes.tolist() == complete.column("parity").codes[index].tolist()
+        )
+        assert part.captions == tuple(complete.captions[i] for i in index)
+        assert (len(part), part.dim, part.about) == (len(index), 3, complete.about)
+    assert torch.equal(lazy.unit[:], copied.unit[:])
 
 
 def test_arrays_lists_and_tensors_make_embeddings() -> None:
@@ -123,11 +129,11 @@ def test_what_was_saved_is_loaded(tmp_path_factory: Any, given: Any) -> None:
     assert {k: v.tolist() for k, v in (found_texts or {}).items()} == {
         k: v.tolist() for k, v in texts.items()
     }
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-def arrays(**more: Any) -> dict[str, Any]:
-    return {"features": np.eye(3, 4, dtype=np.float32), **more}
+def arrays(**changes: Any) -> dict[str, Any]:
+    return {"features": np.eye(3, 4, dtype=np.float32), **changes}
 
 
 def write(folder: Path, **fields: Any) -> Path:
@@ -162,7 +168,7 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     assert found.captions == ("one", "two", "drei ü")
     assert found.column("gender").counts == {"female": 1, "male": 1}
     place, year, smiling, g = (
-        (one.names, one.codes.tolist()) for one in list(found.labels.values())[1:]
+        (labels.names, labels.codes.tolist()) for labels in list(found.labels.values())[1:]
     )
     assert place == (("land", "water"), [1, 0, UNKNOWN])
     assert year == (("-1", "204", "1999"), [2, 0, 1])
@@ -192,13 +198,13 @@ class Bomb:
 def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
     tmp_path: Path,
 ) -> None:
-    whole = Embeddings(
+    complete = Embeddings(
         np.arange(24, dtype=np.float32).reshape(8, 3), tuple("abcdefgh"), {"g": Labels.of("xy" * 4)}
     )
-    path = save_embeddings(tmp_path / "file.npz", whole, {"a photo": torch.ones(3)})
+    path = save_embeddings(tmp_path / "file.npz", complete, {"a photo": torch.ones(3)})
     content = path.read_bytes()
     for place in (
-        content.index(whole.features.tobytes()),
+        content.index(complete.features.tobytes()),
         len(content) - 12,
     ):  # the number of arrays at the end
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])

@@ -51,9 +51,9 @@ def test_values_come_back_counted_picked_and_taken_for_unknown(
     picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=20)) if rows else []
     assert back(named[np.array(picked, dtype=int)]) == [rows[i] or None for i in picked]
     assert back(named[named.known]) == [row for row in rows if row]
-    without = labels.without(marks)
-    assert back(without) == [None if row in marks else row or None for row in rows]
-    assert set(without.names) == {row for row in rows if row} - marks
+    unmarked = labels.without(marks)
+    assert back(unmarked) == [None if row in marks else row or None for row in rows]
+    assert set(unmarked.names) == {row for row in rows if row} - marks
 
 
 @given(triples)
@@ -117,7 +117,7 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "patterns"),
     [
         (["a", "b"] * 5, []),
         ([0, 1, 2] * 5, []),
@@ -139,19 +139,19 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
         (["female"] * 30 + ["male"] * 4, []),  # a word of its own
     ],
 )
-def test_columns_that_look_like_a_slip_are_doubted(rows: list, said: list[str]) -> None:
+def test_columns_that_look_like_a_slip_are_doubted(rows: list, patterns: list[str]) -> None:
     found = odd_values(Labels.of_array(rows))
-    assert len(found) == len(said)
-    for one, pattern in zip(found, said, strict=True):
-        assert re.search(pattern, one)
+    assert len(found) == len(patterns)
+    for warning, pattern in zip(found, patterns, strict=True):
+        assert re.search(pattern, warning)
 
 
 @given(cells, st.sampled_from([(), "a", ["b"], ("a", "b")]))
 def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown: object) -> None:
     naive = Labels.of([(row or "").strip() for row in rows]).without(unknown)
     column = pa.array(rows, pa.string())
-    for one in (column, column.dictionary_encode()):
-        found = Labels.of_column(one, None, "here", unknown)
+    for encoded in (column, column.dictionary_encode()):
+        found = Labels.of_column(encoded, None, "here", unknown)
         assert (found.names, found.codes.tolist()) == (naive.names, naive.codes.tolist())
     ordered = Labels.of_column(column, ["b", "a", "never"], "here", unknown)
     assert (ordered.names, back(ordered)) == (("b", "a", "never"), back(naive))
@@ -186,17 +186,17 @@ def test_numbers_are_labels_by_how_they_are_written(
 def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     rows = {"image": ["01.png", "=1"], "gender": ["f", ""], "text": ["one,\ntwo", 'it\'s "so"']}
     path = tmp_path / f"table{ending}"
-    each = list(zip(*rows.values(), strict=True))
+    records = list(zip(*rows.values(), strict=True))
     if ending == ".parquet":
         parquet.write_table(pa.table(rows), path)
     elif "json" in ending:
         path.write_text(
-            "".join(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in each)
+            "".join(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in records)
         )
     else:
         with path.open("w", newline="", encoding="utf-8-sig") as file:
             writer = csv.writer(file, delimiter="\t" if ending == ".tsv" else ",")
-            writer.writerows([list(rows), each[0], ("'=1", *each[1][1:])])
+            writer.writerows([list(rows), records[0], ("'=1", *records[1][1:])])
     table = read_table(path)
     assert as_texts(column_of(table, "image", path), "here") == rows["image"]
     assert as_texts(column_of(table, "text", path), "here") == rows["text"]
@@ -269,9 +269,9 @@ SAID = ["one", "two", "three", "nan", "", "four"]
 
 
 def test_rows_of_one_image_become_one_in_their_order() -> None:
-    rows, captions, more = one_row_per_image("own", IMAGES, SAID, [], {})
+    rows, captions, further = one_row_per_image("own", IMAGES, SAID, [], {})
     assert rows.tolist() == [0, 1, 3]
-    assert (captions, more) == (["one", "two", ""], [("three", "four"), (), ()])
+    assert (captions, further) == (["one", "two", ""], [("three", "four"), (), ()])
     with_lists = one_row_per_image("own", ["a", "a"], ["one", "two"], [("1b",), ("2b",)], {})
     assert (with_lists[1], with_lists[2]) == (["one"], [("1b", "two", "2b")])
     plain = one_row_per_image("own", ["a", "b"], ["one", "nan"], [], {})

@@ -108,9 +108,9 @@ class Move(Edit):
     ({"by": torch.ones(3, 1)}, r"^by: .* \(3, 1\)"),
 )
 def test_axes_have_one_size(change: dict[str, Any]) -> None:
-    whole = Move(torch.ones(3, 2), torch.ones(3, 2), torch.ones(3), Provenance("move"))
-    assert whole.dim == 3
-    replace(whole, **change)
+    edit = Move(torch.ones(3, 2), torch.ones(3, 2), torch.ones(3), Provenance("move"))
+    assert edit.dim == 3
+    replace(edit, **change)
 
 
 def test_the_dtype_of_a_projection_is_float64() -> None:
@@ -146,7 +146,7 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
 
 
 @pytest.mark.parametrize(
-    ("change", "same"),
+    ("change", "is_same"),
     [
         ({}, True),
         ({"structure": "b"}, False),
@@ -162,15 +162,15 @@ PRINT = Fingerprint(structure="a", tensors=NUMBERS, adapters=2.0, texts=((3.0, 4
         ({"texts": ((3.0, 4.0), (1.0, 0.05)), "adapters": 3.0}, True),  # which move the texts
     ],
 )
-def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], same: bool) -> None:
-    other = PRINT.model_copy(update=change)
-    assert (PRINT.matches(other), other.matches(PRINT)) == (same, same)
-    assert PRINT.same_adapters(other) == (other.adapters == 2.0)
-    assert len({PRINT, other}) == 1 + bool(change)
+def test_which_fingerprints_are_of_the_same_weights(change: dict[str, Any], is_same: bool) -> None:
+    changed = PRINT.model_copy(update=change)
+    assert (PRINT.matches(changed), changed.matches(PRINT)) == (is_same, is_same)
+    assert PRINT.same_adapters(changed) == (changed.adapters == 2.0)
+    assert len({PRINT, changed}) == 1 + bool(change)
     assert PRINT.matches(None)
     assert PRINT.same_adapters(None)
-    assert Fingerprint.model_validate_json(json.dumps(other.to_dict())) == other
-    bare = other.model_copy(update={"adapters": 0.0, "texts": ()})
+    assert Fingerprint.model_validate_json(json.dumps(changed.to_dict())) == changed
+    bare = changed.model_copy(update={"adapters": 0.0, "texts": ()})
     assert bare.to_dict().keys() == {"structure", "tensors"}
 
 
@@ -225,12 +225,12 @@ def test_push_and_pull(hub: tuple[Path, list[dict[str, Any]]]) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_an_upload_that_is_denied_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error, told in (
+    for error, refusal in (
         (OSError("no access.\n\n(Request ID: 7)"), "no access; "),
         (OSError(), "OSError: ; "),
     ):
         monkeypatch.setattr(huggingface_hub, "create_repo", Mock(side_effect=error))
-        with pytest.raises(InvalidInputError, match=f"someone/gender: not uploaded: {told}"):
+        with pytest.raises(InvalidInputError, match=f"someone/gender: not uploaded: {refusal}"):
             fitted().push_to_hub("someone/gender")
 
 
@@ -335,9 +335,9 @@ def test_a_killed_save_leaves_the_old_edit_or_the_new(tmp_path: Path) -> None:
         writer.kill()
         writer.join()
         loaded = CalibratedProjection.from_pretrained(tmp_path)
-        (whole,) = [edit for edit in edits if edit.provenance == loaded.provenance]
-        assert torch.equal(loaded.left, whole.left)
-        assert torch.equal(loaded.right, whole.right)
+        (saved,) = [edit for edit in edits if edit.provenance == loaded.provenance]
+        assert torch.equal(loaded.left, saved.left)
+        assert torch.equal(loaded.right, saved.right)
         seen.add(loaded.lam)
     assert seen == {1.0, 1000.0}
 

@@ -22,8 +22,8 @@ from vldebias.prompts import load_prompts
 def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -> list[Place]:
     return [
         Place(f"t{k}", form, score + 0.1, 0.1, (harm or {}).get(form) == k)
-        for form, own in scores.items()
-        for k, score in enumerate(own)
+        for form, form_scores in scores.items()
+        for k, score in enumerate(form_scores)
     ]
 
 
@@ -49,7 +49,7 @@ def test_the_rule_by_a_naive_twin(seed: int) -> None:
 
 def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     result = read("rivals_real")
-    found = {(one.table, one.form): one for one in of_models([result], FORMS["prompts"])}
+    found = {(place.table, place.form): place for place in of_models([result], FORMS["prompts"])}
     skew = found["celeba professions", "difference"]
     groups = found["celeba age", "difference"]
     value = {
@@ -65,7 +65,7 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     }
     none = value["none"]
     assert groups.gain == pytest.approx((value["difference of the values"] - none) / (1 - none))
-    assert all(0 <= one.cost < 0.6 for one in found.values())
+    assert all(0 <= place.cost < 0.6 for place in found.values())
     chosen = told("prompts", list(found.values())).provenance.settings["chosen"]
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
 
@@ -74,7 +74,8 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
 @pytest.mark.parametrize("kind", FORMS)
 def test_what_is_attached_is_what_the_rule_chose(kind: str) -> None:
     chosen = {
-        about.task: about.settings["chosen"]["all"] for about in read("default_choice").provenance
+        protocol.task: protocol.settings["chosen"]["all"]
+        for protocol in read("default_choice").provenance
     }
     assert chosen[kind] == choose(of_models([read(name) for name in TABLES], FORMS[kind]))
     assert chosen[kind] == list(ATTACHED)[list(FORMS).index(kind)]  # the tables mark it
@@ -106,18 +107,19 @@ def task() -> TaskResult:
 
 
 def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
-    every = splits()
+    prompt_sets = splits()
     shipped = load_prompts(SET)
-    assert every[0] == shipped
-    left = [name for one in every for name in one.held_out_class_names]
-    assert len(set(left)) == len(left) == FITS * LEFT_OUT
-    whole = {*shipped.class_names, *shipped.held_out_class_names}
-    for one in every:
-        assert {*one.class_names} == whole - {*one.held_out_class_names}
-        said = " ".join(text for pair in one.groups for text in pair)
-        assert not any(f"male {name}." in said for name in one.held_out_class_names)
+    assert prompt_sets[0] == shipped
+    held_out = [name for prompt_set in prompt_sets for name in prompt_set.held_out_class_names]
+    assert len(set(held_out)) == len(held_out) == FITS * LEFT_OUT
+    all_names = {*shipped.class_names, *shipped.held_out_class_names}
+    for prompt_set in prompt_sets:
+        assert {*prompt_set.class_names} == all_names - {*prompt_set.held_out_class_names}
+        fitted_text = " ".join(text for pair in prompt_set.groups for text in pair)
+        assert not any(f"male {name}." in fitted_text for name in prompt_set.held_out_class_names)
         assert all(
-            name in group[0] for name, group in zip(one.class_names, one.groups, strict=True)
+            name in group[0]
+            for name, group in zip(prompt_set.class_names, prompt_set.groups, strict=True)
         )
 
 
@@ -125,9 +127,9 @@ def test_what_fits_differ_in_widens_the_interval() -> None:
     """Alike inside of each fit, unlike between: prompts alone would look certain."""
     values = {"none": np.ones(60), "one": np.repeat([0.0, 0.5, 1.0], 20)}
     widths = []
-    for given in (np.repeat(np.arange(3), 20), np.zeros(60, int)):
+    for fits in (np.repeat(np.arange(3), 20), np.zeros(60, int)):
         result = task()
-        over_fits(result, "discrepancy", values, given, subset="", n={}, share=True)
+        over_fits(result, "discrepancy", values, fits, subset="", n={}, share=True)
         row = next(row for row in result.rows if row.method == "one")
         assert row.value == 0.5
         widths.append(row.interval[1] - row.interval[0])

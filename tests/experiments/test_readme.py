@@ -31,7 +31,7 @@ FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs"
 
 def fenced(kind: str) -> list[Any]:
     """The blocks of one kind, of all files."""
-    return [pytest.param(*one.values[:1], id=one.id) for one in with_output(kind)]
+    return [pytest.param(*parameter.values[:1], id=parameter.id) for parameter in with_output(kind)]
 
 
 def with_output(kind: str) -> list[Any]:
@@ -44,20 +44,20 @@ def with_output(kind: str) -> list[Any]:
     ]
 
 
-def check_output(block: str, expected: str | None, path: Path, came: str) -> None:
+def check_output(block: str, expected: str | None, path: Path, printed: str) -> None:
     """What stands beneath a block is what it prints; with VLDEBIAS_REWRITE=1 it is made so."""
     if expected is None:
         return
-    came = "".join(f"{line.rstrip()}\n" for line in came.splitlines())
-    if os.environ.get("VLDEBIAS_REWRITE") and not alike(expected, came):
+    printed = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    if os.environ.get("VLDEBIAS_REWRITE") and not alike(expected, printed):
         text = path.read_text(encoding="utf-8")
         fence = f"{block}```\n\n```text\n"
         assert text.count(fence + expected + "```") == 1
         path.write_text(
-            text.replace(f"{fence}{expected}```", f"{fence}{came}```"), encoding="utf-8"
+            text.replace(f"{fence}{expected}```", f"{fence}{printed}```"), encoding="utf-8"
         )
-        expected = came
-    assert alike(expected, came), f"{path.name} says:\n{expected}\nit prints:\n{came}"
+        expected = printed
+    assert alike(expected, printed), f"{path.name} says:\n{expected}\nit prints:\n{printed}"
 
 
 def commands(block: str) -> Iterator[list[str]]:
@@ -82,8 +82,8 @@ def known(words: list[str]) -> click.Command:
         for parameter in command.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     }
-    given = {word.split("=")[0] for word in rest if word.startswith("--")}
-    assert given <= options, f"vldebias {shlex.join(words)}: no {given - options}"
+    written = {word.split("=")[0] for word in rest if word.startswith("--")}
+    assert written <= options, f"vldebias {shlex.join(words)}: no {written - options}"
     return command
 
 
@@ -163,7 +163,7 @@ def test_commands_run_and_print_what_stands_beneath(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "is_alike"),
     [
         ("a  b 0.123\n", "a b 0.125", True),
         ("['male', 'female']", "['female', 'male']", False),
@@ -174,9 +174,9 @@ def test_commands_run_and_print_what_stands_beneath(
     ],
 )
 def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(
-    one: str, other: str, same: bool
+    first: str, second: str, is_alike: bool
 ) -> None:
-    assert alike(one, other) == same
+    assert alike(first, second) == is_alike
 
 
 MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")
@@ -205,8 +205,8 @@ def test_a_printed_module_takes_its_arguments(
     parsed = []
     parse = argparse.ArgumentParser.parse_args
 
-    def parse_and_stop(parser: argparse.ArgumentParser, *given: Any) -> Any:
-        parsed.append(parse(parser, *given))
+    def parse_and_stop(parser: argparse.ArgumentParser, *arguments: Any) -> Any:
+        parsed.append(parse(parser, *arguments))
         raise ParsedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)

@@ -47,7 +47,7 @@ class TestImages:
             easy = generator.uniform(0.3, 0.9, 100)  # the truth is .6
             right = generator.random((5, 100)) < easy + generator.normal(0, 0.02, (5, 1))
             values = right.mean(1).tolist()
-            rows = [one.astype(float) for one in right]
+            rows = [hits.astype(float) for hits in right]
             wide = interval(values, rows=rows)
             narrow = interval(values)
             both += wide["low"] <= 0.6 <= wide["high"]
@@ -56,8 +56,8 @@ class TestImages:
         assert alone < both
 
 
-def cell(arm: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
-    return {"arm": arm, "seed": seed, **more, "figures": {"score": value, "other": -value}}
+def cell(arm: str, seed: int, value: float, **fields: Any) -> dict[str, Any]:
+    return {"arm": arm, "seed": seed, **fields, "figures": {"score": value, "other": -value}}
 
 
 class TestRows:
@@ -104,8 +104,8 @@ class TestRows:
             summed_up(cells, ("arm",), against={"arm": "a"})
 
 
-def squared(one: Mapping[str, Any]) -> dict[str, float]:
-    return {"square": float(one["x"] ** 2)}
+def squared(settings: Mapping[str, Any]) -> dict[str, float]:
+    return {"square": float(settings["x"] ** 2)}
 
 
 class TestCells:
@@ -116,15 +116,21 @@ class TestCells:
     ) -> None:
         seen: list[int] = []
 
-        def work(one: Mapping[str, Any]) -> dict[str, float]:
-            seen.append(one["x"])
-            return squared(one)
+        def work(settings: Mapping[str, Any]) -> dict[str, float]:
+            seen.append(settings["x"])
+            return squared(settings)
 
         first = run_cells(work, self.plan[:2], tmp_path, processes=1, title="")
         assert first == [{"square": 9.0}, {"square": 1.0}]
         assert run_cells(work, self.plan, tmp_path, processes=1, title="")[:2] == first
         assert seen == [3, 1, 2]
-        run_cells(work, [{**one, "steps": 1} for one in self.plan], tmp_path, processes=1, title="")
+        run_cells(
+            work,
+            [{**cell_settings, "steps": 1} for cell_settings in self.plan],
+            tmp_path,
+            processes=1,
+            title="",
+        )
         assert len(list(tmp_path.iterdir())) == 6, "a cell that differs in anything is another"
         monkeypatch.setattr(run, "commit", lambda: "another")
         run_cells(work, self.plan, tmp_path, processes=1, title="")
@@ -132,10 +138,10 @@ class TestCells:
 
     @pytest.mark.slow
     def test_do_not_depend_on_the_number_of_processes(self, tmp_path: Path) -> None:
-        one, two = (
+        single, parallel = (
             run_cells(squared, self.plan, tmp_path / str(n), processes=n, title="") for n in (1, 2)
         )
-        assert one == two
+        assert single == parallel
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +225,7 @@ class TestEachOnNextToNothing:
 
     @pytest.mark.parametrize("noise", ["mixture", "class", "crop"])
     def test_which_loss_reads_other_arms_on_its_way(self, small: None, noise: str) -> None:
-        given = Experiment.read("which_loss_heads").given
+        settings = Experiment.read("which_loss_heads").given
         cell = {
             "start": "heads",
             "noise": noise,
@@ -230,7 +236,7 @@ class TestEachOnNextToNothing:
             "lr": 0.01,
         }
         found = captions.which_loss(
-            {**given, **cell, "temperature": 0.2, "settings": {"loss": "info_nce"}}
+            {**settings, **cell, "temperature": 0.2, "settings": {"loss": "info_nce"}}
         )
         named = {name.partition(": ")[0] for name in found}
         assert named == {"zero_shot_accuracy", "rows", "InfoNCE, WiSE-FT", "InfoNCE, filtered"}
@@ -288,10 +294,10 @@ class TestExperiment:
         noisy = Experiment.read("noisy_captions")
         values = {0.1: 0.3, 0.2: 0.7, 0.5: 0.7, 1.0: 0.1}
         tried = [
-            {**one, "figures": {"zero_shot_accuracy": values[one["temperature"]]}}
-            for one in noisy.tried(1)
+            {**trial, "figures": {"zero_shot_accuracy": values[trial["temperature"]]}}
+            for trial in noisy.tried(1)
         ]
-        assert {one["seed"] for one in tried} == {100}
+        assert {trial["seed"] for trial in tried} == {100}
         chosen = noisy.chosen(tried)
         assert [settings for _, settings in chosen] == [{"temperature": 0.2}] * 5
         lam = [cell for table, cell, _ in noisy.plan(chosen, 5, 300) if table.task == "lam"]

@@ -243,26 +243,26 @@ def draw(pipe, prompt=PLAIN, **call):
 def encode(pipe, prompt=PLAIN, images=1, **call):
     """What encode_prompt returns, whatever it requires; arguments that it has not are left out."""
     count = 1 if isinstance(prompt, str) else len(prompt)
-    given = {
+    defaults = {
         "prompt": prompt,
         "device": "cpu",
         "do_classifier_free_guidance": False,
         "clean_caption": False,
     }
-    given |= {"batch_size": count, "guidance_scale": 1.0, "dtype": torch.float32, "image": None}
-    given |= {"prompt_2": None, "prompt_3": None, "prompt_4": None}
-    given |= {"num_images_per_prompt": images, "num_videos_per_prompt": images}
+    defaults |= {"batch_size": count, "guidance_scale": 1.0, "dtype": torch.float32, "image": None}
+    defaults |= {"prompt_2": None, "prompt_3": None, "prompt_4": None}
+    defaults |= {"num_images_per_prompt": images, "num_videos_per_prompt": images}
     takes = inspect.signature(pipe.encode_prompt).parameters
     return pipe.encode_prompt(
-        **{key: value for key, value in (given | call).items() if key in takes}
+        **{key: value for key, value in (defaults | call).items() if key in takes}
     )
 
 
-def same(one, other):
+def same(first, second):
     """Equal tuples of tensors and None."""
-    return len(one) == len(other) and all(
+    return len(first) == len(second) and all(
         a is b if a is None or b is None else torch.equal(a, b)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, second, strict=True)
     )
 
 
@@ -336,11 +336,11 @@ class Case:
         """What `encode_prompt` returns."""
         return encode(pipe, prompt, **self.call | call)
 
-    def draw(self, pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **more):
+    def draw(self, pipe, prompts=(PLAIN, STATED), negative=NEGATIVE, **options):
         """Latents of two images of each prompt: (4, ...), guided, from one seed; more: arguments of
         the call."""
         if self.one_by_one and len(prompts) > 1:
-            return torch.cat([self.draw(pipe, [prompt], negative, **more) for prompt in prompts])
+            return torch.cat([self.draw(pipe, [prompt], negative, **options) for prompt in prompts])
         usual = {"num_inference_steps": 2, "height": 32, "width": 32, "num_frames": 5, "frames": 5}
         usual |= {
             "guidance_scale": 3.0,
@@ -359,7 +359,7 @@ class Case:
         call = (
             {name: value for name, value in usual.items() if name in takes}
             | pictured(self.usual)
-            | more
+            | options
         )
         small = {name: lambda *_, value=tuple(value): value for name, value in self.small.items()}
         with torch.no_grad(), mock.patch.dict(vars(sys.modules[type(pipe).__module__]), small):
@@ -385,7 +385,9 @@ def shorter(call, length):
 
 def _case(name):
     known = {
-        one for one in Case.__dataclass_fields__ if one not in ("components", "drawing", "usual")
+        field_name
+        for field_name in Case.__dataclass_fields__
+        if field_name not in ("components", "drawing", "usual")
     }
     text = TABLE["texts"][name]
     drawing = {"scheduler": "FlowMatchEulerDiscreteScheduler"} | TABLE["drawings"][name]

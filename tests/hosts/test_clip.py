@@ -57,8 +57,8 @@ def test_embeddings_for_fitting(case: Transformers, gender: PromptSet) -> None:
     assert host.dim("joint") == rows.shape[1]
     expected = nn.functional.normalize(case.features().double(), dim=-1)
     torch.testing.assert_close(rows, expected, atol=1e-6, rtol=1e-5)
-    for one, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor company shows
-        torch.testing.assert_close(host.embed([prompt])[0], one, atol=1e-5, rtol=1e-4)
+    for row, prompt in zip(rows, PROMPTS, strict=True):  # neither padding nor company shows
+        torch.testing.assert_close(host.embed([prompt])[0], row, atol=1e-5, rtol=1e-4)
     with case.debias(gender):
         assert torch.equal(TransformersHost(case.host, case.tokenizer).embed(PROMPTS), rows)
 
@@ -82,16 +82,16 @@ def test_one_tower_has_one_door(family: str, whole_first: bool, gender: PromptSe
     if family == "siglip":
         if before_transformers_5():
             pytest.skip("transformers 4 nests SigLIP's text tower, which is refused by itself")
-        whole = make("SiglipModel")
+        model = make("SiglipModel")
         tokenizer = siglip_tokenizer()
-        text = whole.text_model
+        text = model.text_model
     else:
-        whole = make("CLIPModel")
+        model = make("CLIPModel")
         tokenizer = clip_tokenizer()
         text = make("CLIPTextModelWithProjection")
-        whole.text_model = text.text_model
-        whole.text_projection = text.text_projection
-    first, second = (whole, text) if whole_first else (text, whole)
+        model.text_model = text.text_model
+        model.text_projection = text.text_projection
+    first, second = (model, text) if whole_first else (text, model)
     attachment = vldebias.debias(first, gender, tokenizer=tokenizer)
     with pytest.raises(AlreadyAttachedError, match=rf"{type(second).__name__} already carries"):
         vldebias.debias(second, gender, tokenizer=tokenizer)
@@ -126,7 +126,7 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
     """A second thread reads its prompts between the tower and the head of the first."""
     stated = clip.inputs(["a woman"])
     unstated = clip.inputs(["a doctor"])
-    base = [embedding(clip.host.get_text_features(**one)) for one in (stated, unstated)]
+    base = [embedding(clip.host.get_text_features(**inputs)) for inputs in (stated, unstated)]
     found: list[Tensor] = []
 
     def other() -> None:
@@ -141,9 +141,9 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
 
     with clip.debias(gender):
         handle = clip.host.text_projection.register_forward_pre_hook(interrupt)
-        mine = embedding(clip.host.get_text_features(**stated))
+        stated_row = embedding(clip.host.get_text_features(**stated))
         handle.remove()
-    assert torch.equal(mine, base[0])
+    assert torch.equal(stated_row, base[0])
     assert not torch.allclose(found[0], base[1], atol=1e-3)
 
 
@@ -196,9 +196,9 @@ def test_the_tokenizer_of_the_checkpoint_is_found(
 def test_tokenizers(clip: Transformers, gender: PromptSet) -> None:
     bare = copy.deepcopy(bert_tokenizer())
     bare.pad_token = None
-    for given in (None, "openai/clip", bare):
+    for tokenizer in (None, "openai/clip", bare):
         with pytest.raises(InvalidInputError, match="tokenizer"):
-            vldebias.debias(clip.host, gender, tokenizer=given)
+            vldebias.debias(clip.host, gender, tokenizer=tokenizer)
     cased = siglip_tokenizer()
     ids = TransformersHost(clip.host, cased).tokenize(["A DOCTOR"])["input_ids"].tolist()
     assert ids == cased(["A DOCTOR"])["input_ids"] != cased(["a doctor"])["input_ids"]
@@ -226,12 +226,15 @@ def test_padding_with_the_end_token(eos: int) -> None:
 
 def test_what_is_refused(clip: Transformers, gender: PromptSet) -> None:
     blip = type("BlipModel", (transformers.BlipModel,), {"__init__": nn.Module.__init__})()
-    own = make_clip()
+    another = make_clip()
     text = clip.host.text_model
-    for model, compiled, *others in ((clip.host, text, text, blip), (own, own, own.visual)):
-        for other in (*others, nn.DataParallel(model), torch.compile(model)):
-            with pytest.raises(UnsupportedHostError, match=type(other).__name__):
-                vldebias.debias(other, gender)
+    for model, compiled, *modules in (
+        (clip.host, text, text, blip),
+        (another, another, another.visual),
+    ):
+        for host in (*modules, nn.DataParallel(model), torch.compile(model)):
+            with pytest.raises(UnsupportedHostError, match=type(host).__name__):
+                vldebias.debias(host, gender)
         compiled.compile()
         with pytest.raises(UnsupportedHostError, match="compiled in place"):
             vldebias.debias(model, gender)
@@ -362,9 +365,9 @@ def test_a_hugging_face_tokenizer_reads_for_the_gate(gender: PromptSet) -> None:
         attached = model.encode_text(ids)
         with pytest.warns(TruncatedPromptWarning, match=r"12 tokens.*\(13 tokens\)"):
             OpenClipHost(model, tokenizer).embed(["a photo of " * 3 + "a doctor"])
-    assert [torch.equal(one, other) for one, other in zip(base, attached, strict=True)] == STATED[
-        :3
-    ]
+    assert [
+        torch.equal(bare, edited) for bare, edited in zip(base, attached, strict=True)
+    ] == STATED[:3]
 
 
 @torch.no_grad()
@@ -373,10 +376,10 @@ def test_a_method_that_was_replaced_on_the_instance_is_edited_and_comes_back(
 ) -> None:
     model = make_clip()
     ids = OpenClip(model).tokenizer(PROMPTS)
-    own = model.encode_text
-    model.encode_text = mine = lambda tokens, **more: own(tokens, **more) * 2
+    original = model.encode_text
+    model.encode_text = doubled = lambda tokens, **options: original(tokens, **options) * 2
     with OpenClip(model).debias(gender, keep_stated=False) as attachment:
         torch.testing.assert_close(
-            model.encode_text(ids), attachment.projections["joint"](2 * own(ids))
+            model.encode_text(ids), attachment.projections["joint"](2 * original(ids))
         )
-    assert model.encode_text is mine
+    assert model.encode_text is doubled

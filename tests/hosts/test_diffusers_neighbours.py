@@ -53,15 +53,15 @@ def _load(pipe, folder):
 def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
     plain = tiny.sd()
     pipe = tiny.own(tiny.sd())
-    without = fit_projection(plain, tiny.gender())
+    without_lora = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
     bare = tiny.encode(pipe)[0]
     image = tiny.draw(pipe)
     assert not torch.equal(bare, tiny.encode(plain)[0])
     attachment = debias(pipe, tiny.gender())
     projection = attachment.projections["sequence"]
-    assert not torch.equal(projection.matrix(), without.matrix())
-    assert projection.provenance.fingerprint.matches(without.provenance.fingerprint)
+    assert not torch.equal(projection.matrix(), without_lora.matrix())
+    assert projection.provenance.fingerprint.matches(without_lora.provenance.fingerprint)
     assert torch.equal(tiny.encode(pipe)[0], projection(bare))
     attachment.remove()
     assert torch.equal(tiny.draw(pipe), image)
@@ -70,27 +70,27 @@ def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
 def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_path):
     plain = tiny.sd()
     pipe = tiny.own(tiny.sd())
-    without = fit_projection(plain, tiny.gender())
+    without_lora = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
     with debias(pipe, with_lora):
         weights = [p for name, p in pipe.text_encoder.named_parameters() if "lora_" in name]
-        for factor, said in (
+        for factor, warnings_due in (
             (1.004, 0),
             (1.002, 1),
             (1 / 1.006008, 0),
         ):  # 1.004 times as before, 1.006, 1
-            torch._foreach_mul_([one.detach() for one in weights], factor)
+            torch._foreach_mul_([weight.detach() for weight in weights], factor)
             with warnings.catch_warnings(record=True, action="always") as found:
                 tiny.encode(pipe)
-            assert len(found) == said
-    for host, projection in ((pipe, without), (plain, with_lora)):
+            assert len(found) == warnings_due
+    for host, projection in ((pipe, without_lora), (plain, with_lora)):
         with pytest.warns(
             VldebiasWarning, match=r"fitted with other adapters \(LoRA\) .*; fit again on this host"
         ):
             debias(host, projection).remove()
     pipe.disable_lora()
-    debias(pipe, without).remove()
+    debias(pipe, without_lora).remove()
 
 
 def test_lora_loaded_and_unloaded_while_attached(lora):
@@ -174,31 +174,31 @@ def _components(pipe):
 def test_it_is_said_once_with_the_line_to_write(make):
     pipe = tiny.sd()
     attachment = debias(pipe, tiny.gender(), method="cali")
-    other = make(pipe)
+    rebuilt = make(pipe)
     bare = tiny.encode(tiny.sd())
     with pytest.warns(VldebiasWarning, match=r"debias\(other, attachment\.projections\)"):
-        assert tiny.same(tiny.encode(other), bare)
+        assert tiny.same(tiny.encode(rebuilt), bare)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tiny.encode(other)
+        tiny.encode(rebuilt)
         tiny.encode(pipe)
-        with debias(other, attachment.projections):
-            assert tiny.same(tiny.encode(other), tiny.encode(pipe))
+        with debias(rebuilt, attachment.projections):
+            assert tiny.same(tiny.encode(rebuilt), tiny.encode(pipe))
 
 
 def test_what_is_meant_and_what_reads_for_a_fit_say_nothing():
     pipe = tiny.sd()
-    other = _components(pipe)
+    rebuilt = _components(pipe)
     attachment = debias(pipe, tiny.gender(), method="cali")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        debias(other, tiny.gender(), method="cali").remove()
+        debias(rebuilt, tiny.gender(), method="cali").remove()
         with attachment.disabled():
-            tiny.encode(other)
+            tiny.encode(rebuilt)
         attachment.strength = 0
-        tiny.encode(other)
+        tiny.encode(rebuilt)
         attachment.remove()
-        tiny.encode(other)
+        tiny.encode(rebuilt)
 
 
 @pytest.mark.parametrize("method", ["cali", "balanced-prompts"])

@@ -115,7 +115,7 @@ def test_images_state_nothing(gender: PromptSet, images: Tensor) -> None:
     with OpenClip(model).debias(gender, side="both"):
         attached = model.encode_image(images)
         texts = model.encode_text(ids)
-    assert [torch.equal(one, other) for one, other in zip(z, texts, strict=True)] == STATED
+    assert [torch.equal(bare, edited) for bare, edited in zip(z, texts, strict=True)] == STATED
     assert (attached != x).any(dim=1).all()
     for side in ("text", "image", "both"):
         with OpenClip(model).debias(gender, side=side) as attachment:
@@ -184,41 +184,45 @@ def test_one_attachment_whatever_the_sides(name: str, gender: PromptSet, age: Pr
             pytest.raises(AlreadyAttachedError, match="already carries"),
         ):
             subject.debias(age, side=second)
-    other = SEEING[name]()
+    another = SEEING[name]()
     tower = "visual" if hasattr(subject.host, "visual") else "visual_projection"
-    setattr(other.host, tower, getattr(subject.host, tower))  # the same tower through another door
+    setattr(
+        another.host, tower, getattr(subject.host, tower)
+    )  # the same tower through another door
     with (
         subject.debias(gender, side="image"),
         pytest.raises(AlreadyAttachedError, match="already carries"),
     ):
-        other.debias(age, side="both")
+        another.debias(age, side="both")
 
 
 def shifted(model: nn.Module, tower: nn.Module) -> nn.Module:
     """A copy of `model` whose `tower` has other weights."""
-    other = copy.deepcopy(model)
+    changed = copy.deepcopy(model)
     names = {id(module): name for name, module in model.named_modules()}
     with torch.no_grad():
-        for parameter in other.get_submodule(names[id(tower)]).parameters():
+        for parameter in changed.get_submodule(names[id(tower)]).parameters():
             parameter.add_(0.1)
-    return other
+    return changed
 
 
 def test_foreign_projections_are_refused(gender: PromptSet) -> None:
     model = make_clip()
-    mine = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model))
+    projection = vldebias.fit_projection(model, gender, tokenizer=tokenizer_for(model))
     seeing = shifted(model, model.visual)
     reading = shifted(model, model.transformer)
-    vldebias.debias(seeing, mine).remove()  # prompts alone: the image tower has no say over texts
+    vldebias.debias(
+        seeing, projection
+    ).remove()  # prompts alone: the image tower has no say over texts
     for side in ("image", "both"):
-        vldebias.debias(copy.deepcopy(model).half(), mine, side=side).remove()
+        vldebias.debias(copy.deepcopy(model).half(), projection, side=side).remove()
         with pytest.raises(
             ProjectionMismatchError, match=r"CLIP: .*another image tower.*fit again"
         ):
-            vldebias.debias(seeing, mine, side=side)
+            vldebias.debias(seeing, projection, side=side)
         with pytest.raises(ProjectionMismatchError, match=r"CLIP: .*fitted on other weights"):
-            vldebias.debias(reading, mine, side=side)
-    unknown = mine.stamped(
+            vldebias.debias(reading, projection, side=side)
+    unknown = projection.stamped(
         image_fingerprint=None
     )  # fitted on a text tower alone: its texts are compared
     vldebias.debias(seeing, unknown, side="image").remove()

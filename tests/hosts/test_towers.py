@@ -93,18 +93,20 @@ def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) 
     weights = torch.randn_like(slow)
     sums = ((features * weights).sum() for features in (quick, slow))
     both = (torch.autograd.grad(total, parameters, allow_unused=True) for total in sums)
-    for left, right in zip(*both, strict=True):
-        assert (left is None) == (right is None)
-        assert left is None or torch.allclose(left, right, atol=100 * exact)
+    for trimmed, padded in zip(*both, strict=True):
+        assert (trimmed is None) == (padded is None)
+        assert trimmed is None or torch.allclose(trimmed, padded, atol=100 * exact)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: bool) -> None:
+@pytest.mark.parametrize("is_own_class", [False, True])
+def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(is_own_class: bool) -> None:
     class Mine(open_clip.CLIP):
         def encode_text(self, text: Tensor, normalize: bool = False) -> Tensor:
             return super().encode_text(text, normalize) * 2
 
-    model = Mine(24, models_tiny.VISION, models_tiny.TEXT) if own else models_tiny.make_clip()
+    model = (
+        Mine(24, models_tiny.VISION, models_tiny.TEXT) if is_own_class else models_tiny.make_clip()
+    )
     towers = Towers(model, models_tiny.tokenizer_for(model), test_images.plain())
     seen = []
     model.token_embedding.register_forward_pre_hook(
@@ -112,7 +114,9 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(own: boo
     )
     tokens = towers.tokenize(CAPTIONS)
     features = towers.text(tokens)
-    assert seen[0] == (77 if own else max(_tokens(towers, caption) for caption in CAPTIONS))
+    assert seen[0] == (
+        77 if is_own_class else max(_tokens(towers, caption) for caption in CAPTIONS)
+    )
     assert torch.allclose(features, slow_text(model, tokens), atol=1e-5)
 
 
@@ -247,10 +251,12 @@ def _named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, name, config)
 
 
-def small(preprocess: Any = None, tokenizer: Any = None, **more: Any) -> Towers:
+def small(preprocess: Any = None, tokenizer: Any = None, **settings: Any) -> Towers:
     torch.manual_seed(1)
-    model, _, own = open_clip.create_model_and_transforms("small", **more)
-    return Towers(model.eval(), tokenizer or open_clip.SimpleTokenizer(), preprocess or own)
+    model, _, default_preprocess = open_clip.create_model_and_transforms("small", **settings)
+    return Towers(
+        model.eval(), tokenizer or open_clip.SimpleTokenizer(), preprocess or default_preprocess
+    )
 
 
 @pytest.mark.parametrize("kind", ["clip", "words", "CLIPModel"])
@@ -294,25 +300,25 @@ def test_what_is_saved_is_read_by_its_library(
 def test_what_could_not_be_saved_is_refused() -> None:
     found = small()
     hugging = build("CLIPModel")
-    other = test_images.plain()
+    preprocess = test_images.plain()
     sharper = transforms.Compose(
-        [other, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)]
+        [preprocess, lambda x: x * 1.02 - 0.02 * x.mean((1, 2), keepdim=True)]
     )  # not if plain
-    whole = SimpleNamespace(
+    unsaved = SimpleNamespace(
         image_processor=hugging.preprocess
     )  # a processor holds it beside a tokenizer
-    Towers(hugging.model, hugging.tokenizer, whole).check_saving({}, name="any")
-    for towers, name, said in (
+    Towers(hugging.model, hugging.tokenizer, unsaved).check_saving({}, name="any")
+    for towers, name, refusal in (
         (found, "somewhere", "'somewhere' is no open_clip architecture"),
         (found, "small-wide", "another architecture"),
         (found, "small-last", "features of texts differ"),
         (build("clip"), "small", "vocabulary of its own"),
         (
-            Towers(hugging.model, hugging.tokenizer, other),
+            Towers(hugging.model, hugging.tokenizer, preprocess),
             "any",
             "preprocess: Compose cannot be saved",
         ),
         (small(sharper), "small", r"preprocess: .* differ by up to 0\.0\d"),
     ):
-        with pytest.raises(InvalidInputError, match=said):
+        with pytest.raises(InvalidInputError, match=refusal):
             towers.check_saving(towers.model.state_dict(), name=name)

@@ -48,13 +48,13 @@ def test_an_answer_waits_for_whoever_has_the_file(log: AnnotationLog) -> None:
     being written."""
     fcntl = pytest.importorskip("fcntl", reason="this system has no flock")
     log.append("a.png", "ada", "gender", "male")
-    with log.path.open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_SH)
+    with log.path.open("ab") as holder:
+        fcntl.flock(holder, fcntl.LOCK_SH)
         writing = threading.Thread(target=log.append, args=("b.png", "bob", "gender", "male"))
         writing.start()
         writing.join(0.2)
         assert writing.is_alive()
-        fcntl.flock(other, fcntl.LOCK_UN)
+        fcntl.flock(holder, fcntl.LOCK_UN)
         writing.join(10)
     assert len(log.answers()) == 2
 
@@ -66,21 +66,25 @@ def test_a_torn_last_line_is_skipped_and_no_other_is_lost(tmp_path_factory, cut:
     for i in range(3):
         log.append(f"ä{i}.png", "ada", "gender", "male")
     content = log.path.read_bytes()
-    left = content[: max(len(content) - cut, 0)]
-    log.path.write_bytes(left)
+    remaining = content[: max(len(content) - cut, 0)]
+    log.path.write_bytes(remaining)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kept = len(log.read())
         log.append("new.png", "bob", "gender", "female")
     only_its_end = (
-        bool(left) and not left.endswith(b"\n") and content[len(left) :].startswith(b"\n")
+        bool(remaining)
+        and not remaining.endswith(b"\n")
+        and content[len(remaining) :].startswith(b"\n")
     )
-    whole = left.count(b"\n") + only_its_end
-    assert kept == whole
-    torn = left and not left.endswith(b"\n") and not only_its_end
+    complete_lines = remaining.count(b"\n") + only_its_end
+    assert kept == complete_lines
+    torn = remaining and not remaining.endswith(b"\n") and not only_its_end
     assert len(caught) == (2 if torn else 0)
     # it warns no more: the file is whole again
-    assert [a.image for a in log.read()] == [f"ä{i}.png" for i in range(whole)] + ["new.png"]
+    assert [a.image for a in log.read()] == [f"ä{i}.png" for i in range(complete_lines)] + [
+        "new.png"
+    ]
 
 
 def test_a_whole_line_without_its_end_is_kept(log: AnnotationLog) -> None:
@@ -118,9 +122,9 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: AnnotationLog, monkeypatch) 
     + [{name: float("inf")} for name in ("weight", "seconds")],
 )
 def test_what_the_file_may_not_hold_is_not_written(log: AnnotationLog, change: dict) -> None:
-    given = {"image": "a.png", "annotator": "ada", "attribute": "gender", "value": "male"} | change
+    answer = {"image": "a.png", "annotator": "ada", "attribute": "gender", "value": "male"} | change
     with pytest.raises(InvalidInputError, match=next(iter(change))):
-        log.append(**given)
+        log.append(**answer)
     assert not log.path.exists()
 
 
@@ -136,7 +140,7 @@ def line(image: str, annotator: str, value: str, time: str = "2024-01-01T00:00:0
 
 
 def write(path: Path, *lines: str) -> Path:
-    path.write_text("".join(f"{one}\n" for one in lines), encoding="utf-8")
+    path.write_text("".join(f"{row}\n" for row in lines), encoding="utf-8")
     return path
 
 
@@ -146,9 +150,12 @@ def values(found) -> dict:
 
 def test_the_later_line_of_a_file_counts_and_between_files_the_later_time(tmp_path: Path) -> None:
     """A clock may have been set back inside a file; times are compared in any zone."""
-    own = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
-    one = write(tmp_path / "a.jsonl", *own, line("1.png", "bob", "male"))
-    assert values(read_answers([one])) == {("ada", "1.png"): "female", ("bob", "1.png"): "male"}
+    lines = line("1.png", "ada", "male", "2024-01-02T00:00:00Z"), line("1.png", "ada", "female")
+    first_file = write(tmp_path / "a.jsonl", *lines, line("1.png", "bob", "male"))
+    assert values(read_answers([first_file])) == {
+        ("ada", "1.png"): "female",
+        ("bob", "1.png"): "male",
+    }
     early = write(
         tmp_path / "early.jsonl", line("1.png", "ada", "male", "2024-01-01T10:00:00+05:00")
     )

@@ -60,8 +60,8 @@ def test_a_value_is_the_most_likely_one_or_unknown(raw: np.ndarray, sure: float)
     probabilities = raw / np.maximum(raw.sum(1, keepdims=True), 1)
     labels = decide(probabilities, ("a", "b", "c"), sure)
     for row, code in zip(probabilities, labels.codes, strict=True):
-        told = row.max() >= sure and row.max() >= 1 - row.sum()
-        assert code == (row.argmax() if told else UNKNOWN)
+        is_known = row.max() >= sure and row.max() >= 1 - row.sum()
+        assert code == (row.argmax() if is_known else UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -140,24 +140,26 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
     images, _ = people(5)
     plain = race(classifier)
     assert plain.names == {"race": ("Latino_Hispanic", "White", "Black", "nobody")}
-    every = predict(plain, images)["race"]
-    np.testing.assert_allclose(every.sum(1), 1, atol=1e-6)
+    probabilities = predict(plain, images)["race"]
+    np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-6)
     merged = race(classifier, {"other": ["Latino_Hispanic", "Black"], "White": "White"})
     found = predict(merged, images)["race"]
     np.testing.assert_allclose(
-        found, np.stack([every[:, 0] + every[:, 2], every[:, 1]], axis=1), atol=1e-6
+        found,
+        np.stack([probabilities[:, 0] + probabilities[:, 2], probabilities[:, 1]], axis=1),
+        atol=1e-6,
     )
     np.testing.assert_allclose(
-        1 - found.sum(1), every[:, 3], atol=1e-6
+        1 - found.sum(1), probabilities[:, 3], atol=1e-6
     )  # nobody: none of the values
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
 
 
 def test_labels_of_a_classifier_are_checked(classifier: Path) -> None:
-    for other in ("Green", "White"):
+    for label in ("Green", "White"):
         with pytest.raises(InvalidInputError, match="Latino_Hispanic"):
-            race(classifier, {"a": "White", "b": other})
+            race(classifier, {"a": "White", "b": label})
     with pytest.raises(InvalidInputError, match="nothing"):
         race(classifier / "nothing")
 
@@ -271,14 +273,14 @@ def by_hand(parts, picture: Image.Image, text: str, answer: str) -> float:
 def test_probabilities_are_the_average_over_orders_in_log_space(parts) -> None:
     (image,) = pictures(1)
     got = predict(judge_of(*parts), [image])["gender"][0]
-    each = []
+    logarithms = []
     for order in ([0, 1, 2], [1, 0, 2]):
         text = VlmJudge.question(
             "gender", [[*VALUES["gender"], judges.NONE_OF_THESE][i] for i in order]
         )
         chances = np.array([by_hand(parts, image, text, letter) for letter in "ABC"])
-        each.append((chances - np.log(np.exp(chances).sum()))[order])
-    mean = np.exp(np.mean(each, axis=0))
+        logarithms.append((chances - np.log(np.exp(chances).sum()))[order])
+    mean = np.exp(np.mean(logarithms, axis=0))
     np.testing.assert_allclose(got, (mean / mean.sum())[:2], atol=1e-6)
     assert got.sum() < 1  # the rest is "cannot be told", which counts as unknown
 
@@ -319,21 +321,21 @@ def test_a_strong_order_bias_warns(parts) -> None:
 
 
 def test_the_fingerprint_changes_with_whatever_changes_the_answers(parts) -> None:
-    other = {"male": "A photo of a male.", "female": "A photo of a female."}
+    texts = {"male": "A photo of a male.", "female": "A photo of a female."}
     clips = [
         zero_shot(gender=GENDER),
-        zero_shot(gender=other),
+        zero_shot(gender=texts),
         zero_shot(("a photo",), gender=GENDER),
     ]
     clips.append(zero_shot(gender=dict(reversed(GENDER.items()))))  # other columns
-    asked = [
+    asking = [
         judge_of(*parts),
         judge_of(*parts, gender=("female", "male")),
         judge_of(*parts, sex=VALUES["gender"]),
     ]
-    assert len({one.fingerprint for one in clips + asked}) == 7
+    assert len({judge.fingerprint for judge in clips + asking}) == 7
     assert zero_shot(gender=GENDER).fingerprint == clips[0].fingerprint
-    assert judge_of(*parts).fingerprint == asked[0].fingerprint
+    assert judge_of(*parts).fingerprint == asking[0].fingerprint
 
 
 def test_a_question_has_two_values_or_more_and_a_letter_for_each(parts) -> None:
@@ -394,8 +396,8 @@ def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(dr
     assert after["age"][3].argmax() == (age + 1) % 3
     np.testing.assert_array_equal(np.delete(after["age"], 3, 0), np.delete(before["age"], 3, 0))
     (path,) = (made.folder / "judgements").glob("*.jsonl")
-    about, *lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([about, *lines[20:]])[:-30])  # without the first twenty, and the end
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([header, *lines[20:]])[:-30])  # without the first twenty, and the end
     again = judge_images(judge, made)
     assert judge.asked == len(made) + 1 + 20 + 1 - 1  # one of the twenty had changed
     assert all(np.array_equal(after[attribute], again[attribute]) for attribute in judge.names)
@@ -404,17 +406,20 @@ def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(dr
 def test_the_newest_judge_of_an_attribute_answers_for_every_image(drawn) -> None:
     made, shows = drawn
     assert last_judgements(made, "gender", GENDERS) is None
-    for who in "ab":
+    for name_of_judge in "ab":
         judge_images(
-            SimpleNamespace(**{**vars(Reader()), "name": who, "predict": Reader().predict}), made
+            SimpleNamespace(
+                **{**vars(Reader()), "name": name_of_judge, "predict": Reader().predict}
+            ),
+            made,
         )
     blank = Judge("other", {"x": ("y", "z")}, lambda images: {"x": np.zeros((len(images), 2))}, "1")
     judge_images(blank, made)
     assert last_judgements(made, "gender", ("male", "neither")) is None
     made.path(made.images[0]).write_bytes(b"another")
-    name, said, sure = last_judgements(made, "gender", GENDERS)
-    assert (name, said[0], sure[0]) == ("b", judges.NO_VALUE, 0)
-    assert said[1:] == [
+    name, judged, sure = last_judgements(made, "gender", GENDERS)
+    assert (name, judged[0], sure[0]) == ("b", judges.NO_VALUE, 0)
+    assert judged[1:] == [
         (*GENDERS, judges.NO_VALUE)[shows[image.path][0]] for image in made.images[1:]
     ]
     assert set(last_judgements(made, "gender", GENDERS[:1])[1]) == {"male", judges.NO_VALUE}

@@ -19,7 +19,7 @@ def unit_rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64)
 
 def of_rows(
     anchors: Tensor,
-    others: Tensor,
+    candidates: Tensor,
     row: Row,
     t: Tensor,
     within: bool = False,
@@ -27,8 +27,8 @@ def of_rows(
 ) -> Tensor:
     losses = []
     for i, x in enumerate(anchors):
-        plus = x @ others[i] / t
-        minus = [x @ others[j] / t for j in range(len(others)) if j != i]
+        plus = x @ candidates[i] / t
+        minus = [x @ candidates[j] / t for j in range(len(candidates)) if j != i]
         if within:
             minus += [x @ anchors[j] / t for j in range(len(anchors)) if j != i]
         samples = [plus] if positives is None else [x @ v / t for v in positives[i]]
@@ -36,9 +36,9 @@ def of_rows(
     return torch.stack(losses)
 
 
-def both(direction: Callable[..., Tensor], x: Tensor, y: Tensor, *more: Any) -> Tensor:
+def both(direction: Callable[..., Tensor], x: Tensor, y: Tensor, *arguments: Any) -> Tensor:
     """(n,) mean of both directions."""
-    return (direction(x, y, *more) + direction(y, x, *more)) / 2
+    return (direction(x, y, *arguments) + direction(y, x, *arguments)) / 2
 
 
 def derived(function: Callable[..., Tensor], *inputs: Tensor) -> list[Any]:
@@ -70,10 +70,10 @@ def rince_row(q: float, lam: float) -> Row:
     return row
 
 
-def weighted(values: list[Tensor], beta: float, of: Callable[[Tensor], Tensor]) -> Tensor:
+def weighted(values: list[Tensor], beta: float, score_of: Callable[[Tensor], Tensor]) -> Tensor:
     """Thesis section 4.1.2: mean of `of` under the importance weights e^{beta s} / Z_beta."""
     z = total([beta * value for value in values]) / len(values)
-    return torch.stack([torch.exp(beta * value) / z * of(value) for value in values]).mean()
+    return torch.stack([torch.exp(beta * value) / z * score_of(value) for value in values]).mean()
 
 
 def hcl_row(
@@ -95,23 +95,23 @@ def hcl_row(
 
 
 def spread(
-    anchors: Tensor, others: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool
+    anchors: Tensor, candidates: Tensor, labels: list[int], t: Tensor, alpha: float, within: bool
 ) -> Tensor:
     """Spread paper eq. 1-3 with the batch of both views, or of the opposite one alone; one
     direction."""
     losses = []
     n = len(anchors)
     for i in range(n):
-        batch = [(others[j], labels[j], False) for j in range(n)]
+        batch = [(candidates[j], labels[j], False) for j in range(n)]
         batch += [(anchors[j], labels[j], j == i) for j in range(n)] if within else []
         batch = [(z, label) for z, label, itself in batch if not itself]
-        same = [anchors[i] @ z / t for z, label in batch if label == labels[i]]
+        positives = [anchors[i] @ z / t for z, label in batch if label == labels[i]]
         different = [anchors[i] @ z / t for z, label in batch if label != labels[i]]
         rest = total(different) if different else torch.zeros((), dtype=t.dtype)
         attract = -torch.stack(
-            [torch.log(torch.exp(s) / (torch.exp(s) + rest)) for s in same]
+            [torch.log(torch.exp(s) / (torch.exp(s) + rest)) for s in positives]
         ).mean()
-        repel = -torch.log(torch.exp(anchors[i] @ others[i] / t) / total(same))
+        repel = -torch.log(torch.exp(anchors[i] @ candidates[i] / t) / total(positives))
         losses.append(alpha * attract + (1 - alpha) * repel)
     return torch.stack(losses)
 
@@ -196,7 +196,7 @@ class GlobalContrast:
 
 def gce(
     anchors: Tensor,
-    others: Tensor,
+    candidates: Tensor,
     captions: list[int],
     t: Tensor,
     q: float,
@@ -205,7 +205,7 @@ def gce(
 ) -> Tensor:
     """(1 - p^q) / q over the captions of the batch; one direction."""
     n = len(anchors)
-    views = [others, *([anchors] if within else [])]
+    views = [candidates, *([anchors] if within else [])]
     losses = []
     for i in range(n):
         masses = {}
@@ -217,11 +217,11 @@ def gce(
                 total(scores) / len(rows) if scores else torch.zeros((), dtype=t.dtype)
             )
             surprise[caption] = (scores, len(rows))
-        every = torch.stack(list(masses.values())).sum()
-        p = masses[captions[i]] / every
+        mass = torch.stack(list(masses.values())).sum()
+        p = masses[captions[i]] / mass
         loss = -p.log() if q == 0 else (1 - p**q) / q
         even = sum(
-            (every.log() - s) / size for scores, size in surprise.values() for s in scores
+            (mass.log() - s) / size for scores, size in surprise.values() for s in scores
         ) / len(masses)
         losses.append((1 - smoothing) * loss + smoothing * even)
     return torch.stack(losses)

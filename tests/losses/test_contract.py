@@ -102,11 +102,16 @@ def _features(n: int = 7, d: int = 5, **options: Any) -> tuple[Tensor, Tensor]:
 def test_a_loss_per_pair_and_their_mean(loss: Case, within_view: bool, device: str) -> None:
     for dtype in (torch.float32, torch.float64):
         x, y = _features(device=device, dtype=dtype)
-        each = loss(x, y, temperature=0.2, reduction="none", within_view=within_view)
+        loss_of_pairs = loss(x, y, temperature=0.2, reduction="none", within_view=within_view)
         mean = loss(x, y, temperature=0.2, within_view=within_view)
-        assert (each.shape, mean.shape, each.dtype, mean.dtype) == ((7,), (), dtype, dtype)
-        assert each.device == mean.device == x.device
-        torch.testing.assert_close(mean, each.mean())
+        assert (loss_of_pairs.shape, mean.shape, loss_of_pairs.dtype, mean.dtype) == (
+            (7,),
+            (),
+            dtype,
+            dtype,
+        )
+        assert loss_of_pairs.device == mean.device == x.device
+        torch.testing.assert_close(mean, loss_of_pairs.mean())
 
 
 @cases
@@ -119,7 +124,7 @@ def test_both_directions_count_alike_and_the_order_of_the_rows_does_not(
     value = loss(x, y, **options)
     order = torch.randperm(7, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(loss(y, x, **options), value)
-    extra = [given[order] for given in loss.extra(7)]
+    extra = [argument[order] for argument in loss.extra(7)]
     torch.testing.assert_close(
         loss.function(x[order], y[order], *extra, **loss.settings, **options), value[order]
     )
@@ -147,8 +152,8 @@ def test_features_and_options_that_do_not_fit(loss: Case) -> None:
                 loss.module(**options)
 
 
-def of(name: str, *more: Any, **given: Any) -> Callable[[], Tensor]:
-    return lambda: getattr(losses, name)(X, X, *more, **{"temperature": 1.0, **given})
+def calling(name: str, *features: Any, **settings: Any) -> Callable[[], Tensor]:
+    return lambda: getattr(losses, name)(X, X, *features, **{"temperature": 1.0, **settings})
 
 
 FOUR = torch.arange(4)
@@ -162,25 +167,28 @@ of_items = losses.GlobalContrastiveLoss(4)
         lambda: losses.GroupWeights(2)(torch.ones(3), torch.arange(3)),
         "^groups: expected at most 1, got 2",
     ),
-    (of("rince", q=0.0), "^q: "),
-    (of("rince", lam=1.5), "^lam: "),
-    (of("info_nce", temperature=torch.ones(1)), "^temperature: "),
-    (of("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
-    (of("spread", FOUR, alpha=1.5), "^alpha: "),
-    (of("spread", FOUR.tolist()), "^labels: .* got list"),
+    (calling("rince", q=0.0), "^q: "),
+    (calling("rince", lam=1.5), "^lam: "),
+    (calling("info_nce", temperature=torch.ones(1)), "^temperature: "),
+    (calling("sigmoid", bias=torch.ones(1)), r"^bias: .* \(1,\)"),
+    (calling("spread", FOUR, alpha=1.5), "^alpha: "),
+    (calling("spread", FOUR.tolist()), "^labels: .* got list"),
     (lambda: losses.spread(X.tolist(), X, FOUR, temperature=1.0), "^image_features: .* got list"),
-    (of("generalized_cross_entropy", FOUR, q=1.5), "^q: "),
-    (of("generalized_cross_entropy", FOUR, smoothing=1.0), "^smoothing: "),
-    (of("generalized_cross_entropy", FOUR[:3]), r"^captions: .* \(4,\).* torch.int64 \(3,\)"),
-    (of("debiased_contrastive", tau_plus=1.0), "^tau_plus: "),
-    (of("debiased_contrastive", X[:, None].long()), "^positives: .* torch.int64"),
-    (of("debiased_contrastive", X[:, :0, None].expand(-1, -1, 3)), r"^positives: .* \(4, 0, 3\)"),
+    (calling("generalized_cross_entropy", FOUR, q=1.5), "^q: "),
+    (calling("generalized_cross_entropy", FOUR, smoothing=1.0), "^smoothing: "),
+    (calling("generalized_cross_entropy", FOUR[:3]), r"^captions: .* \(4,\).* torch.int64 \(3,\)"),
+    (calling("debiased_contrastive", tau_plus=1.0), "^tau_plus: "),
+    (calling("debiased_contrastive", X[:, None].long()), "^positives: .* torch.int64"),
     (
-        of("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
+        calling("debiased_contrastive", X[:, :0, None].expand(-1, -1, 3)),
+        r"^positives: .* \(4, 0, 3\)",
+    ),
+    (
+        calling("debiased_contrastive", (X[:, None], X[:, None].expand(-1, 2, -1))),
         "^positives: .* of the same M",
     ),
-    (of("hard_negative_contrastive", beta=-1.0), "^beta: "),
-    (of("hard_negative_contrastive", floor=-1.0), "^floor: "),
+    (calling("hard_negative_contrastive", beta=-1.0), "^beta: "),
+    (calling("hard_negative_contrastive", floor=-1.0), "^floor: "),
     (lambda: losses.GlobalContrastiveLoss(1), "^dataset_size: "),
     (lambda: losses.GlobalContrastiveLoss(4, gamma=0.0), "^gamma: "),
     (lambda: losses.GlobalContrastiveLoss(4, temperature=0.0), "^temperature: "),
@@ -225,9 +233,9 @@ def test_functions_and_modules_have_the_defaults_that_are_documented(name: str) 
     torch.testing.assert_close(loss.function(x, y, *extra, **options), stated)
     torch.testing.assert_close(loss.module(**options)(x, y, *extra), stated)
     for key, value in DEFAULTS[name].items():
-        other = {key: value + 0.15 if value is not True else False}
+        changed = {key: value + 0.15 if value is not True else False}
         assert not torch.allclose(
-            loss.function(x, y, *extra, **options, **(DEFAULTS[name] | other)), stated
+            loss.function(x, y, *extra, **options, **(DEFAULTS[name] | changed)), stated
         )
     torch.testing.assert_close(losses.InfoNCELoss()(x, y), losses.info_nce(x, y, temperature=0.07))
     torch.testing.assert_close(losses.SigmoidLoss()(x, y), losses.sigmoid(x, y, temperature=0.1))
@@ -262,10 +270,10 @@ def _derived(loss: Case, n: int, chunk_size: int | None, **options: Any) -> list
 @cases
 @within
 def test_blocks_change_neither_value_nor_gradient(loss: Case, within_view: bool) -> None:
-    whole = _derived(loss, 23, None, within_view=within_view)
+    unblocked = _derived(loss, 23, None, within_view=within_view)
     for chunk_size in (1, 7, 23, 100):
         for ours, expected in zip(
-            _derived(loss, 23, chunk_size, within_view=within_view), whole, strict=True
+            _derived(loss, 23, chunk_size, within_view=within_view), unblocked, strict=True
         ):
             if ours is not None:
                 torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
@@ -274,18 +282,18 @@ def test_blocks_change_neither_value_nor_gradient(loss: Case, within_view: bool)
         blocks = loss(
             x, y, temperature=0.1, chunk_size=5, reduction="none", within_view=within_view
         )
-    torch.testing.assert_close(blocks, whole[0])
+    torch.testing.assert_close(blocks, unblocked[0])
 
 
 @cases
 def test_no_tensor_grows_with_the_batch_squared(loss: Case) -> None:
     n = 96
     chunk_size = 8
-    with LargestTensor() as whole:
+    with LargestTensor() as unblocked:
         _derived(loss, n, None, within_view=False)
     with LargestTensor() as blocks:
         _derived(loss, n, chunk_size, within_view=False)
-    assert whole.size >= n * n
+    assert unblocked.size >= n * n
     assert blocks.size <= chunk_size * n
 
 
@@ -319,12 +327,12 @@ def _held(loss: Case, n: int, chunk_size: int | None) -> int:
 def _pairs(kind: str, n: int = 8) -> tuple[Tensor, Tensor]:
     x = unit_rows(n, 16, seed=1)
     y = unit_rows(n, 16, seed=2)
-    same = x[:1].expand(n, -1).clone()
+    repeated = x[:1].expand(n, -1).clone()
     return {
         "random": (x, y),
         "perfect": (x, x.clone()),
         "opposite": (x, -x),
-        "collapsed": (same, same.clone()),
+        "collapsed": (repeated, repeated.clone()),
     }[kind]
 
 
@@ -402,9 +410,11 @@ def test_a_learned_temperature_follows_the_gradient_of_the_function(loss: Case) 
         **loss.settings | {"temperature": 0.2, "learnable_temperature": True}
     ).double()
     learned(x, y, *loss.extra(7)).backward()
-    at = [
+    values = [
         loss(x, y, temperature=0.2 * torch.tensor(sign * step, dtype=x.dtype).exp())
         for sign in (1, -1)
     ]
     gradient = learned.temperature.log_temperature.grad
-    assert float(gradient) == pytest.approx(float((at[0] - at[1]).detach()) / (2 * step), rel=1e-3)
+    assert float(gradient) == pytest.approx(
+        float((values[0] - values[1]).detach()) / (2 * step), rel=1e-3
+    )

@@ -49,8 +49,8 @@ class Weighed(nn.Module):
         self.groups = losses.GroupWeights(3, step=0.5, **options)
 
     def forward(self, x: Tensor, y: Tensor, labels: Tensor) -> Tensor:
-        each: Tensor = self.each(x, y)
-        return self.groups(each, labels) if self.reduction == "mean" else each
+        loss_of_rows: Tensor = self.each(x, y)
+        return self.groups(loss_of_rows, labels) if self.reduction == "mean" else loss_of_rows
 
 
 CASES: dict[str, tuple[Any, dict[str, Any], str]] = {
@@ -91,7 +91,7 @@ class Towers(nn.Module):
 
 
 def _outcome(
-    name: str, own: slice, wrap: Callable[[nn.Module], nn.Module] | None = None
+    name: str, process_rows: slice, wrap: Callable[[nn.Module], nn.Module] | None = None
 ) -> dict[str, list[float]]:
     """Three steps of gradient descent on the rows `own`; values, last gradients, per-sample losses
     and state."""
@@ -103,7 +103,7 @@ def _outcome(
         model.zero_grad()
         extra = {"": [], "labels": [LABELS], "positives": [POSITIVES], "index": [STEPS[step]]}[kind]
         rows = (unit_rows(N, D, seed=20 + step), unit_rows(N, D, seed=30 + step), *extra)
-        value = model(*(row[own] for row in rows))
+        value = model(*(row[process_rows] for row in rows))
         value.backward()
         values.append(value.item())
         with torch.no_grad():
@@ -115,7 +115,7 @@ def _outcome(
     state = {f"state {key}": value.flatten().tolist() for key, value in towers.state_dict().items()}
     towers.loss.reduction = "none"
     with torch.no_grad():
-        samples = towers(*(row[own] for row in rows)).tolist()
+        samples = towers(*(row[process_rows] for row in rows)).tolist()
     return {"values": values, "samples": samples, **gradients, **state}
 
 
@@ -150,13 +150,13 @@ def _work(own_rank: int, folder: str) -> None:
 
 def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     met = threading.Barrier(WORLD, timeout=20)
-    own = threading.local()
-    given = [torch.empty(0)] * WORLD
+    thread_state = threading.local()
+    gathered = [torch.empty(0)] * WORLD
 
     def exchanged(tensor: Tensor) -> list[Tensor]:
-        given[own.rank] = tensor.clone()
+        gathered[thread_state.rank] = tensor.clone()
         met.wait()
-        everyone = list(given)
+        everyone = list(gathered)
         met.wait()
         return everyone
 
@@ -173,24 +173,24 @@ def _in_threads(patch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         return module
 
     def work(rank: int) -> dict[str, Any]:
-        own.rank = rank
+        thread_state.rank = rank
         try:
             return _outcomes(rank, averaging)
         except BaseException:
             met.abort()  # or the other would wait
             raise
 
-    asked = {
+    patched = {
         "is_available": lambda: True,
-        "is_initialized": lambda: hasattr(own, "rank"),
-        "get_rank": lambda: own.rank,
+        "is_initialized": lambda: hasattr(thread_state, "rank"),
+        "get_rank": lambda: thread_state.rank,
     }
     collective = {
         "get_world_size": lambda: WORLD,
         "all_gather": all_gather,
         "all_reduce": all_reduce,
     }
-    patch.setattr(processes, "dist", SimpleNamespace(**asked, **collective))
+    patch.setattr(processes, "dist", SimpleNamespace(**patched, **collective))
     with ThreadPoolExecutor(WORLD) as pool:
         return list(pool.map(work, range(WORLD)))
 
@@ -220,10 +220,10 @@ def test_two_processes_are_one_on_the_joint_batch(
     assert outcomes[0][name]["samples"] + outcomes[1][name]["samples"] == pytest.approx(
         joint.pop("samples"), rel=1e-9
     )
-    for rank, own in enumerate(outcomes):
+    for rank, outcome in enumerate(outcomes):
         for key, expected in joint.items():
-            assert own[name][key] == pytest.approx(expected, rel=1e-8, abs=1e-10), key
-        assert own[f"{name}, apart"] == _outcome(name, OWN[rank]), (
+            assert outcome[name][key] == pytest.approx(expected, rel=1e-8, abs=1e-10), key
+        assert outcome[f"{name}, apart"] == _outcome(name, OWN[rank]), (
             "without `gather` it is the loss of the own rows"
         )
 
@@ -234,5 +234,5 @@ def test_rows_that_differ_in_number_are_refused_on_every_process(
     expected = (
         "gather: expected as many rows on every process, got [2, 3]; drop the last incomplete batch"
     )
-    assert [own["refusal"] for own in outcomes] == [expected] * WORLD
+    assert [outcome["refusal"] for outcome in outcomes] == [expected] * WORLD
     assert losses.gather_rows(LABELS) is LABELS, "without a process group"

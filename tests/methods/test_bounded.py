@@ -43,10 +43,10 @@ def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> 
     texts = unit(20, DIM, seed=seed + 2)
     several = [pairs(seed), pairs(seed + 7, 2)]
     any_matrix = unit(DIM, rank, seed=seed), 2 * unit(DIM, rank, seed=seed + 1)
-    left = CalibratedProjection(0.0, *any_matrix, Provenance("any"))
+    unbounded = CalibratedProjection(0.0, *any_matrix, Provenance("any"))
     for edits in (
         [CalibratedProjection(lam=[lam, 5 * lam]).fit(several) for lam in LAMS],
-        [replace(left, left=t / 20 * left.left) for t in range(1, 21)],
+        [replace(unbounded, left=t / 20 * unbounded.left) for t in range(1, 21)],
     ):
         swept = torch.stack([losses(edit, texts) for edit in edits])
         assert (swept.diff(dim=0) > -1e-12).all()
@@ -55,19 +55,24 @@ def test_the_loss_never_falls_as_lam_or_strength_grows(seed: int, rank: int) -> 
 
 @laws
 @given(
-    seed=seeds, most=st.sampled_from([1e-4, 0.02, 0.1]), mean=st.booleans(), with_p0=st.booleans()
+    seed=seeds,
+    max_loss=st.sampled_from([1e-4, 0.02, 0.1]),
+    mean=st.booleans(),
+    with_p0=st.booleans(),
 )
-def test_the_bound_holds_and_is_used_up(seed: int, most: float, mean: bool, with_p0: bool) -> None:
+def test_the_bound_holds_and_is_used_up(
+    seed: int, max_loss: float, mean: bool, with_p0: bool
+) -> None:
     before = CalibratedProjection(lam=1000.0).fit(
         pairs(seed), unit(3, DIM, seed=seed + 5) if with_p0 else None
     )
     texts = unit(15, DIM, seed=seed + 2)
-    after = bounded(before, 3 * texts, most, mean=mean)
+    after = bounded(before, 3 * texts, max_loss, mean=mean)
     lost, at_first = (
         x.mean() if mean else x.max() for x in (losses(after, texts), losses(before, texts))
     )
-    assert lost <= most + 1e-12
-    assert at_first <= most if after is before else lost > 0.999 * most
+    assert lost <= max_loss + 1e-12
+    assert at_first <= max_loss if after is before else lost > 0.999 * max_loss
 
 
 @laws
@@ -90,15 +95,15 @@ def test_with_p0_it_is_the_same_projection_at_a_smaller_strength() -> None:
     after = bounded(before, unit(9, DIM, seed=2), 0.02)
     assert after.method == "orth-cali, bounded"
     step = torch.eye(DIM) - after.matrix()
-    whole = torch.eye(DIM) - before.matrix()
-    t = float(step.flatten() @ whole.flatten() / whole.square().sum())
+    full_step = torch.eye(DIM) - before.matrix()
+    t = float(step.flatten() @ full_step.flatten() / full_step.square().sum())
     assert 0 < t < 1
-    torch.testing.assert_close(step, t * whole)
+    torch.testing.assert_close(step, t * full_step)
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=seeds, most=st.sampled_from([0.01, 0.05, 0.2]))
-def test_nothing_within_the_bound_is_less_biased(seed: int, most: float) -> None:
+@given(seed=seeds, max_loss=st.sampled_from([0.01, 0.05, 0.2]))
+def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> None:
     """For one text: no z with <z, z0> = 1 and this loss at most has a smaller z^T M z."""
     data = pairs(seed)
     text = unit(1, DIM, seed=seed + 2)
@@ -107,19 +112,19 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, most: float) -> None
     def bias(z: Tensor) -> Tensor:
         return (z @ difference.T).square().sum(1)
 
-    found = bounded(CalibratedProjection(lam=1e12).fit(data), text, most)(text)
+    found = bounded(CalibratedProjection(lam=1e12).fit(data), text, max_loss)(text)
     found = found / (found @ text.T)
     # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of
     # them near `found`.
-    radius = (1 / (1 - most) ** 2 - 1) ** 0.5
+    radius = (1 / (1 - max_loss) ** 2 - 1) ** 0.5
     around = torch.cat(
         [unit(300, DIM, seed=seed + 3), found - text + 0.01 * unit(300, DIM, seed=seed + 4)]
     )
     sideways = normalize(around - (around @ text.T) * text, dim=1)
     shrunk = radius * torch.linspace(0, 1, 10, dtype=torch.float64)[:, None, None] * sideways
-    others = (text + shrunk).flatten(0, 1)
-    assert (others @ text.T / others.norm(dim=1, keepdim=True)).min() >= 1 - most - 1e-9
-    assert bias(found) <= bias(others).min() + 1e-9
+    neighbours = (text + shrunk).flatten(0, 1)
+    assert (neighbours @ text.T / neighbours.norm(dim=1, keepdim=True)).min() >= 1 - max_loss - 1e-9
+    assert bias(found) <= bias(neighbours).min() + 1e-9
     assert bias(found) < 0.999 * bias(text)
 
 
@@ -156,9 +161,9 @@ def test_on_a_model() -> None:
 BARE = PromptSet("bare", groups=(("a man", "a woman"),))
 
 
-@refused(*((most, "max_loss") for most in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))
-def test_what_is_no_bound(most: Any) -> None:
-    Problem(TextTable({"a": [1.0]}), BARE, max_loss=most)
+@refused(*((max_loss, "max_loss") for max_loss in (0.0, 1.0, 1e-7, "0.02", True, float("nan"))))
+def test_what_is_no_bound(max_loss: Any) -> None:
+    Problem(TextTable({"a": [1.0]}), BARE, max_loss=max_loss)
 
 
 def test_a_set_without_classes() -> None:

@@ -85,11 +85,11 @@ def test_where_all_texts_lean_to_one_value_no_edit_is_attached_and_it_says_by_ho
 def test_what_texts_cannot_test_is_not_attached_to_a_search(lacks: str) -> None:
     texts, prompts = leaning_both_ways()
     if lacks == "groups":
-        asked = replace(prompts, groups=prompts.groups[: FEWEST - 1])
+        smaller = replace(prompts, groups=prompts.groups[: FEWEST - 1])
     else:
-        asked = replace(prompts, classes=(), class_names=())
+        smaller = replace(prompts, classes=(), class_names=())
     with pytest.warns(AutoDeclinedWarning, match="cannot test it"):
-        edit = vldebias.fit_projection(texts, asked)
+        edit = vldebias.fit_projection(texts, smaller)
     assert edit.method == "default: none"
 
 
@@ -190,9 +190,9 @@ def test_a_classification_without_words_for_values_gets_cali(named: str) -> None
     wordless = replace(two, attributes={})
     sets = [wordless] if named == "no set" else [two, wordless]
     edit = vldebias.fit_projection(texts, sets)
-    same = CALI.fit(Problem(texts, sets, lam=100.0), "joint")
+    expected = CALI.fit(Problem(texts, sets, lam=100.0), "joint")
     assert edit.method == "cali"
-    assert torch.equal(edit.matrix(), same.matrix())
+    assert torch.equal(edit.matrix(), expected.matrix())
 
 
 @quiet
@@ -201,9 +201,9 @@ def test_a_classification_with_images_gets_cali_and_means_within_classes() -> No
     two = replace(prompts, classes=prompts.classes[:2], class_names=prompts.class_names[:2])
     reference = torch.randn(50, 48, generator=torch.Generator().manual_seed(0))
     edit = vldebias.fit_projection(texts, two, reference=reference)
-    same = (CALI + EQUALISE).fit(Problem(texts, two, lam=100.0, reference=reference), "joint")
+    expected = (CALI + EQUALISE).fit(Problem(texts, two, lam=100.0, reference=reference), "joint")
     assert edit.method == "cali+equalise"
-    assert torch.equal(edit.matrix(), same.matrix())
+    assert torch.equal(edit.matrix(), expected.matrix())
 
 
 @quiet
@@ -216,15 +216,15 @@ def test_what_evaluate_measures_is_what_debias_attaches(method: str, images: boo
     reference = torch.from_numpy(noise.normal(size=(200, 48)))
     table = {text: texts.embed([text], "joint")[0].numpy() for text in prompts.texts}
     labels = {"jobs": noise.choice(["male", "female"], 300)}
-    given = {"reference": reference if images else None}
-    how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **given}
+    options = {"reference": reference if images else None}
+    how = {"prompts": {"jobs": prompts}, "labels": labels, "k": 20, "resamples": 20, **options}
     attached = vldebias.fit_projection(
-        table, prompts, method=None if method == "default" else method, **given
+        table, prompts, method=None if method == "default" else method, **options
     )
     result = vldebias.evaluate(table, features, methods=[method], **how)
     name = method if method == "default" or not images else f"{method}+equalise"
-    (about,) = [one.methods[name] for one in result.provenance]
-    assert about["method"] == attached.method
+    (description,) = [protocol.methods[name] for protocol in result.provenance]
+    assert description["method"] == attached.method
     plain = normalize(
         torch.stack([torch.from_numpy(table[text]) for text in prompts.classes]), dim=1
     )
@@ -274,12 +274,12 @@ def portraits_of(pipe: Any, images: int = 3) -> int:
 
 def test_a_person_stays_a_person_under_the_default(pipe: Any, host: Host) -> None:
     """And not under the paper's lam, or the test could not fail."""
-    without = portraits_of(pipe)
-    assert without >= 7
+    bare = portraits_of(pipe)
+    assert bare >= 7
     with debias(host, SET, method="cali", lam=only(fit_projections(host, SET)).lam):
-        assert portraits_of(pipe) >= without - 1
+        assert portraits_of(pipe) >= bare - 1
     with pytest.warns(WideEditWarning), debias(host, SET, method="paper"):
-        assert portraits_of(pipe) <= without / 2
+        assert portraits_of(pipe) <= bare / 2
 
 
 def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_attribute(
@@ -288,10 +288,10 @@ def test_the_default_removes_a_hundredth_of_the_space_and_a_direction_for_each_a
     edit = only(fit_projections(host, SET))
     assert edit.removed == pytest.approx(edit.dim / 100, rel=1e-6)
     scatter = PAIRS.rows(Problem(host, SET), host.roles[0])[0]
-    same = CalibratedProjection.solve(
+    expected = CalibratedProjection.solve(
         [scatter], None, edit.lam
     )  # it is Lemma 7.2 at the lam that it says
-    assert torch.allclose(edit.matrix(), same.matrix(), atol=1e-9)
+    assert torch.allclose(edit.matrix(), expected.matrix(), atol=1e-9)
     assert 0 < edit.lam < 500
     assert only(fit_projections(host, [FIVE, TONES])).removed == pytest.approx(2, rel=1e-6)
 
@@ -311,7 +311,7 @@ def test_a_fit_that_shrinks_a_quarter_of_the_space_by_a_tenth_warns(host: Host) 
             WideEditWarning, match=rf"{method} removes .* of 128 directions, more than 3.2:"
         ) as caught:
             fit_projections(host, SET, method=method)
-        assert [one.filename for one in caught] == [__file__]
+        assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_what_spares_the_space_does_not_warn_and_models_are_not_told(host: Host) -> None:
@@ -348,8 +348,8 @@ def test_an_edit_is_fitted_in_the_place_of_balanced_prompts_and_it_says_so_once(
         assert not attachment.projections
     for _ in range(2):
         assert only(fit_projections(pipe, FIVE)).method == "cali"
-    (said,) = [record.message for record in caplog.records if record.name == "vldebias"]
-    assert "not an edit" in said
+    (message,) = [record.message for record in caplog.records if record.name == "vldebias"]
+    assert "not an edit" in message
     with debias(pipe, FIVE, max_loss=0.1) as attachment:  # a bound is of an edit
         assert attachment.projections
     with pytest.raises(InvalidInputError, match="not an edit"):

@@ -112,11 +112,14 @@ ON += [
 
 
 def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() -> None:
-    own = {
+    registered = {
         name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
     }
-    assert own == {*NAMES, "balanced-prompts"}
-    assert {name for name in own if not METHODS[name].models} == {"fair-pca", "balanced-prompts"}
+    assert registered == {*NAMES, "balanced-prompts"}
+    assert {name for name in registered if not METHODS[name].models} == {
+        "fair-pca",
+        "balanced-prompts",
+    }
     for_models = {
         "equalise",
         "cali+equalise",
@@ -127,7 +130,7 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
         "sfid",
         "spd",
     }
-    assert {name for name in own if not METHODS[name].pipelines} == {
+    assert {name for name in registered if not METHODS[name].pipelines} == {
         *for_models,
         "roboshot",
         "bend-vlm",
@@ -139,11 +142,11 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
     )
 
 
-@pytest.mark.parametrize(("name", "on"), ON)
+@pytest.mark.parametrize(("name", "host_name"), ON)
 def test_fitted_saved_loaded_and_attached_in_three_states(
-    cases: dict[str, Case], name: str, on: str, tmp_path: Path
+    cases: dict[str, Case], name: str, host_name: str, tmp_path: Path
 ) -> None:
-    case = cases[on]
+    case = cases[host_name]
     method = METHODS[name]
     attachment = case.debias(name)
     attached = case.outputs()
@@ -162,10 +165,10 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         )
         assert origin.uses_images == method.uses_images
         assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
-        assert edit.side == (method.side if on == "model" else "text")
+        assert edit.side == (method.side if host_name == "model" else "text")
         assert origin.method == name or name in ("paper", "default", "default+equalise")
         assert edit.dim == attached[0].shape[-1]
-    if on == "model":
+    if host_name == "model":
         assert torch.equal(attached[1], base[1]) == (method.side == "text")
     idle = method.side == "image" or all(
         edit.method in ("none", "default: none") for edit in edits.values()
@@ -186,7 +189,7 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         first = edits[role]
         tensors = {key: getattr(edit, key) for key in edit.axes}
         assert (type(edit), edit.settings()) == (type(first), first.settings())
-        saved = {one.name for one in fields(edit) if one.init} - {*edit.axes}
+        saved = {field.name for field in fields(edit) if field.init} - {*edit.axes}
         assert {key: getattr(edit, key) for key in saved} == {
             key: getattr(first, key) for key in saved
         }
@@ -205,11 +208,11 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
 
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")
-@pytest.mark.parametrize(("name", "on"), ON)
+@pytest.mark.parametrize(("name", "host_name"), ON)
 def test_merged_gives_what_it_gave_attached_or_a_sentence(
-    cases: dict[str, Case], name: str, on: str
+    cases: dict[str, Case], name: str, host_name: str
 ) -> None:
-    case = cases[on]
+    case = cases[host_name]
     if name not in case.fitted:
         with case.debias(name) as one:
             case.fitted[name] = dict(one.projections)
@@ -221,7 +224,7 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(
         attached = case.outputs()
         attachment.merge()
         assert attachment.state == "merged"
-        if on == "model":
+        if host_name == "model":
             torch.testing.assert_close(case.outputs(), attached, atol=1e-4, rtol=1e-4)
     else:
         with pytest.raises(VldebiasError, match=rf"\({name}\) is not one linear map"):
@@ -235,13 +238,13 @@ def test_a_method_is_refused_for_the_host_that_it_is_not_for(
     cases: dict[str, Case], name: str
 ) -> None:
     method = METHODS[name]
-    for on, other, fits in (
+    for host_name, other_host, fits in (
         ("pipeline", "image-text m", method.pipelines),
         ("model", "pipelines", method.models),
     ):
         if not fits:
-            with pytest.raises(UnsupportedHostError, match=f"is only for {other}"):
-                vldebias.debias(cases[on].host, SET, method=name)
+            with pytest.raises(UnsupportedHostError, match=f"is only for {other_host}"):
+                vldebias.debias(cases[host_name].host, SET, method=name)
 
 
 LACKS: dict[Need, tuple[dict[str, Any], str]] = {
@@ -279,11 +282,11 @@ def test_a_bound_and_a_side_say_what_they_cannot_be_of(cases: dict[str, Case]) -
 
 
 def test_terms_are_summed_in_any_order_and_once() -> None:
-    one = METHODS["cali"] + METHODS["equalise"]
-    other = METHODS["equalise"] + METHODS["cali"]
-    assert set(one.terms) == set(other.terms)
-    assert (one + METHODS["cali"]).terms == one.terms
-    assert (one.name, one.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
+    first = METHODS["cali"] + METHODS["equalise"]
+    second = METHODS["equalise"] + METHODS["cali"]
+    assert set(first.terms) == set(second.terms)
+    assert (first + METHODS["cali"]).terms == first.terms
+    assert (first.name, first.needs) == ("cali+equalise", {Need.PAIRS, Need.IMAGES})
 
 
 def test_entry_points_of_other_packages_are_methods(
@@ -338,14 +341,14 @@ class Mirror(Method):
         return Flip(torch.eye(problem.host.dim(role))[0], Provenance(self.name))
 
 
-@pytest.mark.parametrize("on", ["model", "pipeline"])
+@pytest.mark.parametrize("host_name", ["model", "pipeline"])
 def test_an_edit_of_another_package_is_attached_and_saved(
-    cases: dict[str, Case], on: str, tmp_path: Path
+    cases: dict[str, Case], host_name: str, tmp_path: Path
 ) -> None:
-    case = cases[on]
-    with case.debias(Mirror(), keep_stated=False) as one:
+    case = cases[host_name]
+    with case.debias(Mirror(), keep_stated=False) as attachment:
         flipped = case.outputs()[0]
-        role, edit = next(iter(one.projections.items()))
+        role, edit = next(iter(attachment.projections.items()))
     expected = case.base[0].clone()
     expected[..., 0] *= -1
     torch.testing.assert_close(flipped, expected)

@@ -68,8 +68,8 @@ def test_every_prompt_keeps_its_words():
     for prompt, written in zip(
         prompts, balance_prompts(prompts, ["gender", "age", "race"]).prompts, strict=True
     ):
-        left = Counter(re.findall(r"\w+", written.lower()))
-        gone = Counter(re.findall(r"\w+", prompt.lower())) - left
+        missing = Counter(re.findall(r"\w+", written.lower()))
+        gone = Counter(re.findall(r"\w+", prompt.lower())) - missing
         assert set(gone) <= {"a", "an"}
 
 
@@ -110,10 +110,12 @@ def test_even_shares_differ_by_one_at_most(n, seed):
 )
 def test_calls_of_one_image_keep_the_shares_of_each_prompt(seed, share):
     balancer = Balancer("gender", seed=seed, shares={"female": share, "male": 1 - share})
-    given = {prompt: Counter() for prompt in (NURSE, "a doctor", "a pilot")}
-    for prompt in random.Random(seed).choices(list(given), k=60):
-        given[prompt].update(balancer.next([prompt]).values)
-        assert abs(given[prompt]["female"] - share * given[prompt].total()) < 1
+    counts_of_prompt = {prompt: Counter() for prompt in (NURSE, "a doctor", "a pilot")}
+    for prompt in random.Random(seed).choices(list(counts_of_prompt), k=60):
+        counts_of_prompt[prompt].update(balancer.next([prompt]).values)
+        assert (
+            abs(counts_of_prompt[prompt]["female"] - share * counts_of_prompt[prompt].total()) < 1
+        )
 
 
 @pytest.mark.parametrize(("share", "strength"), [(0.5, 1), (0.7, 1), (0.95, 1), (0.5, 0.3)])
@@ -128,15 +130,17 @@ def test_shares_hold_over_images_of_one_prompt_and_of_twenty(share, strength):
 
 
 def test_the_seed_decides_the_order_alone():
-    first, again, other = (balance_prompts([NURSE] * 12, "gender", seed=seed) for seed in (0, 0, 4))
+    first, again, reseeded = (
+        balance_prompts([NURSE] * 12, "gender", seed=seed) for seed in (0, 0, 4)
+    )
     assert (
         first
         == again
         == Balancer("gender", seed=0).next([NURSE] * 12)
         == balance_prompts((text for text in [NURSE] * 12), "gender", seed=0)
     )
-    assert first.values != other.values
-    assert Counter(first.values) == Counter(other.values)
+    assert first.values != reseeded.values
+    assert Counter(first.values) == Counter(reseeded.values)
 
 
 def test_without_a_seed_each_call_draws_anew_and_can_be_repeated():
@@ -178,10 +182,10 @@ def test_a_value_by_its_index_is_even_and_needs_no_memory(share):
     made = [Balancer("gender", shares, seed=5).at(NURSE, i) for i in range(40)]
     assert sum(call.values == ["female"] for call in made) == round(40 * share)
     assert all(call.seed == 5 for call in made)
-    one = Balancer("gender", shares, seed=5)
-    assert [one.at(NURSE, i) for i in reversed(range(40))] == made[::-1]
-    other = Balancer("gender", shares, seed=6)
-    assert [other.at(NURSE, i).values for i in range(40)] != [call.values for call in made]
+    balancer = Balancer("gender", shares, seed=5)
+    assert [balancer.at(NURSE, i) for i in reversed(range(40))] == made[::-1]
+    reseeded = Balancer("gender", shares, seed=6)
+    assert [reseeded.at(NURSE, i).values for i in range(40)] != [call.values for call in made]
 
 
 def test_values_of_several_sets_by_index_cross_evenly():
@@ -222,10 +226,10 @@ def test_write_puts_the_same_values_into_second_prompts():
 
 def test_find_of_ones_own_says_the_place():
     shares = {"female": 1}
-    asked = []
+    seen = []
 
     def find(prompt):
-        asked.append(prompt)
+        seen.append(prompt)
         return prompt.find("gardener") if "gardener" in prompt else None
 
     out = balance_prompts(
@@ -233,7 +237,7 @@ def test_find_of_ones_own_says_the_place():
     )
     assert out.prompts == ["the rose's female gardener"] * 2 + ["a nurse"]
     assert out.reasons[1:] == [None, "find gave no place"]
-    assert asked == ["the rose's gardener", "a nurse"]
+    assert seen == ["the rose's gardener", "a nurse"]
     assert balance_prompts("nurse", "gender", shares=shares, find=lambda prompt: 0).prompts == [
         "female nurse"
     ]
@@ -306,11 +310,11 @@ def test_a_phrase_goes_behind_the_noun():
 
 def test_adjectives_are_declared_where_no_word_is_known_as_one(tmp_path):
     attribute = {"wheelchair": ["in a wheelchair"], "walking": ["on foot"]}
-    said = {"wheelchair": "wheelchair-using", "walking": "walking"}
+    adjectives = {"wheelchair": "wheelchair-using", "walking": "walking"}
     bare = make_prompt_set("mobility", attribute, ["cook"])
     with pytest.raises(InvalidInputError, match=r"'wheelchair' .*add adjectives=.*phrase="):
         balance_prompts("a nurse", bare)
-    made = make_prompt_set("mobility", attribute, ["cook"], adjectives=said)
+    made = make_prompt_set("mobility", attribute, ["cook"], adjectives=adjectives)
     saved = load_prompts(made.to_yaml(tmp_path / "mobility.yaml"))
     assert saved.hash == made.hash != bare.hash
     out = balance_prompts("a rich lawyer", saved, shares={"wheelchair": 1, "walking": 0})

@@ -117,7 +117,9 @@ def make_embeddings(path: Path) -> Path:
 
 def read_embeddings(path: Path) -> Any:
     embeddings, texts = load_embeddings(path)
-    columns = {name: (one.names, one.codes.tolist()) for name, one in embeddings.labels.items()}
+    columns = {
+        name: (labels.names, labels.codes.tolist()) for name, labels in embeddings.labels.items()
+    }
     rows = None if texts is None else {name: row.tolist() for name, row in texts.items()}
     return embeddings.features.tolist(), embeddings.ids, columns, rows
 
@@ -249,21 +251,21 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not data:
             break
-        at, end = sorted((rng.randrange(len(data)), rng.randrange(len(data))))
-        end = min(end, at + 64)
+        start, end = sorted((rng.randrange(len(data)), rng.randrange(len(data))))
+        end = min(end, start + 64)
         match rng.choice(("flip", "flip", "cut", "end", "double", "noise", "zeros", "type")):
             case "flip":
-                data[at] ^= 1 << rng.randrange(8)
+                data[start] ^= 1 << rng.randrange(8)
             case "cut":
-                del data[at:end]
+                del data[start:end]
             case "end":
-                del data[at:]
+                del data[start:]
             case "double":
-                data[at:at] = data[at:end]
+                data[start:start] = data[start:end]
             case "noise":
-                data[at:end] = rng.randbytes(end - at)
+                data[start:end] = rng.randbytes(end - start)
             case "zeros":
-                data[at:end] = bytes(end - at)
+                data[start:end] = bytes(end - start)
             case "type":
                 data = data.replace(
                     *rng.choice([pair for pair in RENAMED if pair[0] in data] or RENAMED)
@@ -285,7 +287,7 @@ def opened(kind: Kind, path: Path, sound: Any) -> str:
         return "same"
     return (
         "warned"
-        if any(issubclass(one.category, VldebiasWarning) for one in caught)
+        if any(issubclass(warning.category, VldebiasWarning) for warning in caught)
         else "other content"
     )
 
@@ -298,21 +300,21 @@ def tried(kind: Kind, tries: int, seed: object) -> Counter[str]:
         folder = Path(temporary)
         path = kind.make(folder / "sound")
         sound = kind.load(path)
-        there = [path] if path.is_file() else sorted(path.rglob("*"))
+        files = [path] if path.is_file() else sorted(path.rglob("*"))
         contents = {
-            file: file.read_bytes() for file in there if file.is_file() and file.suffix != ".md"
+            file: file.read_bytes() for file in files if file.is_file() and file.suffix != ".md"
         }
         for _ in range(tries):
             file = rng.choice(list(contents))
-            other = len(contents) > 1 and rng.random() < 0.05  # one in the place of another
+            is_swapped = len(contents) > 1 and rng.random() < 0.05  # one in the place of another
             file.write_bytes(
-                contents[rng.choice(list(contents))] if other else damaged(contents[file], rng)
+                contents[rng.choice(list(contents))] if is_swapped else damaged(contents[file], rng)
             )
             ends[opened(kind, path, sound)] += 1
             file.write_bytes(contents[file])
-        for what, file in (kind.crafted(folder) if kind.crafted else {}).items():
+        for title, file in (kind.crafted(folder) if kind.crafted else {}).items():
             end = opened(kind, file, None)
-            ends[end if end == "refused" else f"{what}: {end}"] += 1
+            ends[end if end == "refused" else f"{title}: {end}"] += 1
     return ends
 
 

@@ -15,22 +15,24 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}  # v\d+(\.\d+)*")
 
 
 def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
-    used = [one for path in WORKFLOWS for one in USES.findall(path.read_text(encoding="utf-8"))]
+    used = [
+        action for path in WORKFLOWS for action in USES.findall(path.read_text(encoding="utf-8"))
+    ]
     assert used
-    assert [one for one in used if not PINNED.fullmatch(one)] == []
+    assert [action for action in used if not PINNED.fullmatch(action)] == []
 
 
 def test_only_publishing_may_write_and_only_an_identity() -> None:
     read = {"contents": "read"}
-    asked = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
-    assert all(one["permissions"] == read for one in asked.values())
-    more = {
-        (name, job): of["permissions"]
-        for name, one in asked.items()
-        for job, of in one["jobs"].items()
-        if "permissions" in of
+    workflows = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
+    assert all(workflow["permissions"] == read for workflow in workflows.values())
+    permissions = {
+        (name, job): settings["permissions"]
+        for name, workflow in workflows.items()
+        for job, settings in workflow["jobs"].items()
+        if "permissions" in settings
     }
-    assert more == {("release.yml", "publish"): {"id-token": "write"}}
+    assert permissions == {("release.yml", "publish"): {"id-token": "write"}}
 
 
 def test_a_release_has_one_version_and_a_date() -> None:
@@ -47,22 +49,22 @@ def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
         "build"
     ]["targets"]
-    told = build["sdist"]
-    assert [one for one in told["include"] if not (ROOT / one).exists()] == []
-    taken = [
+    sdist = build["sdist"]
+    assert [entry for entry in sdist["include"] if not (ROOT / entry).exists()] == []
+    packed = [
         path
-        for one in told["include"]
-        for path in ([ROOT / one] if (ROOT / one).is_file() else (ROOT / one).rglob("*"))
+        for entry in sdist["include"]
+        for path in ([ROOT / entry] if (ROOT / entry).is_file() else (ROOT / entry).rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
-        if not any(path.is_relative_to(ROOT / out) for out in told["exclude"])
+        if not any(path.is_relative_to(ROOT / out) for out in sdist["exclude"])
     ]
     for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
-        assert any(path == ROOT / source or path.is_relative_to(ROOT / source) for path in taken), (
-            source
-        )
+        assert any(
+            path == ROOT / source or path.is_relative_to(ROOT / source) for path in packed
+        ), source
     weights = ROOT / "vldebias" / "miniature" / "weights"
     heavy = [
-        path for path in taken if path.stat().st_size > 1e6 and not path.is_relative_to(weights)
+        path for path in packed if path.stat().st_size > 1e6 and not path.is_relative_to(weights)
     ]
     assert [
         path for path in heavy if path.suffix in (".png", ".json", ".parquet", ".html", ".csv")

@@ -73,12 +73,16 @@ class TestShareLine:
         y = rng.uniform(size=12)
         line = ShareLine(x, y)
         fits = [np.polyfit(np.delete(x, i), np.delete(y, i), 1) for i in range(12)]
-        left = [np.clip(np.polyval(fit, one), 0, 1) for fit, one in zip(fits, x, strict=True)]
+        predictions = [
+            np.clip(np.polyval(fit, place), 0, 1) for fit, place in zip(fits, x, strict=True)
+        ]
         assert (line.left_out, line.at(x)) == (
-            pytest.approx(left),
+            pytest.approx(predictions),
             pytest.approx(np.polyval(np.polyfit(x, y, 1), x)),
         )
-        assert line.r2 == pytest.approx(1 - np.sum((y - left) ** 2) / np.sum((y - y.mean()) ** 2))
+        assert line.r2 == pytest.approx(
+            1 - np.sum((y - predictions) ** 2) / np.sum((y - y.mean()) ** 2)
+        )
 
     def test_interval_is_jackknife_plus_of_the_paper(self) -> None:
         rng = np.random.default_rng(1)
@@ -189,8 +193,8 @@ class TestAudit:
         rows = {row.subset: row.value for row in result.rows}
         sure = [
             abs(rows[f"{text}: male"] - 0.5)
-            for text, one in advice.items()
-            if one.startswith("leans")
+            for text, advised in advice.items()
+            if advised.startswith("leans")
         ]
         assert (np.diff(sure) < 1e-9).all()
         starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no lean beyond"}
@@ -200,11 +204,11 @@ class TestAudit:
         order = {"leans": 0, "not": 1, "no": 2}
         kinds = [order[line.split()[0]] for line in list(advice.values())[:-2]]
         assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
-        said = result.provenance[0].description
-        assert "not covered 3" in said
-        assert f"by {len(JOBS[::2])} judged prompts (given labels)" in said
-        assert said.count("Look first at") == 1
-        assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in said
+        description = result.provenance[0].description
+        assert "not covered 3" in description
+        assert f"by {len(JOBS[::2])} judged prompts (given labels)" in description
+        assert description.count("Look first at") == 1
+        assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in description
         assert not any(STATED in name or CHAIR in name for name in rows), (
             "no share where no image is needed"
         )
@@ -212,17 +216,17 @@ class TestAudit:
     def test_where_few_were_judged_a_side_is_told_all_the_same(
         self, texts: Texts, judged: pd.DataFrame
     ) -> None:
-        (about,) = vldebias.audit(
+        (protocol,) = vldebias.audit(
             JOBS[1:2], "gender", texts=texts, calibration=judged[::2]
         ).provenance
-        assert ("% female [0%, 100%]" in about.description, about.seeds) == (True, [0])
+        assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
     def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
         pipe = vldebias.load_host(pipeline="miniature")
-        said = (
+        description = (
             vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
         )
-        assert "These counts are not of miniature" in said
+        assert "These counts are not of miniature" in description
 
     def test_shares_that_texts_hardly_tell_are_said(
         self, texts: Texts, judged: pd.DataFrame, result: Any
@@ -255,9 +259,11 @@ class TestAudit:
 
     def test_several_values_sum_to_one(self) -> None:
         values = ("pale", "tan", "dark")
-        own = {value: (value,) for value in values}
+        words_of_value = {value: (value,) for value in values}
         group = tuple(f"a {value} one" for value in values)
-        prompts = PromptSet(name="tones", groups=(group,), attributes=own, spurious=values)
+        prompts = PromptSet(
+            name="tones", groups=(group,), attributes=words_of_value, spurious=values
+        )
         rng = np.random.default_rng(0)
         counts = []
         rows = {
@@ -275,8 +281,8 @@ class TestAudit:
                 row
             )  # a concept of four words or more is a prompt
             counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
-        asked = ["thing0 with four words", "A photo of a thing1 of stone."]
-        found = vldebias.audit(asked, prompts, texts=rows, calibration=pd.DataFrame(counts))
+        audited = ["thing0 with four words", "A photo of a thing1 of stone."]
+        found = vldebias.audit(audited, prompts, texts=rows, calibration=pd.DataFrame(counts))
         shares = [row.value for row in found.rows if row.metric == "predicted_share"]
         assert (len(shares), sum(shares)) == (6, pytest.approx(2))
         assert found.provenance[0].n["calibration prompts"] == 30
@@ -291,8 +297,8 @@ class TestAudit:
     ) -> None:
         (tmp_path / "p.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00")
         (tmp_path / "q.txt").touch()
-        men = {one: of for one, of in texts.items() if "wom" not in one and "fem" not in one}
-        for asked, how, said in (
+        men = {text: row for text, row in texts.items() if "wom" not in text and "fem" not in text}
+        for prompts, how, refusal in (
             ([JOBS[0]], {}, "model=, pipe= and texts="),
             (["A photo of a stranger."], {"texts": texts}, "stranger"),
             ([], {"texts": texts}, "one or more"),
@@ -302,5 +308,5 @@ class TestAudit:
                 for name in ("no such", "p", "q")
             ),
         ):
-            with pytest.raises(InvalidInputError, match=said):
-                vldebias.audit(asked, "gender", calibration=judged, **how)
+            with pytest.raises(InvalidInputError, match=refusal):
+                vldebias.audit(prompts, "gender", calibration=judged, **how)

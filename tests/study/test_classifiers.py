@@ -65,8 +65,8 @@ def world(n: int, *, seed: int, agree: float = 0.95, dim: int = 32) -> World:
 
 
 def fit(name: str, train: World, *seed: int, **settings: Any) -> Fitted:
-    given = Examples(train.features, train.labels, train.zero_shot, VAL.split, *seed)
-    return Fitted(*BASELINES[name][0](given, **settings))
+    examples = Examples(train.features, train.labels, train.zero_shot, VAL.split, *seed)
+    return Fitted(*BASELINES[name][0](examples, **settings))
 
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -89,22 +89,22 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
     first = fit(name, TRAIN, **QUICK[name]).logits(TRAIN.features)
     with torch.inference_mode():  # it trains in a context without gradients too
-        own = TRAIN._replace(features=TRAIN.features + 0, zero_shot=TRAIN.zero_shot + 0)
-        again = fit(name, own, 0, **QUICK[name]).logits(TRAIN.features)
+        copied = TRAIN._replace(features=TRAIN.features + 0, zero_shot=TRAIN.zero_shot + 0)
+        again = fit(name, copied, 0, **QUICK[name]).logits(TRAIN.features)
     assert torch.equal(first, again)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.array_equal(np.random.get_state()[1], before[1])
-    other = fit(name, TRAIN, 1, **QUICK[name]).logits(TRAIN.features)
-    assert torch.equal(other, again) == (name in ("erm-linear", "wise-ft"))  # which draw nothing
+    reseeded = fit(name, TRAIN, 1, **QUICK[name]).logits(TRAIN.features)
+    assert torch.equal(reseeded, again) == (name in ("erm-linear", "wise-ft"))  # which draw nothing
 
 
 @every
 def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accuracy(
     name: str,
 ) -> None:
-    other = world(1200, seed=7)
+    unseen = world(1200, seed=7)
     alone = {"alphas": [0.5]} if name == "wise-ft" else {}
-    shuffled = other._replace(labels=np.random.default_rng(0).permutation(other.labels))
+    shuffled = unseen._replace(labels=np.random.default_rng(0).permutation(unseen.labels))
     head = fit(name, shuffled, **QUICK[name] | alone)
     zero_shot = TEST.accuracy(TEST.features @ TRAIN.zero_shot.T).average
     expected, within = (zero_shot, 0.06) if alone else (0.5, 0.12)  # half of WiSE-FT read no label
@@ -134,8 +134,8 @@ def test_what_does_not_fit(changed: dict[str, Any]) -> None:
     given_["val"] = torch.eye(4)[:3], np.array([0, 1, 1]), np.zeros(3, int)
     Examples(
         **{
-            name: np.array(of) if name == "labels" else of
-            for name, of in (given_ | changed).items()
+            name: np.array(value) if name == "labels" else value
+            for name, value in (given_ | changed).items()
         }
     )
 
@@ -148,7 +148,7 @@ def test_the_validation_split_chooses_c_by_the_worst_group() -> None:
         for c in candidates
     }
     best = max(sorted(candidates), key=lambda c: (found[c].worst, found[c].average))
-    assert len({one.worst for one in found.values()}) > 1
+    assert len({trial.worst for trial in found.values()}) > 1
     assert (chosen["c"], chosen["val_worst_group"], chosen["alpha"]) == (best, found[best].worst, 1)
 
 
@@ -202,13 +202,13 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
     generator = np.random.default_rng(5)
     heads = []
     x = StandardScaler().fit_transform(TRAIN.features.double().numpy())
-    one = LogisticRegression(
+    regression = LogisticRegression(
         C=c, tol=1e-7, max_iter=10000, l1_ratio=1.0, solver="saga", random_state=0
     )
     for _ in range(3):
         counts = balanced_counts(TRAIN.found, balance, generator)
-        one.fit(*(np.repeat(of, counts, 0) for of in (x, TRAIN.labels)))
-        heads.append(one.decision_function(x))
+        regression.fit(*(np.repeat(values, counts, 0) for values in (x, TRAIN.labels)))
+        heads.append(regression.decision_function(x))
     logits = ours.logits(TRAIN.features)
     np.testing.assert_allclose((logits[:, 1] - logits[:, 0]).numpy(), np.mean(heads, 0), atol=1e-3)
     assert np.ptp(heads, axis=0).max() > 1e-2
@@ -218,12 +218,14 @@ def test_dfr_averages_the_coefficients_of_its_samples(balance: str, c: float) ->
 
 
 def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = dict[str, Any]()
+    arguments = dict[str, Any]()
     sizes = list[int]()
     sgd = torch.optim.SGD
     entropy = adapters.F.cross_entropy
     monkeypatch.setattr(
-        torch.optim, "SGD", lambda parameters, **how: told.update(how) or sgd(parameters, **how)
+        torch.optim,
+        "SGD",
+        lambda parameters, **how: arguments.update(how) or sgd(parameters, **how),
     )
     monkeypatch.setattr(
         adapters.F, "cross_entropy", lambda x, y: sizes.append(len(y)) or entropy(x, y)
@@ -233,16 +235,16 @@ def test_the_adapter_has_the_settings_of_its_authors(monkeypatch: pytest.MonkeyP
         TRAIN._replace(features=TRAIN.features[:129], labels=TRAIN.labels[:129]),
         epochs=1,
     )
-    assert (told, sizes) == ({"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}, [128, 1])
+    assert (arguments, sizes) == ({"lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-5}, [128, 1])
 
 
 def test_the_best_epoch_is_kept_and_patience_ends_training() -> None:
     how: dict[str, Any] = {"rate": 0.01, "hidden": 16}
     best = fit("erm-adapter", TRAIN, epochs=12, **how)
     epoch = best.chosen["epoch"]
-    shorter, same = (fit("erm-adapter", TRAIN, epochs=epoch - by, **how) for by in (1, 0))
-    assert torch.equal(best.logits(VAL.features), same.logits(VAL.features))
-    before, after = (VAL.accuracy(one.logits(VAL.features)) for one in (shorter, best))
+    shorter, repeated = (fit("erm-adapter", TRAIN, epochs=epoch - fewer, **how) for fewer in (1, 0))
+    assert torch.equal(best.logits(VAL.features), repeated.logits(VAL.features))
+    before, after = (VAL.accuracy(predictor.logits(VAL.features)) for predictor in (shorter, best))
     assert (before.worst, before.average) < (after.worst, after.average)
     assert 1 < epoch < 12
     assert fit("erm-adapter", TRAIN, epochs=12, patience=1, **how).chosen["epoch"] <= epoch
@@ -332,7 +334,7 @@ def test_copies_chunks_and_scaling_do_not_matter(
     folded = solve(x, y, classes, like=far_x, **how)
     torch.testing.assert_close(folded.logits(x), scaled.logits(standard), atol=1e-5, rtol=1e-5)
     wide, wide_like = (
-        torch.cat([of, torch.full((len(of), 1), 3.0).double()], 1) for of in (x, far_x)
+        torch.cat([rows, torch.full((len(rows), 1), 3.0).double()], 1) for rows in (x, far_x)
     )
     constant = solve(wide, y, classes, like=wide_like, **how)  # a constant column is not scaled
     torch.testing.assert_close(constant.logits(wide), folded.logits(x), atol=1e-5, rtol=1e-5)

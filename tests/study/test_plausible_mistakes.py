@@ -75,10 +75,10 @@ def world() -> SimpleNamespace:
     return SimpleNamespace(model=model, tokenizer=tokenizer, embed=embed, edit=edit, **images)
 
 
-def ev(**given: Any) -> Any:
+def ev(**options: Any) -> Any:
     """`evaluate` of people, with what a case changes; functions are called with the features."""
     w = world()
-    images = given.pop("images", w.people)
+    images = options.pop("images", w.people)
     fields = {
         "prompts": GENDER,
         "labels": SEX,
@@ -86,7 +86,7 @@ def ev(**given: Any) -> Any:
         "methods": ["cali"],
         "resamples": 5,
     }
-    fields |= given
+    fields |= options
     return evaluate(
         fields.pop("model", w.model), images(w.people) if callable(images) else images, **fields
     )
@@ -104,22 +104,22 @@ def gr(**labels: Any) -> Any:
     return ev(images=world().birds, prompts="waterbirds", labels=columns, task="groups", **names)
 
 
-def fit(**given: Any) -> Any:
+def fit(**options: Any) -> Any:
     w = world()
     return fit_projection(
-        w.model, given.pop("prompts", GENDER), **{"tokenizer": w.tokenizer, **given}
+        w.model, options.pop("prompts", GENDER), **{"tokenizer": w.tokenizer, **options}
     )
 
 
-def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **given: Any) -> None:
-    with debias(model, edit, tokenizer=world().tokenizer, **given) as attachment:
+def attach(model: Any, edit: Any, then: Callable[[Any], object] = str, **options: Any) -> None:
+    with debias(model, edit, tokenizer=world().tokenizer, **options) as attachment:
         then(attachment)
 
 
 def shares(male: float, female: float, top: float = 0.05) -> Any:
     w = world()
-    given = {"top": top, "reference": torch.from_numpy(w.people), "tokenizer": w.tokenizer}
-    return fit_shares(w.model, GENDER, {MALE: male, FEMALE: female}, **given)
+    options = {"top": top, "reference": torch.from_numpy(w.people), "tokenizer": w.tokenizer}
+    return fit_shares(w.model, GENDER, {MALE: male, FEMALE: female}, **options)
 
 
 def attached(then: Callable[[Any], object]) -> None:
@@ -127,7 +127,11 @@ def attached(then: Callable[[Any], object]) -> None:
 
 
 def fewer_texts() -> None:
-    attached(lambda one: one.apply("joint", world().embed(["a", "b", "c"]), lambda: ["a", "b"]))
+    attached(
+        lambda attachment: attachment.apply(
+            "joint", world().embed(["a", "b", "c"]), lambda: ["a", "b"]
+        )
+    )
 
 
 def other_tokens(texts: list[str]) -> torch.Tensor:
@@ -535,7 +539,7 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
 @pytest.mark.parametrize(
     ("call", "answer"),
     [(call, answer) for _, call, *answer in CASES],
-    ids=[one[0] for one in CASES],
+    ids=[warning[0] for warning in CASES],
 )
 def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]) -> None:
     want, says = answer or (SILENT, "")
@@ -548,7 +552,9 @@ def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]
             words = str(error)
         else:
             words = " | ".join(
-                str(one.message) for one in caught if issubclass(one.category, VldebiasWarning)
+                str(warning.message)
+                for warning in caught
+                if issubclass(warning.category, VldebiasWarning)
             )
             how = WARNED if words else SILENT
     assert how == want, words
@@ -556,7 +562,7 @@ def test_a_plausible_call_is_answered(call: Callable[[], Any], answer: list[str]
 
 
 def test_at_most_five_mistakes_pass_in_silence() -> None:
-    assert len({one[0] for one in CASES}) == len(CASES) == 98
+    assert len({case[0] for case in CASES}) == len(CASES) == 98
     assert sum(SILENT in answer for _, _, *answer in CASES) <= 5
 
 
@@ -564,12 +570,12 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
     """Half of the numbers after a ReLU are 0, and none is below. A tenth of the rows are few."""
     rows = RNG.normal(size=(N, 16))
     few_, enough = (rows[np.arange(N) % different] for different in (20, 21))
-    for features, said in (
+    for features, sentence in (
         (np.maximum(rows, 0), "no number below 0"),
         (few_, "20 different rows"),
         (enough, ""),
     ):
-        with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
+        with pytest.warns(SuspectInputWarning, match=sentence) if sentence else nullcontext():
             check_images(Embeddings.of(features), TextTable({"a": np.ones(16)}), "a")
 
 
@@ -577,17 +583,17 @@ def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -
     """The error of 50 images of each of two values is 0.05. Fewer than ten of a value say
     nothing."""
     chance = "more than chance: are"
-    other = "72% with 'a' as 'b', 'b' as 'a'"
+    second_note = "72% with 'a' as 'b', 'b' as 'a'"
     answers = (
         (50, 31, ""),
         (50, 29, chance),
         (50, 16, chance),
-        (50, 14, other),
+        (50, 14, second_note),
         (10, 5, chance),
         (9, 4, ""),
     )
-    for n, right, said in answers:
-        own = np.repeat([0, 1], n)
-        nearest = np.where(np.arange(2 * n) % n < right, own, 1 - own)
-        with pytest.warns(SuspectInputWarning, match=said) if said else nullcontext():
-            doubt_chance(nearest, own, ("a", "b"), "texts")
+    for n, right, sentence in answers:
+        codes = np.repeat([0, 1], n)
+        nearest = np.where(np.arange(2 * n) % n < right, codes, 1 - codes)
+        with pytest.warns(SuspectInputWarning, match=sentence) if sentence else nullcontext():
+            doubt_chance(nearest, codes, ("a", "b"), "texts")

@@ -48,30 +48,30 @@ def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
     assert (found.shape, found.dtype) == ((3, *SIZE), torch.float32)
 
 
-@pytest.mark.parametrize("given", [{}, {"crop": 0.08}])
+@pytest.mark.parametrize("bounds", [{}, {"crop": 0.08}])
 @pytest.mark.parametrize("size", [(30, 40), (90, 20)])
-def test_crops_have_the_law_of_torchvision(given: dict[str, float], size: tuple[int, int]) -> None:
-    theirs = v2.RandomResizedCrop(8, scale=(given.get("crop", 0.9), 1.0))
+def test_crops_have_the_law_of_torchvision(bounds: dict[str, float], size: tuple[int, int]) -> None:
+    theirs = v2.RandomResizedCrop(8, scale=(bounds.get("crop", 0.9), 1.0))
     blank = torch.zeros(3, *size)
-    asked = [theirs.make_params([blank]) for _ in range(700)]
-    other = np.array(
-        [[crop[name] for name in ("top", "left", "height", "width")] for crop in asked]
+    parameters = [theirs.make_params([blank]) for _ in range(700)]
+    expected = np.array(
+        [[crop[name] for name in ("top", "left", "height", "width")] for crop in parameters]
     )
     generator = seeded(0)
-    mine = np.array([own(**given).box(*size, generator) for _ in range(700)])
-    assert (mine[:, :2] >= 0).all()
-    assert (mine[:, :2] + mine[:, 2:] <= size).all()
+    boxes = np.array([own(**bounds).box(*size, generator) for _ in range(700)])
+    assert (boxes[:, :2] >= 0).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= size).all()
     for column in range(4):
-        assert ks_2samp(mine[:, column], other[:, column]).pvalue > 1e-4
+        assert ks_2samp(boxes[:, column], expected[:, column]).pvalue > 1e-4
 
 
 def test_half_of_the_images_are_mirrored() -> None:
     image = noisy_picture((16, 12))
     plain = own(crop=1.0)
     found = [own(crop=1.0, flip=True)(image, seeded(seed)) for seed in range(400)]
-    whole = [plain(image, seeded(seed)) for seed in range(400)]
-    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(found, whole, strict=True)]
-    assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, found, whole, strict=True))
+    crops = [plain(image, seeded(seed)) for seed in range(400)]
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(found, crops, strict=True)]
+    assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, found, crops, strict=True))
     assert abs(sum(mirrored) - 200) < 40
 
 
@@ -126,12 +126,12 @@ def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
     augment = own(**draws)
     image = noisy_picture()
     state = torch.random.get_rng_state()
-    one = augment(image, seeded(5))
+    augmented = augment(image, seeded(5))
     assert torch.equal(state, torch.random.get_rng_state())
     torch.manual_seed(99)
     np.random.seed(99)
-    assert torch.equal(augment(image, seeded(5)), one)
-    assert not torch.equal(augment(image, seeded(6)), one)
+    assert torch.equal(augment(image, seeded(5)), augmented)
+    assert not torch.equal(augment(image, seeded(6)), augmented)
 
 
 COMMON = settings(max_examples=40, deadline=None)

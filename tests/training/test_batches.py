@@ -160,11 +160,11 @@ def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
     with pytest.warns(VldebiasWarning, match="2 shards for 3 processes"):
         sources = [make(streams[0], rank=0)]
     sources += [make(streams[rank], rank=rank) for rank in (1, 2)]  # one process says it
-    own = [
+    process_rows = [
         [n for shard in (range(11), range(11, N)) for n in shard if (n - shard[0]) % 3 == rank]
         for rank in range(3)
     ]
-    for source, rows in zip(sources, own, strict=True):
+    for source, rows in zip(sources, process_rows, strict=True):
         assert sorted(numbers(take(source, 0, len(rows)))) == rows
 
 
@@ -218,12 +218,13 @@ def test_batches_are_functions_of_their_number_whatever_the_workers(
     kind: str, two_views: bool
 ) -> None:
     make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
-    whole = take(make(), 0, 3 * PER_EPOCH)
+    expected = take(make(), 0, 3 * PER_EPOCH)
     for workers, first in ((0, 3), (1, 0), (2, 2 * PER_EPOCH + 1)):
         state = torch.random.get_rng_state()
         found = take(make(workers=workers), first, 3)
         assert all(
-            same(here, there) for here, there in zip(found, whole[first : first + 3], strict=True)
+            same(batch, original)
+            for batch, original in zip(found, expected[first : first + 3], strict=True)
         )
         assert torch.equal(state, torch.random.get_rng_state()), (
             "the loop's own randomness is left alone"
@@ -236,10 +237,10 @@ def test_further_views_are_other_augmentations_of_the_same_images(
     kind: str, two_views: bool
 ) -> None:
     make = functools.partial(BOTH[kind], **({"tokenize": None} if two_views else {}))
-    without = take(make(), 0, 2)
+    single_view = take(make(), 0, 2)
     batches = make()
     batches.more_views = 2
-    for plain_batch, batch in zip(without, take(batches, 0, 2), strict=True):
+    for plain_batch, batch in zip(single_view, take(batches, 0, 2), strict=True):
         assert torch.equal(batch.images, plain_batch.images)
         assert torch.equal(batch.index, plain_batch.index)
         assert two_views == (batch.views is not None)
@@ -276,7 +277,8 @@ def test_readers_outlast_the_signals_of_a_scheduler() -> None:
             os.kill(multiprocessing.active_children()[0].pid or 0, number)
         found += islice(coming, PER_EPOCH)
     assert all(
-        same(one, other) for one, other in zip(found, take(mapped(), 0, PER_EPOCH + 1), strict=True)
+        same(batch, original)
+        for batch, original in zip(found, take(mapped(), 0, PER_EPOCH + 1), strict=True)
     )
 
 
@@ -302,23 +304,23 @@ def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> 
 def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
     """Captions end in 100 times the image and the number of the caption, of which there are one,
     two or three."""
-    more = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
+    further = tuple(tuple(f"also {100 * i + k}" for k in range(1, i % 3 + 1)) for i in range(N))
     data = replace(
-        image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=more
+        image_data(N), captions=tuple(f"first {100 * i}" for i in range(N)), more_captions=further
     )
     source = MapBatches(pairs_of(data), plain, batch_size=N, tokenize=tokenize, seed=1)
-    said: dict[int, list[int]] = {}
+    turns_of_row: dict[int, list[int]] = {}
     for batch in take(source, 0, 6):
         for row, number in zip(
             batch.index.tolist(), batch.texts["input_ids"][:, 0].tolist(), strict=True
         ):
             assert number // 100 == row
-            said.setdefault(row, []).append(number % 100)
-    for row, turns in said.items():
+            turns_of_row.setdefault(row, []).append(number % 100)
+    for row, turns in turns_of_row.items():
         count = row % 3 + 1
         assert sorted(turns[:count]) == list(range(count)), "each once in as many epochs"
         assert turns == (turns[:count] * 6)[:6]
-    assert len({turns[0] for row, turns in said.items() if row % 3 == 2}) > 1, (
+    assert len({turns[0] for row, turns in turns_of_row.items() if row % 3 == 2}) > 1, (
         "not all begin with the first"
     )
 
@@ -328,12 +330,12 @@ def test_an_image_with_several_captions_has_another_one_in_each_epoch() -> None:
 def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) -> None:
     broken = (2, 5, 11)
     make = BOTH[kind]
-    given: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
-    source = make(**given, augment=plain, workers=workers)
-    with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as told:
+    options: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
+    source = make(**options, augment=plain, workers=workers)
+    with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as warned:
         found = take(source, 0, 4 * PER_EPOCH)
     replaced = 0
-    assert len(told) == 1, "then the tenth, and the hundredth"
+    assert len(warned) == 1, "then the tenth, and the hundredth"
     assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
     for batch, original in zip(found, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
         rows = batch.index.tolist()

@@ -34,9 +34,9 @@ def built(
     items: int | None = N,
     groups: int | None = None,
     gather: bool = False,
-    **given: Any,
+    **settings: Any,
 ) -> Any:
-    chosen = LossSettings(loss=loss, **given)  # type: ignore[arg-type]
+    chosen = LossSettings(loss=loss, **settings)  # type: ignore[arg-type]
     return Objective(chosen, temperature=T, items=items, groups=groups, gather=gather)
 
 
@@ -75,8 +75,10 @@ FUNCTIONS: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_each_is_the_function_of_its_name(name: str) -> None:
-    given, function = FUNCTIONS[name]
-    objective = Objective(LossSettings(loss=name, temperature=T, **given), temperature=9.0, items=N)  # type: ignore[arg-type]
+    settings, function = FUNCTIONS[name]
+    objective = Objective(
+        LossSettings(loss=name, temperature=T, **settings), temperature=9.0, items=N
+    )  # type: ignore[arg-type]
     torch.testing.assert_close(objective(X, Y, BATCH), function())
     assert objective.temperature == pytest.approx(T)
 
@@ -92,20 +94,20 @@ def test_the_model_s_temperature_is_taken_where_none_is_given_and_may_be_learned
 def test_rince_is_not_as_steep_as_the_temperature_of_clip_unless_asked_for() -> None:
     """q / t = 40 would weigh pairs by e^40; a temperature that is given stays, with a warning from
     e^20 on."""
-    for loss, own, given, wanted in (
+    for loss, model_temperature, settings, wanted in (
         ("rince", 0.01, None, 0.1),
         ("rince", 0.5, None, 0.5),
         ("rince", 0.5, 0.0195, 0.0195),
         ("rince", 0.5, 0.02, 0.02),
         ("info_nce", 0.01, None, 0.01),
     ):
-        chosen = LossSettings(loss=loss, temperature=given)  # type: ignore[arg-type]
+        chosen = LossSettings(loss=loss, temperature=settings)  # type: ignore[arg-type]
         with (
             pytest.warns(VldebiasWarning, match="temperature 0.0195")
-            if given == 0.0195
+            if settings == 0.0195
             else nullcontext()
         ):
-            assert Objective(chosen, temperature=own, items=N).temperature == wanted
+            assert Objective(chosen, temperature=model_temperature, items=N).temperature == wanted
 
 
 def test_schedules_move_the_loss() -> None:
@@ -168,16 +170,16 @@ def test_several_positives_by_loops(loss: str, beta: float, two_views: bool) -> 
         settings["beta"] = beta
     chosen = LossSettings(loss=loss, **settings)  # type: ignore[arg-type]
     objective = Objective(chosen, temperature=T, items=N, two_views=two_views)
-    more = torch.stack([features(2), features(3)], dim=1)
-    of_texts = torch.cat([X[:, None], more], dim=1)
+    further = torch.stack([features(2), features(3)], dim=1)
+    of_texts = torch.cat([X[:, None], further], dim=1)
     of_images = Y[:, None].expand_as(of_texts)
     if two_views:
-        of_images = torch.cat([Y[:, None], more], dim=1)
+        of_images = torch.cat([Y[:, None], further], dim=1)
     row = slow_losses.hcl_row(0.2, beta, lambda: torch.tensor(math.exp(-1 / T)))
     t = torch.tensor(T)
     first = slow_losses.of_rows(X, Y, row, t, two_views, of_images)
     second = slow_losses.of_rows(Y, X, row, t, two_views, of_texts)
-    measured = objective(X, Y, BATCH, further_features=more)
+    measured = objective(X, Y, BATCH, further_features=further)
     torch.testing.assert_close(measured, ((first + second) / 2).mean())
     alone = Objective(
         chosen.model_copy(update={"positives": 1}), temperature=T, items=N, two_views=two_views
@@ -191,8 +193,8 @@ def test_group_dro_weighs_the_losses_of_the_groups() -> None:
     """The mean of groups that weigh alike at first, and then more on the one that does worse."""
     objective = built("info_nce", group_dro="place", group_dro_step=1.0, groups=2)
     groups = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
-    each = info_nce(X, Y, temperature=T, reduction="none")
-    means = torch.stack([each[groups == g].mean() for g in (0, 1)])
+    loss_of_pairs = info_nce(X, Y, temperature=T, reduction="none")
+    means = torch.stack([loss_of_pairs[groups == g].mean() for g in (0, 1)])
     weights = (means - means.logsumexp(0)).exp()
     found = objective(X.clone().requires_grad_(), Y, Batch(images=BATCH.images, groups=groups))
     torch.testing.assert_close(found, (weights * means).sum())
@@ -207,18 +209,18 @@ PAIRS = Batch(
 )
 
 
-def trainee(two_views: bool = False, **given: Any) -> Any:
+def trainee(two_views: bool = False, **settings: Any) -> Any:
     objective = Objective(
         LossSettings(loss="info_nce"), temperature=T, items=ROWS, two_views=two_views
     )
-    return Trainee(tiny_towers(), objective, **given).eval()
+    return Trainee(tiny_towers(), objective, **settings).eval()
 
 
 def noted(made: Any, name: str) -> list[Any]:
     """What a tower of the trainee is given from now on."""
     seen: list[Any] = []
     tower = getattr(made.towers, name)
-    setattr(made.towers, name, lambda given: seen.append(given) or tower(given))
+    setattr(made.towers, name, lambda inputs: seen.append(inputs) or tower(inputs))
     return seen
 
 
@@ -253,9 +255,11 @@ def test_further_views_are_positives_of_their_image(two_views: bool) -> None:
     image = made.towers.image
     first = unit(image(IMAGES))
     second = unit(image(IMAGES.flip(3))) if two_views else unit(made.towers.text(PAIRS.texts))
-    more = torch.stack([unit(image(further[:, number])) for number in (0, 1)], dim=1)
-    torch.testing.assert_close(made(batch), objective(first, second, batch, further_features=more))
-    torch.testing.assert_close(made(batch, features=True)["further_features"], more)
+    other_views = torch.stack([unit(image(further[:, number])) for number in (0, 1)], dim=1)
+    torch.testing.assert_close(
+        made(batch), objective(first, second, batch, further_features=other_views)
+    )
+    torch.testing.assert_close(made(batch, features=True)["further_features"], other_views)
 
 
 def test_captions_that_repeat_go_through_the_tower_once_with_the_same_gradient() -> None:
@@ -299,11 +303,11 @@ def test_a_partner_of_another_image_is_not_the_own_other_view() -> None:
     """Views that are all the same: the own other view is the most similar, and mixing with it
     changes nothing."""
     both = torch.cat([IMAGES, IMAGES])
-    own, other = (
+    same_image, another_image = (
         trainee(fourier=1.0, partner=partner)._mixed(both, views=2) for partner in ("any", "other")
     )
-    torch.testing.assert_close(own, both, atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(other, both, atol=1e-2)
+    torch.testing.assert_close(same_image, both, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(another_image, both, atol=1e-2)
 
 
 def test_the_look_for_partners_moves_no_running_statistics() -> None:

@@ -45,8 +45,8 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
 def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def monitor(first: int, name: str, **more: Any) -> Monitor | None:
-        opened = replace(data(first, name), **more)
+    def monitor(first: int, name: str, **options: Any) -> Monitor | None:
+        opened = replace(data(first, name), **options)
         monkeypatch.setattr(
             "vldebias.training.monitor.open_images",
             lambda *_, held_out: opened if held_out else None,
@@ -74,9 +74,9 @@ def test_groups_are_crossed_without_what_does_not_occur() -> None:
     assert pairs.groups.names == ("cat/land", "dog/water", "owl/land")
     assert pairs.groups.codes.tolist() == [0, 1, 2, 0, 1, -1]
     assert pairs_of(data, group_dro="place").groups.names == ("land", "water")
-    one = replace(data, labels={"kind": Labels.of(["cat"] * 6)})
+    cats = replace(data, labels={"kind": Labels.of(["cat"] * 6)})
     with pytest.raises(InvalidInputError, match="two groups"):
-        pairs_of(one, group_dro="kind")
+        pairs_of(cats, group_dro="kind")
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def table(path: Path, names: list[str], rows: list[list[str]]) -> str:
     return str(path)
 
 
-def opened(held_out: bool = False, **given: Any) -> ImageData:
-    data = open_images(load_settings(**given), held_out=held_out)
+def opened(held_out: bool = False, **options: Any) -> ImageData:
+    data = open_images(load_settings(**options), held_out=held_out)
     assert isinstance(data, ImageData)
     return data
 
@@ -126,27 +126,27 @@ def test_paths_start_where_they_are_told_to(images: Path, tmp_path: Path) -> Non
     elsewhere.mkdir()
     path = table(elsewhere / "below.csv", ["image", "caption"], [["3.png", "three"]])
     assert opened(data=path, image_root=str(images)).read(0).getpixel((0, 0)) == (180, 0, 0)
-    whole = table(
+    absolute = table(
         elsewhere / "absolute.csv", ["image", "caption"], [[str(images / "2.png"), "two"]]
     )
     with pytest.raises(InvalidInputError, match="lead out of"):
-        opened(data=whole)
-    assert opened(data=whole, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
+        opened(data=absolute)
+    assert opened(data=absolute, allow_outside=True).read(0).getpixel((0, 0)) == (120, 0, 0)
 
 
 def test_noise_knows_which_captions_changed_and_follows_its_seed() -> None:
     source = pairs_of(image_data(300), label="kind")
-    pairs, again, other = (source.with_noise(0.5, seed=seed) for seed in (1, 1, 2))
+    pairs, again, reseeded = (source.with_noise(0.5, seed=seed) for seed in (1, 1, 2))
     assert 0.4 < pairs.wrong.mean() < 0.6
     assert pairs.wrong.tolist() == [
-        new != own for new, own in zip(pairs.captions, source.captions, strict=True)
+        new != old for new, old in zip(pairs.captions, source.captions, strict=True)
     ]
     assert set(pairs.captions) <= set(source.captions)
-    assert pairs.captions == again.captions != other.captions
+    assert pairs.captions == again.captions != reseeded.captions
     assert source.wrong is None
-    some = pairs.taken(np.array([3, 1]))
-    assert some.captions == (pairs.captions[3], pairs.captions[1])
-    assert some.wrong.tolist() == pairs.wrong[[3, 1]].tolist()  # type: ignore[union-attr]
+    selected = pairs.taken(np.array([3, 1]))
+    assert selected.captions == (pairs.captions[3], pairs.captions[1])
+    assert selected.wrong.tolist() == pairs.wrong[[3, 1]].tolist()  # type: ignore[union-attr]
 
 
 N = 20_000
@@ -157,22 +157,31 @@ CAPTIONS = [f"text {int(k)}" for k in np.random.default_rng(0).geometric(0.2, N)
 def test_replaced_captions_follow_the_captions_of_the_data_and_say_nothing_of_the_image() -> None:
     source = Pairs.noise(N, 0.7, 1)
     moved = source != np.arange(N)
-    taken = Counter(CAPTIONS[i] for i in source[moved])
+    counts = Counter(CAPTIONS[i] for i in source[moved])
     expected = {text: count / N * moved.sum() for text, count in Counter(CAPTIONS).items()}
     common = [text for text, count in expected.items() if count > 20]
-    observed = [taken[text] for text in common] + [
-        moved.sum() - sum(taken[text] for text in common)
+    observed = [counts[text] for text in common] + [
+        moved.sum() - sum(counts[text] for text in common)
     ]
     wanted = [expected[text] for text in common]
     assert chisquare(observed, [*wanted, moved.sum() - sum(wanted)]).pvalue > 1e-4
-    most = Counter(CAPTIONS).most_common(1)[0][0]
-    own = np.array([text == most for text in CAPTIONS])
-    other = own[Pairs.noise(N, 1.0, 2)]
-    assert binomtest(int(other[own].sum()), int(own.sum()), float(own.mean())).pvalue > 1e-4
+    commonest = Counter(CAPTIONS).most_common(1)[0][0]
+    is_commonest = np.array([text == commonest for text in CAPTIONS])
+    is_commonest_now = is_commonest[Pairs.noise(N, 1.0, 2)]
+    assert (
+        binomtest(
+            int(is_commonest_now[is_commonest].sum()),
+            int(is_commonest.sum()),
+            float(is_commonest.mean()),
+        ).pvalue
+        > 1e-4
+    )
 
 
 @given(st.integers(1, 50), st.integers(0, 9), st.floats(0, 1), st.floats(0, 1))
-def test_more_noise_keeps_what_less_noise_did(n: int, seed: int, one: float, other: float) -> None:
-    less, more = (Pairs.noise(n, eta, seed) for eta in sorted((one, other)))
+def test_more_noise_keeps_what_less_noise_did(
+    n: int, seed: int, first_share: float, second_share: float
+) -> None:
+    less, noisier = (Pairs.noise(n, eta, seed) for eta in sorted((first_share, second_share)))
     changed = less != np.arange(n)
-    assert (more[changed] == less[changed]).all()
+    assert (noisier[changed] == less[changed]).all()

@@ -51,13 +51,13 @@ SMALL: dict[str, Any] = {
 }
 
 
-def small(**given: Any) -> TrainSettings:
-    return load_settings(**{**SMALL, "steps": 1, "temperature": 0.2, "seed": 4, **given})
+def small(**changes: Any) -> TrainSettings:
+    return load_settings(**{**SMALL, "steps": 1, "temperature": 0.2, "seed": 4, **changes})
 
 
-def own(**given: Any) -> TrainSettings:
+def own(**changes: Any) -> TrainSettings:
     return load_settings(
-        **{"data": "own", "steps": 1, "batch_size": 8, "workers": 0, "seed": 4, **given}
+        **{"data": "own", "steps": 1, "batch_size": 8, "workers": 0, "seed": 4, **changes}
     )
 
 
@@ -167,7 +167,7 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
     chosen = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
-    at = 5
+    killed_step = 5
 
     def run(
         stream: Any, folder: Path | None, until: int | None = None
@@ -182,14 +182,14 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
         history = fit(Trainee(found, objective), batches, chosen, folder=folder, on_step=interrupt)
         return [entry["loss"] for entry in history], found.model.state_dict()
 
-    losses, whole = run(Stream(150, shards=5), None)
+    losses, uninterrupted = run(Stream(150, shards=5), None)
     with pytest.raises(KeyboardInterrupt):
-        run(Stream(150, shards=5), tmp_path, at)
+        run(Stream(150, shards=5), tmp_path, killed_step)
     stream = Stream(150, shards=5)
     again, found = run(stream, tmp_path)
     assert again == losses
-    assert equal(found, whole)
-    assert len(stream.decoded) == (8 - at) * 2 * chosen.batch_size, (
+    assert equal(found, uninterrupted)
+    assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
         "what was learned from before is not decoded"
     )
 
@@ -199,7 +199,9 @@ def test_two_views_need_no_caption_and_score_no_pair(
 ) -> None:
     made: list[Trainee] = []
     monkeypatch.setattr(
-        run, "Trainee", lambda *given, **more: made.append(Trainee(*given, **more)) or made[-1]
+        run,
+        "Trainee",
+        lambda *arguments, **options: made.append(Trainee(*arguments, **options)) or made[-1],
     )
     views = {"views": "two", "jitter": 0.2, "flip": True, "crop_scale": 0.5, "fourier": 0.2}
     outcome = train_model(small(**views, score_pairs=True, lr=1e-4), tmp_path, cpu=True)
@@ -235,8 +237,8 @@ def test_groups_of_a_column_are_weighed_and_steps_tracked(tmp_path: Path) -> Non
     """Group DRO from settings to the checkpoint: its weights are part of the state, and have
     moved."""
     pytest.importorskip("tensorboard")
-    given = {"group_dro": "label, place", "group_dro_step": 1.0, "track": "tensorboard"}
-    assert "negatives from 8\n" in logged(small(steps=2, tune="heads", **given), tmp_path)
+    changes = {"group_dro": "label, place", "group_dro_step": 1.0, "track": "tensorboard"}
+    assert "negatives from 8\n" in logged(small(steps=2, tune="heads", **changes), tmp_path)
     groups = torch.load(tmp_path / "state.pt", weights_only=True)["tensors"][
         "objective.groups.log_weights"
     ].exp()
@@ -258,10 +260,10 @@ def test_groups_of_a_column_are_weighed_and_steps_tracked(tmp_path: Path) -> Non
     ({"debias": "no-such-set"}, "no-such-set"),
 )
 def test_what_cannot_go_is_said_before_the_first_step(
-    tmp_path: Path, given: dict[str, Any]
+    tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     try:
-        train_model(small(**given), tmp_path, cpu=True)
+        train_model(small(**changes), tmp_path, cpu=True)
     finally:
         assert not (tmp_path / "state.pt").exists()
 

@@ -42,16 +42,16 @@ LAUNCH = (
 )
 
 
-def command(folder: Path, given: dict[str, str], launcher: tuple[str, ...] = ()) -> list[str]:
-    flags = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+def command(folder: Path, settings: dict[str, str], launcher: tuple[str, ...] = ()) -> list[str]:
+    flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     return [sys.executable, *launcher, *COMMAND, *flags, "--out", str(folder)]
 
 
 def run(
-    folder: Path, given: dict[str, str], launcher: tuple[str, ...] = (), fails: bool = False
+    folder: Path, settings: dict[str, str], launcher: tuple[str, ...] = (), fails: bool = False
 ) -> str:
     how = {"check": False, "capture_output": True, "text": True, "env": ONE_THREAD, "timeout": 540}
-    done = subprocess.run(command(folder, given, launcher), **how)
+    done = subprocess.run(command(folder, settings, launcher), **how)
     assert (done.returncode != 0) == fails, done.stderr[-3000:]
     return " ".join(done.stderr.split())
 
@@ -62,7 +62,7 @@ def steps_in(folder: Path) -> int:
 
 
 def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) -> None:
-    given = {
+    settings = {
         **SHORT,
         **QUIET,
         "fourier": "0.2",
@@ -70,13 +70,13 @@ def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) ->
         "batch_size": "16",
         "accumulation": "2",
     }
-    given |= {"steps": "12", "save_every": "0"}
-    run(tmp_path / "whole", given)
+    settings |= {"steps": "12", "save_every": "0"}
+    run(tmp_path / "whole", settings)
     killed = tmp_path / "killed"
     reached = []
     for after in (2, 6):
         process = subprocess.Popen(
-            command(killed, given), stderr=subprocess.DEVNULL, env=ONE_THREAD
+            command(killed, settings), stderr=subprocess.DEVNULL, env=ONE_THREAD
         )
         until = time.monotonic() + 240
         while time.monotonic() < until and process.poll() is None and steps_in(killed) < after:
@@ -86,9 +86,9 @@ def test_killed_in_the_middle_it_goes_on_to_identical_weights(tmp_path: Path) ->
         reached.append(steps_in(killed))
     assert 2 <= reached[0] < reached[1] < 12
     assert not (killed / "model").exists()
-    run(killed, given)
+    run(killed, settings)
     assert equal(weights(killed), weights(tmp_path / "whole"))
-    run(tmp_path / "other", {**given, "seed": "1"})
+    run(tmp_path / "other", {**settings, "seed": "1"})
     assert not equal(weights(tmp_path / "other"), weights(tmp_path / "whole")), (
         "the comparison can fail"
     )
@@ -124,18 +124,18 @@ def test_two_processes_end_where_one_does_on_the_joint_batch(
     start = {
         name: tensor for name, tensor in load_clip()[0].state_dict().items() if name != "attn_mask"
     }
-    one = weights(tmp_path / "one")
-    assert apart(weights(tmp_path / "half"), one) > 0.2 * apart(one, start), (
+    single = weights(tmp_path / "one")
+    assert apart(weights(tmp_path / "half"), single) > 0.2 * apart(single, start), (
         "half the batch ends elsewhere"
     )
     # Adam's steps are near the sign of the gradient, and so not continuous where that is next to
     # nothing.
-    assert apart(weights(tmp_path / "two"), one) < 0.02 * apart(one, start)
+    assert apart(weights(tmp_path / "two"), single) < 0.02 * apart(single, start)
 
 
 def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> None:
     """As a scheduler, or a terminal, sends it: to the processes that read images too."""
-    given = {
+    settings = {
         **SHORT,
         **QUIET,
         "batch_size": "8",
@@ -144,7 +144,7 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
         "save_every": "60",
     }
     how = {"stderr": subprocess.PIPE, "text": True, "env": ONE_THREAD, "start_new_session": True}
-    process = subprocess.Popen(command(tmp_path, given), **how)
+    process = subprocess.Popen(command(tmp_path, settings), **how)
     history = tmp_path / "history.jsonl"
     until = time.monotonic() + 120
     while (
@@ -154,18 +154,18 @@ def test_a_signal_to_all_processes_of_the_run_saves_the_step(tmp_path: Path) -> 
     ):
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, told[-3000:]
-    assert "Traceback" not in told
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, log[-3000:]
+    assert "Traceback" not in log
     done = steps_in(tmp_path)
     assert 1 <= done < 400
-    assert f"after step {done} of 400" in " ".join(told.split())
+    assert f"after step {done} of 400" in " ".join(log.split())
     assert len(history.read_text().splitlines()) == done
 
 
 def test_a_process_that_should_be_two_is_noticed(tmp_path: Path) -> None:
     """`accelerate launch --cpu --num_processes 2` starts one that trains alone."""
-    given = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
-    told = run(tmp_path, given, (*LAUNCH, "--cpu"), fails=True)
-    assert "launched as several processes, but this one sees itself alone" in told
+    settings = {**QUIET, "items": "48", "batch_size": "8", "steps": "1", "tune": "heads"}
+    log = run(tmp_path, settings, (*LAUNCH, "--cpu"), fails=True)
+    assert "launched as several processes, but this one sees itself alone" in log
     assert not (tmp_path / "model").exists()

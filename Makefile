@@ -36,6 +36,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/pylint --disable=all --enable=disallowed-name --score=no vldebias apps
 
 types: $(READY)
 	$(BIN)/mypy

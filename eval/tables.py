@@ -145,7 +145,7 @@ def run(name: str, measure: Callable[[], Iterable[TaskResult]], path: Path | Non
     """Measure, print the rows, write where asked to."""
     started = time.monotonic()
     parts = list(measure())
-    result = Result.of(name, parts, seconds=round(time.monotonic() - started, 1))
+    result = Result.from_tasks(name, parts, seconds=round(time.monotonic() - started, 1))
     show(result)
     if path:
         result.write(path, compact=len(result.rows) > MANY)
@@ -174,7 +174,7 @@ def write_records(
                 n={"measured": 1},
                 subset=subset(place),
             )
-    return Result.of(path.stem, [part], seconds=None).write(path)
+    return Result.from_tasks(path.stem, [part], seconds=None).write(path)
 
 
 def show(result: Result) -> None:

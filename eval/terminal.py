@@ -109,7 +109,7 @@ def diagnose() -> str:
         "smiling": np.array(["no", "yes"])[smile],
         "gender": np.array(["female", "male"])[gender],
     }
-    save_embeddings(Path("features.npz"), Embeddings.of(features, columns))
+    save_embeddings(Path("features.npz"), Embeddings.from_arrays(features, columns))
     return stdout_of("diagnose", "features.npz", "--labels", "smiling", "--groups", "gender")
 
 

@@ -419,7 +419,7 @@ def test_edits_that_read_other_wordings_embed_them() -> None:
 
 
 def test_names_are_those_of_the_embedder() -> None:
-    host = EmbeddedTexts(Embedder.of(Sentences()))
+    host = EmbeddedTexts(Embedder.from_source(Sentences()))
     assert (host.name, host.model_id) == ("Sentences", "sentences-1")
     queries = debiased(Sentences())
     assert queries.fitted.model_id == "sentences-1"

@@ -270,7 +270,9 @@ def inspect(
     target = resolve(host, tokenizer=tokenizer)
     prompt_set = load_prompts(prompts)
     edits = fit_projections(target, prompt_set, **how)
-    return {role: Diagnostics.of(target, role, edit, prompt_set) for role, edit in edits.items()}
+    return {
+        role: Diagnostics.from_edit(target, role, edit, prompt_set) for role, edit in edits.items()
+    }
 
 
 def fit_shares(

@@ -90,7 +90,7 @@ def debias_queries(
         raise AlreadyAttachedError(
             "embed: got queries that are debiased already; pass what embeds texts without an edit"
         )
-    host = EmbeddedTexts(Embedder.of(embed))
+    host = EmbeddedTexts(Embedder.from_source(embed))
     if isinstance(prompts, Edit):
         if method is not None or reference is not None:
             raise InvalidInputError(

@@ -232,7 +232,9 @@ class Work:
         # The empty boxes come before a model is loaded.
         self._say(tuple(load_prompts(self.attribute).attributes))
         name = f"judge {self.attribute}"
-        read = self.engine.once(name, lambda: Reader.of(self.engine, self.request.attribute))
+        read = self.engine.once(
+            name, lambda: Reader.for_attribute(self.engine, self.request.attribute)
+        )
         number = self.request.number
         size = AT_ONCE[self.engine.pipeline_name == MINIATURE]
         # Batch by batch for all rows, so that rows can be compared while they grow.
@@ -316,7 +318,7 @@ class Reader:
     values: tuple[str, ...]
 
     @classmethod
-    def of(cls, engine: Engine, attribute: str) -> Reader:
+    def for_attribute(cls, engine: Engine, attribute: str) -> Reader:
         """Return the classifier of the miniature where it knows the attribute, else the image-text
         model."""
         from vldebias.judge.judges import ClipJudge, MiniatureJudge

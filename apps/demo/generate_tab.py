@@ -100,7 +100,7 @@ class GenerateTab:
 
     @property
     def _form(self) -> list[Any]:
-        """Return the components whose values make a request, in the order of `Request.of`."""
+        """Return the components whose values are the arguments of `Request.from_form`."""
         row = [self.prompt, self.attribute, self.number, self.strength]
         return [*row, self.projection, self.seed, self.steps, self.guidance]
 
@@ -145,7 +145,7 @@ class GenerateTab:
 
         Gradio closes this generator when the visitor stops it or leaves, and that stops the work.
         """
-        request = Request.of(*values)
+        request = Request.from_form(*values)
         for result in generate(self.engine, request, threading.Event()):
             rows = [
                 gr.update(value=self._faces(result, row_number), visible=_has(result, row_number))
@@ -155,7 +155,7 @@ class GenerateTab:
 
     def _show_code(self, *values: Any) -> Any:
         try:
-            return Request.of(*values).code(self.engine.pipeline_name)
+            return Request.from_form(*values).code(self.engine.pipeline_name)
         except VldebiasError:
             return gr.skip()  # the button says what is wrong
 

@@ -94,7 +94,7 @@ class Request:
     guidance: float = 3.0
 
     @classmethod
-    def of(
+    def from_form(
         cls,
         prompt: object,
         attribute: object,

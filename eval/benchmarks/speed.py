@@ -199,7 +199,7 @@ def intervals(
 
 def embeddings(n: int, seed: int) -> Embeddings:
     rows = np.random.default_rng(seed).standard_normal((n, DIM), dtype=np.float32) + 0.5
-    return Embeddings.of(rows.astype(np.float16))
+    return Embeddings.from_arrays(rows.astype(np.float16))
 
 
 def reference(n: int = 100_000, repetitions: int = 3) -> Row:

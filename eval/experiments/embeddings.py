@@ -82,7 +82,9 @@ def celeba() -> Gallery:
 
     def attribute(name: str, yes: str, no: str) -> Labels:
         shown = read["attr"][:, list(read["attr_names"]).index(name)] > 0
-        return Labels.of(np.where(shown, yes, no), names=(yes, no) if name == "Male" else (no, yes))
+        return Labels.from_values(
+            np.where(shown, yes, no), names=(yes, no) if name == "Male" else (no, yes)
+        )
 
     queries, about = tuple(map(str, read["prof_prompts"])), tuple(map(str, read["prompts64"]))
     rows = dict(

@@ -178,7 +178,7 @@ def open_folder(folder: Path, split: str) -> ImageData:
             f"{folder / split}: no images; expected {split}/CLASS/IMAGE, a subfolder per class"
         )
     ids = [path.relative_to(folder / split).as_posix() for path in files]
-    labels = {"label": Labels.of(np.array([path.parent.name for path in files]))}
+    labels = {"label": Labels.from_values(np.array([path.parent.name for path in files]))}
     return file_images(folder.name, split, folder / split, ids, labels)
 
 
@@ -339,7 +339,7 @@ def main(words: Sequence[str] | None = None) -> int:
         low, high = row.interval
         print(f"{row.metric:15} {row.subset:30} {row.value:.3f} [{low:.3f}, {high:.3f}] {row.n}")
     if options.json is not None:
-        Result.of(options.json.stem, [result], seconds=None).write(options.json)
+        Result.from_tasks(options.json.stem, [result], seconds=None).write(options.json)
     return 0
 
 

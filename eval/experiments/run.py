@@ -138,7 +138,9 @@ class Experiment(_Strict):
             seeds=list(range(seeds)),
             settings={**self.protocol, **settings},
         )
-        return Result.of(self.name, [TaskResult(provenance, self.rows(plan, done))], seconds=None)
+        return Result.from_tasks(
+            self.name, [TaskResult(provenance, self.rows(plan, done))], seconds=None
+        )
 
     def tried(self, steps: int) -> list[Place]:
         """Return the cells that choose settings."""

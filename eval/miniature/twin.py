@@ -56,7 +56,7 @@ def load_transformers_clip(
     transformers = need("transformers")
     folder = weights_dir() if folder is None else folder
     tokenizer, weights = transformers_tokenizer(folder), load_weights(folder / "clip.safetensors")
-    towers = Widths.of(weights)
+    towers = Widths.from_weights(weights)
     vision = transformers.CLIPVisionConfig(
         image_size=SIZE,
         patch_size=PATCH_SIZE,

@@ -31,8 +31,8 @@ def engine() -> Any:
 
 
 def test_a_form_becomes_a_request() -> None:
-    assert Request.of(*FORM) == Request("A photo of a doctor.", number=12, steps=2)
-    assert Request.of("a\n\x00 b  c", *FORM[1:]).prompt == "a b c"
+    assert Request.from_form(*FORM) == Request("A photo of a doctor.", number=12, steps=2)
+    assert Request.from_form("a\n\x00 b  c", *FORM[1:]).prompt == "a b c"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_form_becomes_a_request() -> None:
 )
 def test_what_is_not_on_offer_is_refused_by_name(position: int, value: object, named: str) -> None:
     with pytest.raises(InvalidInputError, match=named):
-        Request.of(*FORM[:position], value, *FORM[position + 1 :])
+        Request.from_form(*FORM[:position], value, *FORM[position + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_seconds_of_a_picture_are_measured_and_told(painted: Any) -> None:
 
 
 def test_the_tone_of_a_skin_is_counted_by_the_words_of_the_prompt_set(engine: Any) -> None:
-    reader = rows.Reader.of(engine, "skin tone")
+    reader = rows.Reader.for_attribute(engine, "skin tone")
     assert reader.values == ("pale", "light", "tan", "brown", "dark")
 
 

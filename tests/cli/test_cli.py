@@ -273,7 +273,7 @@ def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
         .standard_normal((200, model.text_projection.shape[1]))
         .astype(np.float32)
     )
-    file = save_embeddings(tmp_path / "images.npz", Embeddings.of(features))
+    file = save_embeddings(tmp_path / "images.npz", Embeddings.from_arrays(features))
     given = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
     run(*given, "--out", str(tmp_path / "a"))
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "joint")

@@ -300,7 +300,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "smile": np.array(["no", "yes"])[smile],
         "gender": np.array(["female", "male", "?"])[gender],
     }
-    save_embeddings(Path("rows.npz"), Embeddings.of(rows, columns))
+    save_embeddings(Path("rows.npz"), Embeddings.from_arrays(rows, columns))
 
 
 @pytest.mark.usefixtures("here", "no_charts")

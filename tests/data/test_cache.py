@@ -197,7 +197,9 @@ def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(
     assert len(set(cases)) == len(cases)
     encoder = Counting()
     embed(make_data(4), encoder, tmp_path)
-    relabelled = make_data(4, labels={"size": Labels.of(["big", "", "small", "big"])}, captions=())
+    relabelled = make_data(
+        4, labels={"size": Labels.from_values(["big", "", "small", "big"])}, captions=()
+    )
     found = embed(relabelled, encoder, tmp_path)
     assert encoder.images == 4
     assert (found.column("size").counts, found.captions) == ({"big": 2, "small": 1}, ())

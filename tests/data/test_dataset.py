@@ -23,7 +23,7 @@ from vldebias.errors import InvalidInputError
 
 
 def make(**changes: Any) -> ImageData:
-    labels = {"label": Labels.of(["x", "y", None])}
+    labels = {"label": Labels.from_values(["x", "y", None])}
     fields: dict[str, Any] = {
         "read": picture,
         "labels": labels,
@@ -53,13 +53,13 @@ def make(**changes: Any) -> ImageData:
         lambda: embed_images(make(), Any, workers=-1),
         "shard_size, batch_size, workers: got 1024, 64, -1",
     ),
-    (lambda: Embeddings.of([[1.0], [1.0, 2.0]]), r"features: expected numbers \(n, d\)"),
+    (lambda: Embeddings.from_arrays([[1.0], [1.0, 2.0]]), r"features: expected numbers \(n, d\)"),
     (
-        lambda: Embeddings.of([[1.0]]).unit.top(torch.ones(1, 1), 2),
+        lambda: Embeddings.from_arrays([[1.0]]).unit.top(torch.ones(1, 1), 2),
         r"queries, k: \(1, 1\) and 2 do not fit",
     ),
     (
-        lambda: save_embeddings("file.npy", Embeddings.of([[1.0]])),
+        lambda: save_embeddings("file.npy", Embeddings.from_arrays([[1.0]])),
         r"file.npy: expected a path in \.npz",
     ),
     (lambda: Suspects(np.array([np.nan]), ("a",)), r"scores: expected \(1,\), some of them finite"),
@@ -133,7 +133,7 @@ def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(
 
 def test_files_are_read_by_row_when_they_are_asked_for(tmp_path: Path) -> None:
     root, files = folder(tmp_path)
-    data = file_images("own", "test", root, files, {"x": Labels.of("123")})
+    data = file_images("own", "test", root, files, {"x": Labels.from_values("123")})
     (root / files[0]).unlink()
     with pytest.raises(FileNotFoundError):
         data.read(0)
@@ -167,7 +167,7 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
 
 
 def test_a_description_counts_everything_once() -> None:
-    labels = {"a": Labels.of(["x", None, "x"]), "b": Labels.of(["p", "p", None])}
+    labels = {"a": Labels.from_values(["x", None, "x"]), "b": Labels.from_values(["p", "p", None])}
     found = describe(make(labels=labels, captions=("A", "", "C"), about={"root": "here"}))
     columns = {"a": {"counts": {"x": 2}, "unknown": 1}, "b": {"counts": {"p": 2}, "unknown": 1}}
     facts = {"name": "tiny", "split": "test", "images": 3, "captions": 2, "about": {"root": "here"}}

@@ -72,7 +72,7 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
         "age": torch.tensor([30, 4]),
         "smiling": [True, False],
     }
-    found = Embeddings.of(
+    found = Embeddings.from_arrays(
         torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"]
     )
     assert (found.features.dtype, found.features.tolist()) == (np.float32, [[1, 0, 0], [0, 1, 0]])
@@ -83,7 +83,7 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
     )
     names = {name: found.column(name).names for name in labels}
     assert names == {"gender": ("f", "m"), "age": ("4", "30"), "smiling": ("no", "yes")}
-    assert Embeddings.of([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
+    assert Embeddings.from_arrays([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -199,7 +199,9 @@ def test_a_flipped_bit_of_a_feature_and_a_column_that_is_not_listed_are_refused(
     tmp_path: Path,
 ) -> None:
     complete = Embeddings(
-        np.arange(24, dtype=np.float32).reshape(8, 3), tuple("abcdefgh"), {"g": Labels.of("xy" * 4)}
+        np.arange(24, dtype=np.float32).reshape(8, 3),
+        tuple("abcdefgh"),
+        {"g": Labels.from_values("xy" * 4)},
     )
     path = save_embeddings(tmp_path / "file.npz", complete, {"a photo": torch.ones(3)})
     content = path.read_bytes()
@@ -273,7 +275,9 @@ def test_what_does_not_fit_is_refused_with_the_name_of_the_file(
 def test_features_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
     features = np.ones((5, 2), dtype=np.float32)
     features[[2, 4], 1] = value
-    path = save_embeddings(tmp_path / "file.npz", Embeddings.of(features, ids=list("abcde")))
+    path = save_embeddings(
+        tmp_path / "file.npz", Embeddings.from_arrays(features, ids=list("abcde"))
+    )
     with pytest.raises(InvalidInputError, match=r"2 of 5 rows, .* row 2 \('c'\)"):
         load_embeddings(path)
 

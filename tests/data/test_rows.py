@@ -22,7 +22,7 @@ RNG = np.random.default_rng(0)
 SMALL = RNG.normal(size=(300, 64)).astype(np.float16)
 SMALL[100:140] = SMALL[0]  # equal images, which tie
 QUERIES = torch.from_numpy(RNG.normal(size=(5, 64)).astype(np.float32))
-WHOLE = Embeddings.of(SMALL).unit
+WHOLE = Embeddings.from_arrays(SMALL).unit
 PLAIN = normalize(torch.from_numpy(SMALL).float(), dim=1)
 
 
@@ -74,8 +74,8 @@ def test_the_cuts_do_not_matter(places: list[int], k: int, chosen: str, moved: b
     uncut = WHOLE
     parts = Shards(cut(places)).unit
     if chosen != "all":
-        uncut = uncut.some(SOME[chosen])
-        parts = parts.some(SOME[chosen])
+        uncut = uncut.picked(SOME[chosen])
+        parts = parts.picked(SOME[chosen])
     if moved:
         turn = torch.linalg.qr(torch.from_numpy(RNG.normal(size=(64, 64))))[0].float()
         uncut = uncut.changed(lambda x: x @ turn)
@@ -100,10 +100,10 @@ def test_some_rows_in_blocks_and_changed_are_those_of_the_whole(selection: Any) 
     ]
     torch.testing.assert_close(WHOLE[selection], expected)
     if not isinstance(selection, slice):
-        selected = WHOLE.some(selection)
+        selected = WHOLE.picked(selection)
         assert selected.shape == tuple(expected.shape)
         torch.testing.assert_close(torch.cat(list(selected.split(3))), expected)
-        torch.testing.assert_close(selected.some([1, 0])[:], expected[[1, 0]])
+        torch.testing.assert_close(selected.picked([1, 0])[:], expected[[1, 0]])
         moved = selected.changed(lambda x: x + 1).changed(lambda x: 2 * x)
         torch.testing.assert_close(torch.cat(list(moved.split(9))), 2 * (expected + 1))
         torch.testing.assert_close(
@@ -119,7 +119,7 @@ def test_rows_without_a_direction_are_named(tmp_path: Path) -> None:
     ):
         in_npy(np.split(broken, [40, 80]), tmp_path).unit.products({"a": QUERIES})
     broken[90, 3] = np.nan
-    selected = Embeddings.of(broken, ids=[f"image {i}" for i in range(300)]).unit.some(
+    selected = Embeddings.from_arrays(broken, ids=[f"image {i}" for i in range(300)]).unit.picked(
         np.arange(40, 100)
     )
     refusal = r"2 of 60 rows are .*such as \['image 43', 'image 90'\]"
@@ -225,7 +225,7 @@ def write_npy(folder: Path) -> str:
 
 def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
     found, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
-    expected = Labels.of_array(GENDER)
+    expected = Labels.from_array(GENDER)
     assert np.array_equal(found.column("gender").codes, expected.codes)
     assert list(found.labels) == ["gender"]  # as many urls as rows are no labels
     assert found.about["ignored"] == ["url", "list"]
@@ -241,7 +241,7 @@ def test_files_that_do_not_fit_together_are_refused(
     tmp_path: Path, images: str, table: str | None
 ) -> None:
     write_npy(tmp_path)
-    save_embeddings(tmp_path / "a.npz", Embeddings.of(FEATURES, {"gender": GENDER}))
+    save_embeddings(tmp_path / "a.npz", Embeddings.from_arrays(FEATURES, {"gender": GENDER}))
     open_embeddings(tmp_path / images, table=table and tmp_path / table)
 
 

@@ -40,8 +40,8 @@ def back(labels: Labels) -> list[str | None]:
 def test_values_come_back_counted_picked_and_taken_for_unknown(
     rows: list[str | None], marks: set[str], data: st.DataObject
 ) -> None:
-    labels = Labels.of(rows)
-    named = Labels.of(rows, NAMES)
+    labels = Labels.from_values(rows)
+    named = Labels.from_values(rows, NAMES)
     assert back(labels) == back(named) == [row or None for row in rows]
     assert Labels(labels.codes, [*labels.names]).names == tuple(
         sorted({row for row in rows if row})
@@ -58,7 +58,7 @@ def test_values_come_back_counted_picked_and_taken_for_unknown(
 
 @given(triples)
 def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | None, ...]]) -> None:
-    columns = [Labels.of([row[k] for row in rows], NAMES) for k in range(3)]
+    columns = [Labels.from_values([row[k] for row in rows], NAMES) for k in range(3)]
     crossed = cross(*columns)
     assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
     assert crossed.names == tuple(f"{x}/{y}/{z}" for x in NAMES for y in NAMES for z in NAMES)
@@ -81,20 +81,20 @@ def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | No
         (pandas.Series(["f", None], dtype="string"), ("f",), [0, -1]),
         (pandas.Series(["m", "f"], dtype="category"), ("f", "m"), [1, 0]),
         ([], (), []),
-        (Labels.of(["x"]), ("x",), [0]),
+        (Labels.from_values(["x"]), ("x",), [0]),
     ],
 )
 def test_columns_as_people_have_them(
     column: object, names: tuple[str, ...], codes: list[int]
 ) -> None:
-    labels = Labels.of_array(column)
+    labels = Labels.from_array(column)
     assert (labels.names, labels.codes.tolist()) == (names, codes)
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
 def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list[int]) -> None:
-    assert [int(name or "nothing") for name in back(Labels.of_array(column))] == column
-    named = Labels.of_array([max(n, -1) for n in column], list("wxyz"))
+    assert [int(name or "nothing") for name in back(Labels.from_array(column))] == column
+    named = Labels.from_array([max(n, -1) for n in column], list("wxyz"))
     assert back(named) == [None if n < 0 else "wxyz"[n] for n in column]
 
 
@@ -103,13 +103,16 @@ def test_numbers_are_values_whatever_their_sign_and_may_index_names(column: list
     (lambda: Labels(np.array([0, 1]), ("a",)), r"-1 \(unknown\) .. 0 for \['a'\], got \[1\]"),
     (lambda: Labels(np.array([-2]), ("a",)), r"got \[-2\]"),
     (lambda: Labels(np.array([0]), ("a", "a")), "expected different names"),
-    (lambda: Labels.of_array([0.5, 1.0]), "got float64"),
-    (lambda: Labels.of_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
-    (lambda: Labels.of_array("female"), r"got \(\)"),
-    (lambda: Labels.of_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
-    (lambda: Labels.of_array([2], ["a", "b"]), r"got \[2\]"),
-    (lambda: Labels.of(["a", "x"], ["a", "b"]), r"expected one of \['a', 'b'\], got \['x'\]"),
-    (lambda: cross(Labels.of(["a"]), Labels.of("ab")), r"got lengths \[1, 2\]"),
+    (lambda: Labels.from_array([0.5, 1.0]), "got float64"),
+    (lambda: Labels.from_array(np.zeros((2, 2))), r"got \(2, 2\) of float64"),
+    (lambda: Labels.from_array("female"), r"got \(\)"),
+    (lambda: Labels.from_array([b"\xff"]), "bytes of UTF-8, got b'.xff'"),
+    (lambda: Labels.from_array([2], ["a", "b"]), r"got \[2\]"),
+    (
+        lambda: Labels.from_values(["a", "x"], ["a", "b"]),
+        r"expected one of \['a', 'b'\], got \['x'\]",
+    ),
+    (lambda: cross(Labels.from_values(["a"]), Labels.from_values("ab")), r"got lengths \[1, 2\]"),
     (lambda: cross(), r"got lengths \[\]"),
 )
 def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
@@ -140,7 +143,7 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
     ],
 )
 def test_columns_that_look_like_a_slip_are_doubted(rows: list, patterns: list[str]) -> None:
-    found = odd_values(Labels.of_array(rows))
+    found = odd_values(Labels.from_array(rows))
     assert len(found) == len(patterns)
     for warning, pattern in zip(found, patterns, strict=True):
         assert re.search(pattern, warning)
@@ -148,14 +151,14 @@ def test_columns_that_look_like_a_slip_are_doubted(rows: list, patterns: list[st
 
 @given(cells, st.sampled_from([(), "a", ["b"], ("a", "b")]))
 def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown: object) -> None:
-    naive = Labels.of([(row or "").strip() for row in rows]).without(unknown)
+    naive = Labels.from_values([(row or "").strip() for row in rows]).without(unknown)
     column = pa.array(rows, pa.string())
     for encoded in (column, column.dictionary_encode()):
-        found = Labels.of_column(encoded, None, "here", unknown)
+        found = Labels.from_column(encoded, None, "here", unknown)
         assert (found.names, found.codes.tolist()) == (naive.names, naive.codes.tolist())
-    ordered = Labels.of_column(column, ["b", "a", "never"], "here", unknown)
+    ordered = Labels.from_column(column, ["b", "a", "never"], "here", unknown)
     assert (ordered.names, back(ordered)) == (("b", "a", "never"), back(naive))
-    merged = Labels.of_column(column, {"a": "letter", "b": "letter"}, "here", unknown)
+    merged = Labels.from_column(column, {"a": "letter", "b": "letter"}, "here", unknown)
     assert merged.names == ("letter",)
     assert np.array_equal(merged.known, naive.known)
 
@@ -177,7 +180,7 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
 def test_numbers_are_labels_by_how_they_are_written(
     column: list, names: tuple[str, ...], codes: list[int]
 ) -> None:
-    found = Labels.of_column(pa.array(column), None, "here")
+    found = Labels.from_column(pa.array(column), None, "here")
     assert (found.names, found.codes.tolist()) == (names, codes)
 
 
@@ -200,7 +203,7 @@ def test_every_format_gives_the_same(tmp_path: Path, ending: str) -> None:
     table = read_table(path)
     assert as_texts(column_of(table, "image", path), "here") == rows["image"]
     assert as_texts(column_of(table, "text", path), "here") == rows["text"]
-    assert Labels.of_column(column_of(table, "gender", path), None, "here").codes.tolist() == [
+    assert Labels.from_column(column_of(table, "gender", path), None, "here").codes.tolist() == [
         0,
         UNKNOWN,
     ]
@@ -214,7 +217,7 @@ def test_cells_of_csv_stay_as_they_are_written_and_nested_objects_are_columns_wi
     assert read_table(path).to_pylist() == [{"x": "007", "y": "NA"}, {"x": "1e3", "y": "null"}]
     path = tmp_path / "a.jsonl"
     path.write_text('{"image": "a", "labels": {"gender": "f"}}\n{"image": "b", "labels": {}}\n')
-    assert Labels.of_column(
+    assert Labels.from_column(
         column_of(read_table(path), "labels.gender", path), None, ""
     ).codes.tolist() == [0, UNKNOWN]
 

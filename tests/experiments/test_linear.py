@@ -95,7 +95,7 @@ def mean_colours(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = [np.asarray(data.read(row), dtype=np.float64) for row in range(len(data))]
         parts = [image.reshape(2, image.shape[0] // 2, -1).mean(axis=1)[:, :6] for image in rows]
         features = np.stack([part.reshape(-1) for part in parts]) / 255
-        return Embeddings.of(features, dict(data.labels), ids=data.ids)
+        return Embeddings.from_arrays(features, dict(data.labels), ids=data.ids)
 
     monkeypatch.setattr(linear, "embed_images", embed)
 
@@ -152,7 +152,7 @@ def test_the_worst_group_is_the_lowest_of_its_rows_and_lies_in_its_interval() ->
     places = rng.integers(0, 2, n)
     signal = np.where(places == 0, 2.0, 0.4) * (2 * classes - 1)
     rows = np.column_stack([signal + rng.normal(size=n), np.ones(n)])
-    images = Embeddings.of(
+    images = Embeddings.from_arrays(
         rows, {"label": np.array(["a", "b"])[classes], "place": np.array(["x", "y"])[places]}
     )
     train = linear.split_of(images[: n // 2], "label", None)

@@ -256,7 +256,7 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
         (partial(Metric, "mine", "mine", **{name: setting}), (), name)
         for name, setting in (("kind", "x"), ("bounds", (1, 1)))
     ),
-    (partial(Metric, "mine", "mine", of="texts", compute=max), (), "compute"),
+    (partial(Metric, "mine", "mine", reads="texts", compute=max), (), "compute"),
     (register_metric, (Metric("gap", "another"),), "taken"),
     (get_metric, ("acuracy",), "'accuracy'"),
     (group_accuracy, ([0, 1], [0], [0, 1]), "'labels': 1"),

@@ -660,7 +660,7 @@ def small() -> Result:
     part.add("gap", "none", 1 / 3, (0.1, 0.9), n={"images": 9, "smallest group": 2})
     part.add("gap", "cali", 2 / 7, (0.0, 0.9), n={"images": 9}, change=(1 / 3 - 2 / 7, -0.1, 0.2))
     part.add("cosine", "cali", 0.5, n={"prompts": 3}, subset="$a$ / <b>")
-    return Result.of("small", [part], seconds=1.5)
+    return Result.from_tasks("small", [part], seconds=1.5)
 
 
 def test_the_frame_has_the_columns_in_their_order() -> None:
@@ -677,7 +677,7 @@ def test_the_frame_has_the_columns_in_their_order() -> None:
     assert all(
         shown in small()._repr_html_() for shown in ("<h3>small</h3>", "0.333 [0.100, 0.900]")
     )
-    assert Result.of("nothing", [], seconds=0).to_pandas().shape == (0, len(COLUMNS))
+    assert Result.from_tasks("nothing", [], seconds=0).to_pandas().shape == (0, len(COLUMNS))
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -764,7 +764,7 @@ def test_a_command_is_kept_without_the_folders_of_the_machine(
     ):
         monkeypatch.setattr("sys.argv", words)
         monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python", *words])
-        assert Result.of("x", [], seconds=0).command == kept
+        assert Result.from_tasks("x", [], seconds=0).command == kept
 
 
 def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
@@ -787,7 +787,7 @@ def test_parts_are_the_arguments_of_a_metric_frame() -> None:
     part = TaskResult(protocol())
     part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
     part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")
-    result = Result.of("birds", [part], seconds=1.0)
+    result = Result.from_tasks("birds", [part], seconds=1.0)
     arguments = result.as_metric_frame("birds", "accuracy", "none")
     assert set(arguments) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
     assert arguments["sensitive_features"] == ["landbird/water", "landbird/land"]

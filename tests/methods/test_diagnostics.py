@@ -38,7 +38,7 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
         class_names=names,
         spurious=("s 0", "s 1"),
     )
-    found = Diagnostics.of(TextTable(rows), "joint", CALI, whole)
+    found = Diagnostics.from_edit(TextTable(rows), "joint", CALI, whole)
     P = CALI.matrix()
     for distances, pairs in (
         (found.pair_distance, PAIRS[:4]),
@@ -60,7 +60,7 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
     assert found.class_cosine == pytest.approx(
         float(sum(cosine_similarity(c, P @ c, dim=0) for c in CLASSES)) / 4
     )
-    bare = Diagnostics.of(TextTable(rows), "joint", CALI, PromptSet("x", groups[:4]))
+    bare = Diagnostics.from_edit(TextTable(rows), "joint", CALI, PromptSet("x", groups[:4]))
     assert bare == Diagnostics(found.pair_distance)
 
 

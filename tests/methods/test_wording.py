@@ -58,7 +58,7 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="expected one attribute, got 2"):
         Problem(host, [SET, load_prompts("skin-tone")]).fit("each-value", "joint")
     with pytest.raises(InvalidInputError, match="rewrites prompts"):
-        Diagnostics.of(host, "joint", edit, SET)
+        Diagnostics.from_edit(host, "joint", edit, SET)
 
 
 def test_a_table_of_texts_gives_the_mean_of_those_it_holds() -> None:

@@ -112,7 +112,9 @@ def make_embeddings(path: Path) -> Path:
         for i in range(5)
     }
     path.mkdir(parents=True)
-    return save_embeddings(path / "features.npz", Embeddings.of(features, labels=labels), texts)
+    return save_embeddings(
+        path / "features.npz", Embeddings.from_arrays(features, labels=labels), texts
+    )
 
 
 def read_embeddings(path: Path) -> Any:
@@ -160,7 +162,7 @@ def make_parquet(path: Path) -> Path:
 def read_labels(path: Path) -> Any:
     """What is asked of a table: a column of texts and one of labels."""
     table = read_table(path)
-    labels = Labels.of_column(column_of(table, "gender", path), None, "gender")
+    labels = Labels.from_column(column_of(table, "gender", path), None, "gender")
     return as_texts(column_of(table, "image", path), "image"), labels.names, labels.codes.tolist()
 
 

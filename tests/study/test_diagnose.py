@@ -188,7 +188,7 @@ def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
         row[0] += {("male",): 1.0, ("female",): -1.0}.get(prompts.values_in(text), 0.0)
         texts[text] = torch.from_numpy(row)
     columns = {"smile": np.where(smile, "yes", "no"), "gender": np.where(gender, "male", "female")}
-    return Embeddings.of(rows, columns), texts
+    return Embeddings.from_arrays(rows, columns), texts
 
 
 @pytest.fixture(scope="module")

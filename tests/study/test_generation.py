@@ -247,7 +247,7 @@ def test_the_whole_way_on_the_miniature(tmp_path: Path) -> None:
     assert (
         next(f.value for f in first[0].rows if (f.metric, f.method) == ("recognised", "none")) > 0.5
     )
-    result = Result.of("t", first, seconds=0)
+    result = Result.from_tasks("t", first, seconds=0)
     assert Result.read(result.write(tmp_path / "result.json")) == result
 
 

@@ -39,7 +39,7 @@ def test_all_rows_without_a_direction_are_counted() -> None:
     features[::100] = np.nan
     features[1] = 0
     with pytest.raises(InvalidInputError, match="101 of 10000 rows"):
-        vldebias.diagnose(Embeddings.of(features), np.array(["a", "b"] * 5000))
+        vldebias.diagnose(Embeddings.from_arrays(features), np.array(["a", "b"] * 5000))
 
 
 def test_scores_are_no_groups() -> None:

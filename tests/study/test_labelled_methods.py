@@ -96,16 +96,16 @@ def test_a_reference_leaves_out_the_rows_of_equal_bytes_and_one_measured_whole_i
     reference[[3, 7, 59]] = measured[[0, 49, 12]]
     reference[5] = measured[1]
     reference[5, 0] += np.float32(1e-3)
-    kept, counts = disjoint(Embeddings.of(reference), Embeddings.of(measured))
+    kept, counts = disjoint(Embeddings.from_arrays(reference), Embeddings.from_arrays(measured))
     assert list(kept.ids) == [str(i) for i in range(60) if i not in (3, 7, 59)]
     assert counts == {"reference images": 57, "left out of the reference, measured too": 3}
     with pytest.raises(InvalidInputError, match="20"):
-        disjoint(Embeddings.of(measured[:20]), Embeddings.of(measured))
+        disjoint(Embeddings.from_arrays(measured[:20]), Embeddings.from_arrays(measured))
 
 
 def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
     rows = np.random.default_rng(1).normal(size=(20, 4))
-    gallery = Embeddings.of(rows, labels={"gender": ["a", "b"] * 10})
+    gallery = Embeddings.from_arrays(rows, labels={"gender": ["a", "b"] * 10})
     kept, counts = disjoint(gallery, gallery, methods=["equalise", "cali"])
     assert np.array_equal(kept.features, gallery.features)
     assert (kept.labels, counts) == (
@@ -115,6 +115,6 @@ def test_the_gallery_itself_is_a_reference_without_its_labels() -> None:
     with pytest.raises(InvalidInputError, match="leace would learn from their labels"):
         disjoint(gallery, gallery, methods=["equalise", "leace"])
     blind, _ = disjoint(
-        Embeddings.of(rows), gallery, methods=["leace"]
+        Embeddings.from_arrays(rows), gallery, methods=["leace"]
     )  # which then reads zero-shot ones
     assert blind is not None

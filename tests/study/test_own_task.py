@@ -121,7 +121,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def measured(package: Path) -> Result:
-    return Result.of("birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0)
+    return Result.from_tasks(
+        "birds", measure(birds(600, noise=1.0), methods=("orth",)), seconds=1.0
+    )
 
 
 def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -> None:

@@ -169,7 +169,7 @@ def swapped() -> None:
 
 
 def gallery_as_reference() -> None:
-    ev(methods=["leace"], reference=Embeddings.of(world().people, {"gender": SEX}))
+    ev(methods=["leace"], reference=Embeddings.from_arrays(world().people, {"gender": SEX}))
 
 
 fit_pairs = CalibratedProjection().fit
@@ -576,7 +576,7 @@ def test_what_leaves_a_relu_and_few_rows_over_and_over_are_no_embeddings() -> No
         (enough, ""),
     ):
         with pytest.warns(SuspectInputWarning, match=sentence) if sentence else nullcontext():
-            check_images(Embeddings.of(features), TextTable({"a": np.ones(16)}), "a")
+            check_images(Embeddings.from_arrays(features), TextTable({"a": np.ones(16)}), "a")
 
 
 def test_chance_ends_at_two_standard_errors_and_another_order_begins_at_four() -> None:

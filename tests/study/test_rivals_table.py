@@ -38,7 +38,7 @@ def result() -> Result:
         rivals.task("people", "People", groups, methods),
     ]
     patch.undo()
-    return Result.of("rivals", done, seconds=0.0)
+    return Result.from_tasks("rivals", done, seconds=0.0)
 
 
 def test_a_value_is_the_mean_over_splits(result: Result) -> None:

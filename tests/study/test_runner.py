@@ -290,7 +290,7 @@ def test_embeddings_alone_need_no_model(run: Any, tmp_path: Path, cache: Path) -
 
 
 def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Embeddings.of(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
+    rows = Embeddings.from_arrays(np.eye(3), {"split": ["train", "test", "test"]}, ids="abc")
     path = save_embeddings(tmp_path / "e.npz", rows)
     session = Inputs(Options(out=tmp_path, embeddings=path))
     train, val, test = (Data(name="x", split=name) for name in ("train", "val", "test"))
@@ -306,7 +306,8 @@ def test_splits_of_an_embeddings_file(tmp_path: Path, monkeypatch: pytest.Monkey
         session.embedded("images", val)
     inputs = Inputs(
         Options(
-            out=tmp_path, embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.of(np.eye(3)))
+            out=tmp_path,
+            embeddings=save_embeddings(tmp_path / "w.npz", Embeddings.from_arrays(np.eye(3))),
         )
     )
     assert len(inputs.embedded("images", test)) == 3  # what is measured, and no training split

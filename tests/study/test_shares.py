@@ -121,7 +121,7 @@ def test_people_correct_the_judge():
         metric.removeprefix("corrected_") for metric, _, _ in rows
     }
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
-    found = Result.of("shares", [raw, mended], seconds=1.0).conclusions()
+    found = Result.from_tasks("shares", [raw, mended], seconds=1.0).conclusions()
     assert [conclusion.metric for conclusion in found] == ["discrepancy", "corrected_discrepancy"]
 
 

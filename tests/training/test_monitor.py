@@ -171,7 +171,7 @@ def test_modes_gradients_and_autocast_stay_outside() -> None:
 
 
 def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
-    labels = {"label": Labels.of([WORDS[i % 3] for i in range(n)], WORDS[:3])}
+    labels = {"label": Labels.from_values([WORDS[i % 3] for i in range(n)], WORDS[:3])}
     captions = tuple(f"{WORDS[i % 4]} {i // 2}" for i in range(n))
     return image_data(n, read=read or reader(broken, tiny_image), captions=captions, labels=labels)
 
@@ -179,7 +179,9 @@ def data(n: int = 20, read: Any = None, broken: Sequence[int] = ()) -> Any:
 def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
     towers = tiny_towers()
     reads = list[int]()
-    monitor = Monitor.of(data(read=lambda i: reads.append(i) or tiny_image(i)), plain, "label")
+    monitor = Monitor.from_data(
+        data(read=lambda i: reads.append(i) or tiny_image(i)), plain, "label"
+    )
     tensors = Monitor(
         torch.stack([plain(tiny_image(i)).half() for i in range(20)]).float(),
         captions=data().captions,
@@ -189,13 +191,13 @@ def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
     assert monitor(towers) == pytest.approx(tensors(towers), abs=1e-6)
     assert sorted(reads) == list(range(20))
     assert (
-        Monitor.of(data(), plain, "label", template="a {} in the wild.").class_texts[2]
+        Monitor.from_data(data(), plain, "label", template="a {} in the wild.").class_texts[2]
         == "an owl in the wild."
     )
 
 
 def test_what_cannot_be_read_is_left_out() -> None:
     with pytest.warns(VldebiasWarning, match=r"own train: 2 of 20 .* left out, such as id3"):
-        found = Monitor.of(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
+        found = Monitor.from_data(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]
-    assert found == Monitor.of(rest, plain, "label")(tiny_towers())
+    assert found == Monitor.from_data(rest, plain, "label")(tiny_towers())

@@ -68,13 +68,13 @@ def test_held_out_data_that_are_learned_from_are_refused_and_some_are_told(
 
 
 def test_groups_are_crossed_without_what_does_not_occur() -> None:
-    places = Labels.of(["land", "water", "land", "land", "water", None], ("land", "water"))
+    places = Labels.from_values(["land", "water", "land", "land", "water", None], ("land", "water"))
     data = replace(image_data(6), labels={**image_data(6).labels, "place": places})
     pairs = pairs_of(data, group_dro="kind, place")
     assert pairs.groups.names == ("cat/land", "dog/water", "owl/land")
     assert pairs.groups.codes.tolist() == [0, 1, 2, 0, 1, -1]
     assert pairs_of(data, group_dro="place").groups.names == ("land", "water")
-    cats = replace(data, labels={"kind": Labels.of(["cat"] * 6)})
+    cats = replace(data, labels={"kind": Labels.from_values(["cat"] * 6)})
     with pytest.raises(InvalidInputError, match="two groups"):
         pairs_of(cats, group_dro="kind")
 

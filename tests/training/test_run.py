@@ -178,7 +178,7 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
 
         found = tiny_towers()
         objective = Objective(chosen, temperature=0.3, items=None)
-        batches = Batches.of(stream, chosen, found)
+        batches = Batches.from_data(stream, chosen, found)
         history = fit(Trainee(found, objective), batches, chosen, folder=folder, on_step=interrupt)
         return [entry["loss"] for entry in history], found.model.state_dict()
 
@@ -276,7 +276,7 @@ def diverged() -> Towers:
 
 TWO = torch.rand(2, 3, 4, 4)
 BROKEN = image_data(23, broken=range(23))
-NUMBERS = {"kind": Labels.of("123")}
+NUMBERS = {"kind": Labels.from_values("123")}
 
 
 def held_out_monitor(settings: TrainSettings) -> Any:
@@ -289,7 +289,10 @@ def held_out_monitor(settings: TrainSettings) -> Any:
         lambda: Monitor(TWO, captions="ab", groups=torch.tensor([-1, -1])),
         "no image has a known group",
     ),
-    (lambda: Monitor.of(BROKEN, plain), r"own train: 23 of 23 .* cannot be read, such as id0 "),
+    (
+        lambda: Monitor.from_data(BROKEN, plain),
+        r"own train: 23 of 23 .* cannot be read, such as id0 ",
+    ),
     (lambda: pairs_of(image_data(3, captions=())), "own: has no captions"),
     (
         lambda: pairs_of(image_data(3, captions=("", " ", "nan"))),
@@ -306,7 +309,7 @@ def held_out_monitor(settings: TrainSettings) -> Any:
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
     (
-        lambda: Batches.of(pairs_of(BROKEN, views="two"), own(), tiny_towers()),
+        lambda: Batches.from_data(pairs_of(BROKEN, views="two"), own(), tiny_towers()),
         "own: has no captions",
     ),
     (lambda: held_out_monitor(own(data="birds", split="test")), "training data"),
@@ -324,11 +327,13 @@ def held_out_monitor(settings: TrainSettings) -> Any:
     ),
     (lambda: Sampler(3, 4), "the data has 3 rows, fewer than the 4 of one batch"),
     (
-        lambda: Batches.of(Stream(9, names={}), own(streaming=True, label="kind"), tiny_towers()),
+        lambda: Batches.from_data(
+            Stream(9, names={}), own(streaming=True, label="kind"), tiny_towers()
+        ),
         "must be known before",
     ),
     (
-        lambda: take(Batches.of(pairs_of(BROKEN), own(), tiny_towers()), 0, 1),
+        lambda: take(Batches.from_data(pairs_of(BROKEN), own(), tiny_towers()), 0, 1),
         "nor can 10 replacements",
     ),
 )

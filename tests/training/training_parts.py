@@ -37,7 +37,7 @@ class TinyModel(nn.Module):
 
 
 def pairs_of(data: ImageData, **given: Any) -> Any:
-    return Pairs.of(data, load_settings(**{"data": "own", **given}))
+    return Pairs.from_data(data, load_settings(**{"data": "own", **given}))
 
 
 def letters_of(texts: Sequence[str]) -> dict[str, Tensor]:
@@ -114,7 +114,9 @@ def image_data(
 ) -> Any:
     """n rows; `more` are fields of ImageData."""
     labels = {
-        "kind": Labels.of(kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES)
+        "kind": Labels.from_values(
+            kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES
+        )
     }
     given = {
         "labels": labels,

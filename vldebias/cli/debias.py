@@ -175,7 +175,7 @@ def _report(
     diagnostics = {}
     if not hasattr(edit, "wordings"):  # several wordings of a prompt have no diagnostics
         for prompts in sets:
-            diagnostics[prompts.name] = asdict(Diagnostics.of(host, role, edit, prompts))
+            diagnostics[prompts.name] = asdict(Diagnostics.from_edit(host, role, edit, prompts))
     provenance = TypeAdapter(Provenance).dump_python(
         edit.provenance, mode="json", exclude_defaults=True
     )

@@ -188,7 +188,7 @@ def shares(
     if unknown:
         settings["unknown"] = tuple(unknown)
     task = SharesTask.build(settings)
-    result = Result.of(task.name, task.measure(table), seconds=None)
+    result = Result.from_tasks(task.name, task.measure(table), seconds=None)
     print_result(result, as_json=as_json, page=write_run(result, folder))
 
 

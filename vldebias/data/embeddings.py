@@ -85,7 +85,7 @@ class Embeddings(Columns):
         self._check_lengths()
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         features: Any,
         labels: Mapping[str, Any] | None = None,
@@ -98,7 +98,7 @@ class Embeddings(Columns):
 
         Args:
             features: (n, d) numbers, or `Shards`; bfloat16 becomes float32, whole numbers float64.
-            labels: column -> n strings, integers or booleans; see `Labels.of_array`.
+            labels: column -> n strings, integers or booleans; see `Labels.from_array`.
             ids: n names; default: "0", "1", ...
 
         Raises:
@@ -195,7 +195,7 @@ def _numbers(features: Any) -> RowNumbers:
 def _column(where: str, values: Any, names: Sequence[str] | None = None) -> Labels:
     """Return labels of an array; an error says where it was."""
     try:
-        return Labels.of_array(values, names)
+        return Labels.from_array(values, names)
     except InvalidInputError as error:
         raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
 
@@ -492,7 +492,7 @@ def _columns_of_table(table: str | Path) -> tuple[dict[str, Any], list[str]]:
             continue
         try:
             # Columns of too many values are texts or numbers by which nobody compares groups.
-            labels[name.removeprefix("label.")] = Labels.of_column(column, None, place)
+            labels[name.removeprefix("label.")] = Labels.from_column(column, None, place)
         except InvalidInputError:
             ignored.append(name)
     return columns, ignored

@@ -376,7 +376,7 @@ class ImageStream:
         labels = {}
         for label in self.labels:
             values = [record.labels[label] for record in records]
-            labels[label] = Labels.of(values, self.names.get(label))
+            labels[label] = Labels.from_values(values, self.names.get(label))
         return labels
 
     def _captions_in(

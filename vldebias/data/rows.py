@@ -231,7 +231,7 @@ class UnitRows:
         """Return (n, d)."""
         return self.features.shape
 
-    def some(self, rows: ArrayLike) -> UnitRows:
+    def picked(self, rows: ArrayLike) -> UnitRows:
         """Return some of the rows, by indices or a mask, without reading them."""
         return replace(self, features=self.features.picked(rows))
 
@@ -246,7 +246,7 @@ class UnitRows:
         """Return the unit rows at a slice, at indices or under a mask (numpy or torch), read
         now."""
         if not isinstance(rows, slice):
-            return self.some(rows)[:]
+            return self.picked(rows)[:]
         start, stop, step = rows.indices(len(self))
         if step != 1 or stop - start <= BLOCK:
             return self._read(rows)

@@ -45,7 +45,7 @@ def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
 
 
 def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    return Labels.of_column(column_of(table, column, path), names, f"{path}: column {column!r}")
+    return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
 
 def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:

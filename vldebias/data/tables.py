@@ -88,7 +88,7 @@ class Labels:
         object.__setattr__(self, "names", names)
 
     @classmethod
-    def of(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
+    def from_values(cls, values: Iterable[Any], names: Sequence[str] | None = None) -> Labels:
         """Return labels from one value per row; None, NaN and "" are unknown.
 
         names: the values that may occur, in their order, others are refused; by default those that
@@ -105,7 +105,7 @@ class Labels:
         return cls(np.array(codes, dtype=np.int64), tuple(names))
 
     @classmethod
-    def of_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
+    def from_array(cls, values: Any, names: Sequence[str] | None = None) -> Labels:
         """Return labels of a column (n,): a numpy array, a tensor, a list, or a column of pandas.
 
         Booleans are "no" and "yes"; whole numbers stand for themselves, -1 as well. None, NaN and
@@ -128,7 +128,7 @@ class Labels:
         # Whole numbers with gaps between them come as floats or objects.
         column = pd.Series(array).convert_dtypes()
         if column.dtype.kind == "O":
-            return cls.of(array.tolist(), names)
+            return cls.from_values(array.tolist(), names)
         if column.dtype.kind not in "iub":
             raise InvalidInputError(
                 f"expected strings or integers, got {array.dtype}; of scores take the class, such"
@@ -149,19 +149,19 @@ class Labels:
         for block in np.array_split(array, 1 + len(array) // 65536):
             different_texts |= set(block.tolist())
         texts = sorted(different_texts)
-        different = cls.of(texts, names)
+        different = cls.from_values(texts, names)
         places = np.searchsorted(np.array(texts, array.dtype), array)
         return cls(different.codes[places], different.names)
 
     @classmethod
-    def of_column(cls, column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
+    def from_column(cls, column: pa.Array, names: Names, where: str, unknown: Any = ()) -> Labels:
         """Return labels of a column of a table; empty and missing values, and those in `unknown`,
         are unknown.
 
         Space around a value does not count.
         """
         texts = [text.strip() for text in as_texts(column, where)]
-        labels = cls.of(texts).without(unknown)
+        labels = cls.from_values(texts).without(unknown)
         if names is None:
             if len(labels.names) > max(_MOST_NAMES, len(labels) // 2):
                 raise InvalidInputError(

@@ -52,7 +52,7 @@ class Embedder:
     source: Any = None
 
     @classmethod
-    def of(cls, embed: Any) -> Embedder:
+    def from_source(cls, embed: Any) -> Embedder:
         """Return how a function, an object of a library or a mapping embeds texts.
 
         Raises:

@@ -95,7 +95,7 @@ def conclusions(
             continue
         conclusion = conclude(frame, row)
         found.append(conclusion)
-        if get_metric(conclusion.metric, strict=False).of != "texts":
+        if get_metric(conclusion.metric, strict=False).reads != "texts":
             about_images.append(conclusion)
     return about_images or found
 

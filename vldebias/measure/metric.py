@@ -2,8 +2,8 @@
 
 Define your own metric as a `Metric`; register it with `register_metric`, or name it as an entry
 point of the group "vldebias.metrics". `TaskResult.add` then takes its name, and every table and
-page its title, kind and direction. With `compute` every task that has the inputs named by `of` also
-measures it.
+page its title, kind and direction. With `compute` every task that has what it `reads` also measures
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vldebias.registry import Registry
 
 Kind = Literal["bias", "utility", "similarity", "fact"]
 Better = Literal["higher", "lower", "neither"]
-Of = Literal["", "texts", "groups", "shares", "rankings"]
+Reads = Literal["", "texts", "groups", "shares", "rankings"]
 ANY = (-math.inf, math.inf)
 SHARE = (0.0, 1.0)
 POSITIVE = (0.0, math.inf)
@@ -39,7 +39,7 @@ class Metric:
     "utility" (what it costs), "similarity" (how far it moves embeddings, which is neither) or
     "fact" (for which no change is reported).
     bounds: least and most that it can be; intervals are cut there. compute: the function, or None
-    where a task measures it in its own way. of: "texts" where no image is looked at; else what
+    where a task measures it in its own way. reads: "texts" where no image is looked at; else what
     `compute` takes, to give (...) or (r,):
 
     - "groups": hits and sizes (..., g), images of each group that are right and all of them;
@@ -53,11 +53,11 @@ class Metric:
     kind: Kind = "fact"
     better: Better = "neither"
     bounds: tuple[float, float] = ANY
-    of: Of = ""
+    reads: Reads = ""
     compute: Callable[..., np.ndarray] | None = None
 
     def __post_init__(self) -> None:
-        choices_of_field = {"kind": Kind, "better": Better, "of": Of}
+        choices_of_field = {"kind": Kind, "better": Better, "reads": Reads}
         for field, choices in choices_of_field.items():
             value = getattr(self, field)
             if value not in get_args(choices):
@@ -69,9 +69,9 @@ class Metric:
             raise InvalidInputError(
                 f"metric {self.name!r}: expected a name and bounds (low, high), got {self.bounds}"
             )
-        if self.compute is not None and self.of in ("", "texts"):
+        if self.compute is not None and self.reads in ("", "texts"):
             raise InvalidInputError(
-                f"metric {self.name!r}: compute needs `of`, one of {get_args(Of)[2:]}"
+                f"metric {self.name!r}: compute needs `reads`, one of {get_args(Reads)[2:]}"
             )
 
 
@@ -106,11 +106,11 @@ def get_metric(name: str | Metric, *, strict: bool = True) -> Metric:
     return replace(metric, name=name, title=f"{metric.title}@{k}")
 
 
-def computed(kind: Of) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
+def computed(kind: Reads) -> list[tuple[Metric, Callable[..., np.ndarray]]]:
     """Return the metrics that are computed from one kind of counts, with their functions."""
     metrics = []
     for metric in METRICS.values():
-        if metric.of == kind and metric.compute is not None:
+        if metric.reads == kind and metric.compute is not None:
             metrics.append((metric, metric.compute))
     return metrics
 
@@ -214,4 +214,4 @@ for _name in (
 ):  # of a judge, with labels of people
     _base = METRICS[_name]
     _title = f"{_base.title}, corrected by people"
-    register_metric(replace(_base, name=f"corrected_{_name}", title=_title, of="", compute=None))
+    register_metric(replace(_base, name=f"corrected_{_name}", title=_title, reads="", compute=None))

@@ -89,7 +89,7 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         return {name: value for name, value in content.items() if name != "conclusions"}
 
     @classmethod
-    def of(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
+    def from_tasks(cls, name: str, parts: Iterable[TaskResult], *, seconds: float | None) -> Result:
         """Return the result of this run from what its tasks gave, with date, command, platform,
         versions and commit."""
         # It is read twice, and may be a generator.

@@ -71,7 +71,7 @@ class Diagnostics:
     class_cosine: float | None = None
 
     @classmethod
-    def of(cls, host: Host, role: str, edit: Edit, prompts: PromptSet) -> Diagnostics:
+    def from_edit(cls, host: Host, role: str, edit: Edit, prompts: PromptSet) -> Diagnostics:
         """Measure what an edit does to the texts of a prompt set, as the host embeds them.
 
         Raises:

@@ -174,7 +174,7 @@ def _coded(labels: Any, prompts: PromptSet) -> Tensor | None:
     attribute."""
     from vldebias.data.tables import Labels
 
-    column = Labels.of_array(labels)
+    column = Labels.from_array(labels)
     places = []
     for name, count in column.counts.items():
         place = place_of(name, prompts) if count else -1  # names without a row say nothing

@@ -36,7 +36,7 @@ class Widths(NamedTuple):
     text: int
 
     @classmethod
-    def of(cls, weights: Mapping[str, torch.Tensor]) -> "Widths":
+    def from_weights(cls, weights: Mapping[str, torch.Tensor]) -> "Widths":
         """Return the widths of a CLIP from its open_clip weights."""
         # open_clip stores projections as (width of the tower, joint width).
         text, joint = weights["text_projection"].shape

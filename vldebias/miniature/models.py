@@ -96,7 +96,7 @@ def load_clip(
     folder = _folder(folder)
     tokenizer = open_clip_tokenizer(folder)
     path = folder / "clip.safetensors"
-    model = build_clip(tokenizer.vocab_size, Widths.of(load_weights(path)))
+    model = build_clip(tokenizer.vocab_size, Widths.from_weights(load_weights(path)))
     return _filled(model, path), Preprocess(), tokenizer
 
 

@@ -86,7 +86,7 @@ def open_world(
 
     labels = dict[str, Labels]()
     for column, names in COLUMNS[name].items():
-        labels[column] = Labels.of([row[column] for row in table], names)
+        labels[column] = Labels.from_values([row[column] for row in table], names)
     return ImageData(
         name=name,
         split=split,

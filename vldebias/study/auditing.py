@@ -263,7 +263,7 @@ def _result(
     )
     result = TaskResult(provenance)
     _add_shares(result, _predicted(advised, prediction), prediction)
-    return Result.of("audit", [result], seconds=seconds)
+    return Result.from_tasks("audit", [result], seconds=seconds)
 
 
 def _add_shares(

@@ -56,7 +56,7 @@ def _known(features: Any, labels: Any) -> tuple[Tensor, Codes, tuple[str, ...]]:
             values of `FOLDS` rows.
     """
     rows = torch.as_tensor(features).detach().cpu()
-    column = Labels.of_array(labels)
+    column = Labels.from_array(labels)
     if rows.ndim != 2 or len(rows) != len(column):
         raise InvalidInputError(
             f"labels: expected {len(rows)}, one for each row of features, got {len(column)}"
@@ -174,7 +174,7 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
     frame = need("pandas").DataFrame(
         {
-            "row": np.flatnonzero(Labels.of_array(labels).known),
+            "row": np.flatnonzero(Labels.from_array(labels).known),
             "given": np.array(names)[codes],
             "proposed": np.array(names)[scores.argmax(1)],
             "confidence": _margins_of(scores, codes).lead,
@@ -322,7 +322,7 @@ def diagnose(
     >>> diagnose(features, smiling, groups=gender).to_pandas()  # doctest: +SKIP
     """
     start = time.monotonic()
-    data = features if isinstance(features, Embeddings) else Embeddings.of(features)
+    data = features if isinstance(features, Embeddings) else Embeddings.from_arrays(features)
     columns = _columns(data, labels, groups)
     compared = [get_method(method) for method in _listed(methods)]
     fits_methods = any(method.name != NONE for method in compared)
@@ -346,7 +346,7 @@ def diagnose(
         "chance": _limits(probes, columns),
         "advice": advice,
     }
-    return Result.of("diagnose", [result], seconds=round(time.monotonic() - start, 3))
+    return Result.from_tasks("diagnose", [result], seconds=round(time.monotonic() - start, 3))
 
 
 def _listed(methods: str | Sequence[Any]) -> Sequence[Any]:
@@ -368,7 +368,7 @@ def _columns(data: Embeddings, labels: Any, groups: Any) -> dict[str, Column]:
         if isinstance(values, str):
             columns[role] = Column(values, data.column(values))
         else:
-            columns[role] = Column(role, Labels.of_array(values))
+            columns[role] = Column(role, Labels.from_array(values))
     if not columns:
         raise InvalidInputError(
             f"expected labels= (classes) or groups= (an attribute), such as {sorted(data.labels)}"
@@ -453,7 +453,7 @@ def _edited_rows(
 ) -> Edited:
     """Return the features under each method that is fitted on the attribute's texts."""
     if reference is not None and not isinstance(reference, Embeddings):
-        reference = Embeddings.of(reference)
+        reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]
     unit = data.unit[:]
     edited = Edited({}, {})

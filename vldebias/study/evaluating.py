@@ -161,7 +161,7 @@ def evaluate(
         measured_task = task_class.from_inputs(inputs, settings)
         measured_task.check_sources(inputs.sources)
         results = measured_task.measured(inputs.of_task(measured_task))
-    return Result.of(task, results, seconds=round(time.monotonic() - start, 3))
+    return Result.from_tasks(task, results, seconds=round(time.monotonic() - start, 3))
 
 
 def _sort_keywords(task: str, task_class: type[Task], options: Mapping[str, Any]) -> Keywords:

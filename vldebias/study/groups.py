@@ -347,7 +347,7 @@ class GroupsTask(ImageTask):
         facts["images"] = len(target)
         facts["unknown"] = int((~known).sum())
         facts["images per group"] = groups.counts
-        units = images.unit if known.all() else images.unit.some(known)
+        units = images.unit if known.all() else images.unit.picked(known)
         return Split(units, target, groups, values[known], facts)
 
     def _classify(

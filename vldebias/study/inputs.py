@@ -223,7 +223,7 @@ class Inputs(Mapping[str, Any]):
         # labels are of the images, train_labels of train, reference_labels of the reference.
         role = "labels" if name == "images" else f"{name}_labels"
         # The user's columns stand over those that come with the images: a corrected label wins.
-        labels = Embeddings.of(rows.features, self.sources.get(role, {})).labels
+        labels = Embeddings.from_arrays(rows.features, self.sources.get(role, {})).labels
         rows = replace(rows, labels={**rows.labels, **labels})
         return rows.without(self.options.unknown)
 
@@ -350,7 +350,7 @@ def open_split(
 
 def _of_array(name: str, array: Any) -> Embeddings:
     """Return the embeddings of an array, with a digest of their numbers."""
-    rows = Embeddings.of(array)
+    rows = Embeddings.from_arrays(array)
     if not len(rows):
         raise InvalidInputError(
             f"{name}: got shape {rows.features.shape}; expected features (n, d) with n > 0"
@@ -376,7 +376,7 @@ def _of_folder(folder: Path) -> ImageData:
         is_in_folder = len(file.parts) > 1
         labels.append(file.parts[0] if is_in_folder else "")
     names = [file.as_posix() for file in files]
-    return file_images(folder.name, "all", folder, names, {"folder": Labels.of(labels)})
+    return file_images(folder.name, "all", folder, names, {"folder": Labels.from_values(labels)})
 
 
 def _of_file(path: Path, table: Path | None = None) -> FeatureFile:

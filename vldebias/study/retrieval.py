@@ -343,7 +343,7 @@ class RetrievalTask(ImageTask):
         for images, methods in methods_of_images.items():
             # A selection is a copy of indices; with all labels known the gallery is read where it
             # lies.
-            rows = images if rankings.known.all() else images.some(rankings.known)
+            rows = images if rankings.known.all() else images.picked(rankings.known)
             queries = torch.cat([rankings.queries[method] for method in methods])
             # More than k rows: a resample lacks a part of the first k and moves later ones up
             # (`reach`).
@@ -452,7 +452,7 @@ class RetrievalTask(ImageTask):
         order_of_method = {}
         for method, queries in rankings.queries.items():
             # By position in all images, since some methods edit images too.
-            images = rankings.images[method].some(rows)
+            images = rankings.images[method].picked(rows)
             order_of_method[method] = images.top(queries, reach(first, len(rows)))
         return order_of_method
 
@@ -548,7 +548,7 @@ class RetrievalTask(ImageTask):
             )
         table: dict[tuple[str, str], dict[str, Floats]] = defaultdict(dict)
         for method, edit in edits.items():
-            images = self.images(gallery.unit, edit).some(known)
+            images = self.images(gallery.unit, edit).picked(known)
             for column, prompt_of_value in classes.items():
                 labels = gallery.column(column)
                 prompts = [prompt_of_value[name] for name in labels.names]

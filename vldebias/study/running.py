@@ -160,7 +160,7 @@ def _result_of(suite: Suite, done: Sequence[Finished]) -> Result:
     for finished in done:
         parts += [TaskResult(*part) for part in finished.parts]
         seconds += finished.seconds
-    return Result.of(suite.name, parts, seconds=round(seconds, 1))
+    return Result.from_tasks(suite.name, parts, seconds=round(seconds, 1))
 
 
 def _finish(inputs: Inputs, suite: Suite, task: Task, is_first: bool) -> Finished:

@@ -230,7 +230,7 @@ class SharesTask(Task):
         """Return the labels of a column, "value" or "people"; texts that mean unknown are none."""
         column = f"{where}: {getattr(self, role)}"
         texts = images[role].where(~images[role].isin(self.unknown), "")
-        labels = Labels.of(texts.replace(self.same))
+        labels = Labels.from_values(texts.replace(self.same))
         strangers = sorted(set(labels.names) - set(self.values))
         if self.values and strangers:
             raise InvalidInputError(
@@ -407,7 +407,7 @@ def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd
     read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
     answers = need("pandas").DataFrame(read)
     if not answers.empty:
-        answers["code"] = Labels.of(answers.value, (*values, CANNOT_TELL, NO_PERSON)).codes
+        answers["code"] = Labels.from_values(answers.value, (*values, CANNOT_TELL, NO_PERSON)).codes
     return answers
 
 

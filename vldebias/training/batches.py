@@ -124,7 +124,7 @@ class Batches(ABC):
         self.unreadable: dict[str, str] = {}  # id -> reason
 
     @staticmethod
-    def of(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
+    def from_data(data: Pairs | ImageStream, settings: TrainSettings, towers: Towers) -> Batches:
         """Return the micro-batches that the settings ask for, of pairs or of a stream of them."""
         augment = Augmentation(
             towers.size,

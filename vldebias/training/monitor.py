@@ -127,7 +127,7 @@ class Monitor:
         self.groups = groups
 
     @classmethod
-    def of(
+    def from_data(
         cls,
         data: ImageData,
         prepare: Callable[[Image.Image], Tensor],
@@ -202,7 +202,7 @@ class Monitor:
             return None
         if isinstance(learned, ImageData):
             _doubt_overlap(data, learned)
-        return cls.of(
+        return cls.from_data(
             data,
             towers.prepare,
             settings.label,

@@ -59,7 +59,7 @@ class Pairs:
         return len(self.ids)
 
     @classmethod
-    def of(cls, data: ImageData, settings: TrainSettings) -> Pairs:
+    def from_data(cls, data: ImageData, settings: TrainSettings) -> Pairs:
         """Return the pairs of a data set, with the groups and the noise of the settings.
 
         Rows without a caption are left out, with a warning.

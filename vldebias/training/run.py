@@ -121,10 +121,10 @@ class _Training(NamedTuple):
         data = open_images(settings)
         pairs = None
         if isinstance(data, ImageData):
-            pairs = Pairs.of(data, settings)
-            batches = Batches.of(pairs, settings, towers)
+            pairs = Pairs.from_data(data, settings)
+            batches = Batches.from_data(pairs, settings, towers)
         else:
-            batches = Batches.of(data, settings, towers)
+            batches = Batches.from_data(data, settings, towers)
         groups = None
         if pairs is not None and pairs.groups is not None:
             groups = len(pairs.groups.names)
@@ -311,7 +311,7 @@ def list_pairs(
     loaded = load_host(settings.model, settings.pretrained)
     if torch.cuda.is_available() and not cpu:
         loaded.host.to("cuda")
-    pairs = Pairs.of(data, settings)
+    pairs = Pairs.from_data(data, settings)
     with progress:
         scorer = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
         scores = positive_scores(scorer, pairs, workers=settings.workers, progress=progress)

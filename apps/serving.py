@@ -264,7 +264,9 @@ def serve(
     # The port is taken before Gradio is built, which needs its number.
     listening = _listen(EVERYWHERE if public else HERE, port)
     number = listening.getsockname()[1]
+    # Places of visitors that are remembered; the one not seen for longest goes first.
     demo.state_session_capacity = 1000
+    # Calls beyond these are refused, so that a crowd does not fill the memory.
     demo.queue(max_size=64, default_concurrency_limit=4)
     closed: dict[str, Any] = {
         "ssr_mode": False,

@@ -32,18 +32,45 @@ if TYPE_CHECKING:
     from vldebias.measure.result import Result
 
 DEBIASED = "debiased"  # the method of `measure`
-# Methods of chroma's embedding functions, for embedders of other kinds: chroma cannot build them
-# again from a configuration, and calls that legacy.
-_OF_CHROMA: dict[str, Any] = {
-    "name": lambda: "vldebias",
-    "is_legacy": lambda: True,
-    "get_config": dict,
-    "build_from_config": lambda config: NotImplemented,
-    "default_space": lambda: "l2",
-    "supported_spaces": lambda: ["cosine", "l2", "ip"],
-    "validate_config": lambda config: None,
-    "validate_config_update": lambda before, after: None,
-}
+
+
+class _ChromaDefaults:
+    """Answer what chroma asks of an embedding function, for embedders of other kinds.
+
+    Chroma cannot build them again from a configuration, and calls that legacy.
+    """
+
+    @staticmethod
+    def name() -> str:
+        return "vldebias"
+
+    @staticmethod
+    def is_legacy() -> bool:
+        return True
+
+    @staticmethod
+    def get_config() -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def build_from_config(config: Any) -> Any:
+        return NotImplemented
+
+    @staticmethod
+    def default_space() -> str:
+        return "l2"
+
+    @staticmethod
+    def supported_spaces() -> list[str]:
+        return ["cosine", "l2", "ip"]
+
+    @staticmethod
+    def validate_config(config: Any) -> None:
+        """Take any."""
+
+    @staticmethod
+    def validate_config_update(before: Any, after: Any) -> None:
+        """Take any."""
 
 
 def debias_queries(
@@ -214,9 +241,9 @@ class DebiasedQueries:
         opens with yours and with this, which leaves documents alone.
         """
         # Only these: copy and pickle ask for other names before `host` is there.
-        if name in _OF_CHROMA:
+        if name in vars(_ChromaDefaults) and not name.startswith("_"):
             source = self.host.embedder.source
-            return getattr(source, name, _OF_CHROMA[name])
+            return getattr(source, name, getattr(_ChromaDefaults, name))
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def measure(self, vectors: Any, queries: Sequence[str], labels: Any, **options: Any) -> Result:

@@ -48,6 +48,7 @@ def _prompt_inputs() -> list[Any]:
 
 def _validate(attribute: str | None, shares: str | None) -> bool | str:
     """Return True, or the sentence that ComfyUI shows instead of running."""
+    # ComfyUI shows a text to the user, and runs nothing.
     return problem_of(attribute, shares) or True
 
 

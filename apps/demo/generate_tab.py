@@ -106,6 +106,7 @@ class GenerateTab:
 
     def _connect(self) -> None:
         outputs = [self.status, self.verdict, *self.rows]
+        # One generation at a time: the pipeline cannot hold the edits of two.
         running: dict[str, Any] = {
             "concurrency_limit": 1,
             "concurrency_id": "pipeline",

@@ -33,6 +33,7 @@ def style() -> str:
 def build_demo(engine: Engine) -> gr.Blocks:
     """Return the page. It loads no model; what it opens with was made before."""
     toy = TOY if engine.pipeline_name == MINIATURE else ""
+    # Files that Gradio made for visitors are looked for every ten minutes, and go after an hour.
     with gr.Blocks(title="vldebias", analytics_enabled=False, delete_cache=(600, 3600)) as demo:
         gr.HTML(HEAD.format(toy=toy), elem_classes="head")
         with gr.Tabs():

@@ -200,6 +200,7 @@ def _found(
     groups = gallery.labels[column]
     known = groups != "unknown"
     values, codes = np.unique(groups[known], return_inverse=True)
+    # A small file may have fewer pictures with a label.
     top = min(TOP, int(known.sum()))
     direction = _embed(engine, [query], prompts_of(column), method, strength)[0]
     scores = (gallery.features @ direction).numpy()

@@ -50,6 +50,8 @@ class SearchTab:
                 label="Groups",
                 elem_id="groups",
                 min_width=110,
+                # The columns of a user's file are known when it is read,
+                # after the page is laid out.
                 allow_custom_value=True,
             )
             self.method = _method("method")

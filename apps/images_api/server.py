@@ -79,6 +79,7 @@ def serve(app: Any, *, host: str, port: int, say: Callable[[str], None]) -> None
         timeout_graceful_shutdown=10,
     )
     say(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")
+    # The socket that is bound already: the address that was told is the one that answers.
     uvicorn.Server(config).run(sockets=[listening])
 
 

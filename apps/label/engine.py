@@ -201,6 +201,7 @@ class Labelling:
 
     def finish(self) -> None:
         """Wait for an answer that is being written, and refuse further ones."""
+        # Held for good: the process ends now, and no answer may be half written by then.
         self._lock.acquire(timeout=1)
 
     def progress(self) -> dict[str, int]:

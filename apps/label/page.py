@@ -110,6 +110,7 @@ class Page:
 
     def _name_field(self) -> Any:
         if self.engine.annotators:
+            # Of a single annotator the name is chosen already.
             first = self.engine.annotators[0] if len(self.engine.annotators) == 1 else None
             return gr.Radio(
                 list(self.engine.annotators), value=first, label="Your name", elem_id="name"
@@ -120,6 +121,7 @@ class Page:
         settings: dict[str, Any] = {
             "outputs": self._outputs,
             "show_progress": "hidden",
+            # Only the page calls these, with the place that it was given.
             "api_visibility": "private",
             # One after the other: a key that was pressed twice finds the step that the first press
             # moved on to.

@@ -41,6 +41,7 @@ def _list_settings(is_asked: bool) -> None:
     """Print every setting with its default, and exit."""
     if not is_asked:
         return
+    # A panel for each part of the settings, as `vldebias train --help` has them.
     for group, kind in GROUPS.items():
         rows = []
         for name, field in kind.model_fields.items():

@@ -152,6 +152,7 @@ class ImageData(Columns):
     more_captions: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        # Answers, caches and exclusions name images by their ids.
         repeated = len(self.ids) - len(set(self.ids))
         if repeated:
             raise InvalidInputError(

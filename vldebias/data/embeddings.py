@@ -197,6 +197,7 @@ def _column(where: str, values: Any, names: Sequence[str] | None = None) -> Labe
     try:
         return Labels.from_array(values, names)
     except InvalidInputError as error:
+        # The place says more than "labels".
         raise InvalidInputError(f"{where}: {str(error).removeprefix('labels: ')}") from None
 
 
@@ -307,6 +308,7 @@ def save_embeddings(
             f" {list(embeddings.labels)}"
         )
     fields = {"features": np.ascontiguousarray(embeddings.features[:])}
+    # JSON instead of numpy's strings, which take the width of the longest for each.
     fields |= {"ids": text(list(embeddings.ids)), "about": text(dict(embeddings.about))}
     if embeddings.captions:
         fields["captions"] = text(list(embeddings.captions))

@@ -378,6 +378,7 @@ def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
         raise InvalidInputError(
             f"{paths}: there is no such file; expected a file or a pattern such as 'shards/*.npy'"
         )
+    # In the order that a person expects, which decides which labels a row gets.
     files.sort(key=_texts_and_numbers)
     return [Path(path) for path in files]
 

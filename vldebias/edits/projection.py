@@ -210,21 +210,9 @@ class CalibratedProjection(Edit):
                 " d) whose embeddings differ and lam above 0"
             )
         left_factor, right_factor = _factors(weighted_rows, basis)
-
-        # Which of the two terms there is names the method.
-        if not weighted_rows:
-            method = "orth"
-        elif basis is None:
-            method = "cali"
-        else:
-            method = "orth-cali"
-        recorded_lam: float | tuple[float, ...] = lams
-        if not lams:
-            recorded_lam = 0.0
-        elif len(set(lams)) == 1:
-            recorded_lam = lams[0]
+        provenance = Provenance(_name_of_terms(weighted_rows, basis), _recorded(lams))
         spurious_rank = 0 if basis is None else basis.shape[1]
-        return cls(lam, left_factor, right_factor, Provenance(method, recorded_lam), spurious_rank)
+        return cls(lam, left_factor, right_factor, provenance, spurious_rank)
 
     @property
     def rank(self) -> int:
@@ -364,6 +352,24 @@ def _check_rows(scatters: Sequence[Tensor], spurious: Tensor | None) -> None:
             "pairs and spurious: expected finite embeddings of one model; got widths"
             f" {sorted(widths)}, and {bad} values are NaN or infinite"
         )
+
+
+def _name_of_terms(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> str:
+    """Return the paper's name of the method, by which of the two terms there is."""
+    if not weighted_rows:
+        return "orth"
+    if basis is None:
+        return "cali"
+    return "orth-cali"
+
+
+def _recorded(lams: tuple[float, ...]) -> float | tuple[float, ...]:
+    """Return the weights as a file holds them: one number where all are the same, 0 without any."""
+    if not lams:
+        return 0.0
+    if len(set(lams)) == 1:
+        return lams[0]
+    return lams
 
 
 def _factors(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ the means goes to zero as lam grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -77,7 +77,6 @@ class ClosedForm(Method):
         rows_of_term = parts or {term: term.rows(problem, role) for term in self.terms}
         removed = [rows_of_term[term] for term in self.terms if not term.weighted]
         span = torch.cat(removed) if removed else None
-        lam = _lam_of(problem)
         scatters = list[Tensor]()
         lams = list[float]()
         for term in self.terms:
@@ -87,7 +86,7 @@ class ClosedForm(Method):
             if term.need is Need.IMAGES:
                 scatters_of_attributes = _without_span(scatters_of_attributes, span)
             scatters += scatters_of_attributes
-            lams += lam if isinstance(lam, tuple) else [lam] * len(scatters_of_attributes)
+            lams += _lams_of(problem, len(scatters_of_attributes))
         if span is None and not any(lams):  # (I + 0 M)^-1 = I
             return CalibratedProjection.identity(problem.host.dim(role), self.name)
         solved = CalibratedProjection.solve(scatters, span, lams or 0.0)
@@ -108,12 +107,14 @@ class ClosedForm(Method):
         return ClosedForm(f"{self.name}+{method.name}", title, sources, method.color, terms)
 
 
-def _lam_of(problem: Problem) -> float | tuple[float, ...]:
-    """Return the weight of a problem, or one per attribute; without any, that of the paper."""
-    if problem.lam is not None:
-        lam: float | tuple[float, ...] = problem.lam
+def _lams_of(problem: Problem, attributes: int) -> Sequence[float]:
+    """Return the weight of each attribute, by default that of the paper for models or pipelines."""
+    lam = problem.lam
+    if lam is None:
+        lam = LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+    if isinstance(lam, tuple):
         return lam
-    return LAM_OF_PIPELINES if problem.host.generative else LAM_OF_MODELS
+    return [lam] * attributes
 
 
 def _without_span(scatters: list[Tensor], span: Tensor | None) -> list[Tensor]:

@@ -314,6 +314,10 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     def _readers(self) -> dict[str, tuple[bool, str]]:
         """Return for each setting that is not always read: whether it is, and what reads it."""
         world = self.data in WORLDS
+        reads_captions = self.views == "captions"
+        has_column_of_captions = not world and reads_captions and self.caption_template is None
+        # A stream is read once, as it comes: nothing of it can be counted, crossed or listed.
+        can_be_read_again = not self.streaming
         return {
             "lora_rank": (self.tune == "lora", "tune: lora"),
             "image_blocks": (self.tune in ("all", "image"), "tune: all or image"),
@@ -324,24 +328,21 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
                 ("image", "image_root", "allow_outside", "streaming"),
                 (not world, "data of your own"),
             ),
-            "caption": (
-                not world and self.views == "captions" and self.caption_template is None,
-                "captions of data",
-            ),
+            "caption": (has_column_of_captions, "captions of data"),
             "shuffle_buffer": (self.streaming, "streaming"),
             "caption_noise": (
-                self.views == "captions" and not self.streaming,
+                reads_captions and can_be_read_again,
                 "captions that are not streamed",
             ),
             "caption_template": (
-                self.label is not None and not self.streaming,
+                self.label is not None and can_be_read_again,
                 "label and data that are not streamed",
             ),
             "keep": (
-                self.score_pairs and not self.streaming,
+                self.score_pairs and can_be_read_again,
                 "score_pairs and data that are not streamed",
             ),
-            "group_dro": (not self.streaming, "data that are not streamed"),
+            "group_dro": (can_be_read_again, "data that are not streamed"),
             "group_dro_step": (self.group_dro is not None, "group_dro"),
             "negatives": (self.accumulation > 1, "accumulation above 1"),
             "rho": (self.sharpness != "none", "sharpness: sam or asam"),

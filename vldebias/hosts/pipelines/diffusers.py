@@ -219,26 +219,12 @@ class DiffusersHost(Host):
         Raises:
             UnsupportedHostError: the value is no embedding with a row for each token.
         """
-        value = opened(long.result[index])
-        if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
-            raise self.refusal(
-                f"{name or 'a value without a name'} at place {index} of what encode_prompt returns"
-                " depends on the prompt; expected an embedding by its name, (1, tokens, d) or"
-                " (1, d)"
-            )
-        tensor = value[0]
+        tensor = self._embedding(index, name, long)
         changes = [(opened(result[index])[0] != tensor)[0] for result in long.turned]
         self._check_last_token(name, changes[0])
         kind = "sequence" if tensor.ndim == 3 else "pooled"
-        role = kind
-        if any(part.role.partition(".")[0] == kind for part in known):
-            ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
-            role = f"{kind}{ending.replace('_', '.')}"
-        twin = None
-        for place, returned_name in enumerate(self.source.returns):
-            if returned_name in (f"negative_{name}", f"uncond_{name}"):
-                twin = place
-                break
+        role = _role_of(name, kind, known)
+        twin = self._place_of_negative(name)
         undivided = [Part(role, name, index, twin)]
         if kind == "pooled":
             return undivided
@@ -256,6 +242,28 @@ class DiffusersHost(Host):
             model = str(getattr(config, "model_type", encoder)).partition("_")[0]
             parts.append(Part(f"{role}.{model}", name, index, twin, tokens))
         return parts
+
+    def _embedding(self, index: int, name: str, encoded: Encoded) -> Tensor:
+        """Return one value that `encode_prompt` returns for a prompt, (1, tokens, d) or (1, d).
+
+        Raises:
+            UnsupportedHostError: it is no embedding of one prompt.
+        """
+        value = opened(encoded.result[index])
+        if not EMBEDDING.match(name) or value is None or len(value[0]) != 1:
+            raise self.refusal(
+                f"{name or 'a value without a name'} at place {index} of what encode_prompt returns"
+                " depends on the prompt; expected an embedding by its name, (1, tokens, d) or"
+                " (1, d)"
+            )
+        return value[0]
+
+    def _place_of_negative(self, name: str) -> int | None:
+        """Return the place of the value that is the same of the negative prompt, None without."""
+        for place, returned_name in enumerate(self.source.returns):
+            if returned_name in (f"negative_{name}", f"uncond_{name}"):
+                return place
+        return None
 
     def _check_last_token(self, name: str, change: Tensor) -> None:
         """Refuse an embedding in which the state of the last token is not a row.
@@ -277,7 +285,7 @@ class DiffusersHost(Host):
     # ---------------------------------------------------------------------------------------------
 
     def encode(
-        self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **more: Any
+        self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **settings: Any
     ) -> Encoded:
         """Encode one prompt without guidance; again with tokens of encoders changed, for {} the
         last of the prompt.
@@ -288,7 +296,7 @@ class DiffusersHost(Host):
         changed_results = list[tuple[Any, ...]]()
         try:
             with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
-                result = self.call(prompt, **more)
+                result = self.call(prompt, **settings)
                 if not isinstance(result, tuple | list):
                     raise self.refusal(
                         f"encode_prompt returned a {type(result).__name__}, not a tuple"
@@ -297,7 +305,7 @@ class DiffusersHost(Host):
                 ids, ends = self._ids_and_ends(first_calls)
                 for turn in turns:
                     _prepare_replies(replies, calls, turn or ends)
-                    changed_results.append(tuple(self.call(prompt, **more)))
+                    changed_results.append(tuple(self.call(prompt, **settings)))
         except VldebiasError:
             raise
         except Exception as error:  # a pipeline may raise what it likes
@@ -334,13 +342,14 @@ class DiffusersHost(Host):
         end = getattr(inner, "eos_token_id", None)
         # The first end: some tokenizers pad with it.
         last = row.index(end) if end in row else len(row)
-        return [
-            place
-            for place, token_id in enumerate(row)
-            if place <= last or (pad != end and token_id != pad)
-        ]
+        read_places = []
+        for place, token_id in enumerate(row):
+            is_text_behind_end = pad != end and token_id != pad
+            if place <= last or is_text_behind_end:
+                read_places.append(place)
+        return read_places
 
-    def call(self, prompt: str, **more: Any) -> Any:
+    def call(self, prompt: str, **settings: Any) -> Any:
         """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
         parameters = inspect.signature(self._pipe.encode_prompt).parameters
         arguments: dict[str, Any] = {}
@@ -359,8 +368,8 @@ class DiffusersHost(Host):
             "num_images_per_prompt": 1,
             "num_videos_per_prompt": 1,
         }
-        arguments |= copied(more)
-        if "device" not in more:
+        arguments |= copied(settings)
+        if "device" not in settings:
             arguments["device"] = self._pipe._execution_device
         accepted = {name: value for name, value in arguments.items() if name in parameters}
         return self._pipe.encode_prompt(**accepted)
@@ -629,6 +638,17 @@ def _prepare_replies(
             call = replies[name][0]
             change = partial(turned, tokens, call.ids.shape[1])
             replies[name][0] = call._replace(output=tree_map(change, call.output))
+
+
+def _role_of(name: str, kind: str, known: Sequence[Part]) -> str:
+    """Return the role of a value: its kind, with the ending of its name where another has that.
+
+    "prompt_embeds" is the "sequence"; beside it "prompt_embeds_2" is "sequence.2".
+    """
+    if not any(part.role.partition(".")[0] == kind for part in known):
+        return kind
+    ending = name.removeprefix("pooled_").removeprefix("prompt_embeds")
+    return f"{kind}{ending.replace('_', '.')}"
 
 
 def _segments(change_of_encoder: Mapping[str, Tensor]) -> dict[str, slice]:

@@ -54,7 +54,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
         ),
         with_kwargs=True,
     )
-    result = host.call(prompt)
+    result = host.call([prompt])
     hook.remove()
     ids, mask = given[0]
     real = ids[0] if mask is None else ids[0][mask[0] != 0]
@@ -76,6 +76,47 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     expected = [normalize(whole[i].double(), dim=-1) for i in candidates if i >= 0]
     found = host.embed([prompt], part.role)[0]
     assert min(float((found - one).abs().max()) for one in expected) < 1e-6
+
+
+OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work", "two dogs"]
+
+
+@EVERY
+def test_a_prompt_is_read_as_alone_whatever_is_read_with_it(name):
+    """Oracle: every prompt in a call of its own."""
+    host = DiffusersHost(CASES[name].make())
+    alone = DiffusersHost(host._pipe)
+    vars(alone)["reads_batches"] = False
+    expected = alone.read(OF_DIFFERENT_LENGTH, host.roles[0])
+    together = host.read(OF_DIFFERENT_LENGTH, host.roles[0])
+    assert together.keys() == expected.keys()
+    for key, row in expected.items():
+        torch.testing.assert_close(together[key], row, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_together"),
+    [
+        pytest.param(tiny.sd, True, id="padded to one length"),
+        pytest.param(tiny.sd3, True, id="three encoders, each padded to one length"),
+        pytest.param(CASES["QwenImage"].make, False, id="padded to the longest of a call"),
+    ],
+)
+def test_prompts_are_read_together_where_padding_is_the_same(make, is_together, monkeypatch):
+    pipe = make()
+    host = DiffusersHost(pipe)
+    assert host.reads_batches is is_together
+    role = host.roles[0]
+    sizes = []
+    encode = host.encode
+
+    def recorded(prompts, *more, **options):
+        sizes.append(len(prompts))
+        return encode(prompts, *more, **options)
+
+    monkeypatch.setattr(host, "encode", recorded)
+    host.read([f"photo {i}" for i in range(20)], role)
+    assert sizes == ([16, 16] if is_together else [1] * 20)
 
 
 def test_a_template_put_into_the_list_of_prompts_does_not_reach_the_gate():

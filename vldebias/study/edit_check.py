@@ -147,7 +147,7 @@ def _read(host: Host, pipe: Any = None, call: Mapping[str, Any] | None = None) -
         options = {name: value for name, value in options.items() if name in names}
         return list(_tensors(pipe(prompt=PROMPTS[0], return_dict=False, **options)))
     if isinstance(host, DiffusersHost):
-        return list(_tensors([host.call(prompt) for prompt in PROMPTS]))
+        return list(_tensors([host.call([prompt]) for prompt in PROMPTS]))
     if isinstance(host, JointHost):
         return [host.encode(PROMPTS)]
     return [host.embed(PROMPTS, role=host.roles[0])]

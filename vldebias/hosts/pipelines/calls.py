@@ -30,6 +30,9 @@ BESIDE = re.compile("mask|ids$|_len|seqlens|editing|num_")
 
 _NO_LIMIT = 1_000_000  # tokens: tokenizers without a limit say 10^30
 
+Tokens = list[int] | slice
+"""Places of tokens: one in each row of a batch, or the same of all rows."""
+
 EMBEDDING = re.compile(f"(?!{NEGATIVE.pattern})(?!.*({BESIDE.pattern})).*(embed|states|hidden)")
 """Matches names of embeddings of the prompt."""
 
@@ -80,9 +83,9 @@ def traced(
         yield calls, replies
 
 
-def turned(tokens: int | slice, length: int, value: Any) -> Any:
-    """Return an output of an encoder with the states of some tokens changed, if it is of floats for
-    `length` tokens."""
+def turned(tokens: Tokens, length: int, value: Any) -> Any:
+    """Return an output of an encoder with the states of tokens changed, if it is of floats for
+    `length` tokens: (b, length, d), or (length, b, d)."""
     if isinstance(value, SimpleNamespace):
         return SimpleNamespace(**tree_map(partial(turned, tokens, length), vars(value)))
     if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim < 3:
@@ -90,8 +93,9 @@ def turned(tokens: int | slice, length: int, value: Any) -> Any:
     if length not in value.shape[:2]:
         return value
     changed = value.clone()
-    part = changed[:, tokens] if value.shape[1] == length else changed[tokens]
-    part.copy_(-part - 1)
+    by_row = changed if value.shape[1] == length else changed.transpose(0, 1)
+    rows = slice(None) if isinstance(tokens, slice) else torch.arange(len(by_row))
+    by_row[rows, tokens] = -by_row[rows, tokens] - 1
     return changed
 
 

@@ -37,6 +37,7 @@ from vldebias.hosts.pipelines.calls import (
     EMBEDDING,
     Call,
     Part,
+    Tokens,
     characters_read,
     copied,
     count_of,
@@ -55,6 +56,7 @@ from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, 
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens
+BATCH = 16  # prompts: the attention of T5-XXL over 16 x 256 tokens fits beside its weights
 # Fitted with what a call uses by default: T5 reads its padding, Gemma an instruction before the
 # prompt.
 _CALL_DEFAULTS = (
@@ -81,12 +83,12 @@ SHARED = (
 
 
 class Encoded(NamedTuple):
-    """Hold one encoded prompt: results, without and with changed states; by encoder ids, and
-    lengths with padding."""
+    """Hold encoded prompts: results, without and with changed states; by encoder the ids of each
+    prompt, and lengths with padding."""
 
     result: tuple[Any, ...]
     turned: list[tuple[Any, ...]]
-    ids: dict[str, list[int]]
+    ids: dict[str, list[list[int]]]
     lengths: dict[str, int]
 
 
@@ -154,18 +156,18 @@ class DiffusersHost(Host):
             raise self.refusal(
                 "it calls encode_prompt several times for one prompt, with results that share names"
             )
-        probes = [self.encode(probe, ()) for probe in PROBES]
+        probes = [self.encode([probe], ()) for probe in PROBES]
         for name in probes[0].ids:
-            rows = [probe.ids[name] for probe in probes]
+            rows = [probe.ids[name][0] for probe in probes]
             # A tail may be of the prompts too; the token that ends them is not of it.
             self._tails[name] = max(_common_tail(rows) - 1, 0)
 
         # Change the state of the token that ends the prompt, then those of all tokens of one
         # encoder after the other.
-        changes: list[dict[str, int | slice]] = [{}]
+        changes: list[dict[str, Tokens]] = [{}]
         changes += [{name: slice(None)} for name in self.encoders]
         short = probes[0]
-        long = self.encode(LONG, changes)
+        long = self.encode([LONG], changes)
         names = self.source.returns
         if len(names) != len(short.result):
             raise self.refusal(
@@ -190,7 +192,7 @@ class DiffusersHost(Host):
         results = []
         for negative in PROBES[:2]:
             encoded = self.encode(
-                LONG, (), do_classifier_free_guidance=True, negative_prompt=[negative]
+                [LONG], (), do_classifier_free_guidance=True, negative_prompt=[negative]
             )
             results.append(encoded.result)
         for part in parts:
@@ -285,18 +287,18 @@ class DiffusersHost(Host):
     # ---------------------------------------------------------------------------------------------
 
     def encode(
-        self, prompt: str, turns: Sequence[Mapping[str, int | slice]] = ({},), **settings: Any
+        self, prompts: list[str], turns: Sequence[Mapping[str, Tokens]] = ({},), **settings: Any
     ) -> Encoded:
-        """Encode one prompt without guidance; again with tokens of encoders changed, for {} the
-        last of the prompt.
+        """Encode prompts without guidance; again with tokens of encoders changed, for {} the last
+        of each prompt.
 
         Raises:
-            UnsupportedHostError: the pipeline fails on a prompt alone, or returns no tuple.
+            UnsupportedHostError: the pipeline fails on prompts alone, or returns no tuple.
         """
         changed_results = list[tuple[Any, ...]]()
         try:
             with TOKENIZING, reading(*self.text_modules), traced(self.encoders) as (calls, replies):
-                result = self.call(prompt, **settings)
+                result = self.call(prompts, **settings)
                 if not isinstance(result, tuple | list):
                     raise self.refusal(
                         f"encode_prompt returned a {type(result).__name__}, not a tuple"
@@ -305,7 +307,7 @@ class DiffusersHost(Host):
                 ids, ends = self._ids_and_ends(first_calls)
                 for turn in turns:
                     _prepare_replies(replies, calls, turn or ends)
-                    changed_results.append(tuple(self.call(prompt, **settings)))
+                    changed_results.append(tuple(self.call(prompts, **settings)))
         except VldebiasError:
             raise
         except Exception as error:  # a pipeline may raise what it likes
@@ -318,23 +320,26 @@ class DiffusersHost(Host):
 
     def _ids_and_ends(
         self, calls: Mapping[str, Call]
-    ) -> tuple[dict[str, list[int]], dict[str, int | slice]]:
-        """Return by encoder the ids of a prompt's tokens, and the place of the last one of the
+    ) -> tuple[dict[str, list[list[int]]], dict[str, Tokens]]:
+        """Return by encoder the ids of each prompt's tokens, and the place of the last one of the
         prompt itself."""
-        ids = dict[str, list[int]]()
-        ends = dict[str, int | slice]()
+        ids = dict[str, list[list[int]]]()
+        ends = dict[str, Tokens]()
         for name, call in calls.items():
-            row = call.ids[0].tolist()
-            places = self._places_of_tokens(name, call, row)
-            ids[name] = [row[place] for place in places]
-            ends[name] = places[-1 - self._tails.get(name, 0)]
+            ids[name] = []
+            places_of_ends = []
+            for number, row in enumerate(call.ids.tolist()):
+                places = self._places_of_tokens(name, call, number, row)
+                ids[name].append([row[place] for place in places])
+                places_of_ends.append(places[-1 - self._tails.get(name, 0)])
+            ends[name] = places_of_ends
         return ids, ends
 
-    def _places_of_tokens(self, name: str, call: Call, row: list[int]) -> list[int]:
+    def _places_of_tokens(self, name: str, call: Call, number: int, row: list[int]) -> list[int]:
         """Return the places of a row of ids that hold tokens and no padding: by the mask, else by
         the tokenizer's ids."""
         if call.mask is not None:
-            places: list[int] = call.mask[0].nonzero().flatten().tolist()
+            places: list[int] = call.mask[number].nonzero().flatten().tolist()
             return places
         tokenizer = getattr(self._pipe, name.replace("text_encoder", "tokenizer"), None)
         inner = getattr(tokenizer, "tokenizer", tokenizer)
@@ -349,8 +354,8 @@ class DiffusersHost(Host):
                 read_places.append(place)
         return read_places
 
-    def call(self, prompt: str, **settings: Any) -> Any:
-        """Return the output of `encode_prompt` for a prompt; leave out arguments that it lacks."""
+    def call(self, prompts: list[str], **settings: Any) -> Any:
+        """Return the output of `encode_prompt` for prompts; leave out arguments that it lacks."""
         parameters = inspect.signature(self._pipe.encode_prompt).parameters
         arguments: dict[str, Any] = {}
         for name, parameter in parameters.items():
@@ -361,10 +366,10 @@ class DiffusersHost(Host):
             if name in self.defaults:
                 arguments[name] = self.defaults[name]
         arguments |= {
-            "prompt": [prompt],
+            "prompt": list(prompts),
             "do_classifier_free_guidance": False,
             "guidance_scale": 1.0,
-            "batch_size": 1,
+            "batch_size": len(prompts),
             "num_images_per_prompt": 1,
             "num_videos_per_prompt": 1,
         }
@@ -383,20 +388,50 @@ class DiffusersHost(Host):
             )
         rows = {}
         device = self._pipe._execution_device  # diffusers searches all modules for it
-        for prompt in prompts:
-            encoded = self.encode(prompt, device=device)
+        size = BATCH if self.reads_batches else 1
+        for start in range(0, len(prompts), size):
+            batch = list(prompts[start : start + size])
+            # A batch of another size rounds otherwise: what is read of a prompt must not depend on
+            # how many are read with it, else a run that goes on gives other pictures.
+            filled = batch + batch[-1:] * (size - len(batch))
+            encoded = self.encode(filled, device=device)
             for part in self.parts:
-                states = opened(encoded.result[part.place])[0][0, part.tokens]
-                changed = opened(encoded.turned[0][part.place])[0][0, part.tokens]
-                if states.ndim == 2:
-                    distances = (states.double() - changed.double()).norm(dim=-1)
-                    if not distances.any():
-                        raise self.refusal(
-                            f"the end of a prompt is not among the tokens of {part.name}"
-                        )
-                    states = states[int(distances.argmax())]
-                rows[part.role, prompt] = normalize(states.to("cpu", torch.float64), dim=-1)
+                states = self._states_at_ends(encoded, part)[: len(batch)]
+                unit = normalize(states.to("cpu", torch.float64), dim=-1)
+                rows.update(
+                    {(part.role, prompt): row for prompt, row in zip(batch, unit, strict=True)}
+                )
         return rows
+
+    @cached_property
+    def reads_batches(self) -> bool:
+        """Return whether prompts that are read together have the rows that they have alone.
+
+        They have where every encoder pads any prompt to one length, so that its padding is the
+        same, and gets the prompts of a call at once.
+        """
+        short = self.encode([PROBES[0]], ())
+        try:
+            both = self.encode([PROBES[0], LONG], ())
+        except VldebiasError:  # the pipeline takes one prompt
+            return False
+        long = self.encode([LONG], ())
+        if not short.lengths == long.lengths == both.lengths:
+            return False
+        if any(len(ids) != 2 for ids in both.ids.values()):
+            return False
+        return all(len(opened(both.result[part.place])[0]) == 2 for part in self.parts)
+
+    def _states_at_ends(self, encoded: Encoded, part: Part) -> Tensor:
+        """Return (b, d): the state of the token that ends each prompt, or the pooled vector."""
+        states = opened(encoded.result[part.place])[0][:, part.tokens]
+        if states.ndim == 2:
+            return cast("Tensor", states)
+        changed = opened(encoded.turned[0][part.place])[0][:, part.tokens]
+        distances = (states.double() - changed.double()).norm(dim=-1)
+        if not distances.any(dim=1).all():
+            raise self.refusal(f"the end of a prompt is not among the tokens of {part.name}")
+        return states[torch.arange(len(states)), distances.argmax(dim=1)]
 
     # ---- attaching
     # ---------------------------------------------------------------------------------------------
@@ -627,7 +662,7 @@ def _common_tail(rows: Sequence[Sequence[int]]) -> int:
 def _prepare_replies(
     replies: dict[str, list[Call]],
     calls: Mapping[str, list[Call]],
-    tokens_of_encoder: Mapping[str, int | slice],
+    tokens_of_encoder: Mapping[str, Tokens],
 ) -> None:
     """Let encoders reply with their recorded outputs, with the states of some tokens of their first
     calls changed."""

@@ -53,7 +53,7 @@ class ModularHost(DiffusersHost):
             try:
                 super().__init__(pipe, None, negative, Source(names))
                 self.defaults = {name: entry.default for name, entry in self.inputs.items()}
-                self.encode("a cat", ())
+                self.encode(["a cat"], ())
             except VldebiasError as error:
                 # The first is shown: later blocks are for cases that are rarer.
                 first_refusal = first_refusal or str(error)
@@ -62,16 +62,18 @@ class ModularHost(DiffusersHost):
         nothing = f"{type(pipe).__name__}: none of its blocks takes `prompt` and names embeddings"
         raise UnsupportedHostError(first_refusal or f"{nothing} as its outputs")
 
-    def call(self, prompt: str, **values: Any) -> Any:
-        """Return the block's outputs for a prompt, in a list or, where it takes a single one,
+    def call(self, prompts: list[str], **values: Any) -> Any:
+        """Return the block's outputs for prompts, in a list or, where it takes a single one,
         alone."""
         if not self.single:
             try:
-                return self._outputs({"prompt": [prompt], **values})
+                return self._outputs({"prompt": list(prompts), **values})
             except (TypeError, ValueError):
                 # No input says whether a block takes lists: it raises either at a list.
                 self.single = True
-        return self._outputs({"prompt": prompt, **values})
+        if len(prompts) > 1:
+            raise self.refusal(f"its block takes one prompt at a time, got {len(prompts)}")
+        return self._outputs({"prompt": prompts[0], **values})
 
     def _outputs(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
         """Run the block on a state of its own; return its outputs."""

@@ -248,7 +248,9 @@ def main() -> None:
     rows: list[Row] = []
     for name in given.only.split(","):
         print(f"{name} ...", file=sys.stderr)
-        rows += PARTS[name]()
+        for row in PARTS[name]():
+            rows.append(row)
+            print(f"  {row['what']}, {row['size']}: {row['ratio']:.2f}", file=sys.stderr)
     table = Table("what", "size", "ours (ms)", "plain (ms)", "times faster", "MB", "MB, plain")
     for row in rows:
         peaks = (f"{row.get(f'peak MB, {side}', float('nan')):,.0f}" for side in ("ours", "plain"))

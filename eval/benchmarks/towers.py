@@ -31,17 +31,23 @@ from vldebias.progress import SILENT
 Row = dict[str, Any]
 JOBS = ("doctor", "nurse", "pilot", "chef", "woman who codes", "male teacher")
 NO_CHANGE = 1e-5
+MANY = 100  # texts: a call of more takes half a minute, and is not made once before
 
 
 def minima(
     calls: Mapping[str, Callable[[], Any]],
     rounds: int,
     clock: Callable[[], float] = time.process_time,
+    is_warm: bool = False,
 ) -> dict[str, float]:
-    """Return the shortest time of each call in seconds, after one that does not count."""
+    """Return the shortest time of each call in seconds.
+
+    is_warm: the same ways ran just before on smaller inputs; else each is called once before.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
+    if not is_warm:
+        for call in calls.values():
+            call()
     for _ in range(rounds):
         for name, call in calls.items():
             start = clock()
@@ -61,7 +67,7 @@ def towers(
 ) -> Iterator[Row]:
     """Compare `encode_text` of an attached model with that of the bare one, compiled and not.
 
-    rounds: number of texts -> rounds.
+    rounds: number of texts -> rounds, from few texts to many.
     """
     import open_clip
 
@@ -69,41 +75,56 @@ def towers(
     model = open_clip.create_model(architecture).eval()
     tokenizer = open_clip.get_tokenizer(architecture)
     for mode in modes:
+        bare = model.encode_text
+        attachment = vldebias.debias(
+            model, "professions-gender", method="cali", lam=1000, tokenizer=tokenizer
+        )
+        attached = model.encode_text
+        if mode == "compiled":
+            # One graph for any number of texts but one, which torch always treats apart.
+            bare = torch.compile(bare, fullgraph=True, dynamic=True)
+            attached = torch.compile(attached, fullgraph=True, dynamic=True)
         for count, repetitions in rounds.items():
             ids = tokenizer([f"A photo of a {JOBS[i % len(JOBS)]}, {i}." for i in range(count)])
-            yield _tower_row(model, tokenizer, ids, mode, repetitions)
+            row = _tower_row(bare, attached, ids, repetitions, is_warm=count > MANY)
+            yield {
+                "what": f"attached / bare encode_text, {mode}",
+                "size": f"ViT-B/32, {count} texts",
+                **row,
+                "ms of the edit alone": 1e3 * _edit_alone(model, ids),
+            }
+        attachment.remove()
 
 
 @torch.no_grad()
-def _tower_row(model: Any, tokenizer: Any, ids: Tensor, mode: str, rounds: int) -> Row:
-    """Compare the two ways on one model, which is attached and paused in turns."""
-    bare = model.encode_text
-    attachment = vldebias.debias(
-        model, "professions-gender", method="cali", lam=1000, tokenizer=tokenizer
-    )
-    attached = model.encode_text
-    if mode == "compiled":
-        torch.compiler.reset()
-        bare = torch.compile(bare, fullgraph=True)
-        attached = torch.compile(attached, fullgraph=True)
-    calls = {"plain": bare, "ours": attached, "bare again": bare}
-    seconds = minima({name: partial(call, ids) for name, call in calls.items()}, rounds)
-    changed = (attached(ids) - bare(ids)).norm(dim=1) > NO_CHANGE
-    alone = _edit_alone(model, ids)
-    attachment.remove()
+def _tower_row(
+    bare: Callable[[Tensor], Tensor],
+    attached: Callable[[Tensor], Tensor],
+    ids: Tensor,
+    rounds: int,
+    is_warm: bool,
+) -> Row:
+    """Compare the two ways on the same texts, in turns."""
+    features: dict[str, Tensor] = {}
+
+    def encode(name: str, way: Callable[[Tensor], Tensor]) -> None:
+        features[name] = way(ids)
+
+    ways = {"plain": bare, "ours": attached, "bare again": bare}
+    calls = {name: partial(encode, name, way) for name, way in ways.items()}
+    seconds = minima(calls, rounds, is_warm=is_warm)
+    changed = (features["ours"] - features["plain"]).norm(dim=1) > NO_CHANGE
     return {
-        "what": f"attached / bare encode_text, {mode}",
-        "size": f"ViT-B/32, {len(ids)} texts",
         **seconds,
         "ratio": seconds["plain"] / seconds["ours"],
         "attached / bare": seconds["ours"] / seconds["plain"],
         "bare again / bare": seconds["bare again"] / seconds["plain"],
         "ms more a call": 1e3 * (seconds["ours"] - seconds["plain"]),
-        "ms of the edit alone": 1e3 * alone,
         "share of texts that are changed": float(changed.double().mean()),
     }
 
 
+@torch.no_grad()
 def _edit_alone(model: Any, ids: Tensor, rounds: int = 15) -> float:
     """Return the seconds of an attached call whose tower takes no time, uncompiled."""
     hook = model.encode_text

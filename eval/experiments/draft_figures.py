@@ -93,7 +93,9 @@ def rows_of(world: str, count: int) -> Iterator[dict[str, Any]]:
         )
     figures_read_small = {(row.metric, row.method, row.subset): row for row in results[1].rows}
     for row in results[0].rows:
-        if row.metric.startswith("cosine"):  # of texts alone
+        is_of_texts = row.metric.startswith("cosine")
+        is_of_a_query = world == "portraits" and bool(row.subset)
+        if is_of_texts or is_of_a_query:
             continue
         other = figures_read_small[row.metric, row.method, row.subset]
         low, high = row.interval

@@ -10,6 +10,7 @@ import torch
 
 from eval.against import compare, rows_of
 from eval.benchmarks import gpu_losses, speed, towers
+from eval.experiments import draft_figures
 
 
 def test_sorts_figures_into_equal_moved_went_and_came():
@@ -69,3 +70,12 @@ def test_losses_of_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:
     ours = [value for name, value in row.items() if name.startswith("value, ours")]
     assert ours == pytest.approx([plain] * 3, rel=0.02)
     speed.write_records(tmp_path / "gpu.json", "losses", [row], "what", ("size",))
+
+
+@pytest.mark.slow
+def test_figures_of_features_that_were_read_small_are_near() -> None:
+    rows = list(draft_figures.rows_of("birds", 24))
+    assert rows[0]["read small"] > 0.999
+    figures = {row["figure"] for row in rows[1:]}
+    assert {"worst_group", "average"} <= figures
+    assert all(abs(row["change"]) < 0.2 for row in rows[1:])

@@ -81,7 +81,7 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
 OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work", "two dogs"]
 
 
-@EVERY
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_a_prompt_is_read_as_alone_whatever_is_read_with_it(name):
     """Oracle: every prompt in a call of its own."""
     host = DiffusersHost(CASES[name].make())

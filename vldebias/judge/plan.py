@@ -153,7 +153,7 @@ def _stated_prompts(
         raise InvalidInputError(f"{prompts.name}: stated=True needs {part} pairs; use stated=False")
     concept_words = StatedWords(names)
     planned: list[PlannedPrompt] = []
-    # Each once: pairs of three values repeat their texts.
+    # A text that stands in several groups is generated once.
     for prompt in dict.fromkeys(chain(*groups)):
         values = prompts.values_in(prompt)
         if len(values) != 1:

@@ -184,6 +184,8 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame = second.reset_index(drop=True)
     frame = frame.assign(a=first.value, low_a=first.low, high_a=first.high)
     frame = frame.assign(b=frame.value, low_b=frame.low, high_b=frame.high)
+    # The difference is lowest where B is low and A is high: half-widths of these two sides are
+    # added in squares.
     frame["difference"] = frame.b - frame.a
     frame["low"] = frame.difference - np.hypot(frame.b - frame.low_b, frame.high_a - frame.a)
     frame["high"] = frame.difference + np.hypot(frame.high_b - frame.b, frame.a - frame.low_a)

@@ -139,6 +139,7 @@ def _wholes(frame: pd.DataFrame) -> pd.Series[bool]:
     Of a task without wholes these are a few parts with several measures, such as train and unseen
     professions; else all.
     """
+    # "birds" has a row of all images beside its groups; an audit has rows of prompts alone.
     is_whole = frame.subset == ""
     parts = frame[~frame.task.isin(frame.task[is_whole])]
     for _, alike in parts.groupby(["task", "units"]):

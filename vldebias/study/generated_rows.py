@@ -246,9 +246,9 @@ class GeneratedRows:
             self._add_mean(result, "stated_right", "right", images, subset, n)
             self._add_mean(result, "stated_recognised", "recognised", images, subset, n)
             for value, members in images.groupby("stated"):
-                of_value = f"{subset}, stated {value}"
+                subset_of_value = f"{subset}, stated {value}"
                 n = self._n_stated(members)
-                self._add_mean(result, "stated_right", "right", members, of_value, n)
+                self._add_mean(result, "stated_right", "right", members, subset_of_value, n)
 
     def _n_stated(self, images: pd.DataFrame) -> dict[str, int]:
         """Return the numbers of concepts, prompts and images of rows of stated prompts."""

@@ -115,16 +115,22 @@ def predict(
 def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats]:
     """Return the shares (3, k, n), with their ends, and chances (k, n) that k lines give at leans
     (k, n)."""
-    share = np.stack([line.at(x) for line, x in zip(lines, leans, strict=True)])
+    parity = 1 / len(lines)
+    shares_of_value = []
+    ends_of_value = []
+    chances_of_value = []
+    for line, leans_to_value in zip(lines, leans, strict=True):
+        shares_of_value.append(line.at(leans_to_value))
+        ends_of_value.append(line.interval(leans_to_value))
+        chances_of_value.append(line.chance(leans_to_value, parity))
+    share = np.stack(shares_of_value)
     # The lines of k values are fitted one by one; their shares of a prompt are made to add up to 1.
     share = share / np.maximum(share.sum(0), 1e-12)
-    # (k, 2, n)
-    ends = np.stack([line.interval(x) for line, x in zip(lines, leans, strict=True)])
-    # Dividing may move a share out of its interval, which is widened to hold it.
-    shares = np.stack([share, np.minimum(ends[:, 0], share), np.maximum(ends[:, 1], share)])
-    parity = 1 / len(lines)
-    chance = np.stack([line.chance(x, parity) for line, x in zip(lines, leans, strict=True)])
-    return shares, chance
+    # Dividing may move a share out of its interval, which is widened to hold it. ends: (k, 2, n)
+    ends = np.stack(ends_of_value)
+    low = np.minimum(ends[:, 0], share)
+    high = np.maximum(ends[:, 1], share)
+    return np.stack([share, low, high]), np.stack(chances_of_value)
 
 
 def subject(text: str) -> str:

@@ -571,21 +571,26 @@ class RetrievalTask(ImageTask):
 
         clusters: (n,) number of the cluster of each image.
         """
-        values = list(chain(*(of_methods.values() for of_methods in table.values())))
-        counted_once = np.ones(len(clusters))
-        # (clusters, 1 + values): sums over the images of each, the number of images first
-        sums = np.stack(
-            [np.bincount(clusters, weights) for weights in [counted_once, *values]], axis=1
-        )
+        # Summed over the images of each cluster: a column of ones, which counts them, then a column
+        # for each row and method of the table.
+        columns = [np.ones(len(clusters))]
+        for of_methods in table.values():
+            columns += of_methods.values()
+        sums = np.stack([np.bincount(clusters, column) for column in columns], axis=1)
         blocks = resampled_weights(len(sums), self.resamples, self.seed, len(sums))
-        resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks]).T
-        sizes = resampled[0]
+        resampled = np.concatenate([weights.astype(float) @ sums for weights in blocks])
         # A resample of clusters holds more or fewer images than n, so each mean is divided by its
-        # own number.
-        draws = iter(resampled[1:] / sizes)
+        # own number. (resamples, values)
+        draws = resampled[:, 1:] / resampled[:, :1]
+
+        column = 0
         for (metric, subset), of_methods in table.items():
-            means = {method: float(of_images.mean()) for method, of_images in of_methods.items()}
-            draws_of_method = {method: next(draws) for method in of_methods}
+            means = {}
+            draws_of_method = {}
+            for method, of_images in of_methods.items():
+                means[method] = float(of_images.mean())
+                draws_of_method[method] = draws[:, column]
+                column += 1
             result.add_draws(
                 metric, means, draws_of_method, n=n, interval=recentred_interval, subset=subset
             )

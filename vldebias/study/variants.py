@@ -172,7 +172,7 @@ class Generator:
             if name.startswith("negative_prompt"):
                 # Pipelines want as many negative prompts as prompts.
                 options[name] = [value] * len(numbers)
-        done = self.pipe(
+        output = self.pipe(
             [self.texts[i] for i in numbers],
             # A generator for each image, on the CPU whatever the device: noise then depends on the
             # image alone, not on its place in a batch nor on the machine.
@@ -180,8 +180,8 @@ class Generator:
             output_type="pil",
             **options,
         )
-        flagged = getattr(done, "nsfw_content_detected", None) or [False] * len(numbers)
-        return [(image, bool(flag)) for image, flag in zip(done.images, flagged, strict=True)]
+        flagged = getattr(output, "nsfw_content_detected", None) or [False] * len(numbers)
+        return [(image, bool(flag)) for image, flag in zip(output.images, flagged, strict=True)]
 
 
 @contextmanager

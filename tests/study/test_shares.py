@@ -265,7 +265,7 @@ def test_what_most_say_counts_and_how_far_they_agree(people):
     (("x/1.png", "male"), {}, r"none of 140 .* x/1\.png"),
     (None, {("none", "pilot"): ["m"], ("cali", "clerk"): ["m"]}, "of every method"),
 )
-def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, fields, refusal):
+def test_answers_that_do_not_fit_the_images_are_refused(people, tmp_path, fields, values_of_cell):
     if fields is not None:
         AnnotationLog(tmp_path / "labels.jsonl").append(fields[0], "eve", "gender", fields[1])
-    people(refusal)
+    people(values_of_cell)

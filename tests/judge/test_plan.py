@@ -79,7 +79,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     return generated_in(tmp_path_factory.mktemp("whole"))
 
 

@@ -139,12 +139,13 @@ class Labelling:
         if value == NO_PERSON:  # answers every question about the image
             attributes = [question.attribute for question in self.questions]
         seconds = min(max(time.monotonic() - place.since, 0.0), SLOW)
-        self._seconds[place.annotator].append(seconds)
         how = {"seconds": round(seconds, 3), "weight": self.folder.weights.get(record.path)}
         with self._lock:
             for attribute in attributes:
                 self.log.append(record.path, place.annotator, attribute, value, **how)
                 self._said[place.annotator, record.path, attribute] = value
+        # An answer that was not written is given again, and counts then.
+        self._seconds[place.annotator].append(seconds)
         return self._at(place.annotator, self._next_open(place.annotator, place.step + 1))
 
     def back(self, place: Place) -> Place:

@@ -95,3 +95,22 @@ def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.Monk
         place = engine.answer(place, 0)
     assert engine.view(place).minutes == round((80 - engines.PACE) * 6 / 60)
     assert {answer.seconds for answer in engine.log.read()} == {6.0}
+
+
+def test_answers_that_were_not_written_do_not_set_the_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw(tmp_path, images=20)
+    engine = study(tmp_path)
+    place = engine.start("ada")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.log, "append", full)
+        for _ in range(engines.PACE):
+            with pytest.raises(OSError, match="no room"):
+                engine.answer(place, 0)
+    assert engine.view(place).minutes is None
+    assert engine.view(place).done == 0

@@ -128,7 +128,7 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "enough": _enough(block, row),
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    return Conclusion(**facts, sentence=worded(facts, _unbiased(block, row)))
+    return Conclusion(**facts, sentence=worded(facts, unbiased_square(block, row)))
 
 
 def _leading(block: pd.DataFrame, measures: Measures) -> Any:
@@ -169,7 +169,7 @@ def _number_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _unbiased(block: pd.DataFrame, row: Any) -> Any:
+def unbiased_square(block: pd.DataFrame, row: Any) -> Any:
     """Return the row of the unbiased square that the verdict of a gap of drawn images rests on."""
     if row.metric != GAP or row.is_dealt:
         return None
@@ -184,7 +184,7 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
     """Return how many units would tell, where there are too few."""
     if row.verdict != TOO_FEW:
         return None
-    tested = _unbiased(block, row) or row
+    tested = unbiased_square(block, row) or row
     change = (tested.change, tested.change_low, tested.change_high)
     return enough_units(row.n, change, to_remove(tested))
 

@@ -11,22 +11,24 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vldebias.errors import need
 from vldebias.files import write_atomically
 from vldebias.markup import html_table
-from vldebias.measure.conclusion import Conclusion, conclusions
+from vldebias.measure.conclusion import Conclusion, conclusions, unbiased_square
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, Strip, TaskProvenance
 from vldebias.measure.strip import encoded, read_strip
 from vldebias.measure.table import TEMPLATES, readable
 from vldebias.measure.text import LABELS, advice_of, findings_of
+from vldebias.measure.wording import listed_words
 from vldebias.pictures import INK, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
@@ -39,8 +41,11 @@ if TYPE_CHECKING:
 # of charts: lines, and methods that were given labels
 GRID = "#e4e7eb"
 LABELLED = "#c9ccd1"
+UNNAMED = "unnamed model"  # of embeddings that say nothing of their model
+PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
 MOST = 8  # rows of the first table
+PROMPTS = 20  # rows of the first table of an audit; the file of prompts has the others
 
 
 def plain(value: Any) -> str:
@@ -94,17 +99,21 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     frame = readable(result)
     found = conclusions(frame, result.provenance)
     pictures = _pictures(result.name, beside)
-    front = front_rows(frame, found)
-    models = dict.fromkeys(provenance.model for provenance in result.provenance if provenance.model)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
+    advice = advice_of(result)
     values = {
         "result": result,
-        "models": list(models),
+        "title": title_of(result),
+        "day": day_of(result.date),
+        "advice": advice,
         "conclusions": found,
-        "front": list(front.itertuples()),
+        "front": front_groups(frame, found),
+        "figures": _figures(frame) if advice else [],
+        "prompts": _audited(result, frame),
+        "most_prompts": PROMPTS,
         "strips": _strips(result.name, beside)[:1],
         "blocks": _blocks(result, frame, pictures),
-        "dots": _drawn(front, result.provenance) if found else [],
+        "dots": _drawn(front_rows(frame, found), result.provenance) if found else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
         "published": any(frame.published.notna()),
         "labels": LABELS if frame.uses_labels.any() else "",
@@ -113,9 +122,31 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     return write_page(path, "report", values)
 
 
+def title_of(result: Result) -> str:
+    """Return the heading of a page: what was measured, and on which models."""
+    names = dict.fromkeys(provenance.model for provenance in result.provenance)
+    models = [name for name in names if name not in ("", UNNAMED)]
+    title = result.name
+    if advice_of(result) and len(result.provenance) == 1:
+        title = ": ".join([result.provenance[0].title or title, *models])
+    elif models:
+        title += f", measured on {listed_words(models)}"
+    return title
+
+
+def day_of(date: str) -> str:
+    """Write the date of a result for readers: "24 November 2026, 14:02 UTC"."""
+    try:
+        moment = datetime.fromisoformat(date).astimezone(UTC)
+    except ValueError:
+        return date or "date not recorded"
+    return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
+
+
 def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame:
-    """Return the rows that conclusions rest on, at most eight: the method of each conclusion and
-    none first, then what else was measured there."""
+    """Return the rows that conclusions rest on: at most eight of methods, the method of each
+    conclusion first and then what else was measured there, and what they are held against: none and
+    chance."""
     method_of_row = {}
     for conclusion in found:
         method_of_row[conclusion.task, conclusion.metric, conclusion.subset] = conclusion.method
@@ -125,13 +156,100 @@ def front_rows(frame: pd.DataFrame, found: Sequence[Conclusion]) -> pd.DataFrame
     is_further = []
     for row in rows.itertuples():
         concluded_method = method_of_row[row.task, row.metric, row.subset]
-        is_further.append(row.method != NONE and row.name != concluded_method)
-    rows = rows.assign(is_further=is_further)
+        is_further.append(row.name != concluded_method)
+    is_reference = rows.method.isin([NONE, *CHANCES])
+    methods = rows.assign(is_further=is_further)[~is_reference]
     # What else there is comes from each conclusion in turn.
-    turn = rows.groupby(["task", "measure", "is_further"], sort=False).cumcount()
-    rows = rows.assign(turn=turn.where(rows.is_further, -1))
-    chosen = rows.sort_values("turn", kind="stable").head(MOST).index
-    return rows.loc[rows.index.isin(chosen)]
+    turn = methods.groupby(["task", "measure", "is_further"], sort=False).cumcount()
+    methods = methods.assign(turn=turn.where(methods.is_further, -1))
+    chosen = methods.sort_values("turn", kind="stable").head(MOST)
+    measures = set(zip(chosen.task, chosen.measure, strict=True))
+    has_method = np.array([key in measures for key in zip(rows.task, rows.measure, strict=True)])
+    return rows[rows.index.isin(chosen.index) | (is_reference & has_method)]
+
+
+class FrontGroup(NamedTuple):
+    """Hold the rows of one measure of one task.
+
+    note: which way is better, and what chance gives. before: the value without a method. rows: of
+    methods. verdict_notes: for each row what its verdict rests on, "" where that is the change.
+    """
+
+    task: str
+    measure: str
+    note: str
+    before: str
+    rows: list[Any]
+    verdict_notes: list[str]
+
+
+def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[FrontGroup]:
+    """Return the rows of `front_rows` by measure, each beside the value without a method."""
+    front = front_rows(frame, found)
+    groups = []
+    for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
+        methods = rows[~rows.method.isin([NONE, *CHANCES])]
+        first = methods.iloc[0]
+        without = rows[rows.method == NONE]
+        before = f"{first.before:.3f}" if without.empty else without.number.iloc[0]
+        notes = [first.hint.strip(" ()")]
+        if not np.isnan(first.chance):
+            notes.append(f"chance {first.chance:.3f}")
+        note = ", ".join(filter(None, notes))
+        shown = list(methods.itertuples())
+        verdict_notes = [_verdict_note(frame, row) for row in shown]
+        groups.append(FrontGroup(task, measure, note, before, shown, verdict_notes))
+    return groups
+
+
+def _verdict_note(frame: pd.DataFrame, row: Any) -> str:
+    """Return the change of the unbiased square where a verdict rests on it."""
+    square = unbiased_square(frame[frame.task == row.task], row)
+    if square is None:
+        return ""
+    return f"its square, without the noise of few images: {square.moved}"
+
+
+def _figures(frame: pd.DataFrame) -> list[Any]:
+    """Return the first figures of a result that compares no methods, such as a diagnosis."""
+    return list(frame[frame.metric != "predicted_share"].head(MOST).itertuples())
+
+
+class AuditedPrompt(NamedTuple):
+    """Hold what an audit says of one prompt.
+
+    share: such as "87 % male [60 %, 95 %]", "" where none is predicted. verdict: what is known.
+    remedy: what to do about it.
+    """
+
+    prompt: str
+    share: str
+    verdict: str
+    remedy: str
+
+
+def _audited(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
+    """Return what an audit says of each prompt, in its order: what to look at first is first."""
+    shares = frame[frame.metric == "predicted_share"]
+    # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+    share_of_prompt: dict[str, Any] = {}
+    for row in shares.itertuples():
+        prompt, _, value = row.subset.rpartition(": ")
+        written = f"{row.value:.0%} {value} [{row.low:.0%}, {row.high:.0%}]"
+        known = share_of_prompt.get(prompt)
+        if known is None or row.value > known[0]:
+            share_of_prompt[prompt] = row.value, written
+    audited = []
+    for provenance in result.provenance:
+        # Tasks without advice keep the prompts there that they measured on.
+        if not provenance.settings.get("advice"):
+            continue
+        advice_of_prompt = provenance.settings.get("prompts") or {}
+        for prompt, advice in advice_of_prompt.items():
+            verdict, _, remedy = advice.partition(": ")
+            _, share = share_of_prompt.get(prompt, (0.0, ""))
+            audited.append(AuditedPrompt(prompt, share, verdict, remedy))
+    return audited
 
 
 def notebook(result: Result) -> str:
@@ -142,14 +260,27 @@ def notebook(result: Result) -> str:
     concluded = [conclusion.sentence for conclusion in found]
     sentences = advice or [*findings_of(result), *concluded]
     listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    if advice:
-        rows = frame
-    else:
-        rows = front_rows(frame, found) if found else frame[frame.whole].head(MOST)
+    table = _front_table(frame, found) if found and not advice else _plain_table(frame, advice)
+    return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"
+
+
+def _front_table(frame: pd.DataFrame, found: Sequence[Conclusion]) -> str:
+    """Return the rows of methods, each with the value without a method."""
+    rows = []
+    for group in front_groups(frame, found):
+        for row in group.rows:
+            cells = (group.before, row.number, row.moved, row.verdict)
+            rows.append((group.task, group.measure, row.name, *cells))
+    head = ("task", "measure", "method", "none [95 %]", "with it [95 %]", "change", "verdict")
+    return html_table("", head, rows)
+
+
+def _plain_table(frame: pd.DataFrame, advice: Sequence[str]) -> str:
+    """Return figures where no methods are compared: all of them where there is advice."""
+    rows = frame if advice else frame[frame.whole].head(MOST)
     columns = ["task", "measure", "name", "number", "moved", "verdict"]
-    cells = rows[columns].itertuples(index=False)
     head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
-    return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{html_table('', head, cells)}"
+    return html_table("", head, rows[columns].itertuples(index=False))
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
@@ -192,7 +323,7 @@ def _blocks(
 
 def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[bytes]:
     """Return a plot for each measure as SVG, whose letters are text in the page's type."""
-    colors = _colors(provenance)
+    colors = _colors(rows, provenance)
     drawn = []
     with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
         for panel in _panels(rows):
@@ -247,7 +378,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     down = -(-len(panels) // across)
     high = max(panel.name.nunique() for panel in panels)
     plot, axes = subplots(down, across, (1.4 + 3.1 * across, (0.8 + 0.24 * high) * down))
-    colors = _colors(provenance)
+    colors = _colors(rows, provenance)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_panel(axis, panel, rows, colors)
     for axis in axes[len(panels) :]:
@@ -262,12 +393,17 @@ def _panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
     return [panel for _, panel in groups]
 
 
-def _colors(provenance: Sequence[TaskProvenance]) -> dict[str, str]:
-    """Return the colours that methods have of their own."""
+def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[str, str]:
+    """Return the colour of each method: the method's own, grey for none, else the next of the
+    others."""
     facts_of_method: dict[str, dict[str, Any]] = {}
     for task_provenance in provenance:
         facts_of_method |= task_provenance.methods
-    return {method: facts["color"] for method, facts in facts_of_method.items() if "color" in facts}
+    colors = {}
+    for method in rows.method.unique():
+        color = facts_of_method.get(method, {}).get("color")
+        colors[method] = color or OTHERS[len(colors) % len(OTHERS)]
+    return colors | {NONE: PLAIN}
 
 
 def _draw_panel(
@@ -283,9 +419,7 @@ def _draw_panel(
     for row in points[points.method == NONE].itertuples():
         axis.axvline(row.value, color=INK, linewidth=0.8, linestyle=(0, (3, 3)), zorder=1)
     for place, row in enumerate(points.itertuples()):
-        # By the letters of the name, so that a method without a colour has the same one in every
-        # chart.
-        shade = colors.get(row.method, OTHERS[sum(row.method.encode()) % len(OTHERS)])
+        shade = colors[row.method]
         # Rounding may put an end beyond the value by a last digit, which matplotlib refuses.
         ends = np.maximum([[row.value - row.low], [row.high - row.value]], 0)
         axis.errorbar(

@@ -16,7 +16,16 @@ from PIL import Image
 from tests.study.made_figures import figure, protocol, result
 from vldebias.errors import InvalidInputError
 from vldebias.measure.conclusion import Conclusion
-from vldebias.measure.page import dots, front_rows, grids, plain, render
+from vldebias.measure.page import (
+    day_of,
+    dots,
+    front_groups,
+    front_rows,
+    grids,
+    plain,
+    render,
+    title_of,
+)
 from vldebias.measure.result import COLUMNS, Result, TaskResult, laid_out
 from vldebias.measure.rows import Strip
 from vldebias.measure.strip import read_strip, write_strip
@@ -417,7 +426,9 @@ def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: P
     assert 'class="face"' not in render(made, tmp_path / "p.html", beside=tmp_path).read_text()
 
 
-def test_the_first_table_has_eight_rows_of_all_conclusions() -> None:
+def test_the_first_table_has_eight_methods_of_all_conclusions_and_what_they_are_held_against() -> (
+    None
+):
     rows = [
         bias(m, 0.5, task=f"task {i}", change=None if m == "none" else DOWN)
         for i in range(3)
@@ -425,10 +436,20 @@ def test_the_first_table_has_eight_rows_of_all_conclusions() -> None:
     ]
     made = result(rows, *(protocol(f"task {i}") for i in range(3)))
     front = front_rows(readable(made), made.conclusions())
-    assert len(front) == 8
+    assert (front.method != "none").sum() == 8
     for task, block in front.groupby("task"):
-        assert {"none", "default"} <= set(block.method), task
-    assert (front.method == "orth").sum() == 0, "one further row of each task before a second"
+        assert {"none", "default", "cali"} <= set(block.method), task
+    assert (front.method == "orth").sum() == 2, "one further row of each task before a second"
+    groups = front_groups(readable(made), made.conclusions())
+    assert [len(group.rows) for group in groups] == [3, 3, 2]
+    assert {group.before for group in groups} == {"0.500 [0.400, 0.600]"}
+
+
+def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result) -> None:
+    assert title_of(made) == "x, measured on ViT-L-14/openai"
+    assert title_of(made.model_copy(update={"provenance": []})) == "x"
+    assert day_of("2026-11-24T15:02:56+01:00") == "24 November 2026, 14:02 UTC"
+    assert day_of("last spring") == "last spring"
 
 
 def test_sheets_of_the_run_stand_with_their_task(made: Result, tmp_path: Path) -> None:
@@ -797,3 +818,22 @@ def test_parts_are_the_arguments_of_a_metric_frame() -> None:
     assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
     with pytest.raises(InvalidInputError, match="gap"):
         result.as_metric_frame("birds", "gap", "none")
+
+
+def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings() -> None:
+    def run(value: float, setting: str) -> Result:
+        rows = [
+            figure(m, value, task=f"task {i}", metric="average") for i in range(5) for m in "xy"
+        ]
+        protocols = [protocol(f"task {i}", prompts_hash=f"<{setting}>") for i in range(5)]
+        return result(rows, *protocols)
+
+    shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
+    assert shown.startswith("<p><b>")
+    assert "8 of 10 figures that moved" in shown
+    assert shown.count("<tr>") == 9
+    assert shown.index("prompts_hash") > shown.index("<details>")
+    assert "<a>" not in shown
+    same = compare(run(0.3, "a"), run(0.3, "a"))._repr_html_()
+    assert "equal" in same
+    assert "<table" not in same

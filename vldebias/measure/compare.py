@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ COMPARED = (
 CLEAR = ("better", "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # differences of the runs, in print
+HTML_ROWS = 8  # figures that a notebook shows
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,14 +70,32 @@ class Comparison:
         return "\n".join([*lines, *self._table(room), *notes])
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: whether the two are equal, and what moved."""
+        """Return what a notebook shows: whether the two are equal or what moved, the figures that
+        moved, and what was measured otherwise, folded."""
+        found = [found.sentence for found in self.conclusions if found.verdict != "equal"]
+        listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
+        parts = [f"<p><b>{escape(self.sentence)}</b></p>"]
+        if listed:
+            parts.append(f"<ul>{listed}</ul>")
+        if not self.is_equal:
+            parts.append(self._html_table())
+        if self.warnings:
+            notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
+            summary = f"{len(self.warnings)} settings were measured otherwise"
+            parts.append(f"<details><summary>{summary}</summary><ul>{notes}</ul></details>")
+        return "\n".join(parts)
+
+    def _html_table(self) -> str:
+        """Return the figures that moved, those with a clear change first."""
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.whole] if changed.whole.any() else changed
+        is_unclear = ~changed.verdict.isin(CLEAR)
+        ordered = changed.loc[is_unclear.sort_values(kind="stable").index]
         columns = ["task", "measure", "name", "a", "b", "moved", "verdict"]
-        rows = changed[columns].round(3).itertuples(index=False)
+        rows = ordered[columns].round(3).head(HTML_ROWS).itertuples(index=False)
         head = ("task", "measure", "method", *self.names, "change [95 %]", "verdict")
-        sentences = [self.sentence, *(f"Measured otherwise: {note}" for note in self.warnings)]
-        return html_table(". ".join(sentences), head, rows)
+        count = min(HTML_ROWS, len(ordered))
+        return html_table(f"{count} of {len(ordered)} figures that moved", head, rows)
 
     @property
     def is_equal(self) -> bool:

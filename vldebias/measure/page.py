@@ -134,12 +134,14 @@ def title_of(result: Result) -> str:
     return title
 
 
-def day_of(date: str) -> str:
+def day_of(date: str | None) -> str:
     """Write the date of a result for readers: "24 November 2026, 14:02 UTC"."""
+    if not date:
+        return "date not recorded"
     try:
         moment = datetime.fromisoformat(date).astimezone(UTC)
     except ValueError:
-        return date or "date not recorded"
+        return date
     return f"{moment.day} {moment:%B %Y, %H:%M} UTC"
 
 

@@ -16,6 +16,7 @@ from vldebias.judge.plan import GeneratedImages
 from vldebias.measure.result import NONE, TaskResult
 from vldebias.measure.rows import Strip
 from vldebias.measure.shares import discrepancies
+from vldebias.measure.wording import in_words, row_title
 from vldebias.schema import file_slug
 from vldebias.study.grids import COLUMNS, ROWS, compose
 from vldebias.study.share_rows import ShareRows
@@ -217,16 +218,23 @@ class GeneratedRows:
         # What leans most without a method: where nothing leaned there is nothing to see.
         leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
         rows = []
-        for place in leaning[: STRIP_ROWS // len(methods)]:
+        chosen = leaning[: STRIP_ROWS // len(methods)]
+        has_several = len(chosen) > 1
+        for place in chosen:
             for method in methods:
                 is_cell = (images.variant == method) & (images.unit == units[place])
                 shown = images[is_cell][:STRIP_COLUMNS]
                 seeds = [f"seed {seed}" for seed in shown.seed]
-                name = "as generated" if method == NONE else method
-                counted = _counted(counts[method][place], values)
-                label = f"“{shown.prompt.iloc[0]}”, {name}: {counted}"
+                label = f"{row_title(method)}: {_counted(counts[method][place], values)}"
+                if is_cell.sum() > len(shown):
+                    label += f", of {is_cell.sum()}; the first {len(shown)} are shown"
+                if has_several:
+                    label = f"“{shown.prompt.iloc[0]}”, {label}"
                 rows.append((label, self._read(shown.index)))
-        caption = "What leans most, and what became of it: the same seed in each column."
+        if has_several:
+            caption = "What leans most, and what became of it: the same seed in each column."
+        else:
+            caption = f"“{shown.prompt.iloc[0]}” leans most: the same seed in each column."
         return Strip(caption, seeds, rows)
 
     def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
@@ -301,8 +309,9 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
 
 
 def _counted(counts: Counts, values: Sequence[str]) -> str:
-    """Write how many images show each value, such as "22 female, 2 male"."""
-    words = [f"{count} {value}" for count, value in zip(counts[:-1], values, strict=True) if count]
+    """Write how many images show each value, such as "22 women and 2 men"."""
+    count_of_value = {value: int(n) for n, value in zip(counts[:-1], values, strict=True) if n}
+    words = in_words(count_of_value)
     if counts[-1]:
-        words.append(f"{counts[-1]} not told")
-    return ", ".join(words)
+        words += f", {counts[-1]} not told"
+    return words.removeprefix(", ")

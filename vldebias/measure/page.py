@@ -401,7 +401,7 @@ def _colors(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> dict[st
     facts_of_method: dict[str, dict[str, Any]] = {}
     for task_provenance in provenance:
         facts_of_method |= task_provenance.methods
-    colors = {}
+    colors: dict[str, str] = {}
     for method in rows.method.unique():
         color = facts_of_method.get(method, {}).get("color")
         colors[method] = color or OTHERS[len(colors) % len(OTHERS)]

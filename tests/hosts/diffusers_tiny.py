@@ -10,17 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import diffusers
+import pytest
 import tiny_tokenizers
 import torch
 import yaml
 from diffusers.modular_pipelines import PipelineState
-from releases import skip_without
 from torch import nn
 
 from vldebias.prompts import PromptSet
@@ -30,6 +31,22 @@ STATED = "a photo of a female nurse"
 NEGATIVE = "old smiling person"
 SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a second sooner, where there is libyaml
 TABLE = yaml.load((Path(__file__).parent / "diffusers.yaml").read_text("utf-8"), SAFE)
+
+
+def why_absent(library: str, name: str) -> str:
+    """Why a library has no class of this name, or cannot import it; "" where it can."""
+    try:
+        getattr(import_module(library), name)
+    except (AttributeError, ImportError, RuntimeError) as error:
+        return f"{library} {version(library)} has no {name}: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def skip_without(library: str, name: str) -> None:
+    """Skip a test of a class that the installed release lacks."""
+    reason = why_absent(library, name)
+    if reason:
+        pytest.skip(reason)
 
 
 def gender():

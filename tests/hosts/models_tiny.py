@@ -4,16 +4,18 @@ tests."""
 import copy
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import diffusers_tiny
 import open_clip
+import pytest
 import tiny_tokenizers
 import torch
 import transformers
 import yaml
-from releases import skip_lost, skip_without
+from diffusers_tiny import skip_without
 from tiny_tokenizers import CLIP_IDS
 from torch import Tensor, nn
 
@@ -31,11 +33,22 @@ PROMPTS = [
 STATED = [False, False, True, True, False]
 IMAGES = torch.linspace(-1, 1, 3 * 3 * 32 * 32).reshape(3, 3, 32, 32).sin()
 DIM = 24
+LOST_IN_TRANSFORMERS_4 = ("ChineseCLIPModel",)
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    assert one.keys() == other.keys()
-    return all(torch.equal(one[key], other[key]) for key in one)
+def before_transformers_5() -> bool:
+    return version("transformers").startswith("4.")
+
+
+def skip_lost(name: str) -> None:
+    """Skip a test of a class that the installed transformers has and cannot embed texts with."""
+    if name in LOST_IN_TRANSFORMERS_4 and before_transformers_5():
+        pytest.skip(f"transformers {version('transformers')} cannot embed texts with {name}")
+
+
+def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[key], second[key]) for key in first)
 
 
 VISION: dict[str, Any] = {

@@ -17,12 +17,12 @@ from models_tiny import (
     TRANSFORMERS,
     OpenClip,
     Transformers,
+    before_transformers_5,
     embedding,
     make,
     make_clip,
     make_hf,
 )
-from releases import before_transformers_5
 from tiny_tokenizers import CLIP_IDS, bert_tokenizer, clip_tokenizer, hf_tokenizer, siglip_tokenizer
 from torch import Tensor, nn
 from transformers.utils import logging

@@ -518,13 +518,13 @@ def modular(name, blocks=None):
         parts = FAMILIES[family][0]().components
     else:
         parts = CASES[family].parts()
-        for key, make in CASES[family].drawing.items():
-            if key not in ("guider", "scheduler"):
-                parts[key] = make()
+        parts |= {key: make() for key, make in CASES[family].drawing.items()}
+        for key in ("guider", "scheduler"):  # those of the modular class
+            parts.pop(key, None)
     pipe = modular_classes()[name]() if blocks is None else blocks.init_pipeline()
     diffusers.utils.logging.set_verbosity_error()
     known = {key: part for key, part in parts.items() if part is not None}
-    pipe.update_components(**{key: known[key] for key in known.keys() & pipe.component_names})
+    pipe.update_components(**{key: known[key] for key in known if key in pipe.component_names})
     return pipe
 
 

@@ -292,7 +292,7 @@ def test_the_order_of_values_does_not_change_the_answer(parts) -> None:
     first, again = (
         judge_of(*parts, race=order).predict(images)["race"] for order in (values, values[::-1])
     )
-    np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-12)
+    np.testing.assert_allclose(first, again[:, ::-1], rtol=1e-5)
 
 
 def test_batches_do_not_matter(parts) -> None:

@@ -147,34 +147,14 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
     cases: dict[str, Case], name: str, host_name: str, tmp_path: Path
 ) -> None:
     case = cases[host_name]
-    method = METHODS[name]
     attachment = case.debias(name)
     attached = case.outputs()
-    base = case.base
-    edits = case.fitted[name] = dict(attachment.projections)
+    edits = dict(attachment.projections)
+    case.fitted[name] = edits
     for role, edit in edits.items():
-        origin = edit.provenance
-        assert (origin.space, origin.fingerprint) == (
-            case.host.space(role),
-            case.host.fingerprint(role),
-        )
-        assert (origin.prompts, origin.prompts_hash, origin.stated_words) == (
-            SET.name,
-            SET.hash,
-            SET.stated_words,
-        )
-        assert origin.uses_images == method.uses_images
-        assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
-        assert edit.side == (method.side if host_name == "model" else "text")
-        assert origin.method == name or name in ("paper", "default", "default+equalise")
+        assert_says_how_it_was_fitted(case, name, host_name, role, edit)
         assert edit.dim == attached[0].shape[-1]
-    if host_name == "model":
-        assert torch.equal(attached[1], base[1]) == (method.side == "text")
-    idle = method.side == "image" or all(
-        edit.method in ("none", "default: none") for edit in edits.values()
-    )
-    moved = [not torch.equal(a, b) for a, b in zip(attached[0], base[0], strict=True)]
-    assert moved == [not idle, not idle, not idle, False]  # the last prompt states its attribute
+    assert_edits_its_side_alone(case, name, host_name, attached, edits)
     attachment.strength = 0.0
     assert case.unchanged()
     attachment.strength = 1.0
@@ -182,29 +162,62 @@ def test_fitted_saved_loaded_and_attached_in_three_states(
         assert case.unchanged()
     attachment.remove()
     assert case.unchanged()
-    loaded = {
-        role: load_edit(edit.save_pretrained(tmp_path / role)) for role, edit in edits.items()
-    }
-    for role, edit in loaded.items():
-        first = edits[role]
-        tensors = {key: getattr(edit, key) for key in edit.axes}
-        assert (type(edit), edit.settings()) == (type(first), first.settings())
-        saved = {field.name for field in fields(edit) if field.init} - {*edit.axes}
-        assert {key: getattr(edit, key) for key in saved} == {
-            key: getattr(first, key) for key in saved
-        }
-        assert all(torch.equal(tensor, getattr(first, key)) for key, tensor in tensors.items())
-        for key, tensor in tensors.items():
-            with pytest.raises(InvalidInputError, match=rf"^{key}: expected a .*tensor \("):
-                replace(edit, **{key: tensor[None]})
-            if tensor.is_floating_point() and tensor.numel():
-                broken = tensor.clone()
-                broken.view(-1)[-1] = float("nan")
-                with pytest.raises(InvalidInputError, match=rf"{key}' .* holds 1 NaN"):
-                    replace(edit, **{key: broken})
+    loaded = {}
+    for role, edit in edits.items():
+        loaded[role] = load_edit(edit.save_pretrained(tmp_path / role))
+        assert_same_edit(loaded[role], edit)
     with vldebias.debias(case.host, loaded):
         assert all(torch.equal(a, b) for a, b in zip(case.outputs(), attached, strict=True))
     assert case.unchanged()
+
+
+def assert_says_how_it_was_fitted(
+    case: Case, name: str, host_name: str, role: str, edit: Any
+) -> None:
+    method = METHODS[name]
+    origin = edit.provenance
+    assert origin.space == case.host.space(role)
+    assert origin.fingerprint == case.host.fingerprint(role)
+    assert origin.prompts == SET.name
+    assert origin.prompts_hash == SET.hash
+    assert origin.stated_words == SET.stated_words
+    assert origin.uses_images == method.uses_images
+    assert origin.labels == ("zero-shot" if Need.LABELS in method.needs else None)
+    assert origin.method == name or name in ("paper", "default", "default+equalise")
+    assert edit.side == (method.side if host_name == "model" else "text")
+
+
+def assert_edits_its_side_alone(
+    case: Case, name: str, host_name: str, attached: Any, edits: dict[str, Any]
+) -> None:
+    """Texts move unless the method is of images, or removes nothing; never the stated one."""
+    side = METHODS[name].side
+    texts_before = case.base[0]
+    if host_name == "model":
+        assert torch.equal(attached[1], case.base[1]) == (side == "text")
+    removes_nothing = all(edit.method in ("none", "default: none") for edit in edits.values())
+    moves = side != "image" and not removes_nothing
+    moved = [not torch.equal(a, b) for a, b in zip(attached[0], texts_before, strict=True)]
+    assert moved == [moves, moves, moves, False]  # the last prompt states its attribute
+
+
+def assert_same_edit(loaded: Any, fitted: Any) -> None:
+    """Equal in every field; and a tensor of another shape or with a NaN is refused by its name."""
+    assert type(loaded) is type(fitted)
+    assert loaded.settings() == fitted.settings()
+    tensors = {key: getattr(loaded, key) for key in loaded.axes}
+    for field in fields(loaded):
+        if field.init and field.name not in loaded.axes:
+            assert getattr(loaded, field.name) == getattr(fitted, field.name)
+    for key, tensor in tensors.items():
+        assert torch.equal(tensor, getattr(fitted, key))
+        with pytest.raises(InvalidInputError, match=rf"^{key}: expected a .*tensor \("):
+            replace(loaded, **{key: tensor[None]})
+        if tensor.is_floating_point() and tensor.numel():
+            broken = tensor.clone()
+            broken.view(-1)[-1] = float("nan")
+            with pytest.raises(InvalidInputError, match=rf"{key}' .* holds 1 NaN"):
+                replace(loaded, **{key: broken})
 
 
 @pytest.mark.filterwarnings("ignore:.*two branches of guidance")

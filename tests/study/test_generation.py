@@ -126,47 +126,50 @@ def test_stated_prompts_are_right_where_they_show_what_they_state(
 
 
 def test_parts_methods_and_changes(painted: Painted, parts: Parts) -> None:
-    figures = parts["generation gender"].rows
+    measured = parts["generation gender"]
+    figures = measured.rows
     assert {f.subset for f in figures if f.metric == "unknown"} >= {"train jobs", "unseen jobs"}
     assert {f.method for f in figures if f.metric == "discrepancy"} == {"none", "cali", "random"}
+    stated = [f for f in figures if (f.metric, f.subset) == ("stated_right", "unseen jobs")]
+    assert [f.method for f in stated] == ["none", "cali", "cali, stated not kept"]
     figure_of_name = {(f.metric, f.method, f.subset): f for f in figures}
-    stated = [
-        method
-        for metric, method, subset in figure_of_name
-        if (metric, subset) == ("stated_right", "unseen jobs")
-    ]
-    assert stated == ["none", "cali", "cali, stated not kept"]
-    for (metric, method, subset), figure in figure_of_name.items():
-        if method in ("none", "random") or metric == "share":
+    assert figure_of_name["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
+    drawn, shows = painted
+    black = Counter(image.variant for image in drawn if shows[image.path][0] == UNCLEAR)
+    settings = measured.provenance.settings
+    assert settings["images that the safety checker blackened"] == black
+
+
+def test_changes_are_from_none_and_stand_where_there_is_a_method(parts: Parts) -> None:
+    figures = parts["generation gender"].rows
+    value_without = {(f.metric, f.subset): f.value for f in figures if f.method == "none"}
+    for figure in figures:
+        if figure.method in ("none", "random") or figure.metric == "share":
             assert figure.change is None
             continue
-        assert figure.change[0] == pytest.approx(
-            figure.value - figure_of_name[metric, "none", subset].value
-        )
-        assert figure.change[1] <= figure.change[0] <= figure.change[2]
+        change, low, high = figure.change
+        assert change == pytest.approx(figure.value - value_without[figure.metric, figure.subset])
+        assert low <= change <= high
         assert (figure.lam, figure.strength) == (500.0, 1.0)
-    assert figure_of_name["discrepancy", "none", "unseen jobs"].n == {"jobs": 4, "images each": 10}
-    black = Counter(image.variant for image in painted[0] if painted[1][image.path][0] == UNCLEAR)
-    assert (
-        parts["generation gender"].provenance.settings["images that the safety checker blackened"]
-        == black
-    )
+
+
+def test_pictures_stand_side_by_side_by_job(painted: Painted, parts: Parts) -> None:
+    """Jobs that show the first value least often come first."""
+    drawn, shows = painted
     plots = parts["generation gender"].pictures
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
     _, sheet = plots["generation-gender-unseen-side-by-side"]
     step = CELL + GAP
     assert sheet.size == (LABEL + 10 * step, HEAD + 4 * 2 * step)
-    order = sorted(
-        UNSEEN, key=lambda job: (genders(painted, variant="none", concept=job) == 0).sum()
-    )
-    for row, job in enumerate(order):  # those that show the first value least often come first
-        cells = [
-            sheet.getpixel((LABEL + column * step, HEAD + 2 * row * step)) for column in range(10)
-        ]
-        assert cells == [
-            painted[1][i.path]
-            for i in chosen(painted[0], variant="none", part="unseen", concept=job)
-        ]
+
+    def count_of_first_value(job: str) -> int:
+        return int((genders(painted, variant="none", concept=job) == 0).sum())
+
+    for row, job in enumerate(sorted(UNSEEN, key=count_of_first_value)):
+        top = HEAD + 2 * row * step
+        cells = [sheet.getpixel((LABEL + column * step, top)) for column in range(10)]
+        images = chosen(drawn, variant="none", part="unseen", concept=job)
+        assert cells == [shows[image.path] for image in images]
     assert parts["generation age"].pictures == {}  # the images stand with the first attribute
 
 

@@ -152,7 +152,7 @@ def draw_family(call: Any, pipe: Any, prompts: Any = (PLAIN, STATED)) -> torch.T
     guided = {"negative_prompt": [NEGATIVE] * len(prompts), "guidance_scale": 3.0}
     if type(pipe).__name__ == "FluxPipeline":
         guided["true_cfg_scale"] = 2.0
-    return tiny.draw(pipe, list(prompts), num_images_per_prompt=2, **guided | call)
+    return tiny.draw(pipe, list(prompts), **guided | call)
 
 
 def draw_case(case: Any, pipe: Any, prompts: Any = (PLAIN, STATED), **call: Any) -> torch.Tensor:

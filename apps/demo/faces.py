@@ -52,7 +52,7 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
     style = "faces pixels" if pixels else "faces"
     cells = [_cell(face) for face in faces]
     cells += ['<li><span class="face empty"></span></li>'] * (boxes - len(faces))
-    return f'<h3>{escape(title)}</h3><ul class="{style}">{"".join(cells)}</ul>'
+    return f'<h2 class="row-title">{escape(title)}</h2><ul class="{style}">{"".join(cells)}</ul>'
 
 
 def _cell(face: Face) -> str:

@@ -23,7 +23,7 @@ TRY = (
     PROMPT,
     "A photo of a smiling pharmacist in a shop.",
     "A photo of a female editor.",
-    "A photo of a bird.",
+    "A photo of a gull on water.",
 )
 # Steps and guidance by whether the miniature generates.
 STEPS = {True: 20, False: 30}
@@ -166,19 +166,25 @@ class GenerateTab:
             return ""
         row = result.rows[row_number]
         title = row.name.capitalize()
-        if row.images:
+        # Nobody is counted where nobody is asked for: a judge of people reads something in a gull.
+        if row.images and result.reason != "no person":
             title = f"{title}: {in_words(result.seen(row))}"
             unclear = row.codes.count(-1)
             title += f", {unclear} unclear" if unclear else ""
-        faces = [
-            Face(image, f"seed {result.request.seed + i}: {_read(result, row, i)}")
-            for i, image in enumerate(row.images)
-        ]
+        faces = [Face(image, _named(result, row, i)) for i, image in enumerate(row.images)]
         return row_of_faces(title, faces, result.request.number, pixels=self.is_small)
 
 
 def _has(result: Result | None, row_number: int) -> bool:
     return result is not None and row_number < len(result.rows)
+
+
+def _named(result: Result, row: Row, place: int) -> str:
+    """Return the name of a picture: its seed, and what the judge reads in it."""
+    seed = f"seed {result.request.seed + place}"
+    if result.reason == "no person":
+        return seed
+    return f"{seed}: {_read(result, row, place)}"
 
 
 def _read(result: Result, row: Row, place: int) -> str:

@@ -49,13 +49,13 @@ class SearchTab:
                 ["gender", "age"],
                 label="Groups",
                 elem_id="groups",
-                min_width=110,
+                min_width=150,
                 # The columns of a user's file are known when it is read,
                 # after the page is laid out.
                 allow_custom_value=True,
             )
             self.method = _method("method")
-            self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", min_width=140)
+            self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", min_width=210)
             self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
         with gr.Column(elem_id="results"):
             self.verdict = gr.HTML(_opening_lines(first), elem_id="search-verdict")

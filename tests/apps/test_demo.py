@@ -168,7 +168,8 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
 
 
 @pytest.mark.parametrize(
-    "prompt", ["A photo of a bird.", "A photo of a female doctor.", "A photo of Marie Curie."]
+    "prompt",
+    ["A photo of a gull on water.", "A photo of a female doctor.", "A photo of Marie Curie."],
 )
 def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str) -> None:
     found = run(painted, Request(prompt, number=12))

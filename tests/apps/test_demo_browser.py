@@ -41,7 +41,7 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         verdict(page)
         page.get_by_label("Prompt").fill("A photo of a nurse.")
         page.locator("#rows.stale").wait_for()
-        page.get_by_role("button", name="A photo of a bird.").click()
+        page.get_by_role("button", name="A photo of a gull on water.").click()
         page.wait_for_function(
             "document.querySelector('#verdict').innerText.includes('Left alone')"
         )
@@ -57,6 +57,7 @@ def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: i
         verdict(page)
         first = page.locator("#row-0 img").first
         small = first.bounding_box()
+        assert small["width"] >= 96
         assert small["y"] + small["height"] < 844, "the first picture is on the first screen"
         first.click()
         large = first.bounding_box()

@@ -1,0 +1,119 @@
+"""Take the pictures of the pages that README and docs show, and time how the demo opens:
+`python -m eval.screens RUN` with the folder that `vldebias quickstart` wrote.
+
+Writes results/{report,label,demo}-{1280,390}.png and results/demo_opening.json. It needs Chromium
+and playwright, as the tests of the pages do.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from eval.tables import RESULTS
+from tests.apps.browsing import COLOURS, answers, free_port, served, settled
+from vldebias.measure.page import render
+from vldebias.measure.result import Result
+
+HEIGHTS = {1280: 900, 390: 844}  # of a first screen, by width
+OPENINGS = 7  # times that the demo is opened to be timed
+
+
+def main(
+    run: Annotated[Path, typer.Argument(exists=True, help="Folder of `vldebias quickstart`.")],
+    browser: Annotated[str, typer.Option(help="A Chromium.")] = "/usr/bin/chromium",
+) -> None:
+    """Take all pictures, and write the seconds of the demo."""
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        scratch = Path(folder)
+        page = render(Result.read(run / "result.json"), scratch / "index.html", beside=run)
+        picture_of(chromium, "report", page.as_uri())
+        label(chromium, run, scratch)
+        demo(chromium, scratch)
+        chromium.close()
+
+
+def label(chromium: Browser, run: Path, scratch: Path) -> None:
+    """Take the page of `vldebias label` at its first question."""
+    images = next(path for path in sorted((run / "images").iterdir()) if path.is_dir())
+    words = ["label", str(images), "--attribute", "gender", "--questions", "12"]
+    words += ["--out", str(scratch / "answers.jsonl")]
+    with served(words, scratch / "label.log", free_port()) as (address, _):
+
+        def begin(page: Page) -> None:
+            page.get_by_label("Your name").fill("Ada")
+            page.get_by_role("button", name="Start").click()
+            page.locator("#question h2").wait_for()
+
+        picture_of(chromium, "label", address, begin)
+
+
+def demo(chromium: Browser, scratch: Path) -> None:
+    """Take the page of `vldebias demo`, and time until its saved example is seen."""
+    port = free_port()
+    start = time.monotonic()
+    with served(["demo"], scratch / "demo.log", port) as (address, _):
+        assert answers(address)
+        until_answer = time.monotonic() - start
+        picture_of(chromium, "demo", address)
+        seconds = []
+        for _ in range(OPENINGS):
+            with opened(chromium, 1280) as page:
+                start = time.monotonic()
+                page.goto(address)
+                page.locator("#row-1 img").last.wait_for()
+                seconds.append(round(time.monotonic() - start, 2))
+    facts = {
+        "seconds until the saved example is seen": sorted(seconds),
+        "seconds from the command until the page answers": round(until_answer, 2),
+        "processes that waited for a core": round(os.getloadavg()[0], 1),
+        "cores": os.cpu_count(),
+    }
+    text = json.dumps(facts, indent=1) + "\n"
+    (RESULTS / "demo_opening.json").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:
+    """Write the first screen of a page at both widths.
+
+    begin: what is done on the page before, such as to answer a question.
+    """
+    for width in HEIGHTS:
+        with opened(chromium, width) as page:
+            page.goto(address)
+            if begin is not None:
+                begin(page)
+            page.locator("img").first.wait_for()
+            settled(page)
+            png = page.screenshot(animations="disabled")
+        with Image.open(io.BytesIO(png)) as picture:
+            few = picture.convert("RGB").quantize(COLOURS)
+            few.save(RESULTS / f"{name}-{width}.png", optimize=True)
+
+
+@contextmanager
+def opened(chromium: Browser, width: int) -> Iterator[Page]:
+    """Yield a page of a visitor who has not been there."""
+    context = chromium.new_context(viewport={"width": width, "height": HEIGHTS[width]})
+    context.set_default_timeout(120_000)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+if __name__ == "__main__":
+    typer.run(main)

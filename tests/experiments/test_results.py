@@ -1,6 +1,7 @@
 """Every committed result opens, its rows hold together, a page quotes it, and pages show the
 figures that are there."""
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,12 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval import readme
+from eval.conclude import conclude
 from eval.tables import place_of, subset
+from vldebias.measure.conclusion import Conclusion
 from vldebias.measure.result import Measurement, Result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"
 COMMITTED = sorted(RESULTS.glob("*.json"))
+# Of these each task compares methods by a measure of bias, so that it has a conclusion.
+CONCLUDED = {
+    "quickstart": 3,
+    "miniature": 10,
+    "generation": 1,
+    "wordings": 1,
+    "rivals_few": 4,
+    "rivals_miniature": 4,
+    "rivals_real": 2,
+}
 
 
 def problems(result: Result) -> list[str]:
@@ -55,6 +68,28 @@ def test_rows_and_protocol_hold_together(path: Path) -> None:
     assert result.name.replace(" ", "_") == path.stem
     assert result.rows
     assert problems(result) == []
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_a_file_has_the_conclusions_of_its_rows(path: Path) -> None:
+    written = [Conclusion(**facts) for facts in json.loads(path.read_text())["conclusions"]]
+    found = Result.read(path).conclusions()
+    shown = [(conclusion.task, conclusion.verdict, conclusion.sentence) for conclusion in written]
+    assert shown == [(each.task, each.verdict, each.sentence) for each in found], (
+        "run python -m eval.conclude"
+    )
+    assert len(written) >= CONCLUDED.get(path.stem, 0)
+
+
+def test_conclusions_are_written_anew_and_nothing_else_is(tmp_path: Path) -> None:
+    for name in ("quickstart.json", "rivals_few.json", "rivals_few.parquet"):
+        (tmp_path / name).write_bytes((RESULTS / name).read_bytes())
+    for name in ("quickstart.json", "rivals_few.json"):
+        path = tmp_path / name
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"conclusions": []}))
+        assert conclude(path) == len(content["conclusions"])
+        assert path.read_text() == (RESULTS / name).read_text()
 
 
 def row(**changed: Any) -> Measurement:

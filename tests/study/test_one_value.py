@@ -15,6 +15,7 @@ from vldebias.measure.compare import compare
 from vldebias.measure.conclusion import Conclusion
 from vldebias.measure.page import render
 from vldebias.measure.result import Result
+from vldebias.measure.table import readable
 from vldebias.measure.text import text
 
 RESULTS = Path(readme.ROOT) / "eval" / "results"
@@ -52,6 +53,35 @@ def test_page_terminal_notebook_and_json_have_the_same_sentences(
     for conclusion in found:
         for place in (page, notebook, terminal, plain(text(result))):
             assert conclusion.sentence in place
+
+
+def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
+    result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = readable(result)
+    page = plain(render(result, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8"))
+    places = {
+        "page": page,
+        "notebook": plain(result._repr_html_()),
+        "terminal": plain(printed(result, monkeypatch, color_system=None)),
+    }
+    written = {}
+    for row in result.rows:
+        written[row.task, row.metric, row.subset, row.method] = row
+    for found in result.conclusions():
+        is_same = (frame.task == found.task) & (frame.metric == found.metric)
+        rows = frame[is_same & (frame.subset == found.subset) & (frame.method == found.method)]
+        (row,) = rows.itertuples()
+        # One rule of rounding: three digits, in the table as in the sentence.
+        value = f"{found.after:.3f} [{found.interval[0]:.3f}, {found.interval[1]:.3f}]"
+        change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*found.change)
+        assert (row.number, row.moved, row.verdict) == (value, change, found.verdict)
+        for name, text_of_place in places.items():
+            line = rf"{re.escape(value)}\s*{re.escape(change)}\s*{found.verdict}"
+            assert re.search(line, text_of_place), (name, found.task)
+            assert found.verdict in text_of_place, (name, found.task)
+        in_json = written[found.task, found.metric, found.subset, found.method]
+        assert (in_json.value, in_json.interval) == (found.after, found.interval)
 
 
 def test_a_sentence_has_the_values_and_the_verdict_of_its_row(result: Result) -> None:

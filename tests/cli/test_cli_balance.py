@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -127,4 +128,68 @@ def test_standard_input_is_read_without_torch_and_head_ends_it() -> None:
         ["bash", "-c", line], input=many, capture_output=True, text=True, check=False
     )
     assert cut.stdout.startswith("prompt\t")
-    assert cut.stderr == ""
+    assert "rror" not in cut.stderr
+
+
+def balance_into(path: Path, prompts: Path, *options: str) -> subprocess.Popen[str]:
+    """A process that balances prompts, with its output in a file."""
+    command = [sys.executable, "-m", "vldebias", "prompts", "balance", str(prompts)]
+    with path.open("w") as output:
+        return subprocess.Popen(
+            [*command, "--attribute", "gender", *options],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+def test_ctrl_c_in_the_middle_leaves_no_half_of_a_file(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(f"A photo of a chef, take {place}" for place in range(10_000)))
+    output = tmp_path / "balanced.txt"
+    # As Ctrl-C comes in the middle of the prompts, whatever the machine's speed.
+    stopped = """
+import sys
+import vldebias.prompts
+from vldebias.cli import main
+
+def stop(prompts, *_, **__):
+    assert len(prompts) == 10_000
+    raise KeyboardInterrupt
+
+vldebias.prompts.balance_prompts = stop
+sys.argv = ["vldebias", "prompts", "balance", sys.argv[1], "--attribute", "gender"]
+main()
+"""
+    with output.open("w") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", stopped, str(prompts)],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 130
+    assert "nothing was written; the same command starts over" in done.stderr
+    assert output.read_text() == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["tabs", "json"])
+def test_a_full_disk_is_one_sentence_and_the_seed_gives_the_same_prompts(
+    tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("\n".join(f"A photo of a chef, take {place}" for place in range(40)))
+    failed = balance_into(Path("/dev/full"), prompts, *form)
+    message = failed.communicate()[1]
+    assert failed.returncode == 2
+    (line,) = message.splitlines()
+    assert "disk is full" in line
+    (seed,) = re.findall(r"--seed (\d+) writes the same prompts", line)
+    texts = []
+    for name in ("first", "second"):
+        process = balance_into(tmp_path / name, prompts, *form, "--seed", seed)
+        assert process.communicate()[1].endswith(f"(seed {seed})\n")
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]

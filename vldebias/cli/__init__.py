@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import warnings
 from typing import Annotated, Any
 
@@ -109,7 +110,10 @@ def main() -> None:
         try:
             app()
         except (VldebiasError, OSError) as error:
-            say(error, "error", "red")
+            advice = ""
+            if getattr(error, "errno", None) == errno.ENOSPC:
+                advice = "; make room, and run the same command again"
+            say(f"{error}{advice}", "error", "red")
             raise SystemExit(2) from None
         except ModuleNotFoundError as error:
             # A library that an extra brings; anything else that

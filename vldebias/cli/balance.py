@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,15 +58,39 @@ def balance(
 
     # Of one set each value is a word; of a list of sets it is a tuple.
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
-    found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
-    rows = list(_rows(prompts, found))
+    try:
+        found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
+        rows = list(_rows(prompts, found))
+    except KeyboardInterrupt:
+        say("nothing was written; the same command starts over")
+        raise
+    try:
+        _print(rows, found, attribute, as_json=as_json)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise InvalidInputError(
+            "the disk is full, and the output is not whole; make room, and the same command with"
+            f" --seed {found.seed} writes the same prompts"
+        ) from None
+    say(_counted(found))
+
+
+def _print(
+    rows: Sequence[tuple[Any, ...]],
+    found: BalancedPrompts,
+    attribute: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print prompt, value, reason and original of each row, all in one piece: a run that is stopped
+    before leaves no half of them."""
     if as_json:
         keys = ("prompt", "value", "reason", "original")
         records = [dict(zip(keys, row, strict=True)) for row in rows]
-        print_json({"seed": found.seed, "attributes": attribute, "prompts": records})
+        print_json({"seed": found.seed, "attributes": list(attribute), "prompts": records})
     else:
         print_grid(COLUMNS, [tuple(map(_cell, row)) for row in rows])
-    say(_counted(found))
 
 
 def read_prompts(file: Path, column: str) -> list[str]:

@@ -187,8 +187,9 @@ def piped(head: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     if out.is_terminal:
         return False
     # A row is a line, and nothing is folded or cut.
-    for row in (head, *rows):
-        typer.echo("\t".join(_cell(value) for value in row))
+    lines = ["\t".join(_cell(value) for value in row) for row in (head, *rows)]
+    # All at once: a run that is stopped before leaves no half of a table.
+    typer.echo("\n".join(lines))
     return True
 
 

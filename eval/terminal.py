@@ -1,4 +1,5 @@
-"""Write what commands print in a terminal: `python -m eval.terminal` writes docs/terminal/*.txt.
+"""Write what commands print in a terminal: `python -m eval.terminal` writes docs/terminal/*.txt,
+`python -m eval.terminal train` those of one case.
 
 Each text is what a terminal of 80 or 120 columns shows on stdout, without colours; of `label`,
 which prints nothing there, what it shows on stderr.
@@ -6,6 +7,7 @@ which prints nothing there, what it shows on stderr.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -151,8 +153,7 @@ CASES: dict[str, Callable[[], str]] = {
     "label": label,
     "train": train,
 }
-# A training run costs a minute, and its table is narrow: it is written at 80 columns alone.
-TEXTS = [(name, width) for name in CASES for width in WIDTHS if (name, width) != ("train", 120)]
+TEXTS = [(name, width) for name in CASES for width in WIDTHS]
 # Of these no figure depends on the machine, and nothing is loaded.
 CHEAP = ("quickstart", "compare", "balance")
 
@@ -165,9 +166,14 @@ def shown(name: str, width: int) -> str:
 
 
 def main() -> None:
-    """Write the texts of all cases."""
+    """Write the texts of the cases that are named, or of all."""
+    parser = argparse.ArgumentParser(description="Write what commands print in a terminal.")
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; default: all")
+    names = parser.parse_args().cases or list(CASES)
     FOLDER.mkdir(exist_ok=True)
     for name, width in TEXTS:
+        if name not in names:
+            continue
         path = FOLDER / f"{name}-{width}.txt"
         path.write_text(shown(name, width), encoding="utf-8")
         print(path, flush=True)

@@ -640,6 +640,52 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     assert max(map(len, lines)) <= 80
 
 
+def test_what_asks_another_question_is_named_before_hashes_versions_and_branches() -> None:
+    before = protocol(
+        model="A",
+        prompts_hash="a",
+        n={"images": 5},
+        seeds=[0],
+        settings={"k": 5, "train": {"split": "train", "images": 9}},
+        methods={"none": {}, "cali": {"lam": 1.0}},
+    )
+    after = protocol(
+        model="B",
+        prompts_hash="b",
+        n={"images": 6},
+        seeds=[1],
+        settings={"k": 6},
+        methods={"none": {}, "orth": {"lam": 1.0}},
+    )
+    runs = (result([figure()], before), result([figure()], after, versions={"vldebias": "2"}))
+    notes = compare(*runs).warnings
+    order = ("model", "k", "images", "seeds", "train", "vldebias", "prompts_hash")
+    places = [
+        next(i for i, note in enumerate(notes) if f"{word} differs" in note) for word in order
+    ]
+    assert places == sorted(places)
+    assert sum("train" in note for note in notes) == 1
+    # A method that one run lacks is among its figures, not among the settings.
+    assert not [note for note in notes if "cali" in note or "orth" in note]
+
+
+def test_distances_between_texts_lead_only_where_nothing_else_moved(made: Result) -> None:
+    names = {"task": "texts", "metric": "cosine_spread", "better": "lower"}
+    spread = figure("none", 0.5, interval=(0.5, 0.5), **names)
+    rows = [*made.rows, spread]
+    moved_spread = spread.model_copy(update={"value": 0.9, "interval": (0.9, 0.9)})
+    before = made.model_copy(update={"rows": rows})
+    texts_alone = made.model_copy(update={"rows": [*made.rows, moved_spread]})
+    assert "spread of cosines" in compare(before, texts_alone).sentence
+    both = made.model_copy(update={"rows": [moved_spread, bias("none", 0.9), *made.rows[1:]]})
+    found = compare(before, both)
+    assert found.sentence.startswith("worse: MaxSkew@10 of search")
+    assert found.frame.metric.tolist()[-1] == "cosine_spread"
+    # A sum of float32 in another order is the same figure.
+    noise = spread.model_copy(update={"value": 0.5 + 3e-8, "interval": (0.5 + 3e-8, 0.5 + 3e-8)})
+    assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
+
+
 def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
     rows = [
         bias("default", 0.6, change=UP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vldebias.edits.edit import Fingerprint
-from vldebias.errors import InvalidInputError, need, shortened
+from vldebias.errors import InvalidInputError, shortened
 from vldebias.markup import html_table
 from vldebias.measure.conclusion import Conclusion
+from vldebias.measure.metric import get_metric
 from vldebias.measure.page import plain
+from vldebias.measure.rows import TaskProvenance
 from vldebias.measure.table import FLOAT_NOISE, KEYS, moved, readable, verdict
 from vldebias.measure.text import MOST, NAME, wrapped
 
@@ -31,6 +34,17 @@ CLEAR = ("better", "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # differences of the runs, in print
 HTML_ROWS = 8  # figures that a notebook shows
+# Values of two runs that differ by less are equal: they are sums of float32, whose order another
+# machine or number of threads changes.
+RUN_NOISE = 1e-6
+# Settings by what a difference in them means, first those that ask something else.
+RANKED = (
+    ("model", "dtype", "preprocessing"),
+    ("k", "prior"),
+    ("split", "n"),
+    ("seed", "seeds", "images", "steps", "guidance", "resamples"),
+    ("prompts", "method", "lam", "strength"),
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -110,6 +124,9 @@ class Comparison:
         verdicts = self.frame.verdict.value_counts()
         counts = ", ".join(f"{count} {name}" for name, count in verdicts.items())
         clear = self.frame[self.frame.verdict.isin(CLEAR)]
+        of_images = clear[~clear.is_of_texts]
+        if len(of_images):
+            clear = of_images
         wholes = clear[clear.whole] if clear.whole.any() else clear
         if wholes.empty:
             return f"no clear change from A to B: of {len(self.frame)} figures {counts}"
@@ -214,9 +231,12 @@ def _joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     frame["moved"] = [moved(change) for change in changes]
     differences = [frame.a - frame.b, frame.low_a - frame.low_b, frame.high_a - frame.high_b]
     # Value and both ends: the same value from other images is not the same figure.
-    is_equal = np.abs(differences).max(axis=0) <= FLOAT_NOISE
+    is_equal = np.abs(differences).max(axis=0) <= RUN_NOISE
     frame.loc[is_equal, ["verdict", "moved"]] = ["equal", ""]
-    return frame
+    # Distances between texts search, classify and generate nothing: they come last.
+    metrics = {name: get_metric(name, strict=False) for name in frame.metric.unique()}
+    frame["is_of_texts"] = [metrics[name].reads == "texts" for name in frame.metric]
+    return frame.sort_values("is_of_texts", kind="stable", ignore_index=True)
 
 
 def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
@@ -251,39 +271,71 @@ def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
         yield found.model_copy(update=facts)
 
 
-def _notes(a: Result, b: Result) -> Iterator[str]:
-    """Yield what differs between two runs beyond the numbers."""
-    # Words and looks are no difference of what was measured.
-    left_out: Any = dict.fromkeys(("task", "title", "description", "fingerprint"), True)
-    left_out["methods"] = {"__all__": {"title", "color"}}
+def _notes(a: Result, b: Result) -> list[str]:
+    """Return what differs between two runs beyond the numbers, first what changes the question."""
+    notes: list[tuple[int, str]] = []
     provenance_of_task = {provenance.task: provenance for provenance in a.provenance}
     for provenance in b.provenance:
         before = provenance_of_task.get(provenance.task)
         if before is None:
             continue
-        pair = [side.model_dump(exclude=left_out) for side in (before, provenance)]
-        yield from _differing(provenance.task, pair)
+        notes += _differing((provenance.task,), _settings_of(before), _settings_of(provenance))
         if not before.fingerprint or not provenance.fingerprint:
             continue
         # By `matches`, which allows for rounding: the same weights in half precision are no other
         # model.
         weights = Fingerprint(**before.fingerprint)
         if not weights.matches(Fingerprint(**provenance.fingerprint)):
-            yield f"{provenance.task}: fingerprint of the weights differs"
-    runs = [side.model_dump(include={"commit", "versions"}) for side in (a, b)]
-    yield from _differing("the run", runs)
+            notes.append((0, f"{provenance.task}: fingerprint of the weights differs"))
+    first, second = (side.model_dump(include={"commit", "versions"}) for side in (a, b))
+    notes += _differing(("the run",), first, second)
+    return [note for _, note in sorted(notes, key=lambda ranked: ranked[0])]
 
 
-def _differing(place: str, pair: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield each setting in which two differ."""
-    flatten = need("pandas").json_normalize
-    first, second = (flatten(settings, sep=", ").iloc[0].map(plain) for settings in pair)
-    for name in dict.fromkeys([*first.index, *second.index]):
-        # A setting that one version did not have is "none" there.
-        value_a = first.get(name, "none")
-        value_b = second.get(name, "none")
-        if value_a != value_b:
-            yield (
-                f"{place}, {name} differs: {shortened(value_a, 90)} in A,"
-                f" {shortened(value_b, 90)} in B"
-            )
+def _settings_of(provenance: TaskProvenance) -> dict[str, Any]:
+    """Return what a task was measured with, without its words and looks."""
+    left_out: Any = dict.fromkeys(("task", "title", "description", "fingerprint"), True)
+    left_out["methods"] = {"__all__": {"title", "color"}}
+    return provenance.model_dump(exclude=left_out)
+
+
+def _differing(path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[int, str]]:
+    """Yield rank and words of each setting in which two differ.
+
+    path: the task and the names of the settings around. A whole branch that one of them lacks is
+    one note; a method that one of them lacks is none, since its figures are named by themselves.
+    """
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        for name in dict.fromkeys([*a, *b]):
+            is_of_one = name not in a or name not in b
+            if not (is_of_one and path[-1] == "methods"):
+                yield from _differing((*path, str(name)), a.get(name), b.get(name))
+        return
+    # A setting that one version did not have is "none" there.
+    value_a = _shown(a)
+    value_b = _shown(b)
+    if value_a != value_b:
+        words = f"{', '.join(path)} differs: {value_a} in A, {value_b} in B"
+        yield _rank(path[1:]), words
+
+
+def _shown(value: Any) -> str:
+    """Write a setting in a few words; of a branch only that it is there."""
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return "settings" if value else "none"
+    return shortened(plain(value), 90)
+
+
+def _rank(names: Sequence[str]) -> int:
+    """Return how far behind a setting is named: first those that change what was asked."""
+    last = names[-1]
+    if re.search(r"hash|fingerprint|sha256|tensors|structure", ", ".join(names)):
+        return 9
+    if names[0] in ("commit", "versions"):
+        return 8
+    for rank, leading in enumerate(RANKED):
+        if last in leading or names[0] in leading:
+            return rank
+    return 7

@@ -17,13 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner
 
+import vldebias
 from eval.notebooks import alike
 from vldebias.cli import app
+from vldebias.miniature import load_clip
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -135,6 +138,37 @@ def test_python_runs_and_prints_what_stands_beneath(
     torch.manual_seed(0)
     exec(compile(block, "docs", "exec"), {"__name__": "__main__"})
     check_output(block, expected, path, capsys.readouterr().out)
+
+
+@pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
+def test_the_lines_for_an_index_run_on_stand_ins() -> None:
+    """The `py` block of README: `embed` is a function, `index` searches vectors."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
+    model, _, tokenize = load_clip()
+
+    def embed(texts: list[str]) -> np.ndarray:
+        with torch.no_grad():
+            return model.encode_text(tokenize(texts)).numpy()
+
+    class Index:
+        def search(self, rows: np.ndarray, count: int) -> np.ndarray:
+            return (rows @ vectors.T).argsort()[:, -count:]
+
+    vectors = np.random.default_rng(0).normal(size=(600, 256)).astype(np.float32)
+    names = {"vldebias": vldebias, "embed": embed, "vectors": vectors, "index": Index()}
+    exec(compile(block, "README.md", "exec"), names)
+    assert names["found"].shape == (1, 10)
+
+
+def test_what_one_has_is_six_blocks_of_few_lines() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## You have")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```\w+\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 6
+    for block in blocks:
+        lines = [line for line in block.splitlines() if not line.startswith(("import ", "from "))]
+        assert 1 <= len(lines) <= 3, block
 
 
 @pytest.mark.slow

@@ -197,6 +197,10 @@ class TestAudit:
             if advised.startswith("leans")
         ]
         assert (np.diff(sure) < 1e-9).all()
+        for row in result.rows:
+            text, _, value = row.subset.rpartition(": ")
+            if advice.get(text, "").startswith(f"leans {value}:"):
+                assert row.interval[0] > 0.5, "a prompt leans beyond its interval"
         starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no lean beyond"}
         starts |= {CASTLE: "not covered", STATED: "states female", CHAIR: "no person found"}
         assert all(advice[text].startswith(start) for text, start in starts.items())

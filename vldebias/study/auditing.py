@@ -139,7 +139,7 @@ def _advise(
             reason=reason,
             is_explained=prediction.is_explained,
             is_covered=bool(prediction.covered[i]),
-            chance=float(prediction.chance[side, i]),
+            is_sure=_is_sure(prediction, side, i),
             value=prediction.values[side],
         )
         advised.append(AdvisedPrompt(i, text, advice))
@@ -149,12 +149,12 @@ def _advise(
 
 
 def _advice_on(
-    stated: str, reason: str | None, is_explained: bool, is_covered: bool, chance: float, value: str
+    stated: str, reason: str | None, is_explained: bool, is_covered: bool, is_sure: bool, value: str
 ) -> Advice:
     """Return the advice on one prompt: the first of these cases that is true.
 
     stated: the value that its text names, or "". reason: why balanced prompts leave it alone.
-    chance: that more than an equal share shows `value`.
+    is_sure: more than an equal share shows `value`, beyond the interval.
     """
     if stated:
         return Advice(NOTHING, f"states {stated}: nothing to predict")
@@ -164,9 +164,20 @@ def _advice_on(
         return Advice(UNCOVERED, "cannot be told from its text: generate and judge some images")
     if not is_covered:
         return Advice(UNCOVERED, "not covered: generate and judge some images")
-    if chance >= SURE:
+    if is_sure:
         return Advice(LEANS, f"leans {value}: rewrite it or use a method")
     return Advice(UNDECIDED, "no lean beyond its interval: generate some images")
+
+
+def _is_sure(prediction: Prediction, side: int, place: int) -> bool:
+    """Return whether more than an equal share of a prompt's images shows a value.
+
+    Few judged prompts give a line without a width that can be told: an interval of all shares
+    beside a high chance. Such a prompt is not said to lean.
+    """
+    equal_share = 1 / len(prediction.values)
+    _, low, _ = prediction.shares[:, side, place]
+    return bool(prediction.chance[side, place] >= SURE and low > equal_share)
 
 
 def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | None]:

@@ -7,7 +7,7 @@ and playwright, as the tests of the pages do.
 
 from __future__ import annotations
 
-import io
+import argparse
 import json
 import os
 import tempfile
@@ -15,28 +15,33 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from eval.tables import RESULTS
 from tests.apps.browsing import COLOURS, answers, free_port, served, settled
 from vldebias.measure.page import render
 from vldebias.measure.result import Result
+from vldebias.pictures import decode
 
 HEIGHTS = {1280: 900, 390: 844}  # of a first screen, by width
 OPENINGS = 7  # times that the demo is opened to be timed
 
 
-def main(
-    run: Annotated[Path, typer.Argument(exists=True, help="Folder of `vldebias quickstart`.")],
-    browser: Annotated[str, typer.Option(help="A Chromium.")] = "/usr/bin/chromium",
-) -> None:
+def main() -> None:
     """Take all pictures, and write the seconds of the demo."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("run", type=Path, help="folder of `vldebias quickstart`")
+    options.add_argument("--browser", default="/usr/bin/chromium", help="a Chromium")
+    arguments = options.parse_args()
+    run = arguments.run
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        chromium = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=arguments.browser, args=["--no-sandbox"]
+        )
         scratch = Path(folder)
         page = render(Result.read(run / "result.json"), scratch / "index.html", beside=run)
         picture_of(chromium, "report", page.as_uri())
@@ -99,9 +104,8 @@ def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) ->
             page.locator("img").first.wait_for()
             settled(page)
             png = page.screenshot(animations="disabled")
-        with Image.open(io.BytesIO(png)) as picture:
-            few = picture.convert("RGB").quantize(COLOURS)
-            few.save(RESULTS / f"{name}-{width}.png", optimize=True)
+        few = decode(png).quantize(COLOURS)
+        few.save(RESULTS / f"{name}-{width}.png", optimize=True)
 
 
 @contextmanager
@@ -116,4 +120,4 @@ def opened(chromium: Browser, width: int) -> Iterator[Page]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

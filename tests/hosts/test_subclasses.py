@@ -47,6 +47,7 @@ def read(kind):
         return None
 
 
+@pytest.mark.slow
 def test_every_class_of_this_release_is_read_through_super_as_it_is_itself():
     kinds = classic_classes()
     assert len(kinds) > 50

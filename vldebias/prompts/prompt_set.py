@@ -638,9 +638,14 @@ def load_prompts(name_or_path: str | Path | Mapping[str, Any] | PromptSet) -> Pr
         raise InvalidInputError(
             f"prompts: got {name_or_path!r}; expected a name, a path, a PromptSet or a mapping"
         )
-    path = Path(name_or_path).expanduser()
+    return _read(name_or_path)
+
+
+def _read(name_or_path: str | Path) -> PromptSet:
+    """Return the packaged set of a name, or the set in a file."""
     if isinstance(name_or_path, str) and not is_file_of_set(name_or_path):
         return _packaged(name_or_path)
+    path = Path(name_or_path).expanduser()
     return _checked(read_yaml(path), path.stem, str(path))
 
 

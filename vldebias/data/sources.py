@@ -45,11 +45,20 @@ def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
 
 
 def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
+    """Return the labels of a column, by the names of its values where the file has codes.
+
+    Raises:
+        InvalidInputError: no such column, values that are no texts, or a code without a name.
+    """
     return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
 
 
 def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return labels of a column of codes, each of which has a name; refuse empty cells."""
+    """Return labels of a column in which every row has a value.
+
+    Raises:
+        InvalidInputError: as of `_labels`, or empty cells.
+    """
     labels = _labels(table, column, names, path)
     if not labels.known.all():
         empty = int((~labels.known).sum())

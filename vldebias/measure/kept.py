@@ -3,7 +3,7 @@ many are still there?
 
 An edit shall change which value comes first, and not which images of a value do. So each value is
 ranked by itself, and the first k / groups images before and after are compared. What is lost
-may have been no loss: the share is an upper bound of the cost ("at most").
+may have been no loss: one less the share is an upper bound of the cost ("at most").
 """
 
 from __future__ import annotations

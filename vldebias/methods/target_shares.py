@@ -108,8 +108,9 @@ class RankShares(Method):
         """Fit the edit with the moments of the reference images, split by their zero-shot values.
 
         Raises:
-            InvalidInputError: values out of range, too few images of a group, or shares that cannot
-                be reached.
+            InvalidInputError: values out of range, too few images of a group, shares that cannot
+                be reached, or images whose embeddings are zero or not finite.
+            NothingToRemoveError: the means of all groups are equal.
         """
         lam = LAM_OF_MODELS if problem.lam is None else problem.lam
         if not 0 < self.top < 1 or isinstance(lam, tuple) or lam <= 0:
@@ -125,19 +126,20 @@ class RankShares(Method):
         share_of_all = count / count.sum()
         self._refuse_unreachable(shares_of_groups, share_of_all)
 
-        # Eq. 7.4 with a target for each pair of groups, weighted by the precision of its means.
+        # Eq. 7.4 on the differences between the means of each two groups, weighted by how precise
+        # the difference is; the targets of their shares come in with `lift`.
         i, j = torch.combinations(torch.arange(len(groups))).T
         means = torch.stack([rows.mean(0) for rows in groups])
         precision = count[i] * count[j] / (count[i] + count[j])
         weights = (lam * precision / precision.sum())[:, None]
         differences = means[i] - means[j]
-        plain = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
+        projection = CalibratedProjection.solve([differences * weights.sqrt()], None, 1.0)
         return TargetShares(
             shares=shares_of_groups,
             # Phi^-1(1 - s_a top / pi_a), as in the module's docstring.
             quantiles=ndtri(1 - shares * self.top / share_of_all),
-            plain=plain.matrix(),
-            lift=plain(differences) * weights,
+            plain=projection.matrix(),
+            lift=projection(differences) * weights,
             covariances=torch.stack([torch.cov(rows.T, correction=0) for rows in groups]),
             provenance=Provenance(self.name, lam, uses_images=True),
         )
@@ -165,13 +167,13 @@ class RankShares(Method):
         for (name, share), reachable in zip(
             shares.items(), (share_of_all / self.top).tolist(), strict=True
         ):
-            # Even if all first results that it can fill are its own: s top > pi.
+            # Even if all of its images are first results: s top >= pi.
             if share >= reachable:
                 most_of_group[name] = round(reachable, 3)
         if most_of_group:
             raise InvalidInputError(
                 f"shares: too few images of {list(most_of_group)}: with top={self.top:.3g} their"
-                f" shares can be at most {most_of_group}; lower these shares, or top"
+                f" shares must be below {most_of_group}; lower these shares, or top"
             )
 
 

@@ -344,16 +344,17 @@ def _kind(last_words: set[str]) -> str:
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
     """Return the words by which a prompt states the attribute.
 
-    A word for any religion states it, whichever of them a set has: "a Hindu priest".
+    If a value of the set, or a word of one, is a word for a religion or its believers ("Hindu",
+    "Sikh"), then every such word states the attribute: "a Hindu priest" leaves nothing to write to
+    a set of Sikhs and Muslims.
     """
-    words = prompt_set.stated_words
-    values = chain(prompt_set.attributes, *prompt_set.attributes.values())
-    known = {word.casefold() for word in values}
-    names_of_religions = lists()["religion"]
-    for religion in names_of_religions:
-        if religion.casefold() in known:
-            return (*words, *names_of_religions)
-    return words
+    stated_words = prompt_set.stated_words
+    words_of_set = chain(prompt_set.attributes, *prompt_set.attributes.values())
+    casefolded = {word.casefold() for word in words_of_set}
+    words_for_religions = lists()["religion"]
+    if any(word.casefold() in casefolded for word in words_for_religions):
+        return (*stated_words, *words_for_religions)
+    return stated_words
 
 
 def _slots(kind: str, name: str) -> re.Pattern[str]:
@@ -366,7 +367,7 @@ def _slots(kind: str, name: str) -> re.Pattern[str]:
 def _checked_shares(words: Mapping[str, str], shares: Mapping[str, float]) -> dict[str, float]:
     """Return value -> share, even where the shares are of other sets."""
     if not set(shares).intersection(words):
-        return {value: 1 / len(words) for value in words}  # the shares are of other sets
+        return {value: 1 / len(words) for value in words}
     checked = {value: float(shares.get(value, 0)) for value in words}
     is_valid = all(0 <= share <= 1 for share in checked.values())
     if not is_valid or not math.isclose(sum(checked.values()), 1, abs_tol=1e-6):

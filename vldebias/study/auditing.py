@@ -107,13 +107,19 @@ def audit(
 
 
 def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
-    """Return what embeds texts: the only one of model, pipe and texts."""
-    sources = [source for source in (model, pipe, texts) if source is not None]
-    if len(sources) != 1:
+    """Return what embeds texts: the only one of model, pipe and texts.
+
+    Raises:
+        InvalidInputError: none of them, or several.
+    """
+    sources = {"model": model, "pipe": pipe, "texts": texts}
+    passed = {name: source for name, source in sources.items() if source is not None}
+    if len(passed) != 1:
+        names = " and ".join(passed) or "none"
         raise InvalidInputError(
-            "expected one of model=, pipe= and texts=, whose text embeddings are read"
+            f"expected one of model=, pipe= and texts=, whose text embeddings are read, got {names}"
         )
-    source = sources[0]
+    (source,) = passed.values()
     return source if isinstance(source, Loaded) else Loaded(source, "")
 
 

@@ -724,6 +724,29 @@ def arms(
     return table(*lines, note=f"{note}; from `eval/results/{name}.json`.")
 
 
+def speed() -> str:
+    """Write what users wait for beside what they would use instead, a line for each size."""
+    rows = read("bench_speed").rows
+    figures: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        size = str(place_of(row).get("size", ""))
+        figures.setdefault((row.method, size), {})[row.metric] = row.value
+    lines = [["what / beside what", "size", "ours, ms", "the other, ms", "ours / the other"]]
+    for (what, size), seconds in figures.items():
+        ours = seconds["ours"]
+        plain = seconds["plain"]
+        times = [
+            f"{1e3 * value:,.3f}" if value < 0.1 else f"{1e3 * value:,.0f}"
+            for value in (ours, plain)
+        ]
+        lines.append([what, size, *times, f"{ours / plain:.2f}"])
+    note = (
+        "Processor times on one thread, of folders wall times; all rows from one run."
+        " From `eval/results/bench_speed.json`."
+    )
+    return table(*lines, note=note)
+
+
 STARS = (
     "mean over seeds ± 95 % interval of Student's t; * differs from {} on the same seeds beyond its"
     " interval"
@@ -761,6 +784,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/evidence.md": {"real": real.measured},
     "eval/README.md": {
+        "speed": speed,
         "wrong_pairs": partial(
             arms,
             "wrong_pairs",

@@ -17,6 +17,7 @@ from tests.study.painted_by_hand import (
     Shows,
     chosen,
     paint,
+    repaint,
     task,
 )
 from vldebias import fit_projection, load_prompts
@@ -26,6 +27,7 @@ from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import OTHERS, GeneratedImages
 from vldebias.measure.result import Result, TaskResult
+from vldebias.measure.rows import WORSE_STRIP
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options
@@ -171,6 +173,32 @@ def test_pictures_stand_side_by_side_by_job(painted: Painted, parts: Parts) -> N
         images = chosen(drawn, variant="none", part="unseen", concept=job)
         assert cells == [shows[image.path] for image in images]
     assert parts["generation age"].pictures == {}  # the images stand with the first attribute
+
+
+def test_the_prompt_that_got_worse_is_shown_beside_the_images_without_the_method(
+    tmp_path: Path,
+) -> None:
+    """Even before, then all of one gender: a row as generated and one under the method. Where
+    nothing moved there is no such picture."""
+    made, _ = paint(tmp_path, np.random.default_rng(0), stated=False, images=20)
+    unlucky = UNSEEN[1]
+    for image in made:
+        is_changed = image.concept == unlucky and image.variant == "cali"
+        # the same noise, and so the same place among the images of its prompt
+        gender = 0 if is_changed else image.seed % 2
+        job = JOBS.index(image.concept) if image.concept in JOBS else 0
+        repaint(made, image, (gender, 0, job))
+    (part,) = task(noun="jobs", stated=False, images=20).measure(made.folder, Reader())
+    assert [stem for stem in part.strips if stem.endswith(WORSE_STRIP)] == [
+        f"generation-gender-unseen{WORSE_STRIP}"
+    ]
+    strip = part.strips[f"generation-gender-unseen{WORSE_STRIP}"]
+    assert strip.caption.startswith(f"Who got worse: “a {unlucky}” under cali")
+    before, after = strip.rows
+    assert before[0].startswith("as generated: 20 men and 20 women; 40 of 40")
+    assert after[0].startswith("cali: 40 men; 40 of 40")
+    assert [len(images) for _, images in strip.rows] == [8, 8]
+    assert "the first 8 of 40" in after[0]
 
 
 def test_prompts_of_which_nothing_can_be_told_count_most_and_are_counted(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from vldebias.files import write_atomically
 from vldebias.markup import html_table
 from vldebias.measure.conclusion import Conclusion, conclusions, unbiased_square
 from vldebias.measure.metric import get_metric
-from vldebias.measure.rows import CHANCES, NONE, Strip, TaskProvenance
+from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.measure.strip import encoded, read_strip
 from vldebias.measure.table import TEMPLATES, readable
 from vldebias.measure.text import LABELS, advice_of, findings_of
@@ -111,7 +111,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "figures": _figures(frame) if advice else [],
         "prompts": _audited(result, frame),
         "most_prompts": PROMPTS,
-        "strips": _strips(result.name, beside)[:1],
+        "strips": _strips(result.name, beside),
         "blocks": _blocks(result, frame, pictures),
         "dots": _drawn(front_rows(frame, found), result.provenance) if found else [],
         "cartoons": bool(are_miniature) and all(are_miniature),
@@ -300,14 +300,17 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
 
 
 def _strips(name: str, folder: Path) -> list[Strip]:
-    """Return the rows of images of a run."""
-    found = []
+    """Return the rows of images that a page shows of a run: the first of those that show what
+    became of a leaning, and all that show who got worse."""
+    leaning = []
+    worse = []
     for file in sorted(folder.glob("*-strip.png")):
         with contextlib.suppress(OSError, KeyError, ValueError):  # a file of somebody else
             sheet, metadata = read_png(file)
             if metadata.get("run") == name:
-                found.append(read_strip(sheet, metadata))
-    return found
+                strips = worse if file.stem.endswith(WORSE_STRIP) else leaning
+                strips.append(read_strip(sheet, metadata))
+    return [*leaning[:1], *worse]
 
 
 def _blocks(

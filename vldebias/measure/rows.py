@@ -27,6 +27,8 @@ CHANCE = "random"
 DEALT = "dealt evenly"
 # the methods of rows that measure no method
 CHANCES = (CHANCE, DEALT)
+# how a file of images ends that shows who got worse
+WORSE_STRIP = "-worse-strip"
 NUMBERS = ["value", "low", "high", "change", "change_low", "change_high", "lam", "strength"]
 COLUMNS = (
     "task",

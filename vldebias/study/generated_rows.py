@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,9 @@ from vldebias.data import UNKNOWN, cross
 from vldebias.errors import Lazily
 from vldebias.judge.judges import Judge, decide
 from vldebias.judge.plan import GeneratedImages
+from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.result import NONE, TaskResult
-from vldebias.measure.rows import Strip
+from vldebias.measure.rows import WORSE_STRIP, Strip
 from vldebias.measure.shares import discrepancies
 from vldebias.measure.wording import in_words, row_title
 from vldebias.schema import file_slug
@@ -30,6 +31,18 @@ else:
 STRIP_ROWS = 4
 STRIP_COLUMNS = 8
 Counts = NDArray[Any]
+
+
+class Loss(NamedTuple):
+    """Hold what got worse for one prompt under one method, beyond what few images give by chance.
+
+    place: of the prompt, in the order of the counts. amount: by how much. description: in words.
+    """
+
+    method: str
+    place: int
+    amount: float
+    description: str
 
 
 def image_table(
@@ -161,7 +174,7 @@ class GeneratedRows:
         recognised = None
         if images.recognised.notna().all():
             recognised = _means(images, "recognised")
-        ShareRows(
+        share_rows = ShareRows(
             result,
             values,
             counts,
@@ -170,7 +183,8 @@ class GeneratedRows:
             noun=self.noun,
             resamples=self.resamples,
             seed=self.seed,
-        ).add(recognised)
+        )
+        share_rows.add(recognised)
         if not has_pictures:
             return
         stem = f"{file_slug(result.provenance.task)}-{part}"
@@ -181,6 +195,10 @@ class GeneratedRows:
         picture = self._side_by_side(images, counts, names)
         result.pictures[f"{stem}-side-by-side"] = (caption, picture)
         result.strips[f"{stem}-strip"] = self._strip(images, counts, values)
+        losses = [*_gap_losses(share_rows), *_subject_losses(images)]
+        if losses:
+            worst = max(losses, key=lambda loss: loss.amount)
+            result.strips[f"{stem}{WORSE_STRIP}"] = self._worse_strip(images, worst, counts, values)
 
     def _side_by_side(
         self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
@@ -236,6 +254,30 @@ class GeneratedRows:
         else:
             caption = f"“{shown.prompt.iloc[0]}” leans most: the same seed in each column."
         return Strip(caption, seeds, rows)
+
+    def _worse_strip(
+        self, images: pd.DataFrame, loss: Loss, counts: Mapping[str, Counts], values: Sequence[str]
+    ) -> Strip:
+        """Return what a method made of the prompt that it made worse, beside the images without it:
+        the first seeds, not the worst images."""
+        unit = images.unit.unique()[loss.place]
+        members = images[images.unit == unit]
+        rows = []
+        for method in (NONE, loss.method):
+            made = members[members.variant == method]
+            shown = made[:STRIP_COLUMNS]
+            label = f"{row_title(method)}: {_counted(counts[method][loss.place], values)}"
+            if made.recognised.notna().all():
+                right = int(made.recognised.sum())
+                label += f"; {right} of {len(made)} show the subject that was asked for"
+            if len(made) > len(shown):
+                label += f"; the first {len(shown)} of {len(made)} images are shown"
+            rows.append((label, self._read(shown.index)))
+        caption = (
+            f"Who got worse: “{unit}” under {row_title(loss.method)}, {loss.description}; the same"
+            " seed in each column."
+        )
+        return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
 
     def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
         """Add how often prompts that state the attribute get it, over all and by value; unknown
@@ -306,6 +348,49 @@ def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
         of_unit = images.groupby("unit", sort=False)[column].mean()
         means[str(variant)] = of_unit.to_numpy(float)
     return means
+
+
+def _gap_losses(share_rows: ShareRows) -> list[Loss]:
+    """Return the prompts whose gap from even shares grew by more than its interval."""
+    losses = []
+    for method in share_rows.counts:
+        if method == NONE:
+            continue
+        for place in range(len(share_rows.prompts)):
+            moved, low, _ = share_rows.gap_change(method, place)
+            if low > 0:
+                before = share_rows.gaps[NONE][place]
+                description = f"gap from even shares {before:.2f} to {before + moved:.2f}"
+                losses.append(Loss(method, place, moved, description))
+    return losses
+
+
+def _subject_losses(images: pd.DataFrame) -> list[Loss]:
+    """Return the prompts of which fewer images show the subject, where the intervals of both shares
+    are apart."""
+    # Where no judge knows the subjects there is nothing to lose.
+    if images.recognised.isna().any():
+        return []
+    groups = images.groupby(["variant", "unit"], sort=False).recognised
+    hits = groups.sum().astype(int)
+    sizes = groups.size()
+    losses = []
+    for place, unit in enumerate(images.unit.unique()):
+        hits_before = int(hits[NONE, unit])
+        size_before = int(sizes[NONE, unit])
+        for method in images.variant.unique():
+            hits_after = int(hits[method, unit])
+            size_after = int(sizes[method, unit])
+            least_before, _ = wilson_interval(hits_before, size_before)
+            _, most_after = wilson_interval(hits_after, size_after)
+            if most_after < least_before:
+                amount = hits_before / size_before - hits_after / size_after
+                description = (
+                    f"subject shown in {hits_before} of {size_before} images, then in {hits_after}"
+                    f" of {size_after}"
+                )
+                losses.append(Loss(method, place, amount, description))
+    return losses
 
 
 def _counted(counts: Counts, values: Sequence[str]) -> str:

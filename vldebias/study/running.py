@@ -23,10 +23,11 @@ from vldebias.hosts import Host, TextTable, resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.measure.page import render
 from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import WORSE_STRIP
 from vldebias.measure.strip import write_strip
 from vldebias.miniature.words import WORLDS
 from vldebias.options import Options
-from vldebias.pictures import write_png
+from vldebias.pictures import read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug
 from vldebias.study.inputs import Inputs
@@ -218,6 +219,12 @@ def _measure(task: Task, opened: Mapping[str, Any], is_first: bool) -> list[Task
 def _write_pictures(part: TaskResult, suite: Suite, folder: Path) -> None:
     """Write the pictures and strips of a result beside the page."""
     metadata = {"run": suite.name, "task": part.provenance.task}
+    # An earlier measurement of the task may have shown harm that this one does not find.
+    for file in folder.glob(f"*{WORSE_STRIP}.png"):
+        with suppress(OSError):  # a file of somebody else that is no PNG
+            known = read_png(file, pixels=False)[1]
+            if known.items() >= metadata.items():
+                file.unlink()
     for stem, (caption, plot) in part.pictures.items():
         path = folder / f"{file_slug(stem)}.png"
         write_png(plot, path, {**metadata, "caption": caption}, small=True)

@@ -93,6 +93,28 @@ class ShareRows:
         return {method: discrepancies(known) for method, known in self.known.items()}
 
     @cached_property
+    def radius(self) -> dict[str, Floats]:
+        """Method -> half the interval of the gap of each prompt (p,), over its images."""
+        radius = {}
+        for method, known in self.known.items():
+            radius[method] = shares_radius(known, resamples=self.resamples, seed=self.seed)
+        return radius
+
+    @property
+    def widest(self) -> float:
+        """The gap of images that all show the same value."""
+        return float(np.sqrt(1 - 1 / len(self.names)))
+
+    def gap_change(self, method: str, i: int) -> tuple[float, float, float]:
+        """Return by how much a method moves the gap of prompt i from that without a method, with
+        the ends of its interval."""
+        moved = float(self.gaps[method][i] - self.gaps[NONE][i])
+        # The radii are added: one prompt has no resample over prompts by which two methods could
+        # be paired, so the change is bounded instead.
+        around = float(self.radius[method][i] + self.radius[NONE][i])
+        return moved, max(-self.widest, moved - around), min(self.widest, moved + around)
+
+    @cached_property
     def n(self) -> dict[str, int]:
         """Numbers of prompts and images of rows over all prompts."""
         first = next(iter(self.counts.values()))
@@ -184,28 +206,17 @@ class ShareRows:
 
     def add_prompts(self) -> None:
         """Add gap and shares of each prompt."""
-        values = len(self.names)
-        widest = float(np.sqrt(1 - 1 / values))
-        radius = {}
-        for method, known in self.known.items():
-            radius[method] = shares_radius(known, resamples=self.resamples, seed=self.seed)
         for i, prompt in enumerate(self.prompts):
             for method, counts in self.counts.items():
                 size = round(float(counts[i].sum()))
                 gap = float(self.gaps[method][i])
-                radius_of_prompt = float(radius[method][i])
-                change = None
-                if NONE in self.gaps:
-                    moved = gap - self.gaps[NONE][i]
-                    # The radii are added: one prompt has no resample over prompts by which two
-                    # methods could be paired, so the change is bounded instead.
-                    around = radius_of_prompt + radius[NONE][i]
-                    change = (moved, max(-widest, moved - around), min(widest, moved + around))
+                radius_of_prompt = float(self.radius[method][i])
+                change = self.gap_change(method, i) if NONE in self.gaps else None
                 self.result.add(
                     "discrepancy",
                     method,
                     gap,
-                    (max(0.0, gap - radius_of_prompt), min(widest, gap + radius_of_prompt)),
+                    (max(0.0, gap - radius_of_prompt), min(self.widest, gap + radius_of_prompt)),
                     n={"images": size},
                     change=change,
                     subset=prompt if self.has_means else "",

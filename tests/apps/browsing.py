@@ -99,17 +99,17 @@ def opened(
 
 
 def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
-    """Nothing that axe-core finds, grave or not, nobody scrolls sideways; with a name, a picture among
-    the artefacts."""
+    """Nothing that axe-core finds, grave or not, nobody scrolls sideways; with a name, a picture
+    among the artefacts."""
     from axe_playwright_python.sync_playwright import Axe
 
     settled(page)
-    found = Axe().run(page).response["violations"]
-    assert [
-        f"{one['id']} ({one['impact']}): {one['help']}: {node['html'][:200]}"
-        for one in found
-        for node in one["nodes"]
-    ] == []
+    findings = [
+        f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['html'][:200]}"
+        for violation in Axe().run(page).response["violations"]
+        for node in violation["nodes"]
+    ]
+    assert not findings, "\n".join(findings)
     assert (
         page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         <= 0

@@ -19,7 +19,8 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.result import Result
+from vldebias.measure.result import Result, TaskProvenance, TaskResult
+from vldebias.measure.rows import Strip
 from vldebias.options import Options
 from vldebias.pictures import read_png
 from vldebias.prompts import make_prompt_set
@@ -198,6 +199,22 @@ def test_pictures_and_the_name_of_a_pipeline_are_kept(
     picture = tmp_path / "side-by-side.png"
     assert read_png(picture)[1] == {"run": "small", "task": "table", "caption": "seeds"}
     assert b"PLTE" in picture.read_bytes(), "a palette makes it small"
+
+
+def test_pictures_of_who_got_worse_go_when_a_new_measurement_finds_nobody(tmp_path: Path) -> None:
+    part = TaskResult(TaskProvenance(task="people", description=""))
+    suite = Mock()
+    suite.name = "s"
+    strip = Strip("Who got worse", ["seed 0"], [("as generated", [Image.new("RGB", (8, 8))])])
+    part.strips["people-worse-strip"] = strip
+    runner._write_pictures(part, suite, tmp_path)
+    assert (tmp_path / "people-worse-strip.png").is_file()
+    another = TaskResult(TaskProvenance(task="animals", description=""))
+    runner._write_pictures(another, suite, tmp_path)
+    assert (tmp_path / "people-worse-strip.png").is_file(), "it is of another task"
+    part.strips.clear()
+    runner._write_pictures(part, suite, tmp_path)
+    assert not (tmp_path / "people-worse-strip.png").exists()
 
 
 def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_path: Path) -> None:

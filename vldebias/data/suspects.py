@@ -167,7 +167,7 @@ class Suspects:
                 "</figcaption></figure>"
             )
         title = html.escape(title)
-        head = f"{_PAGE}<title>{title}</title><h1>{title}</h1>"
+        head = f"{_PAGE}<title>{title}</title><header><h1>{title}</h1></header>"
         page = "\n".join([head, "<main>", *figures, "</main>", ""])
         return write_atomically(path, page)
 

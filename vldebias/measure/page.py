@@ -302,8 +302,8 @@ def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
 def _strips(name: str, folder: Path) -> list[Strip]:
     """Return the rows of images that a page shows of a run: the first of those that show what
     became of a leaning, and all that show who got worse."""
-    leaning = []
-    worse = []
+    leaning: list[Strip] = []
+    worse: list[Strip] = []
     for file in sorted(folder.glob("*-strip.png")):
         with contextlib.suppress(OSError, KeyError, ValueError):  # a file of somebody else
             sheet, metadata = read_png(file)

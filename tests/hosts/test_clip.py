@@ -171,7 +171,7 @@ def test_merged_and_saved_weights_are_not_edited_again(
     clip.host.save_pretrained(tmp_path / "after")
     note = r"hold a projection since merge\(\): tiny-gender \(cali\) at strength 0\.5\. Load"
     for dtype in (torch.float32, torch.bfloat16):
-        again = transformers.CLIPModel.from_pretrained(tmp_path / "after", dtype=dtype)
+        again = transformers.CLIPModel.from_pretrained(tmp_path / "after").to(dtype)
         with pytest.raises(AlreadyAttachedError, match=note):
             vldebias.debias(again, gender, tokenizer=clip.tokenizer)
     before = transformers.CLIPModel.from_pretrained(tmp_path / "before")

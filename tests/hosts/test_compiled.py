@@ -1,5 +1,8 @@
 """Test attached models that are compiled whole, or exported."""
 
+import threading
+from contextvars import ContextVar
+
 import pytest
 import torch
 from models_tiny import IMAGES, PROMPTS, OpenClip, Transformers
@@ -15,6 +18,26 @@ def fresh_compiler():
     torch.compiler.reset()
     yield
     torch.compiler.reset()
+
+
+PROBE: ContextVar[int] = ContextVar("probe", default=1)
+THREAD = threading.local()
+
+
+@pytest.fixture(scope="module")
+def whole_graphs():
+    """Skip a test where the installed torch cannot trace what hooks remember for each thread."""
+
+    def remembers(values):
+        THREAD.values = values
+        return THREAD.values + PROBE.get()
+
+    compiled = torch.compile(remembers, fullgraph=True, backend="eager")
+    try:
+        compiled(torch.ones(2))
+    except torch._dynamo.exc.Unsupported as error:
+        why = str(error).splitlines()[0]
+        pytest.skip(f"torch {torch.__version__} makes no whole graph of an attached model: {why}")
 
 
 class TextTower(nn.Module):
@@ -54,13 +77,13 @@ def ids_of(subject, prompts=PROMPTS):
     return subject.inputs(prompts)["input_ids"]
 
 
-def check_compiled(name, gender, backend):
+def check_compiled(name, gender, backend, fullgraph=True):
     subject = subject_of(name)
     ids = ids_of(subject)
     bare = features(encoder(subject)(ids))
     with subject.debias(gender) as attachment:
         edited = features(encoder(subject)(ids))
-        compiled = torch.compile(encoder(subject), fullgraph=True, backend=backend)
+        compiled = torch.compile(encoder(subject), fullgraph=fullgraph, backend=backend)
         torch.testing.assert_close(features(compiled(ids)), edited)
         assert not torch.allclose(edited[0], bare[0])
         torch.testing.assert_close(features(compiled(ids))[3], bare[3])  # "A WOMAN"
@@ -75,10 +98,18 @@ def check_compiled(name, gender, backend):
 
 
 @torch.no_grad()
+def test_compiled_methods_give_what_the_attached_model_gives(gender):
+    """By every torch, whole graph or not."""
+    check_compiled("clip", gender, "eager", fullgraph=False)
+
+
+@pytest.mark.usefixtures("whole_graphs")
+@torch.no_grad()
 def test_encoding_of_texts_is_one_graph(gender):
     check_compiled("clip", gender, "eager")
 
 
+@pytest.mark.usefixtures("whole_graphs")
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("name", [*OPEN_CLIP, *TRANSFORMERS])
@@ -87,6 +118,7 @@ def test_encoding_of_texts_is_one_graph_in_every_class(gender, name, backend):
     check_compiled(name, gender, backend)
 
 
+@pytest.mark.usefixtures("whole_graphs")
 @pytest.mark.parametrize("name", [pytest.param("clip", marks=pytest.mark.slow), "CLIPModel"])
 @torch.no_grad()
 def test_whole_models_are_one_graph(gender, name):
@@ -103,6 +135,7 @@ def test_whole_models_are_one_graph(gender, name):
     torch.testing.assert_close(received[other], expected[other])
 
 
+@pytest.mark.usefixtures("whole_graphs")
 def test_gradients_pass_through_compiled_edits(gender):
     subject = subject_of("clip")
     ids = ids_of(subject)
@@ -114,6 +147,7 @@ def test_gradients_pass_through_compiled_edits(gender):
     torch.testing.assert_close(received, expected)
 
 
+@pytest.mark.usefixtures("whole_graphs")
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 @torch.no_grad()
 def test_exported_programs_hold_the_edit(gender, name):
@@ -129,6 +163,7 @@ def test_exported_programs_hold_the_edit(gender, name):
     torch.testing.assert_close(received(ids[1:4]), expected[1:4])
 
 
+@pytest.mark.usefixtures("whole_graphs")
 @torch.no_grad()
 def test_a_tokenizer_that_has_to_be_decoded_breaks_the_graph_and_says_why(gender, monkeypatch):
     monkeypatch.setattr("vldebias.hosts.clip.images.word_table", lambda *_: None)

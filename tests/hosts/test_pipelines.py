@@ -52,19 +52,21 @@ def test_every_class_of_this_release_is_attached_or_refused_by_its_name():
     for reason in ("another way", "half"):
         refused = {name for name in reasons if reasons[name] == reason}
         assert refused == set(tiny.TABLE[reason].split()) & reasons.keys()
-    assert list(reasons.values()).count("") >= 179
+    served = list(reasons.values()).count("")
+    assert served >= (147 if version("diffusers").startswith("0.35.") else 179)
 
 
 def test_what_the_tiny_ones_are_refused_for_is_what_the_sources_say():
     refused = set()
+    absent = set()
     for name, case in CASES.items():
         try:
             resolve(case.make()).roles  # noqa: B018 - it is read to be found out
         except UnsupportedHostError:
             refused.add(name)
         except pytest.skip.Exception:  # the installed release has no such class
-            continue
-    assert refused == {"BriaFibo", "HiDream", "HunyuanDiT"}
+            absent.add(name)
+    assert refused == {"BriaFibo", "HiDream", "HunyuanDiT"} - absent
 
 
 def test_the_sd3_segments_are_clip_then_t5():

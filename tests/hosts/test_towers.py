@@ -13,7 +13,7 @@ import pytest
 import test_images
 import tiny_tokenizers
 import torch
-from models_tiny import skip_lost
+from models_tiny import skip_lost, skip_without_folders
 from PIL import Image
 from torch import Tensor, nn
 from torchvision import transforms
@@ -263,6 +263,8 @@ def small(preprocess: Any = None, tokenizer: Any = None, **settings: Any) -> Tow
 def test_what_is_saved_is_read_by_its_library(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if kind != "CLIPModel":
+        skip_without_folders()
     if kind == "words":  # a text tower from a config of transformers, whose weights are not there
         models_tiny.make_hf().text.config.save_pretrained(tmp_path / "bert")
         text = {"text_cfg": {"hf_model_name": str(tmp_path / "bert"), "hf_proj_type": "mlp"}}
@@ -297,7 +299,22 @@ def test_what_is_saved_is_read_by_its_library(
         assert load_host("small", str(folder / WEIGHTS)).name == f"small/{folder / WEIGHTS}"
 
 
+def test_a_release_that_reads_no_folders_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = small()
+    (tmp_path / CONFIG).write_text("{}")
+    monkeypatch.setattr(open_clip, "__version__", "2.32.0")
+    refusal = r"2\.32\.0 is installed.*open_clip_torch 3"
+    with pytest.raises(UnsupportedHostError, match=refusal):
+        found.check_saving(found.model.state_dict(), name="small")
+    for name in (str(tmp_path), f"local-dir:{tmp_path}"):
+        with pytest.raises(UnsupportedHostError, match=refusal):
+            load_host(name)
+
+
 def test_what_could_not_be_saved_is_refused() -> None:
+    skip_without_folders()
     found = small()
     hugging = build("CLIPModel")
     preprocess = test_images.plain()

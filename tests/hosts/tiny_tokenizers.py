@@ -130,9 +130,10 @@ def _unigram(special: list[str], template: str, lower: bool, **names: Any) -> An
         tokenizer.normalizer = normalizers.Lowercase()
     pairs = [(token, special.index(token)) for token in special if token in template]
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=pairs)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>", **names
-    )
+    # transformers 4 would give token_type_ids too, which the tokenizers of these models do not.
+    inputs = ["input_ids", "attention_mask"]
+    names = {"unk_token": "<unk>", "eos_token": "</s>", **names}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=inputs, **names)
 
 
 @cache

@@ -19,6 +19,7 @@ from vldebias.errors import (
     need,
 )
 from vldebias.hosts.attachment import resolve
+from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import Host
 from vldebias.names import check_architecture
 
@@ -221,7 +222,9 @@ def _miniature(name: str, folder: Path | None) -> Loaded:
 def _open_clip_model(name: str, pretrained: str | None) -> Loaded:
     open_clip = need("open_clip")
     is_folder = pretrained is None and not name.startswith(SCHEMAS)
-    address = f"local-dir:{name}" if is_folder else name
+    address = name
+    if is_folder or name.startswith("local-dir:"):
+        address = folder_address(name.removeprefix("local-dir:"))
     model, preprocess = open_clip.create_model_from_pretrained(address, pretrained=pretrained)
     shown = name if pretrained is None else f"{name}/{pretrained}"
     return Loaded(model.eval(), shown, open_clip.get_tokenizer(address), preprocess)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import BoundArguments
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -22,6 +23,24 @@ from vldebias.hosts.host import IMAGE, TEXT, hook_methods
 SUPPORTED = ("CLIP", "CustomTextCLIP", "CoCa")
 # CoCa's forward goes through the private ones
 _ENCODE = {TEXT: ("encode_text", "_encode_text"), IMAGE: ("encode_image", "_encode_image")}
+
+
+def folder_address(folder: str | Path) -> str:
+    """Return the name by which open_clip reads a folder.
+
+    Args:
+        folder: it holds open_clip_config.json and the weights, as training writes them.
+
+    Raises:
+        UnsupportedHostError: the installed open_clip reads no folders.
+    """
+    release = need("open_clip").__version__
+    if release.startswith("2."):
+        raise UnsupportedHostError(
+            "open_clip reads a model from a folder, as training writes it, since release 3"
+            f" ({release} is installed). Install open_clip_torch 3 or newer"
+        )
+    return f"local-dir:{folder}"
 
 
 class OpenClipHost(JointHost):

@@ -24,6 +24,7 @@ from vldebias.errors import (
 from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
 from vldebias.hosts.clip.images import JointHost, image_encoder
+from vldebias.hosts.clip.open_clip import folder_address
 from vldebias.hosts.host import BARE, TOKENIZING, during, reading
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class Towers:
             self.save(weights, Path(folder), name=name)
             try:
                 load = need("open_clip").create_model_and_transforms
-                twin, _, transform = load(f"local-dir:{folder}")
+                twin, _, transform = load(folder_address(folder))
             except RuntimeError as error:
                 raise InvalidInputError(f"{mismatch}: {error}") from error
         picture = self._striped_picture()
@@ -254,7 +255,7 @@ class Towers:
         model's own sizes."""
         open_clip = need("open_clip")
         folder = Path(name.removeprefix("local-dir:"))
-        address = f"local-dir:{folder}" if (folder / CONFIG).is_file() else name
+        address = folder_address(folder) if (folder / CONFIG).is_file() else name
         config = open_clip.get_model_config(address)
         if not config:
             # ViT-B-32/laion2b_s34b_b79k: the architecture stands before the tag of its weights.

@@ -131,6 +131,8 @@ def settled(page: Any) -> None:
     """Wait until styles and fonts have come and no colour is on its way to another: contrast is
     measured after that."""
     page.wait_for_load_state("load")
+    # Gradio shows "Loading..." outside of all landmarks until its page is there.
+    page.wait_for_function("!document.querySelector('p.loading')")
     page.evaluate("""async () => {
             await document.fonts.ready;
             await new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)));

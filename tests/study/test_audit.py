@@ -13,7 +13,8 @@ import torch
 import vldebias
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
-from vldebias.study.prediction import subject
+from vldebias.study.auditing import _is_sure
+from vldebias.study.prediction import Prediction, subject
 from vldebias.study.share_line import LEVEL, ShareLine, read_shares
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -175,6 +176,32 @@ class TestCalibration:
             path.write_text(content)
             with pytest.raises(InvalidInputError, match=r"t\.csv"):
                 read_shares(path, GENDER)
+
+
+@pytest.mark.parametrize(
+    ("low", "chance", "is_sure"),
+    [
+        pytest.param(0.6, 0.99, True, id="beyond its interval"),
+        pytest.param(0.0, 0.99, False, id="likely, and any share is within the interval"),
+        pytest.param(0.6, 0.80, False, id="not likely enough"),
+    ],
+)
+def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
+    low: float, chance: float, is_sure: bool
+) -> None:
+    shares = np.array([[[0.7], [0.3]], [[low], [0.0]], [[1.0], [1.0]]])  # (3, values, prompts)
+    prediction = Prediction(
+        values=["male", "female"],
+        shares=shares,
+        chance=np.array([[chance], [1 - chance]]),
+        covered=np.array([True]),
+        lines=[],
+        judged=[],
+        n_judged=0,
+        model="",
+        fingerprint=None,
+    )
+    assert _is_sure(prediction, 0, 0) is is_sure
 
 
 class TestAudit:

@@ -8,7 +8,6 @@ and playwright, as the tests of the pages do.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -19,7 +18,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from eval.tables import RESULTS
+from eval.tables import RESULTS, write_records
 from tests.apps.browsing import COLOURS, answers, free_port, served, settled
 from vldebias.measure.page import render
 from vldebias.measure.result import Result
@@ -80,15 +79,21 @@ def demo(chromium: Browser, scratch: Path) -> None:
                 page.goto(address)
                 page.locator("#row-1 img").last.wait_for()
                 seconds.append(round(time.monotonic() - start, 2))
-    facts = {
-        "seconds until the saved example is seen": sorted(seconds),
-        "seconds from the command until the page answers": round(until_answer, 2),
-        "processes that waited for a core": round(os.getloadavg()[0], 1),
-        "cores": os.cpu_count(),
-    }
-    text = json.dumps(facts, indent=1) + "\n"
-    (RESULTS / "demo_opening.json").write_text(text, encoding="utf-8")
-    print(text)
+    rows: list[dict[str, Any]] = [
+        {"what": "saved example", "opening": opening, "seconds until it is seen": wait}
+        for opening, wait in enumerate(sorted(seconds), 1)
+    ]
+    rows.append({"what": "command", "seconds until the page answers": round(until_answer, 2)})
+    write_records(
+        RESULTS / "demo_opening.json",
+        "how long the demo takes to open, shortest first",
+        rows,
+        "what",
+        ("opening",),
+        processes_that_waited_for_a_core=round(os.getloadavg()[0], 1),
+        cores=os.cpu_count(),
+    )
+    print(*rows, sep="\n")
 
 
 def picture_of(chromium: Browser, name: str, address: str, begin: Any = None) -> None:

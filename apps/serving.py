@@ -301,8 +301,8 @@ def serve(
     )
     ended = threading.Event()
     # Only noted: what is being written ends before the process does.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: ended.set())
     thread.start()
     while not server.started and thread.is_alive() and not ended.is_set():
         time.sleep(0.01)

@@ -264,7 +264,9 @@ def test_a_signal_ends_the_server_within_two_seconds(
         process.send_signal(number)
         assert process.wait(timeout=20) == 0
         assert time.monotonic() - began < 2
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log
+    assert f"{address}/" in log, "the address that is printed is the page's"
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.study.made_figures import figure, protocol, result
 from vldebias.errors import InvalidInputError
-from vldebias.measure.conclusion import Conclusion
+from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.page import (
     day_of,
     dots,
@@ -29,7 +29,7 @@ from vldebias.measure.page import (
 from vldebias.measure.result import COLUMNS, Result, TaskResult, laid_out
 from vldebias.measure.rows import Strip
 from vldebias.measure.strip import read_strip, write_strip
-from vldebias.measure.table import published, readable, verdict
+from vldebias.measure.table import moved, published, readable, verdict
 from vldebias.measure.text import tab_rows, text, wrapped
 from vldebias.metrics import bootstrap_interval
 from vldebias.pictures import read_png, write_png
@@ -247,6 +247,13 @@ def test_the_verdict_of_a_gap_of_drawn_images_is_that_of_its_unbiased_square() -
     assert "square without the noise of few images 0.160 to -0.020" in drawn.sentence
     (still,) = gaps(DOWN, STILL, deals=False).conclusions()
     assert still.verdict != "better"
+    notes = {}
+    for deals in (False, True):
+        frame = readable(gaps(STILL, DOWN, deals=deals))
+        (group,) = front_groups(frame, conclusions(frame))
+        notes[deals] = group.verdict_notes
+    assert notes[False] == [f"its square, without the noise of few images: {moved(DOWN)}"]
+    assert notes[True] == [""], "the page names no square where the verdict rests on none"
     (dealt,) = gaps(STILL, DOWN, deals=True).conclusions()
     assert dealt.verdict != "better"
 

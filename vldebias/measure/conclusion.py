@@ -13,7 +13,16 @@ from pydantic import BaseModel
 
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import TaskProvenance
-from vldebias.measure.table import GAP, SQUARED, TOO_FEW, Change, Measures, moved, named, to_remove
+from vldebias.measure.table import (
+    GAP,
+    TOO_FEW,
+    Change,
+    Measures,
+    moved,
+    named,
+    to_remove,
+    unbiased_squares,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +137,7 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "enough": _enough(block, row),
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    return Conclusion(**facts, sentence=worded(facts, unbiased_square(block, row)))
+    return Conclusion(**facts, sentence=worded(facts, unbiased_squares(block).get(row.Index)))
 
 
 def _leading(block: pd.DataFrame, measures: Measures) -> Any:
@@ -169,22 +178,11 @@ def _number_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def unbiased_square(block: pd.DataFrame, row: Any) -> Any:
-    """Return the row of the unbiased square that the verdict of a gap of drawn images rests on."""
-    if row.metric != GAP or row.is_dealt:
-        return None
-    is_same = (block.subset == row.subset) & (block.name == row.name)
-    squares = block[is_same & (block.metric == SQUARED) & block.change.notna()]
-    if squares.empty:
-        return None
-    return next(squares.itertuples())
-
-
 def _enough(block: pd.DataFrame, row: Any) -> int | None:
     """Return how many units would tell, where there are too few."""
     if row.verdict != TOO_FEW:
         return None
-    tested = unbiased_square(block, row) or row
+    tested = unbiased_squares(block).get(row.Index, row)
     change = (tested.change, tested.change_low, tested.change_high)
     return enough_units(row.n, change, to_remove(tested))
 

@@ -22,11 +22,11 @@ import numpy as np
 from vldebias.errors import need
 from vldebias.files import write_atomically
 from vldebias.markup import html_table
-from vldebias.measure.conclusion import Conclusion, conclusions, unbiased_square
+from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.measure.strip import encoded, read_strip
-from vldebias.measure.table import TEMPLATES, readable
+from vldebias.measure.table import TEMPLATES, readable, unbiased_squares
 from vldebias.measure.text import LABELS, advice_of, findings_of
 from vldebias.measure.wording import listed_words
 from vldebias.pictures import INK, for_matplotlib, read_png, subplots
@@ -188,6 +188,7 @@ class FrontGroup(NamedTuple):
 def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[FrontGroup]:
     """Return the rows of `front_rows` by measure, each beside the value without a method."""
     front = front_rows(frame, found)
+    square_of_gap = unbiased_squares(frame)
     groups = []
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
@@ -199,14 +200,13 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
             notes.append(f"chance {first.chance:.3f}")
         note = ", ".join(filter(None, notes))
         shown = list(methods.itertuples())
-        verdict_notes = [_verdict_note(frame, row) for row in shown]
+        verdict_notes = [_verdict_note(square_of_gap.get(row.Index)) for row in shown]
         groups.append(FrontGroup(task, measure, note, before, shown, verdict_notes))
     return groups
 
 
-def _verdict_note(frame: pd.DataFrame, row: Any) -> str:
-    """Return the change of the unbiased square where a verdict rests on it."""
-    square = unbiased_square(frame[frame.task == row.task], row)
+def _verdict_note(square: Any) -> str:
+    """Write the change of the unbiased square that a verdict rests on, "" where there is none."""
     if square is None:
         return ""
     return f"its square, without the noise of few images: {square.moved}"

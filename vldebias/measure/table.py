@@ -251,22 +251,30 @@ def _judged(row: Any, change: Change, effect: float) -> str:
 def _tested(frame: pd.DataFrame) -> list[tuple[Change, float]]:
     """Return, for each row, the change that its verdict rests on, and how far none is from the best
     in the same measure."""
-    squares = {_named_row(row): row for row in frame[frame.metric == SQUARED].itertuples()}
+    square_of_gap = unbiased_squares(frame)
     found = []
     for row in frame.itertuples():
-        square = squares.get(_named_row(row))
-        is_biased = row.metric == GAP and not row.is_dealt and not np.isnan(row.change)
-        tested = square if is_biased and square is not None else row
+        tested = square_of_gap.get(row.Index, row)
         change = (tested.change, tested.change_low, tested.change_high)
         found.append((change, to_remove(tested)))
     return found
 
 
-def _named_row(row: Any) -> tuple[Any, ...]:
-    """Return what a row is about, whatever its metric. None is equal to None, and no number to
-    none."""
-    numbers = (None if np.isnan(value) else value for value in (row.lam, row.strength))
-    return row.task, row.subset, row.method, *numbers
+def unbiased_squares(frame: pd.DataFrame) -> dict[Any, Any]:
+    """Return index of a row -> row of the unbiased square that its verdict rests on.
+
+    These are the gaps of few images. The verdict of every other measure rests on its own change,
+    and so does that of dealt shares, which have no noise.
+    """
+    square_of_key: dict[tuple[str, str, str], Any] = {}
+    for square in frame[(frame.metric == SQUARED) & frame.change.notna()].itertuples():
+        square_of_key.setdefault((square.task, square.subset, square.name), square)
+    square_of_gap = {}
+    for gap in frame[(frame.metric == GAP) & ~frame.is_dealt].itertuples():
+        key = (gap.task, gap.subset, gap.name)
+        if key in square_of_key:
+            square_of_gap[gap.Index] = square_of_key[key]
+    return square_of_gap
 
 
 def to_remove(row: Any) -> float:

@@ -61,8 +61,8 @@ def made() -> Result:
         bias(m, value, change=c, metric="recall@5", better="higher")
         for m, (value, c) in recalls.items()
     ]
-    for job, moved in (("a nurse", UP), ("a doctor", STILL)):
-        changes = {"none": None, "default": moved}
+    for job, change_of_job in (("a nurse", UP), ("a doctor", STILL)):
+        changes = {"none": None, "default": change_of_job}
         rows += [bias(m, 0.5, subset=job, change=c, n={"images": 7}) for m, c in changes.items()]
     return result(rows, protocol("search", title="Search"))
 

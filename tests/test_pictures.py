@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import PIL
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,9 @@ def test_rgb_is_kept_and_transparent_pixels_show_white(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_that_is_named_is_read(form: str) -> None:
+    Image.init()
+    if form not in Image.SAVE:
+        pytest.skip(f"Pillow {PIL.__version__} writes no {form}")
     image = Image.new("RGB", (32, 32), (200, 100, 50))
     assert np.abs(np.array(decode(as_bytes(image, form))).astype(int) - (200, 100, 50)).max() <= 4
 
@@ -147,8 +151,9 @@ def test_what_is_cut_off_or_no_picture_is_an_error(tmp_path: Path) -> None:
 
 
 def test_few_colours_make_a_small_file_and_many_are_kept(tmp_path: Path) -> None:
-    flat = Image.new("RGB", (64, 64), "red")
-    flat.paste("blue", (8, 8, 40, 40))
+    # Noise of two colours: larger than a palette of 256, which Pillow before 11 writes whole.
+    is_blue = np.random.default_rng(0).random((200, 200)) < 0.5
+    flat = Image.fromarray(np.where(is_blue[..., None], (0, 0, 255), (255, 0, 0)).astype(np.uint8))
     files = [
         write_png(flat, tmp_path / f"{len(how)}.png", {"é": 1}, **how)
         for how in ({"small": True}, {})

@@ -116,9 +116,11 @@ def test_a_pipe_gets_tabs_and_nothing_else(command: str) -> None:
 def test_a_grid_in_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(common, "out", Console(width=20, force_terminal=True, color_system=None))
+    # Two columns more than the text: rich before 13.8 keeps two spaces after the last cell.
+    monkeypatch.setattr(common, "out", Console(width=22, force_terminal=True, color_system=None))
     common.print_grid(("a", "bcd", "e"), [("long", "y" * 11, "z")])
-    assert capsys.readouterr().out == "a     bcd          e\nlong  yyyyyyyyyyy  z\n"
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["a     bcd          e", "long  yyyyyyyyyyy  z"]
 
 
 def test_version_and_prompts(tmp_path: Path) -> None:

@@ -257,4 +257,6 @@ def test_one_process_alone_does_not_start_accelerate(monkeypatch: pytest.MonkeyP
     assert processes()[:2] == (0, 1)  # accelerate made no group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
-    assert asked == [not torch.accelerator.is_available(), True]
+    # On hosted CI there is none; a machine that has one keeps it.
+    has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
+    assert asked == [not has_accelerator, True]

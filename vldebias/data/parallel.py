@@ -70,7 +70,7 @@ def processes() -> Processes:
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
         # Without cpu=True accelerate takes each process of a machine without an accelerator for a
         # program on its own.
-        need("accelerate").PartialState(cpu=on_cpu or not torch.accelerator.is_available())
+        need("accelerate").PartialState(cpu=on_cpu or not _has_accelerator())
     if not dist.is_initialized():
         return _LONE
 
@@ -81,6 +81,13 @@ def processes() -> Processes:
         return box[0]
 
     return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
+
+
+def _has_accelerator() -> bool:
+    """Return whether this machine has a GPU or the like; torch before 2.6 knows CUDA's alone."""
+    if hasattr(torch, "accelerator"):
+        return torch.accelerator.is_available()
+    return torch.cuda.is_available()
 
 
 class OnRay:

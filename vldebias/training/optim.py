@@ -90,7 +90,8 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
         with torch.no_grad():
             # T g, whose norm is |T g|; the step below is T (T g).
             gradients = [scaled(parameter, parameter.grad) for parameter in moving]
-            norm = nn.utils.get_total_norm(gradients)
+            norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients])
+            norm = torch.linalg.vector_norm(norms)
             del gradients
             if norm > 0:  # where all is flat there is nowhere to climb
                 for parameter in moving:

@@ -136,15 +136,22 @@ class _ClassReader:
 
     def _parse(self, function: Function) -> Any:
         """Return the syntax tree of a function."""
+        # Decorators as torch.no_grad stand around most of them.
+        plain = inspect.unwrap(function)
         try:
-            # Decorators as torch.no_grad stand around most of them.
-            source = inspect.getsource(inspect.unwrap(function))
-            return ast.parse(textwrap.dedent(source)).body[0]
+            tree = ast.parse(textwrap.dedent(inspect.getsource(plain))).body[0]
         except (OSError, TypeError, SyntaxError) as error:
-            raise self.refusal(
-                f"the source of {function!r} cannot be read ({error}), so the way of a prompt is"
-                " unknown"
-            ) from error
+            raise self._unreadable(function, error) from error
+        # Python 3.13 has the program of `python -c` as the source of what `exec` made in it.
+        if getattr(tree, "name", "") != plain.__code__.co_name:
+            raise self._unreadable(function, "another text stands there")
+        return tree
+
+    def _unreadable(self, function: Function, why: object) -> UnsupportedHostError:
+        """Return the error for a function without a source."""
+        return self.refusal(
+            f"the source of {function!r} cannot be read ({why}), so the way of a prompt is unknown"
+        )
 
     def _refuse_what_cannot_be_followed(self, tree: Any) -> None:
         """Refuse a `__call__` that reaches that of its base in another way than one direct call.

@@ -83,12 +83,12 @@ def test_a_method_is_fit_on_the_embedded_prompts() -> None:
     host = Words()
     spurious = host.embed(GENDER.spurious, "joint")
     rows = pairs(host, GENDER)
-    for method, lam, given in (
+    for method, lam, arguments in (
         ("orth", None, (None, spurious)),
         ("orth-cali", 50.0, (rows, spurious)),
         ("cali", 50.0, (rows,)),
     ):
-        expected = CalibratedProjection(lam=50.0).fit(*given)
+        expected = CalibratedProjection(lam=50.0).fit(*arguments)
         assert (
             differs(vldebias.fit_projection(host, GENDER, method=method, lam=lam), expected) < 1e-12
         )
@@ -99,20 +99,20 @@ def test_several_sets_are_solved_jointly_in_any_order() -> None:
     expected = CalibratedProjection(lam=[7.0, 3.0]).fit(
         [pairs(host, GENDER), pairs(host, AGE)], None
     )
-    found = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=[7.0, 3.0])
+    edit = vldebias.fit_projection(host, [GENDER, AGE], method="cali", lam=[7.0, 3.0])
     turned = vldebias.fit_projection(host, [AGE, GENDER], method="cali", lam=[3.0, 7.0])
-    assert differs(found, expected) < 1e-12
-    assert differs(found, turned) < 1e-12
-    assert found.stated_words == (*GENDER.stated_words, *AGE.stated_words)
-    assert found.provenance.prompts == "g+a"
+    assert differs(edit, expected) < 1e-12
+    assert differs(edit, turned) < 1e-12
+    assert edit.stated_words == (*GENDER.stated_words, *AGE.stated_words)
+    assert edit.provenance.prompts == "g+a"
 
 
 def test_parts_of_a_set_have_a_term_each() -> None:
     host = Words()
-    whole = load_prompts("fairface")
-    terms = [pairs(host, part) for part in whole.parts]
+    prompts = load_prompts("fairface")
+    terms = [pairs(host, part) for part in prompts.parts]
     expected = CalibratedProjection(lam=5.0).fit(terms, None)
-    assert differs(vldebias.fit_projection(host, whole, method="cali", lam=5.0), expected) < 1e-12
+    assert differs(vldebias.fit_projection(host, prompts, method="cali", lam=5.0), expected) < 1e-12
 
 
 def test_every_prompt_is_embedded_once() -> None:
@@ -129,12 +129,12 @@ def test_a_fitted_projection_attaches_with_its_gate() -> None:
         assert attachment.stated(["a male cook", "a cook"]) == [True, False]
     with vldebias.debias(host, {"joint": projection}, keep_stated=False) as attachment:
         assert attachment.stated(["a male cook"]) == [False]
-    own = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
+    edit = CalibratedProjection().fit(pairs(host, GENDER))  # without a model
     with (
         pytest.warns(SuspectInputWarning, match="does not say which model"),
-        vldebias.debias(host, own) as attachment,
+        vldebias.debias(host, edit) as attachment,
     ):
-        assert attachment.projections == {"joint": own}
+        assert attachment.projections == {"joint": edit}
 
 
 def test_a_pipeline_whose_prompts_cannot_be_changed_gets_an_edit(
@@ -156,22 +156,24 @@ def test_a_missing_role_is_named() -> None:
 
 def test_inspect_measures_unseen_pairs() -> None:
     host = Words()
-    found = vldebias.inspect(host, GENDER, method="cali", lam=1000.0)["joint"]
+    diagnostics = vldebias.inspect(host, GENDER, method="cali", lam=1000.0)["joint"]
     unseen = torch.stack([host.embed(pair, "joint") for pair in GENDER.held_out_pairs])
     before = float((unseen[:, 0] - unseen[:, 1]).norm(dim=-1).mean())
-    assert found.held_out_distance is not None
-    assert found.held_out_distance[0] == pytest.approx(before)
-    assert found.held_out_distance[1] < before / 2
+    assert diagnostics.held_out_distance is not None
+    assert diagnostics.held_out_distance[0] == pytest.approx(before)
+    assert diagnostics.held_out_distance[1] < before / 2
 
 
 def test_lost_class_signal_is_said_with_its_numbers() -> None:
-    same = {"m": "A male doctor.", "f": "A female doctor."}
-    set_ = replace(GENDER, classes=tuple(same.values()), class_names=tuple(same))
-    told = (
+    prompt_of_class = {"m": "A male doctor.", "f": "A female doctor."}
+    set_ = replace(
+        GENDER, classes=tuple(prompt_of_class.values()), class_names=tuple(prompt_of_class)
+    )
+    message = (
         r"g: cali keeps \d+% of the distance between the classes and a cosine of .* or use a"
         r" smaller lam"
     )
-    with pytest.warns(vldebias.errors.ClassSignalWarning, match=told):
+    with pytest.warns(vldebias.errors.ClassSignalWarning, match=message):
         vldebias.fit_projection(Words(), set_, method="cali", lam=1e6)
 
 
@@ -202,16 +204,16 @@ def test_a_second_attachment_is_refused_before_anything_is_embedded() -> None:
 
 def test_a_model_of_ones_own_is_attached_as_the_refusal_says() -> None:
     """What the error names as the way for a model that no family knows, taken."""
-    own = torch.nn.Linear(2, 24)
+    model = torch.nn.Linear(2, 24)
     with pytest.raises(UnsupportedHostError, match=r"vldebias\.hosts\.custom"):
-        vldebias.debias(own, GENDER)
+        vldebias.debias(model, GENDER)
     words = Words()
     x = torch.randn(3, 2)
-    plain = own(x)
-    host = custom(own, "forward", embed=lambda prompts: words.embed(prompts, "joint"))
+    plain = model(x)
+    host = custom(model, "forward", embed=lambda prompts: words.embed(prompts, "joint"))
     with vldebias.debias(host, GENDER, keep_stated=False) as attachment:
-        torch.testing.assert_close(own(x), attachment.projections["joint"](plain))
-    assert torch.equal(own(x), plain)
+        torch.testing.assert_close(model(x), attachment.projections["joint"](plain))
+    assert torch.equal(model(x), plain)
 
 
 def test_a_table_of_embeddings_is_fitted_and_not_attached_to() -> None:

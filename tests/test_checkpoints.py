@@ -33,6 +33,6 @@ def test_every_checkpoint_that_is_named_is_in_the_list() -> None:
         for file in files
         if file.suffix in (".md", ".py", ".ipynb", ".yaml")
     )
-    found = {name for text in texts for name in NAMED.findall(text) if not name.startswith(FOLDERS)}
-    assert "stable-diffusion-v1-5/stable-diffusion-v1-5" in found
-    assert found - KNOWN == set()
+    names = {name for text in texts for name in NAMED.findall(text) if not name.startswith(FOLDERS)}
+    assert "stable-diffusion-v1-5/stable-diffusion-v1-5" in names
+    assert names - KNOWN == set()

@@ -19,7 +19,7 @@ from vldebias.errors import Lazily, VldebiasWarning, did_you_mean, need, shorten
 def test_close_names_are_offered() -> None:
     assert did_you_mean("ag", ["age", "aged"]) == "did you mean 'age' or 'aged'?"
     assert did_you_mean(7, (), "take it out") == "take it out"
-    assert [shortened("abcde", most) for most in (5, 4)] == ["abcde", "a..."]
+    assert [shortened("abcde", limit) for limit in (5, 4)] == ["abcde", "a..."]
 
 
 def test_a_missing_package_is_told_with_its_extra(
@@ -32,8 +32,8 @@ def test_a_missing_package_is_told_with_its_extra(
         "peft.no_such": r"peft is .*'vldebias\[lora\]'",
         "no_such_name": "pip install no_such_name$",
     }
-    for module, told in (installs | {"half_there": "^No module named 'no_such_name'"}).items():
-        with pytest.raises(ModuleNotFoundError, match=told):
+    for module, message in (installs | {"half_there": "^No module named 'no_such_name'"}).items():
+        with pytest.raises(ModuleNotFoundError, match=message):
             need(module)
     assert Lazily("json").dumps is json.dumps
 
@@ -42,7 +42,7 @@ def place_of_warning(call: Callable[[], Any]) -> tuple[str, int]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    assert [one.category for one in caught] == [VldebiasWarning]
+    assert [warning.category for warning in caught] == [VldebiasWarning]
     return caught[0].filename, caught[0].lineno
 
 

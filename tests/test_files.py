@@ -209,7 +209,7 @@ class Whole(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ({}, "part: missing; expected a value"),
         ({"part": {"number": "x"}}, "part.number: Input should be a valid integer, .*; got 'x'"),
@@ -218,10 +218,10 @@ class Whole(BaseModel):
         (3, "Input should be a valid dictionary or instance of Whole"),
     ],
 )
-def test_the_first_problem_is_told_with_its_place(content: Any, told: str) -> None:
+def test_the_first_problem_is_told_with_its_place(content: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Whole.model_validate(content)
-    assert re.fullmatch(told, files.explain(caught.value, known=Part.model_fields))
+    assert re.fullmatch(message, files.explain(caught.value, known=Part.model_fields))
 
 
 def test_the_commit_says_where_the_tree_differs(
@@ -344,7 +344,7 @@ def test_what_a_killed_writer_held_is_taken_over(
 
 
 def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> None:
-    def other() -> None:
+    def write_there() -> None:
         with only_writer(tmp_path):
             pass
 
@@ -352,8 +352,8 @@ def test_a_run_may_enter_again_and_another_thread_may_not(tmp_path: Path) -> Non
         with only_writer(tmp_path):
             pass
         with pytest.raises(InvalidInputError, match="process"):
-            pool.submit(other).result()
-    other()
+            pool.submit(write_there).result()
+    write_there()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -390,7 +390,7 @@ def test_a_file_system_without_locks_is_told_of(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", flock)
-    said: list[str] = []
-    with only_writer(tmp_path, said.append):
+    messages: list[str] = []
+    with only_writer(tmp_path, messages.append):
         pass
-    assert "No locks available" in said[0]
+    assert "No locks available" in messages[0]

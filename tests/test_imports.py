@@ -44,8 +44,8 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def test_nothing_below_the_api_imports_a_heavy_library_at_module_level() -> None:
     for path in ROOT.rglob("*.py"):
         if path.relative_to(ROOT).parts[0] not in ABOVE_API and path.name not in ON_A_HEAVY_BASE:
-            found = HEAVY & set(imported(ast.parse(path.read_text(encoding="utf-8"))))
-            assert not found, f"{path} imports {found}"
+            heavy = HEAVY & set(imported(ast.parse(path.read_text(encoding="utf-8"))))
+            assert not heavy, f"{path} imports {heavy}"
 
 
 def test_importing_the_package_is_cheap() -> None:

@@ -29,9 +29,9 @@ def test_what_stands_in_a_cell_is_no_markup() -> None:
 
 def test_balanced_prompts_show_what_was_written_and_why_not() -> None:
     texts = ["A photo of a doctor", "A red <b>chair</b>", "a female nurse"]
-    found = vldebias.balance_prompts(texts, "gender", seed=0)
-    html = found._repr_html_()
-    for part in (found.prompts[0], found.values[0], *filter(None, found.reasons)):
+    balanced = vldebias.balance_prompts(texts, "gender", seed=0)
+    html = balanced._repr_html_()
+    for part in (balanced.prompts[0], balanced.values[0], *filter(None, balanced.reasons)):
         assert part in html
     assert "&lt;b&gt;chair" in html
     assert "1 of 3 prompts written, seed 0" in html

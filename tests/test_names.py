@@ -25,14 +25,16 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_methods_are_those_of_the_registry() -> None:
-    own = {
+    listing_of_method = {
         name: Listing(**{field: getattr(method, field) for field in Listing._fields})
         for name, method in METHODS.items()
         if type(method).__module__.startswith("vldeb")
     }
-    assert list(LISTINGS) == list(own)
+    assert list(LISTINGS) == list(listing_of_method)
     for name, listing in LISTINGS.items():
-        registered = own[name]._replace(needs=tuple(sorted(own[name].needs)))
+        registered = listing_of_method[name]._replace(
+            needs=tuple(sorted(listing_of_method[name].needs))
+        )
         assert listing == registered
 
 

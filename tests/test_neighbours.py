@@ -22,8 +22,8 @@ NEIGHBOURS = sorted((ROOT / "tests/neighbours").glob("*.txt"))
 def requirements_of(lines: list[str]) -> list[Requirement]:
     """The requirements on lines of a file or a table, without comments and extras of our own."""
     written = [line.partition("#")[0].strip() for line in lines]
-    found = [Requirement(line) for line in written if line]
-    return [requirement for requirement in found if requirement.name != "vldebias"]
+    requirements = [Requirement(line) for line in written if line]
+    return [requirement for requirement in requirements if requirement.name != "vldebias"]
 
 
 def ours() -> list[Requirement]:
@@ -53,8 +53,15 @@ def test_no_bound_of_ours_is_an_upper_one(extra: str) -> None:
 def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
     lines = (ROOT / "tests/neighbours/forge-neo.txt").read_text().splitlines()
     pins = {canonicalize_name(pin.name): lowest(pin) for pin in requirements_of(lines)}
-    compared = [one for one in ours() if canonicalize_name(one.name) in pins]
-    assert {one.name for one in compared} >= {"pydantic", "rich", "huggingface_hub", "transformers"}
+    compared = [
+        requirement for requirement in ours() if canonicalize_name(requirement.name) in pins
+    ]
+    assert {requirement.name for requirement in compared} >= {
+        "pydantic",
+        "rich",
+        "huggingface_hub",
+        "transformers",
+    }
     for requirement in compared:
         pin = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pin), f"{requirement} beside {pin}"
@@ -64,11 +71,12 @@ def test_every_pin_of_forge_neo_is_within_our_bounds() -> None:
 def test_comfyui_with_transformers_4_stays_as_it_is(pins: Path) -> None:
     """What is there with transformers 4 is within its bounds and within ours."""
     bounds = {
-        canonicalize_name(one.name): one for one in requirements_of(pins.read_text().splitlines())
+        canonicalize_name(requirement.name): requirement
+        for requirement in requirements_of(pins.read_text().splitlines())
     }
     installed = {
-        canonicalize_name(one.name): lowest(one)
-        for one in requirements_of((ROOT / ".ci/oldhosts.txt").read_text().splitlines())
+        canonicalize_name(requirement.name): lowest(requirement)
+        for requirement in requirements_of((ROOT / ".ci/oldhosts.txt").read_text().splitlines())
     }
     for requirement in ours():
         name = canonicalize_name(requirement.name)

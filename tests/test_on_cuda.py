@@ -40,19 +40,19 @@ def texts(model: Any, tokenizer: Any, prompts: list[str] = PROMPTS) -> torch.Ten
 def test_an_edit_of_the_cpu_belongs_to_the_model_on_the_gpu(dtype: torch.dtype) -> None:
     model, _, tokenizer = miniature.load_clip()
     edit = vldebias.fit_projection(model, "professions-gender", method="cali", tokenizer=tokenizer)
-    there = model.to("cuda", dtype)
-    before = texts(there, tokenizer)
-    with vldebias.debias(there, edit, tokenizer=tokenizer):
-        after = texts(there, tokenizer)
+    on_gpu = model.to("cuda", dtype)
+    before = texts(on_gpu, tokenizer)
+    with vldebias.debias(on_gpu, edit, tokenizer=tokenizer):
+        after = texts(on_gpu, tokenizer)
     assert torch.equal(after[2], before[2])
     assert not torch.equal(after[:2], before[:2])
     expected = torch.nn.functional.normalize(edit(before[:2].double().cpu()), dim=-1)
     torch.testing.assert_close(
         after[:2].double().cpu(), expected, atol=8e-3 if dtype != torch.float32 else 1e-5, rtol=0
     )
-    assert torch.equal(texts(there, tokenizer), before), "gone without a trace"
+    assert torch.equal(texts(on_gpu, tokenizer), before), "gone without a trace"
     fitted = vldebias.fit_projection(
-        there, "professions-gender", method="cali", tokenizer=tokenizer
+        on_gpu, "professions-gender", method="cali", tokenizer=tokenizer
     )
     assert fitted(before.double().cpu()).sub(edit(before.double().cpu())).norm(dim=-1).max() < 0.05
 
@@ -89,7 +89,7 @@ def test_balanced_prompts_are_the_pictures_of_the_rewritten_ones(dtype: torch.dt
     with vldebias.debias(pipe, "professions-gender", method="balanced-prompts") as attachment:
         balanced = pictures(pipe, PROMPTS, num_images_per_prompt=2)
     rewritten = vldebias.balance_prompts(
-        [one for one in PROMPTS for _ in range(2)], "professions-gender", seed=attachment.seed
+        [prompt for prompt in PROMPTS for _ in range(2)], "professions-gender", seed=attachment.seed
     ).prompts
     assert torch.equal(balanced, pictures(pipe, list(rewritten)))
 
@@ -111,16 +111,16 @@ def test_a_compiled_tower_is_edited() -> None:
 )
 def test_losses_in_half_precision_are_those_of_single(loss: Any) -> None:
     torch.manual_seed(0)
-    one, other = (
+    first, second = (
         torch.nn.functional.normalize(torch.randn(256, 64, device="cuda"), dim=-1) for _ in range(2)
     )
     for dtype in LOW[1:]:
-        a = one.to(dtype).requires_grad_()
-        b = other.to(dtype)
+        a = first.to(dtype).requires_grad_()
+        b = second.to(dtype)
         value = loss(a, b, temperature=0.03)
         value.backward()
-        exact = one.to(dtype).float().requires_grad_()
-        loss(exact, other.to(dtype).float(), temperature=0.03).backward()
+        exact = first.to(dtype).float().requires_grad_()
+        loss(exact, second.to(dtype).float(), temperature=0.03).backward()
         assert torch.isfinite(a.grad).all()
         assert (
             torch.nn.functional.cosine_similarity(
@@ -158,8 +158,8 @@ def test_a_training_goes_on_where_it_stopped(
         train_model(settings, tmp_path / "killed")
     monkeypatch.undo()
     train_model(settings, tmp_path / "killed")
-    whole, resumed = (
+    uninterrupted, resumed = (
         load_file(tmp_path / name / "model" / "clip.safetensors") for name in ("whole", "killed")
     )
-    for name in whole:
-        torch.testing.assert_close(resumed[name], whole[name], atol=1e-6, rtol=1e-5)
+    for name in uninterrupted:
+        torch.testing.assert_close(resumed[name], uninterrupted[name], atol=1e-6, rtol=1e-5)

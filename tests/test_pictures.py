@@ -160,8 +160,8 @@ def test_few_colours_make_a_small_file_and_many_are_kept(tmp_path: Path) -> None
     ]
     assert files[0].stat().st_size < files[1].stat().st_size
     for file in files:
-        image, about = read_png(file)
-        assert (image.tobytes(), about) == (flat.tobytes(), {"é": 1})
+        image, facts = read_png(file)
+        assert (image.tobytes(), facts) == (flat.tobytes(), {"é": 1})
     many = picture(2, (80, 80))
     assert (
         read_png(write_png(many, tmp_path / "many.png", {}, small=True))[0].tobytes()
@@ -173,7 +173,7 @@ def test_plots_need_no_display_and_a_notebook_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[object] = []
-    tools = SimpleNamespace(select_figure_formats=lambda *given: shown.append(given))
+    tools = SimpleNamespace(select_figure_formats=lambda *arguments: shown.append(arguments))
     for shell, selected in ((None, []), ("a notebook", [("a notebook", {"png"})])):
         monkeypatch.setitem(
             sys.modules,
@@ -183,8 +183,8 @@ def test_plots_need_no_display_and_a_notebook_shows_them(
         monkeypatch.setitem(sys.modules, "IPython.core.pylabtools", tools)
         plot, axes = subplots(1, 1, (2.0, 1.0))
         assert (len(axes), shown) == (1, selected)
-    image, about = read_png(write_png(plot, tmp_path / "plot.png", {"a": 1}))
-    assert (image.size, about) == ((240, 120), {"a": 1})
+    image, facts = read_png(write_png(plot, tmp_path / "plot.png", {"a": 1}))
+    assert (image.size, facts) == ((240, 120), {"a": 1})
 
 
 def test_why_a_picture_cannot_be_read_is_told_without_places() -> None:

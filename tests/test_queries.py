@@ -197,9 +197,9 @@ def test_forms_precisions_and_lengths_are_kept(name: str) -> None:
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
     assert torch.equal(after[STATED], before[STATED])
     assert not torch.allclose(after[0], before[0], atol=1e-2)
-    one = queries.edit(vectors[0], QUERIES[0])
-    assert np.shape(one) == (DIM,)
-    assert torch.allclose(plain_row(one), after[0], atol=1e-2)
+    edited_row = queries.edit(vectors[0], QUERIES[0])
+    assert np.shape(edited_row) == (DIM,)
+    assert torch.allclose(plain_row(edited_row), after[0], atol=1e-2)
 
 
 def test_one_text_gives_one_vector_and_none_gives_none() -> None:

@@ -22,7 +22,7 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
     built-in object."""
 
     def points(*, group: str) -> list[EntryPoint]:
-        asked.append(group)
+        groups_read.append(group)
         return [EntryPoint(name, value, group) for name, value in named.items()]
 
     named = {
@@ -31,13 +31,13 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> Registry[Letter]:
         "taken": f"{__name__}:OTHER_A",
     }
     monkeypatch.setattr("importlib.metadata.entry_points", points)
-    asked.clear()
+    groups_read.clear()
     return Registry("letter", "letters", Letter)
 
 
 A = Letter("a")
 OTHER_A = Letter("a")
-asked: list[str] = []
+groups_read: list[str] = []
 quiet = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
 
@@ -46,7 +46,7 @@ def test_a_name_is_found_without_entry_points_and_is_never_replaced(
 ) -> None:
     assert letters.register(A) is letters.register(A) is letters["a"] is A
     assert "a" in letters
-    assert asked == []
+    assert groups_read == []
     with pytest.raises(InvalidInputError, match="name is taken"):
         letters.register(OTHER_A)
     for wrong in (3, Letter, type("Nameless", (Letter,), {"__init__": lambda self: None})()):
@@ -68,12 +68,12 @@ def test_entry_points_are_loaded_once_and_broken_ones_told(
     letters: Registry[Letter], find: Any
 ) -> None:
     letters.register(A)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         find(letters)
     assert [*letters] == [*dict(letters)] == ["a", "z"]
-    assert [str(one.message).split("'")[1] for one in said] == ["broken", "taken"]
-    assert (letters["a"], type(letters["z"]), asked) == (A, Letter, ["letters"])
+    assert [str(warning.message).split("'")[1] for warning in caught] == ["broken", "taken"]
+    assert (letters["a"], type(letters["z"]), groups_read) == (A, Letter, ["letters"])
 
 
 @quiet
@@ -89,7 +89,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(letters: Registry[Letter
 
 @quiet
 def test_a_registry_of_classes_keeps_the_class(letters: Registry[Letter]) -> None:
-    classes: Registry[type] = Registry("class", "classes", lambda given: given.__name__)
+    classes: Registry[type] = Registry("class", "classes", lambda kind: kind.__name__)
     assert classes["Letter"] is Letter
 
 
@@ -101,6 +101,6 @@ def test_registries_read_the_entry_points_of_their_kind() -> None:
     from vldebias.study.task import TASKS
 
     kinds = {"method": METHODS, "host": HOSTS, "task": TASKS, "metric": METRICS, "judge": JUDGES}
-    assert {kind: (one.kind, one.group) for kind, one in kinds.items()} == {
+    assert {kind: (registry.kind, registry.group) for kind, registry in kinds.items()} == {
         k: (k, f"vldebias.{k}s") for k in kinds
     }

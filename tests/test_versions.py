@@ -18,12 +18,14 @@ def plain(name: str) -> str:
 
 def needed(*extras: str) -> dict[str, str]:
     """Package -> bound of what these extras need beyond the core; an extra may name others."""
-    found: dict[str, str] = {}
-    for requirement in (one for extra in extras for one in EXTRAS[extra]):
-        others = re.fullmatch(r"vldebias\[(.+)\]", requirement)
+    bounds_of_name: dict[str, str] = {}
+    for requirement in (text for extra in extras for text in EXTRAS[extra]):
+        extras_of_ours = re.fullmatch(r"vldebias\[(.+)\]", requirement)
         name, _, bound = requirement.partition(">=")
-        found |= needed(*others[1].split(",")) if others else {plain(name): bound}
-    return found
+        bounds_of_name |= (
+            needed(*extras_of_ours[1].split(",")) if extras_of_ours else {plain(name): bound}
+        )
+    return bounds_of_name
 
 
 def test_the_core_is_text_alone_and_all_brings_the_extras_of_users() -> None:

@@ -155,7 +155,7 @@ def broken(index: int) -> OSError:
 
 
 def make_data(
-    n: int, bad: Collection[int] = (), *, error: Callable[[int], OSError] = broken, **more: Any
+    n: int, bad: Collection[int] = (), *, error: Callable[[int], OSError] = broken, **changes: Any
 ) -> ImageData:
     def read(index: int) -> Image.Image:
         if index in bad:
@@ -170,7 +170,7 @@ def make_data(
         "captions": tuple(f"picture {i}" for i in range(n)),
         "about": {"root": Path("here")},
     }
-    return ImageData(ids=tuple(f"img{i}" for i in range(n)), read=read, **(settings | more))
+    return ImageData(ids=tuple(f"img{i}" for i in range(n)), read=read, **(settings | changes))
 
 
 def embed(data: Any, encoder: Counting, folder: Path, **options: Any) -> Embeddings:

@@ -24,7 +24,7 @@ REFERENCE[:30] = FEATURES[:30]  # which are left out of it
 SETS = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
 TEXTS = {
     prompt: RNG.normal(size=D) + 2
-    for prompt in [*(text for one in SETS for text in one.texts), *ASKED]
+    for prompt in [*(text for prompt_set in SETS for text in prompt_set.texts), *ASKED]
 }
 GENDER = np.array(["female", "male", ""])[RNG.integers(3, size=N)]  # a third is unknown
 LABELS = {
@@ -47,11 +47,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def figures(task: str, images: Any, **more: Any) -> list[Measurement]:
+def figures(task: str, images: Any, **changes: Any) -> list[Measurement]:
     settings = {
         "methods": ["none", "orth-cali", "cali", "equalise"],
         "resamples": 40,
         "reference": REFERENCE,
     }
-    given: dict[str, Any] = {**settings, "labels": LABELS[task], **SETTINGS[task], **more}
-    return vldebias.evaluate(TEXTS, images, task=task, **given).rows
+    inputs: dict[str, Any] = {**settings, "labels": LABELS[task], **SETTINGS[task], **changes}
+    return vldebias.evaluate(TEXTS, images, task=task, **inputs).rows

@@ -44,16 +44,16 @@ def test_it_is_the_naive_twin(
                 embed(data, encoder, Path(folder), **how)
             return
         for _ in range(2):
-            found = embed(data, encoder, Path(folder), **how)
+            embeddings = embed(data, encoder, Path(folder), **how)
             assert encoder.images == len(good)  # computed by the first call alone
-            assert np.array_equal(found.features.astype(np.float32), naive(good))
-            assert found.ids == tuple(f"img{i}" for i in good)
-            assert found.captions == tuple(f"picture {i}" for i in good)
-            assert found.column("parity").codes.tolist() == [i % 2 for i in good]
-            assert [one["id"] for one in found.about["skipped"]] == [
+            assert np.array_equal(embeddings.features.astype(np.float32), naive(good))
+            assert embeddings.ids == tuple(f"img{i}" for i in good)
+            assert embeddings.captions == tuple(f"picture {i}" for i in good)
+            assert embeddings.column("parity").codes.tolist() == [i % 2 for i in good]
+            assert [skipped["id"] for skipped in embeddings.about["skipped"]] == [
                 f"img{i}" for i in range(n) if i in bad
             ]
-            assert found.about["images"] == n
+            assert embeddings.about["images"] == n
 
 
 @given(stop_at=st.integers(0, 17), shard_size=st.integers(1, 7), batch_size=st.integers(1, 4))
@@ -78,19 +78,19 @@ def test_an_interrupted_run_goes_on_with_the_missing_shards(
 def test_a_run_says_what_is_there_and_where_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def said(encoder: Counting, **how: Any) -> str:
+    def progress_of(encoder: Counting, **how: Any) -> str:
         embed_images(make_data(9), encoder.encoder, tmp_path, shard_size=4, **how)
         return capsys.readouterr().err
 
     with pytest.raises(KeyboardInterrupt):
-        said(Counting(stop_at=5))
+        progress_of(Counting(stop_at=5))
     assert "Interrupted. Complete shards are kept in" in capsys.readouterr().err
     assert re.search(
         "goes on where an earlier run ended(.|\n)*5/5",
-        said(Counting(), runner=SimpleNamespace(map=map)),
+        progress_of(Counting(), runner=SimpleNamespace(map=map)),
     )
-    assert not said(Counting()).strip(), "everything is there: no line and no bar"
-    assert "9/9" in said(Counting(), dtype="bfloat16")
+    assert not progress_of(Counting()).strip(), "everything is there: no line and no bar"
+    assert "9/9" in progress_of(Counting(), dtype="bfloat16")
 
 
 def flip(path: Path, place: int) -> None:
@@ -132,9 +132,9 @@ def test_a_damaged_shard_is_named_set_aside_and_computed_again(damage: str, tmp_
     with pytest.warns(
         VldebiasWarning, match=r"shard-00001.safetensors: .* set aside as shard-00001.*corrupt"
     ):
-        found = embed(data, again, tmp_path, shard_size=4)
+        repaired = embed(data, again, tmp_path, shard_size=4)
     assert again.images == 3
-    assert np.array_equal(found.features, expected.features)
+    assert np.array_equal(repaired.features, expected.features)
     aside = path.with_name(f"{path.name}.corrupt")
     assert contents(tmp_path) == before | {str(aside.relative_to(tmp_path)): wrong}
 
@@ -144,8 +144,8 @@ def test_a_shard_of_another_size_is_set_aside(tmp_path: Path) -> None:
         embed(make_data(6), Counting(), tmp_path / str(size), shard_size=size)
     shards(tmp_path / "4")[0].replace(shards(tmp_path / "3")[0])
     with pytest.warns(VldebiasWarning, match=r"shard-00000.safetensors: .*damaged .*set aside"):
-        found = embed(make_data(6), Counting(), tmp_path / "3", shard_size=3)
-    assert len(found) == 6
+        embeddings = embed(make_data(6), Counting(), tmp_path / "3", shard_size=3)
+    assert len(embeddings) == 6
 
 
 def test_a_fault_of_the_machine_or_the_drive_is_not_put_down_to_the_image(tmp_path: Path) -> None:
@@ -200,9 +200,9 @@ def test_whatever_changes_a_feature_has_a_folder_of_its_own_and_labels_do_not(
     relabelled = make_data(
         4, labels={"size": Labels.from_values(["big", "", "small", "big"])}, captions=()
     )
-    found = embed(relabelled, encoder, tmp_path)
+    embeddings = embed(relabelled, encoder, tmp_path)
     assert encoder.images == 4
-    assert (found.column("size").counts, found.captions) == ({"big": 2, "small": 1}, ())
+    assert (embeddings.column("size").counts, embeddings.captions) == ({"big": 2, "small": 1}, ())
 
 
 @given(n=st.integers(0, 30), workers=st.integers(0, 4), ahead=st.integers(1, 8))
@@ -252,11 +252,11 @@ def test_one_process_alone_does_not_start_accelerate(monkeypatch: pytest.MonkeyP
     assert processes()[:2] == (0, 1)
     assert dict(PartialState._shared_state) == before
     monkeypatch.setenv("WORLD_SIZE", "2")
-    asked: list[bool] = []
-    monkeypatch.setattr("accelerate.PartialState", lambda cpu: asked.append(cpu))
+    cpu_choices: list[bool] = []
+    monkeypatch.setattr("accelerate.PartialState", lambda cpu: cpu_choices.append(cpu))
     assert processes()[:2] == (0, 1)  # accelerate made no group
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     processes()
     # On hosted CI there is none; a machine that has one keeps it.
     has_accelerator = torch.cuda.is_available() or torch.backends.mps.is_available()
-    assert asked == [not has_accelerator, True]
+    assert cpu_choices == [not has_accelerator, True]

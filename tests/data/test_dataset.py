@@ -70,16 +70,16 @@ def test_what_does_not_fit_is_refused(call: Any) -> None:
 
 def test_rows_keep_what_belongs_together() -> None:
     data = make(more_captions=(("1",), (), ("3", "4")))
-    some = data[[2, 0]]
-    assert (some.ids, some.captions, some.more_captions, len(some)) == (
+    subset = data[[2, 0]]
+    assert (subset.ids, subset.captions, subset.more_captions, len(subset)) == (
         ("c", "a"),
         ("C", "A"),
         (("3", "4"), ("1",)),
         2,
     )
-    assert some.column("label").codes.tolist() == [-1, 0]
-    assert some.read(0) == picture(2)
-    assert some[np.array([False, True])].read(0) == picture(0)
+    assert subset.column("label").codes.tolist() == [-1, 0]
+    assert subset.read(0) == picture(2)
+    assert subset[np.array([False, True])].read(0) == picture(0)
     assert data[1:].ids == ("b", "c")
 
 
@@ -92,7 +92,9 @@ def test_a_fingerprint_is_worked_out_once_and_only_if_asked_and_rows_have_their_
     assert [data.fingerprint, data.fingerprint, slow.call_count] == ["worked out", "worked out", 1]
     assert rows.fingerprint == make(fingerprint="worked out")[[0]].fingerprint
     assert text == "ImageData(tiny test, 3 images, columns ['label'], captions)"
-    assert len({one.fingerprint for one in (data, data[[0, 1]], data[[1, 0]], data[[0]])}) == 4
+    assert (
+        len({dataset.fingerprint for dataset in (data, data[[0, 1]], data[[1, 0]], data[[0]])}) == 4
+    )
     assert data[[0, 1]].fingerprint == data[:2].fingerprint
 
 
@@ -118,8 +120,8 @@ def test_a_fingerprint_survives_copying_and_touching_and_notices_what_changes(
     seen.append(fingerprint_files(["x", *files[1:]], [root / file for file in files]))
     content = (root / files[1]).read_bytes() + bytes(9000)
     ends = [
-        content[:at] + b"x" + content[at + 1 :]
-        for at in (0, 4095, len(content) - 4096, len(content) - 1)
+        content[:position] + b"x" + content[position + 1 :]
+        for position in (0, 4095, len(content) - 4096, len(content) - 1)
     ]
     for changed in (content, content[:-1], *ends, (root / files[2]).read_bytes()):
         (root / files[1]).write_bytes(changed)
@@ -168,11 +170,11 @@ def test_paths_that_lead_out_are_refused(tmp_path: Path, path: str) -> None:
 
 def test_a_description_counts_everything_once() -> None:
     labels = {"a": Labels.from_values(["x", None, "x"]), "b": Labels.from_values(["p", "p", None])}
-    found = describe(make(labels=labels, captions=("A", "", "C"), about={"root": "here"}))
+    description = describe(make(labels=labels, captions=("A", "", "C"), about={"root": "here"}))
     columns = {"a": {"counts": {"x": 2}, "unknown": 1}, "b": {"counts": {"p": 2}, "unknown": 1}}
     facts = {"name": "tiny", "split": "test", "images": 3, "captions": 2, "about": {"root": "here"}}
-    assert found == {**facts, "columns": columns}
-    assert json.loads(json.dumps(found)) == found
+    assert description == {**facts, "columns": columns}
+    assert json.loads(json.dumps(description)) == description
 
 
 def test_every_image_that_cannot_be_read_is_named_in_order(
@@ -183,11 +185,11 @@ def test_every_image_that_cannot_be_read_is_named_in_order(
     (root / files[120]).write_bytes((root / files[120]).read_bytes()[:60])
     (root / files[299]).unlink()
     data = file_images("own", "test", root, files, {})
-    found = check_images(data, progress=False)
-    assert [name for name, _ in found] == [files[7], files[120], files[299]]
-    assert found[0][1].startswith("not a picture in one of the formats ")
-    assert "truncated" in found[1][1]
-    assert found[2][1] == "No such file or directory"
+    problems = check_images(data, progress=False)
+    assert [name for name, _ in problems] == [files[7], files[120], files[299]]
+    assert problems[0][1].startswith("not a picture in one of the formats ")
+    assert "truncated" in problems[1][1]
+    assert problems[2][1] == "No such file or directory"
     assert check_images(data[:7]) == []
     out, err = capsys.readouterr()
     assert (out, "7/7" in err) == ("", True)

@@ -72,16 +72,19 @@ def test_arrays_lists_and_tensors_make_embeddings() -> None:
         "age": torch.tensor([30, 4]),
         "smiling": [True, False],
     }
-    found = Embeddings.from_arrays(
+    embeddings = Embeddings.from_arrays(
         torch.eye(2, 3, dtype=torch.bfloat16, requires_grad=True), labels, captions=["a", "b"]
     )
-    assert (found.features.dtype, found.features.tolist()) == (np.float32, [[1, 0, 0], [0, 1, 0]])
-    assert (tuple(found.ids), found.captions) == (("0", "1"), ("a", "b"))
+    assert (embeddings.features.dtype, embeddings.features.tolist()) == (
+        np.float32,
+        [[1, 0, 0], [0, 1, 0]],
+    )
+    assert (tuple(embeddings.ids), embeddings.captions) == (("0", "1"), ("a", "b"))
     assert (
-        repr(found)
+        repr(embeddings)
         == "Embeddings(2 images of width 3, columns ['gender', 'age', 'smiling'], captions)"
     )
-    names = {name: found.column(name).names for name in labels}
+    names = {name: embeddings.column(name).names for name in labels}
     assert names == {"gender": ("f", "m"), "age": ("4", "30"), "smiling": ("no", "yes")}
     assert Embeddings.from_arrays([[1.0, 2.0]], ids=[7], about={"model": "m"}).ids == ("7",)
 
@@ -111,21 +114,21 @@ def everything(draw: st.DrawFn) -> tuple[Embeddings, dict[str, torch.Tensor]]:
     return embeddings, {prompt: torch.from_numpy(rng.normal(size=d)).float() for prompt in prompts}
 
 
-@given(given=everything())
+@given(embeddings_and_texts=everything())
 @settings(max_examples=15, deadline=None)
-def test_what_was_saved_is_loaded(tmp_path_factory: Any, given: Any) -> None:
-    embeddings, texts = given
+def test_what_was_saved_is_loaded(tmp_path_factory: Any, embeddings_and_texts: Any) -> None:
+    embeddings, texts = embeddings_and_texts
     path = tmp_path_factory.mktemp("files") / "new" / "file.npz"
     assert save_embeddings(path, embeddings, texts) == path
-    found, found_texts = load_embeddings(path)
-    assert found.features.dtype == embeddings.features.dtype
-    assert np.array_equal(found.features, embeddings.features)
-    assert (found.ids, found.captions) == (embeddings.ids, embeddings.captions)
-    assert found.about == {**embeddings.about, "file": str(path)}
-    assert found.labels.keys() == embeddings.labels.keys()
+    loaded, found_texts = load_embeddings(path)
+    assert loaded.features.dtype == embeddings.features.dtype
+    assert np.array_equal(loaded.features, embeddings.features)
+    assert (loaded.ids, loaded.captions) == (embeddings.ids, embeddings.captions)
+    assert loaded.about == {**embeddings.about, "file": str(path)}
+    assert loaded.labels.keys() == embeddings.labels.keys()
     for column, labels in embeddings.labels.items():
-        assert found.column(column).names == labels.names
-        assert np.array_equal(found.column(column).codes, labels.codes)
+        assert loaded.column(column).names == labels.names
+        assert np.array_equal(loaded.column(column).codes, labels.codes)
     assert {k: v.tolist() for k, v in (found_texts or {}).items()} == {
         k: v.tolist() for k, v in texts.items()
     }
@@ -162,19 +165,19 @@ def test_a_file_as_people_write_it(tmp_path: Path) -> None:
             **dict.fromkeys(("other", "extra"), np.ones(2)),
         },
     )
-    found, texts = open_embeddings(path)
+    embeddings, texts = open_embeddings(path)
     assert list(texts or ()) == ["a"]  # twice with the same embedding
-    assert found.ids == ("x.jpg", "y.jpg", "z.jpg")
-    assert found.captions == ("one", "two", "drei ü")
-    assert found.column("gender").counts == {"female": 1, "male": 1}
+    assert embeddings.ids == ("x.jpg", "y.jpg", "z.jpg")
+    assert embeddings.captions == ("one", "two", "drei ü")
+    assert embeddings.column("gender").counts == {"female": 1, "male": 1}
     place, year, smiling, g = (
-        (labels.names, labels.codes.tolist()) for labels in list(found.labels.values())[1:]
+        (labels.names, labels.codes.tolist()) for labels in list(embeddings.labels.values())[1:]
     )
     assert place == (("land", "water"), [1, 0, UNKNOWN])
     assert year == (("-1", "204", "1999"), [2, 0, 1])
     assert smiling == (("no", "yes"), [1, 0, 1])
     assert g == (("b", "a", "none of them"), [0, 1, 0])
-    assert found.about == {"file": str(path), "ignored": ["extra", "other"]}
+    assert embeddings.about == {"file": str(path), "ignored": ["extra", "other"]}
 
 
 def test_texts_are_read_of_a_file_that_has_no_images(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def reads_of(data: Any) -> list[Any]:
     return (
         [lambda i=i: data.read(i) for i in range(len(data))]
         if one_by_one
-        else [one.read for one in data.records()]
+        else [record.read for record in data.records()]
     )
 
 
@@ -96,8 +96,8 @@ def test_rows_at_random_are_those_of_a_stream_from_any_start(tmp_path: Path) -> 
         records = list(stream.records(start))
         assert [record.id for record in records] == list(data.ids[start:])
         for column, labels in data.labels.items():
-            told = [labels.names[code] if code >= 0 else None for code in labels.codes[start:]]
-            assert [record.labels[column] for record in records] == told
+            values = [labels.names[code] if code >= 0 else None for code in labels.codes[start:]]
+            assert [record.labels[column] for record in records] == values
 
 
 def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_splits(
@@ -158,13 +158,13 @@ def test_a_fingerprint_survives_copying_and_notices_other_rows(
 ) -> None:
     root = layout(tmp_path / "one/own")
     shutil.copytree(root, tmp_path / "two/own")
-    one = opened(root, "test", streaming=streaming).fingerprint
-    assert one == opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint
+    fingerprint = opened(root, "test", streaming=streaming).fingerprint
+    assert fingerprint == opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint
     if layout is not imagefolder:
-        assert opened(root, "train", streaming=streaming).fingerprint != one
+        assert opened(root, "train", streaming=streaming).fingerprint != fingerprint
         return
     save(tmp_path / "two/own/test/cat/0.png", 99)
-    assert opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint != one
+    assert opened(tmp_path / "two/own", "test", streaming=streaming).fingerprint != fingerprint
 
 
 def test_the_fingerprint_of_a_table_of_paths_notices_other_images(tmp_path: Path) -> None:
@@ -308,20 +308,20 @@ CELLS: list[Any] = [["one", "two"], [], ["three"], None, ["", None, "four", " ",
 def test_lists_of_captions(name: str, tmp_path: Path) -> None:
     path = parquet_of(tmp_path / "own.parquet", ["image"], **{name: CELLS})
     first = ("one", "", "three", "", "four")
-    more = (("two",), (), (), (), ("five", "six"))
+    further_captions = (("two",), (), (), (), ("five", "six"))
     data = opened(path, caption="auto")
     records = list(opened(path, caption="auto", streaming=True).records())
-    assert (data.captions, data.more_captions) == (first, more)
+    assert (data.captions, data.more_captions) == (first, further_captions)
     assert tuple(record.caption or "" for record in records) == first
-    assert tuple(record.more_captions or () for record in records) == more
+    assert tuple(record.more_captions or () for record in records) == further_captions
 
 
 def test_rows_of_one_path_become_one_with_several_captions(tmp_path: Path) -> None:
     for k, file in enumerate(("a.png", "b.png")):
         save(tmp_path / file, k)
-    said = {"caption": ["one", "two", "three"]}
+    caption_column = {"caption": ["one", "two", "three"]}
     data = opened(
-        parquet_of(tmp_path / "own.parquet", image=["a.png", "b.png", "a.png"], **said),
+        parquet_of(tmp_path / "own.parquet", image=["a.png", "b.png", "a.png"], **caption_column),
         caption="caption",
     )
     assert (data.captions, data.more_captions) == (("one", "two"), (("three",), ()))

@@ -59,8 +59,8 @@ def dying(part: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def raising(own: Exception, part: int) -> None:
-    raise own
+def raising(error: Exception, part: int) -> None:
+    raise error
 
 
 @pytest.mark.parametrize("workers", [None, 1])
@@ -68,9 +68,9 @@ def test_an_error_of_the_work_is_raised_and_a_part_that_kills_its_workers_ends_t
     two: OnRay, workers: int | None
 ) -> None:
     runner = OnRay(workers=workers)
-    for own in (InvalidInputError("row 3 is zero"), ZeroDivisionError("once")):
-        with pytest.raises(type(own), match=str(own)):
-            list(runner.map(partial(raising, own), [0, 1]))
+    for error in (InvalidInputError("row 3 is zero"), ZeroDivisionError("once")):
+        with pytest.raises(type(error), match=str(error)):
+            list(runner.map(partial(raising, error), [0, 1]))
     with pytest.raises(VldebiasError, match="died 4 times"):
         list(runner.map(dying, [0]))
 

@@ -80,11 +80,11 @@ def test_the_plan_says_what_is_there_and_what_is_missing(stand_ins: Path, tmp_pa
     assert sum(runs["fairface", "ViT-B-32:openai"].sizes) == 14
     assert not any(run.missing for run in runs.values())
     (tmp_path / "fairface/fairface_label_val.csv").unlink()
-    (left,) = plan(stand_ins, ["fairface"], ["RN50:openai"])
-    assert "fairface_label_val.csv" in left.missing
-    assert left.missing == left.state
-    without = plan(None, ["waterbirds", "generation"])
-    assert [bool(run.missing) for run in without] == [True, True, False]
+    (planned,) = plan(stand_ins, ["fairface"], ["RN50:openai"])
+    assert "fairface_label_val.csv" in planned.missing
+    assert planned.missing == planned.state
+    planned_runs = plan(None, ["waterbirds", "generation"])
+    assert [bool(run.missing) for run in planned_runs] == [True, True, False]
 
 
 def test_the_state_of_a_run_is_what_was_looked_for(stand_ins: Path, tmp_path: Path) -> None:
@@ -220,10 +220,10 @@ def test_a_part_that_breaks_is_named_and_the_rest_is_measured(
 ) -> None:
     load = open_clip.create_model_from_pretrained
 
-    def broken(name: str, pretrained: str | None = None, **more: Any) -> Any:
+    def broken(name: str, pretrained: str | None = None, **options: Any) -> Any:
         if name == "ViT-B-32":
             raise RuntimeError("file in archive is not in a subdirectory")
-        return load(name, pretrained, **more)
+        return load(name, pretrained, **options)
 
     monkeypatch.setattr(open_clip, "create_model_from_pretrained", broken)
     Path("DIR/celeba/Eval/list_eval_partition.txt").unlink()
@@ -288,10 +288,10 @@ def test_killed_twice_a_part_ends_as_one_that_nobody_killed(
         shown = ["--only", part, *model, "--device", "cpu", "--out", str(out)]
         return [sys.executable, script, "eval", "paper", *shown]
 
-    whole = tmp_path / "whole"
+    uninterrupted = tmp_path / "whole"
     killed = tmp_path / "killed"
     started = time.monotonic()
-    subprocess.run(command(whole), check=True, capture_output=True)
+    subprocess.run(command(uninterrupted), check=True, capture_output=True)
     took = time.monotonic() - started
     for share in (0.5, 0.8):
         process = subprocess.Popen(
@@ -302,15 +302,16 @@ def test_killed_twice_a_part_ends_as_one_that_nobody_killed(
         process.wait()
     subprocess.run(command(killed), check=True, capture_output=True)
     if part == "human":  # the images are the part that takes time
-        for out in (whole, killed):
+        for out in (uninterrupted, killed):
             label_everything(out)
             subprocess.run(command(out), check=True, capture_output=True)
     ends = [
-        Result.read(out / f"{part}-miniature/result.json").to_pandas() for out in (whole, killed)
+        Result.read(out / f"{part}-miniature/result.json").to_pandas()
+        for out in (uninterrupted, killed)
     ]
     pd.testing.assert_frame_equal(*ends)
     assert not ends[0].empty
-    pictures = [sorted(out.rglob("images/**/*.png")) for out in (whole, killed)]
+    pictures = [sorted(out.rglob("images/**/*.png")) for out in (uninterrupted, killed)]
     assert [path.read_bytes() for path in pictures[0]] == [
         path.read_bytes() for path in pictures[1]
     ]

@@ -20,8 +20,8 @@ def gone(row: int) -> Any:
 
 @pytest.mark.parametrize("read", [gone, None])
 def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
-    found = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
-    page = found.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text()
+    suspects = Suspects(np.arange(201.0), tuple(map(str, range(201))), read=read)
+    page = suspects.page(tmp_path / "page.html", "gone", lambda row: ("", "")).read_text()
     assert (page.count("<img"), re.findall(r"<figcaption>(\d+)", page)) == (
         200,
         [str(i) for i in range(1, 201)],
@@ -29,15 +29,15 @@ def test_pictures_that_are_gone_leave_a_note(read: Any, tmp_path: Path) -> None:
 
 
 def test_the_table_has_the_lowest_first_and_what_has_no_score_last(tmp_path: Path) -> None:
-    found = Suspects(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
-    told = list(
-        csv.DictReader(found.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines())
+    suspects = Suspects(np.array([0.5, np.nan, -0.25, 0.5]), ("a", "b", "=c", "d"))
+    rows = list(
+        csv.DictReader(suspects.write(tmp_path / "t.csv", {"row": str}).read_text().splitlines())
     )
-    assert [one["row"] for one in told] == ["2", "0", "3", "1"]
-    assert told[0]["id"] == "'=c"  # no formula
-    figures = [(one["rank"], one["percentile"], one["score"]) for one in told[::3]]
+    assert [row["row"] for row in rows] == ["2", "0", "3", "1"]
+    assert rows[0]["id"] == "'=c"  # no formula
+    figures = [(row["rank"], row["percentile"], row["score"]) for row in rows[::3]]
     assert figures == [("1", "16.6667", "-0.250000"), ("", "", "")]  # half of the one row, of three
-    assert list(told[0]) == ["rank", "percentile", "score", "id", "row", "path"]
+    assert list(rows[0]) == ["rank", "percentile", "score", "id", "row", "path"]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.6, 1.0])
@@ -52,14 +52,14 @@ def test_ids_are_pictures_below_a_folder_with_or_without_their_ending(tmp_path: 
     (folder / "a").mkdir(parents=True)
     for name, colour in (("in/a/1.png", "red"), ("in/2.jpg.png", "blue"), ("out.png", "green")):
         Image.new("RGB", (4, 4), colour).save(tmp_path / name)
-    found = Suspects.pictures(
+    readers = Suspects.pictures(
         folder, ("a/1.png", "a/1", "2.jpg", "none", "../out.png", str(tmp_path / "out.png"))
     )
-    assert [found["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
-    paths = [found["path"](row) for row in range(2, 6)]
+    assert [readers["read"](row).getpixel((0, 0)) for row in (0, 1)] == [(255, 0, 0)] * 2
+    paths = [readers["path"](row) for row in range(2, 6)]
     assert paths == [str(folder / "2.jpg.png"), "", "", ""]  # no id leads out of the folder
     with pytest.raises(OSError, match="no such picture below"):
-        found["read"](3)
+        readers["read"](3)
     for where in (folder, folder / "none"):
         with pytest.raises(InvalidInputError, match="'7'"):
             Suspects.pictures(where, ("7", "8"))

@@ -81,14 +81,14 @@ def test_the_cuts_do_not_matter(places: list[int], k: int, chosen: str, moved: b
         uncut = uncut.changed(lambda x: x @ turn)
         parts = parts.changed(lambda x: x @ turn)
     k = min(k, len(uncut))
-    found = parts.products({"a": QUERIES, "b": QUERIES[:1]})
+    result = parts.products({"a": QUERIES, "b": QUERIES[:1]})
     texts = {"a": QUERIES, "b": QUERIES[:1]}
     expected = uncut.products(texts)
-    assert all(torch.equal(found[name], expected[name]) for name in texts)
-    found = parts.top(QUERIES, k)
+    assert all(torch.equal(result[name], expected[name]) for name in texts)
+    result = parts.top(QUERIES, k)
     exact = (QUERIES.double() @ uncut[:].double().T).numpy().round(12)
-    assert np.array_equal(found, uncut.top(QUERIES, k))
-    assert np.array_equal(found, np.argsort(-exact, axis=1, kind="stable")[:, :k])
+    assert np.array_equal(result, uncut.top(QUERIES, k))
+    assert np.array_equal(result, np.argsort(-exact, axis=1, kind="stable")[:, :k])
 
 
 @pytest.mark.parametrize(
@@ -224,12 +224,12 @@ def write_npy(folder: Path) -> str:
 
 
 def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
-    found, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
+    embeddings, texts = open_embeddings(write_npy(tmp_path), table=tmp_path / "meta_*.parquet")
     expected = Labels.from_array(GENDER)
-    assert np.array_equal(found.column("gender").codes, expected.codes)
-    assert list(found.labels) == ["gender"]  # as many urls as rows are no labels
-    assert found.about["ignored"] == ["url", "list"]
-    assert (found.ids[3], texts) == (str(FEATURES[3, 0]), None)
+    assert np.array_equal(embeddings.column("gender").codes, expected.codes)
+    assert list(embeddings.labels) == ["gender"]  # as many urls as rows are no labels
+    assert embeddings.about["ignored"] == ["url", "list"]
+    assert (embeddings.ids[3], texts) == (str(FEATURES[3, 0]), None)
 
 
 @refused(
@@ -253,8 +253,8 @@ def test_files_that_do_not_fit_together_are_refused(
 def test_figures_are_those_of_one_array(task: str, methods: list[str], tmp_path: Path) -> None:
     parts = Shards(np.split(FEATURES, CUTS))
     reference = Shards(np.split(REFERENCE, [5, 640]))
-    found = figures(task, parts, reference=reference, methods=methods)
-    assert found == figures(task, FEATURES, methods=methods)
-    assert len(found) > 50
+    rows = figures(task, parts, reference=reference, methods=methods)
+    assert rows == figures(task, FEATURES, methods=methods)
+    assert len(rows) > 50
     if "cali" in methods:
         assert figures(task, write_npy(tmp_path)) == figures(task, FEATURES)

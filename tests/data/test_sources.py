@@ -218,17 +218,19 @@ def test_fairface(tmp_path: Path, labels: str, images: str) -> None:
     fairface(tmp_path / labels, "val", VAL, tmp_path / images)
     fairface(tmp_path / labels, "train", TRAIN, tmp_path / images)
     data = open_fairface(tmp_path)
-    every = open_fairface(tmp_path, "all")
+    both_splits = open_fairface(tmp_path, "all")
     assert (data.split, data.ids) == ("val", ("val/1.jpg", "val/2.jpg", "val/3.jpg"))
-    assert every.ids == ("train/1.jpg", "train/2.jpg", *data.ids)
+    assert both_splits.ids == ("train/1.jpg", "train/2.jpg", *data.ids)
     assert len(open_fairface(tmp_path, "train")) == 2
     assert (data.column("age").names[:2], data.column("race").names[:2]) == (
         ("0-2", "3-9"),
         ("White", "Black"),
     )
     for column, k in (("age", 0), ("gender", 1), ("race", 2)):
-        found = every.column(column)
-        assert [found.names[code] for code in found.codes] == [row[k] for row in TRAIN + VAL]
+        labels_of_column = both_splits.column(column)
+        assert [labels_of_column.names[code] for code in labels_of_column.codes] == [
+            row[k] for row in TRAIN + VAL
+        ]
     assert data.about == {"root": str(tmp_path / images)}
     assert data.read(2).size == picture().size
 
@@ -277,11 +279,11 @@ def test_columns_are_mapped_and_splits_picked(tmp_path: Path, ending: str) -> No
 
 
 def test_a_row_per_caption_and_lists_of_captions_are_read_as_images(tmp_path: Path) -> None:
-    said = [("a", "one"), ("b", "two"), ("a", "three"), ("c", "nan"), ("b", ""), ("a", "four")]
+    captions = [("a", "one"), ("b", "two"), ("a", "three"), ("c", "nan"), ("b", ""), ("a", "four")]
     for k, name in enumerate("abc"):
         save(tmp_path / f"{name}.png", k)
     data = open_manifest(
-        table(tmp_path / "own.csv", [{"image": f"{a}.png", "said": b} for a, b in said]),
+        table(tmp_path / "own.csv", [{"image": f"{a}.png", "said": b} for a, b in captions]),
         caption="said",
     )
     assert (data.captions, data.more_captions) == (("one", "two", ""), (("three", "four"), (), ()))

@@ -143,9 +143,9 @@ def test_what_is_no_label_is_refused(call: Callable[[], object]) -> None:
     ],
 )
 def test_columns_that_look_like_a_slip_are_doubted(rows: list, patterns: list[str]) -> None:
-    found = odd_values(Labels.from_array(rows))
-    assert len(found) == len(patterns)
-    for warning, pattern in zip(found, patterns, strict=True):
+    doubts = odd_values(Labels.from_array(rows))
+    assert len(doubts) == len(patterns)
+    for warning, pattern in zip(doubts, patterns, strict=True):
         assert re.search(pattern, warning)
 
 
@@ -154,8 +154,8 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
     naive = Labels.from_values([(row or "").strip() for row in rows]).without(unknown)
     column = pa.array(rows, pa.string())
     for encoded in (column, column.dictionary_encode()):
-        found = Labels.from_column(encoded, None, "here", unknown)
-        assert (found.names, found.codes.tolist()) == (naive.names, naive.codes.tolist())
+        labels = Labels.from_column(encoded, None, "here", unknown)
+        assert (labels.names, labels.codes.tolist()) == (naive.names, naive.codes.tolist())
     ordered = Labels.from_column(column, ["b", "a", "never"], "here", unknown)
     assert (ordered.names, back(ordered)) == (("b", "a", "never"), back(naive))
     merged = Labels.from_column(column, {"a": "letter", "b": "letter"}, "here", unknown)
@@ -180,8 +180,8 @@ def test_labels_of_a_table_equal_the_naive_twin(rows: list[str | None], unknown:
 def test_numbers_are_labels_by_how_they_are_written(
     column: list, names: tuple[str, ...], codes: list[int]
 ) -> None:
-    found = Labels.from_column(pa.array(column), None, "here")
-    assert (found.names, found.codes.tolist()) == (names, codes)
+    labels = Labels.from_column(pa.array(column), None, "here")
+    assert (labels.names, labels.codes.tolist()) == (names, codes)
 
 
 @pytest.mark.filterwarnings("ignore:.*line break:vldebias.errors.SuspectInputWarning")

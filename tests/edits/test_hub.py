@@ -111,11 +111,13 @@ ASKED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", ASKED)
-def test_a_hub_that_is_away_is_asked_once_and_said_once(what: str, attempts: list[Any]) -> None:
-    said = r"huggingface\.co does not answer\).* `hf download" if what in list(ASKED)[:5] else r"\w"
-    with pytest.raises(InvalidInputError, match=said):
-        ASKED[what]()
+@pytest.mark.parametrize("call", ASKED)
+def test_a_hub_that_is_away_is_asked_once_and_said_once(call: str, attempts: list[Any]) -> None:
+    message = (
+        r"huggingface\.co does not answer\).* `hf download" if call in list(ASKED)[:5] else r"\w"
+    )
+    with pytest.raises(InvalidInputError, match=message):
+        ASKED[call]()
     assert attempts == [("huggingface.co", 443)]
     assert constants.HF_HUB_OFFLINE is False, "whoever is online again is not kept offline"
 
@@ -182,15 +184,15 @@ def test_no_code_of_a_folder_runs(
 ) -> None:
     classes = ("AutoConfig", "AutoModel", "AutoModelForImageClassification", "AutoImageProcessor")
     theirs = {"auto_map": dict.fromkeys(classes, "theirs.Theirs")}
-    own = {"model_type": "theirs", "image_processor_type": "Theirs"}
+    custom_classes = {"model_type": "theirs", "image_processor_type": "Theirs"}
     for name in ("config.json", "preprocessor_config.json"):
         (folder / name).write_text(
-            json.dumps(json.loads((folder / name).read_text()) | theirs | own)
+            json.dumps(json.loads((folder / name).read_text()) | theirs | custom_classes)
         )
     mark = folder / "ran"
     (folder / "theirs.py").write_text(f"open({str(mark)!r}, 'w').close()\nclass Theirs: pass\n")
-    asked: list[str] = []
-    monkeypatch.setattr(builtins, "input", lambda text="": asked.append(text) or "y")
+    questions: list[str] = []
+    monkeypatch.setattr(builtins, "input", lambda text="": questions.append(text) or "y")
     with pytest.raises(InvalidInputError):
         load(str(folder))
-    assert (asked, mark.exists()) == ([], False)
+    assert (questions, mark.exists()) == ([], False)

@@ -155,11 +155,11 @@ def test_several_attributes_are_solved_jointly() -> None:
     A = embeddings(4, 24, seed=2)
     M = 700.0 / 8 * scatter(gender) + 300.0 / 30 * scatter(race)
     expected = dense_p0(24, A) @ torch.linalg.inv(torch.eye(24, dtype=torch.float64) + M)
-    one = fit([gender, race], A, [700.0, 300.0])
-    other = fit([race, gender], A.flip(0), [300.0, 700.0])
-    assert (one.matrix() - expected).abs().max() < 1e-9
-    assert (other.matrix() - expected).abs().max() < 1e-9
-    assert one.lam == (700.0, 300.0)
+    edit = fit([gender, race], A, [700.0, 300.0])
+    swapped_edit = fit([race, gender], A.flip(0), [300.0, 700.0])
+    assert (edit.matrix() - expected).abs().max() < 1e-9
+    assert (swapped_edit.matrix() - expected).abs().max() < 1e-9
+    assert edit.lam == (700.0, 300.0)
     chained = fit(race, A, 300.0).matrix() @ fit(gender, A, 700.0).matrix()
     assert (chained - expected).abs().max() > 1e-2, (
         "one after the other must be another method, or this test is empty"
@@ -223,10 +223,10 @@ TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, tor
 def test_shape_and_dtype_are_kept(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     projection = fit(embeddings(5, 2, 16), embeddings(2, 16, seed=1))
     z = embeddings(*shape, seed=2)
-    given = z.to(dtype)
-    assert projection(given, 0.0) is given
-    got = projection(given)
-    assert torch.equal(given, z.to(dtype)), "the argument is not changed"
+    rows = z.to(dtype)
+    assert projection(rows, 0.0) is rows
+    got = projection(rows)
+    assert torch.equal(rows, z.to(dtype)), "the argument is not changed"
     assert (got.shape, got.dtype, got.device) == (z.shape, dtype, z.device)
     torch.testing.assert_close(got.double(), projection(z), atol=TOLERANCE[dtype], rtol=0)
 

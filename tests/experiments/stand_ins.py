@@ -129,8 +129,8 @@ def features() -> None:
     for i, part in enumerate(np.array_split(rows, 3)):
         np.save(f"img_emb/img_emb_{i}.npy", part)
     pd.DataFrame(labels).to_parquet("metadata/metadata_0.parquet")
-    asked = (*load_suite("fairface").texts(), *load_prompts("gender").texts)
-    prompts = list(dict.fromkeys(asked))
+    texts = (*load_suite("fairface").texts(), *load_prompts("gender").texts)
+    prompts = list(dict.fromkeys(texts))
     np.savez("texts.npz", text=draw.normal(size=(len(prompts), DIM)), prompts=np.array(prompts))
     seen = {name: draw.choice(["yes", "no"], 400) for name in ("smiling", "class")}
     seen["gender"] = draw.choice(["female", "male"], 400)

@@ -22,16 +22,16 @@ def test_sorts_figures_into_equal_moved_went_and_came():
         "e": [1.0],
     }
     new = {"a": np.ones((3, 3)), "b": [0.5, float("nan")], "c": [1.1], "d": [2.0], "f": [1.0]}
-    found = compare(old, new, 1e-6)
-    assert found.equal == 2
-    assert [line.split(":")[0] for line in found.moved] == ["c", "d"]
-    assert (found.went, found.came) == (["e"], ["f"])
+    comparison = compare(old, new, 1e-6)
+    assert comparison.equal == 2
+    assert [line.split(":")[0] for line in comparison.moved] == ["c", "d"]
+    assert (comparison.went, comparison.came) == (["e"], ["f"])
 
 
 def test_reads_rows_from_json_and_parquet_alike(tmp_path):
     row = {"task": "groups", "metric": "gap", "method": "cali", "value": 0.25, "change": None}
-    given = row | {"interval": [0.1, 0.4]}
-    (tmp_path / "one.json").write_text(json.dumps({"figures": [given]}))
+    figure = row | {"interval": [0.1, 0.4]}
+    (tmp_path / "one.json").write_text(json.dumps({"figures": [figure]}))
     pd.DataFrame([row | {"low": 0.1, "high": 0.4}]).to_parquet(tmp_path / "two.parquet")
     files = sorted(map(str, tmp_path.iterdir()))
     rows = rows_of("\n".join(files), lambda name: (tmp_path / name).read_bytes())

@@ -49,9 +49,11 @@ def test_the_rule_by_a_naive_twin(seed: int) -> None:
 
 def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     result = read("rivals_real")
-    found = {(place.table, place.form): place for place in of_models([result], FORMS["prompts"])}
-    skew = found["celeba professions", "difference"]
-    groups = found["celeba age", "difference"]
+    place_of_form = {
+        (place.table, place.form): place for place in of_models([result], FORMS["prompts"])
+    }
+    skew = place_of_form["celeba professions", "difference"]
+    groups = place_of_form["celeba age", "difference"]
     value = {
         row.method: row.value
         for row in result.rows
@@ -65,8 +67,8 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     }
     none = value["none"]
     assert groups.gain == pytest.approx((value["difference of the values"] - none) / (1 - none))
-    assert all(0 <= place.cost < 0.6 for place in found.values())
-    chosen = told("prompts", list(found.values())).provenance.settings["chosen"]
+    assert all(0 <= place.cost < 0.6 for place in place_of_form.values())
+    chosen = told("prompts", list(place_of_form.values())).provenance.settings["chosen"]
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
 
 

@@ -32,9 +32,9 @@ def test_another_text_another_number_and_a_picture_less_are_differences() -> Non
         list(differences(kept, notebook(shown(text_plain="skew  0.31"), shown(image_png="BBBB"))))
         == []
     )
-    for other in (
+    for changed in (
         notebook(shown(text_plain="skew 0.40"), shown(image_png="AAAA")),
         notebook(shown(text_plain="gap 0.30"), shown(image_png="AAAA")),
         notebook(shown(text_plain="skew 0.30")),
     ):
-        assert len(list(differences(kept, other))) == 1
+        assert len(list(differences(kept, changed))) == 1

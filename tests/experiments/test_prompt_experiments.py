@@ -33,9 +33,9 @@ def test_both_errors_on_history_are_counted(tmp_path: Path) -> None:
     history(tmp_path, "gender", [soldier, nurse, cook, unknown])
     history(tmp_path, "race", [(*soldier[:2], ["White"]), (*cook[:2], ["White", "Black"])])
     gender, race = dofair.measure(tmp_path, dofair.TEMPLATE)
-    (one,) = values(gender, "written_into_one").values()
+    (shared,) = values(gender, "written_into_one").values()
     (several,) = values(gender, "written_into_several").values()
-    assert (one, several) == (0.5, 1.0)
+    assert (shared, several) == (0.5, 1.0)
     assert values(gender, "left_alone") == {"one value: context": 0.5}
     assert set(values(race, "written_into_one").values()) == {0.0}
 
@@ -76,12 +76,12 @@ def test_labels_are_compared_with_what_was_done(tmp_path: Path) -> None:
         prompt_rules.read(path)
 
 
-@pytest.mark.parametrize(("name", "most"), [("one", 1), ("shared_counter", 1), ("four", 4)])
-def test_workers_are_as_even_as_their_memories(name: str, most: int) -> None:
+@pytest.mark.parametrize(("name", "limit"), [("one", 1), ("shared_counter", 1), ("four", 4)])
+def test_workers_are_as_even_as_their_memories(name: str, limit: int) -> None:
     """Each memory is off by one image at most; so is an odd number of requests."""
     arranged = getattr(workers, name)
     apart = [workers.apart(arranged(np.random.default_rng(seed)), 21) for seed in range(5)]
-    assert max(apart) <= most
+    assert max(apart) <= limit
     assert all(number % 2 == 1 for number in apart)
 
 

@@ -41,9 +41,9 @@ def with_output(kind: str) -> list[Any]:
     """Block, the output that stands beneath it or None, and its file."""
     blocks = re.compile(rf"```{kind}\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
     return [
-        pytest.param(found[1], found[2], path, id=f"{path.relative_to(ROOT)}-{i}")
+        pytest.param(block[1], block[2], path, id=f"{path.relative_to(ROOT)}-{i}")
         for path in FILES
-        for i, found in enumerate(blocks.finditer(path.read_text(encoding="utf-8")))
+        for i, block in enumerate(blocks.finditer(path.read_text(encoding="utf-8")))
     ]
 
 
@@ -220,9 +220,9 @@ MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")
     ("module", "arguments"),
     sorted(
         {
-            (found[2], found[3].strip())
+            (command[2], command[3].strip())
             for path in FILES
-            for found in MODULES.finditer(path.read_text(encoding="utf-8"))
+            for command in MODULES.finditer(path.read_text(encoding="utf-8"))
         }
     ),
 )

@@ -14,21 +14,21 @@ from vldebias.measure.result import Measurement, Result, TaskProvenance
 
 def contributed(folder: Path, **wrong: Any) -> Path:
     """A folder as a run on a real model leaves it."""
-    same = {
+    common = {
         "task": "waterbirds",
         "metric": "worst_group",
         "better": "higher",
         "n": {"images": 5794},
     }
-    bare = Measurement(**same, method="none", value=0.40, interval=(0.37, 0.42), change=None)
+    bare = Measurement(**common, method="none", value=0.40, interval=(0.37, 0.42), change=None)
     cali = Measurement(
-        **same | wrong,
+        **common | wrong,
         method="orth-cali",
         value=0.70,
         interval=(0.68, 0.72),
         change=(0.3, 0.27, 0.33),
     )
-    about = {
+    protocol = {
         "description": "d",
         "prompts": "waterbirds",
         "prompts_hash": "0",
@@ -41,7 +41,7 @@ def contributed(folder: Path, **wrong: Any) -> Path:
         methods={},
         seeds=[0],
         fingerprint=None,
-        **about,
+        **protocol,
     )
     versions = {"vldebias": "0.4.0", "torch": "2.9.0"}
     Result(
@@ -82,9 +82,9 @@ def test_a_changed_figure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [({"n": {}}, "how many"), ({"task": "else"}, "provenance")]
+    ("wrong", "message"), [({"n": {}}, "how many"), ({"task": "else"}, "provenance")]
 )
 def test_a_figure_without_n_or_provenance_is_found(
-    tmp_path: Path, wrong: dict[str, Any], said: str
+    tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
-    assert any(said in text for text in real.problems(contributed(tmp_path / "rn50", **wrong)))
+    assert any(message in text for text in real.problems(contributed(tmp_path / "rn50", **wrong)))

@@ -34,8 +34,8 @@ CONCLUDED = {
 
 def problems(result: Result) -> list[str]:
     """What is wrong with rows and protocol."""
-    found = []
-    tasks = {one.task for one in result.provenance}
+    messages = []
+    tasks = {protocol.task for protocol in result.provenance}
     for row in result.rows:
         where = f"{row.task}, {row.metric}, {row.method}, {row.subset}"
         for interval, value in (
@@ -43,23 +43,25 @@ def problems(result: Result) -> list[str]:
             *([(row.change[1:], row.change[0])] if row.change else []),
         ):
             if not interval[0] - 1e-9 <= value <= interval[1] + 1e-9:
-                found.append(f"{where}: {value} is not in {interval}")
+                messages.append(f"{where}: {value} is not in {interval}")
         if min(row.n.values(), default=0) < 0 or (
             row.interval[0] < row.interval[1] and not any(row.n.values())
         ):
-            found.append(f"{where}: n is {row.n}")
+            messages.append(f"{where}: n is {row.n}")
         if row.task not in tasks and len(result.provenance) != 1:
-            found.append(f"{where}: no protocol of its task")
+            messages.append(f"{where}: no protocol of its task")
     keys = Counter((r.task, r.metric, r.method, r.subset, r.lam, r.strength) for r in result.rows)
-    found += [f"{key} stands {count} times" for key, count in keys.items() if count > 1]
-    found += [
-        f"{one.task}: a protocol without words" for one in result.provenance if not one.description
+    messages += [f"{key} stands {count} times" for key, count in keys.items() if count > 1]
+    messages += [
+        f"{protocol.task}: a protocol without words"
+        for protocol in result.provenance
+        if not protocol.description
     ]
     if re.search(
         r'"(/|[A-Za-z]:\\\\|~)|/(home|tmp|root|Users|mnt|work)/', result.model_dump_json()
     ):
-        found.append("a path of a machine")
-    return found
+        messages.append("a path of a machine")
+    return messages
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
@@ -73,11 +75,11 @@ def test_rows_and_protocol_hold_together(path: Path) -> None:
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_a_file_has_the_conclusions_of_its_rows(path: Path) -> None:
     written = [Conclusion(**facts) for facts in json.loads(path.read_text())["conclusions"]]
-    found = Result.read(path).conclusions()
+    conclusions = Result.read(path).conclusions()
     shown = [(conclusion.task, conclusion.verdict, conclusion.sentence) for conclusion in written]
-    assert shown == [(each.task, each.verdict, each.sentence) for each in found], (
-        "run python -m eval.conclude"
-    )
+    assert shown == [
+        (conclusion.task, conclusion.verdict, conclusion.sentence) for conclusion in conclusions
+    ], "run python -m eval.conclude"
     assert len(written) >= CONCLUDED.get(path.stem, 0)
 
 
@@ -93,7 +95,7 @@ def test_conclusions_are_written_anew_and_nothing_else_is(tmp_path: Path) -> Non
 
 
 def row(**changed: Any) -> Measurement:
-    given = {
+    fields = {
         "task": "t",
         "metric": "m",
         "method": "none",
@@ -101,7 +103,7 @@ def row(**changed: Any) -> Measurement:
         "interval": (0.0, 2.0),
         "better": "lower",
     }
-    return Measurement(**{**given, "n": {"images": 3}, **changed})
+    return Measurement(**{**fields, "n": {"images": 3}, **changed})
 
 
 def test_a_result_names_its_command_and_date_and_a_page_quotes_it() -> None:
@@ -127,7 +129,7 @@ def test_tables_of_pages_are_those_of_the_committed_results() -> None:
 
 def arms(**changes: float) -> readme.Arms:
     """Accuracies of .8 and a change, with intervals of .01 either side, at two shares."""
-    found = {
+    rows_of_arm = {
         readme.BASE: {
             share: row(value=0.8, interval=(0.79, 0.81), better="higher") for share in (0.2, 0.4)
         }
@@ -138,8 +140,8 @@ def arms(**changes: float) -> readme.Arms:
             "interval": (0.0, 1.0),
             "better": "higher",
         }
-        found[arm] = {share: row(value=0.8 + gain, **moved) for share in (0.2, 0.4)}
-    return found
+        rows_of_arm[arm] = {share: row(value=0.8 + gain, **moved) for share in (0.2, 0.4)}
+    return rows_of_arm
 
 
 def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_the_usual_loss() -> (

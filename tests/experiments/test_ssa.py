@@ -95,7 +95,7 @@ def test_the_classifier_is_the_regression_on_unit_features(trained: Towers) -> N
     features = embed(trained, learn.images)
     labels = learn.species % 3
     assert torch.allclose(features.norm(dim=1), torch.ones(len(features)))
-    found = LinearClassifier(trained, features, labels, 3)(test.images).detach()
+    logits_of_classifier = LinearClassifier(trained, features, labels, 3)(test.images).detach()
     mean = features.mean(0)
     std = features.std(0, correction=0)
     oracle = LogisticRegression(C=1.0, tol=1e-8, max_iter=5000).fit(
@@ -103,7 +103,9 @@ def test_the_classifier_is_the_regression_on_unit_features(trained: Towers) -> N
     )
     logits = oracle.decision_function(((embed(trained, test.images) - mean) / std).numpy())
     assert np.allclose(
-        found - found.mean(1, keepdim=True), logits - logits.mean(1, keepdims=True), atol=0.02
+        logits_of_classifier - logits_of_classifier.mean(1, keepdim=True),
+        logits - logits.mean(1, keepdims=True),
+        atol=0.02,
     )
 
 
@@ -118,7 +120,7 @@ def test_accuracies_are_those_of_the_classifier(
     assert right.sum() > 3
     robust = [
         done[name].mean()
-        for name in ("accuracy", *(f"robust_accuracy@{by}/255" for by in (1, 2, 8)))
+        for name in ("accuracy", *(f"robust_accuracy@{radius}/255" for radius in (1, 2, 8)))
     ]
     assert robust == sorted(robust, reverse=True)
     assert robust[-1] < robust[0]
@@ -131,7 +133,7 @@ def test_the_gap_is_that_of_the_views_image_by_image(trained: Towers, done: PerI
         for i, feature in zip(index.repeat(2).tolist(), embed(trained, two), strict=True):
             seen[i].append(feature)
     assert {len(views) for views in seen} == {TINY.views}
-    views = torch.stack([torch.stack(one) for one in seen]).numpy()
+    views = torch.stack([torch.stack(images_of_view) for images_of_view in seen]).numpy()
     images = embed(trained, test.images).numpy()
     expected = shift_distances(views, test.species.numpy(), images).mean()
     assert done["gap, original"].mean() == pytest.approx(expected, rel=1e-4)
@@ -207,8 +209,8 @@ def test_shift_distances_agree_with_the_definition() -> None:
     views = rng.normal(size=(12, 3, 5))
     labels = rng.integers(3, size=12)
     images = rng.normal(size=(12, 5))
-    for i, found in enumerate(shift_distances(views, labels, images)):
+    for i, distance in enumerate(shift_distances(views, labels, images)):
         centre = np.mean([images[j] for j in range(12) if labels[j] == labels[i]], axis=0)
-        assert found == pytest.approx(
+        assert distance == pytest.approx(
             sum((a - b) ** 2 for a, b in zip(centre, views[i].mean(0), strict=True)) ** 0.5
         )

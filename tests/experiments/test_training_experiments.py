@@ -29,11 +29,11 @@ def arms(name: str) -> dict[str, dict[str, Any]]:
 class TestIntervals:
     @given(st.lists(figures, min_size=2, max_size=9))
     def test_are_those_of_a_t_test(self, values: list[float]) -> None:
-        found = interval(values)
+        bounds = interval(values)
         mean = np.mean(values)
         error = np.std(values, ddof=1) / len(values) ** 0.5
         half = stats.t.ppf(0.975, len(values) - 1) * error
-        assert found == pytest.approx({"value": mean, "low": mean - half, "high": mean + half})
+        assert bounds == pytest.approx({"value": mean, "low": mean - half, "high": mean + half})
 
 
 class TestImages:
@@ -204,22 +204,22 @@ class TestEachOnNextToNothing:
             "steps": 2,
             "temperature": 0.5,
         }
-        found = captions.noisy_captions({**place, "eta": 0.8})
-        assert found.keys() == {*captions.SCORES, "wrong"}
-        assert all(0 <= found[name] <= 1 for name in captions.SCORES)
-        assert 0.55 < found["wrong"] < 0.95
+        scores_of_cell = captions.noisy_captions({**place, "eta": 0.8})
+        assert scores_of_cell.keys() == {*captions.SCORES, "wrong"}
+        assert all(0 <= scores_of_cell[name] <= 1 for name in captions.SCORES)
+        assert 0.55 < scores_of_cell["wrong"] < 0.95
         assert captions.noisy_captions({**place, "eta": 0.0})["wrong"] == 0.0
-        assert captions.noisy_captions({**place, "eta": 0.8}) == found, (
+        assert captions.noisy_captions({**place, "eta": 0.8}) == scores_of_cell, (
             "a cell does not see what was done before it"
         )
 
     def test_wrong_pairs(self, small: None) -> None:
         cell = {"settings": arms("wrong_pairs")["InfoNCE"], "eta": 0.5, "seed": 0, "steps": 1}
-        found = captions.wrong_pairs(cell)
+        figures_of_cell = captions.wrong_pairs(cell)
         scores, wrong = captions.scores(cell)
-        assert found["score of wrong pairs"] == pytest.approx(scores[wrong].mean())
+        assert figures_of_cell["score of wrong pairs"] == pytest.approx(scores[wrong].mean())
         pairs = [(a, b) for a in scores[wrong] for b in scores[~wrong]]
-        assert found["auroc"] == pytest.approx(
+        assert figures_of_cell["auroc"] == pytest.approx(
             np.mean([(a < b) + 0.5 * (a == b) for a, b in pairs])
         )
 
@@ -235,10 +235,10 @@ class TestEachOnNextToNothing:
             "steps": 5,
             "lr": 0.01,
         }
-        found = captions.which_loss(
+        figures_of_cell = captions.which_loss(
             {**settings, **cell, "temperature": 0.2, "settings": {"loss": "info_nce"}}
         )
-        named = {name.partition(": ")[0] for name in found}
+        named = {name.partition(": ")[0] for name in figures_of_cell}
         assert named == {"zero_shot_accuracy", "rows", "InfoNCE, WiSE-FT", "InfoNCE, filtered"}
 
     @pytest.mark.parametrize("arm", list(Experiment.read("every_loss").arms))
@@ -246,11 +246,11 @@ class TestEachOnNextToNothing:
         experiment = Experiment.read("every_loss")
         place = {**experiment.given, "arm": arm, "seed": 0, "steps": 2, "temperature": 0.1}
         cell = {**place, "settings": experiment.arms[arm], "data": "20 % wrong captions"}
-        found = every_loss.every_loss(cell)
+        figures_of_cell = every_loss.every_loss(cell)
         names = {"zero_shot_accuracy", "recall@1 text->image", "worst group"}
-        assert names <= set(found)
-        assert found["worst group"] <= found["zero_shot_accuracy"]
-        is_filtered = any(name.startswith("InfoNCE, filtered") for name in found)
+        assert names <= set(figures_of_cell)
+        assert figures_of_cell["worst group"] <= figures_of_cell["zero_shot_accuracy"]
+        is_filtered = any(name.startswith("InfoNCE, filtered") for name in figures_of_cell)
         assert is_filtered == (arm == "InfoNCE")
         coarse = every_loss.every_loss({**cell, "data": "coarse captions"})
         assert 0.2 < coarse["species by means"] <= 1
@@ -265,8 +265,8 @@ class TestEachOnNextToNothing:
             "steps": 2,
             "temperature": 0.2,
         }
-        found = noisy_digits.work(cell)
-        assert 0.1 < found["linear evaluation"] < 1
+        figures_of_cell = noisy_digits.work(cell)
+        assert 0.1 < figures_of_cell["linear evaluation"] < 1
 
 
 def test_class_noise_takes_a_class_for_the_next_with_half_the_rate() -> None:

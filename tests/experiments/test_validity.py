@@ -36,13 +36,15 @@ def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 
 def test_geometry_of_a_known_cloud(cloud):
-    found = geometry(*cloud)
-    assert list(found) == list(RANGES)
-    assert found["effective rank of images"] == pytest.approx(9, abs=0.3)
-    assert found["cosine of the attribute in images and texts"] == pytest.approx(0.5**0.5, abs=0.02)
-    assert found["cosine of queries"] == pytest.approx(1 / 1.01)
-    assert found["zero-shot accuracy of the attribute"] > 0.8
-    assert found["standardised gap of a query's scores"] < 0.1
+    figures = geometry(*cloud)
+    assert list(figures) == list(RANGES)
+    assert figures["effective rank of images"] == pytest.approx(9, abs=0.3)
+    assert figures["cosine of the attribute in images and texts"] == pytest.approx(
+        0.5**0.5, abs=0.02
+    )
+    assert figures["cosine of queries"] == pytest.approx(1 / 1.01)
+    assert figures["zero-shot accuracy of the attribute"] > 0.8
+    assert figures["standardised gap of a query's scores"] < 0.1
 
 
 def test_gaps_are_differences_in_standard_deviations(cloud):
@@ -77,11 +79,11 @@ def test_geometry_of_the_real_model_is_in_its_range():
             f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
         )
     data = celeba()
-    found = geometry(
+    figures = geometry(
         data.images.features, data.gender, *in_space(data.texts, data.prompts, data.queries)
     )
     for name, (low, high) in RANGES.items():
-        assert low * 0.97 <= found[name] <= high * 1.1, name
+        assert low * 0.97 <= figures[name] <= high * 1.1, name
 
 
 def test_what_ships_has_the_geometry_that_is_committed():
@@ -99,8 +101,8 @@ def test_what_ships_has_the_geometry_that_is_committed():
         ).numpy()
     queries, pairs = in_space(resolve(model, tokenizer=tokenizer), jobs, jobs.held_out_classes)
     for name, value in geometry(images, shown.gender.numpy(), queries, pairs).items():
-        told = committed["professions", name]
-        assert value == pytest.approx(told, abs=0.03, rel=0.06) or "gap" in name, name
+        expected = committed["professions", name]
+        assert value == pytest.approx(expected, abs=0.03, rel=0.06) or "gap" in name, name
     assert lean(queries, pairs, people.MALE_SHARE[-20:]) == pytest.approx(
         committed["professions", LEAN], abs=1e-3
     )

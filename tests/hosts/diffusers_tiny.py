@@ -201,7 +201,7 @@ def builder(entry, anew=False):
     return (MODELS | ENCODERS | vars(tiny_tokenizers)).get(entry) or partial(made, {"class": entry})
 
 
-def own(pipe):
+def with_own_components(pipe):
     """The pipeline with modules of its own, for tests that change weights."""
     for name, component in pipe.components.items():
         if isinstance(component, nn.Module):
@@ -275,7 +275,7 @@ def encode(pipe, prompt=PLAIN, images=1, **call):
     )
 
 
-def same(first, second):
+def equal_tensors(first, second):
     """Equal tuples of tensors and None."""
     return len(first) == len(second) and all(
         a is b if a is None or b is None else torch.equal(a, b)
@@ -324,12 +324,12 @@ class Case:
         return {name: builder(entry)() for name, entry in self.components.items()}
 
     @quiet()
-    def make(self, whole=False, pipeline=None):
+    def make(self, is_complete=False, pipeline=None):
         """A new pipeline, of the text side alone or whole; pipeline: another class of the
         family."""
         skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
-        if self.length is not None and not whole:
+        if self.length is not None and not is_complete:
             cls = type(self.pipeline, (cls,), {"__call__": shorter(cls.__call__, self.length)})
         config = {
             "in_channels": 16,
@@ -339,8 +339,8 @@ class Case:
             "target_size": 16,
         }
         config |= {"image_embed_dim": 8, "in_visual_dim": 4, "enable_text_attention_mask": True}
-        known = {} if whole else {"transformer": Stub(**config, guidance_embeds=False)}
-        drawing = {name: make() for name, make in self.drawing.items() if whole}
+        known = {} if is_complete else {"transformer": Stub(**config, guidance_embeds=False)}
+        drawing = {name: make() for name, make in self.drawing.items() if is_complete}
         takes = inspect.signature(cls.__init__).parameters
         need = {n: known.get(n) for n, p in takes.items() if p.default is p.empty and n != "self"}
         pipe = cls(**need | self.parts() | drawing)
@@ -390,14 +390,14 @@ def shorter(call, length):
     """`__call__` of a pipeline, with another default of the length that prompts are padded to."""
 
     @functools.wraps(call)
-    def same(*args, **kwargs):
+    def shortened(*args, **kwargs):
         return call(*args, **{"max_sequence_length": length} | kwargs)
 
     signature = inspect.signature(call)
     names = signature.parameters
     changed = names | {"max_sequence_length": names["max_sequence_length"].replace(default=length)}
-    same.__signature__ = signature.replace(parameters=list(changed.values()))
-    return same
+    shortened.__signature__ = signature.replace(parameters=list(changed.values()))
+    return shortened
 
 
 def _case(name):

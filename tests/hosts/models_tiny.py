@@ -52,7 +52,7 @@ def skip_without_folders() -> None:
         pytest.skip(f"open_clip {open_clip.__version__} reads no folders")
 
 
-def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+def equal_outputs(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     assert first.keys() == second.keys()
     return all(torch.equal(first[key], second[key]) for key in first)
 
@@ -73,12 +73,12 @@ TEXT: dict[str, Any] = {
 }
 
 
-def make_clip(vision: dict[str, Any] = VISION, **more: Any) -> nn.Module:
-    return open_clip.CLIP(DIM, vision, {**TEXT, **more}, init_logit_bias=-1.0).eval()
+def make_clip(vision: dict[str, Any] = VISION, **changes: Any) -> nn.Module:
+    return open_clip.CLIP(DIM, vision, {**TEXT, **changes}, init_logit_bias=-1.0).eval()
 
 
-def make_custom(dim: int = DIM, **more: Any) -> nn.Module:
-    return open_clip.CustomTextCLIP(dim, VISION, {**TEXT, **more}).eval()
+def make_custom(dim: int = DIM, **changes: Any) -> nn.Module:
+    return open_clip.CustomTextCLIP(dim, VISION, {**TEXT, **changes}).eval()
 
 
 def make_hf(proj: str = "mlp") -> nn.Module:
@@ -210,8 +210,8 @@ class Subject:
         """What makes the embeddings."""
         return [self.host]
 
-    def debias(self, prompts: Any, **more: Any) -> vldebias.Attachment:
-        return vldebias.debias(self.host, prompts, tokenizer=self.tokenizer, **more)
+    def debias(self, prompts: Any, **settings: Any) -> vldebias.Attachment:
+        return vldebias.debias(self.host, prompts, tokenizer=self.tokenizer, **settings)
 
     def resolve(self) -> Host:
         return resolve(self.host, tokenizer=self.tokenizer)
@@ -246,7 +246,7 @@ class OpenClip(Subject):
     def outputs(self) -> dict[str, Tensor]:
         model = self.host
         ids = self.tokenizer(PROMPTS)
-        found = {
+        outputs = {
             "encode_text": model.encode_text(ids, normalize=False),
             "normalized": model.encode_text(ids, normalize=True),
             "default": model.encode_text(text=ids),
@@ -254,16 +254,16 @@ class OpenClip(Subject):
         coca = isinstance(model, open_clip.CoCa)  # its captions belong to their images one by one
         both = model(IMAGES[[0] * len(PROMPTS)] if coca else IMAGES, ids)
         if coca:
-            return found | {"forward": both["text_features"]}
-        found |= {"forward": both[1], "text only": model(text=ids)[1]}
-        return found | self._with_both("text_features", ids)
+            return outputs | {"forward": both["text_features"]}
+        outputs |= {"forward": both[1], "text only": model(text=ids)[1]}
+        return outputs | self._with_both("text_features", ids)
 
     def _with_both(self, key: str, ids: Tensor) -> dict[str, Tensor]:
         self.host.output_dict = True
-        found = {"dict": self.host(IMAGES, ids)[key]}
+        outputs = {"dict": self.host(IMAGES, ids)[key]}
         self.host.output_dict = False
-        found["image logits"], found["text logits"] = self.host.get_logits(IMAGES, ids)
-        return found
+        outputs["image logits"], outputs["text logits"] = self.host.get_logits(IMAGES, ids)
+        return outputs
 
     def rows(self) -> dict[str, Tensor]:
         return {"joint": self.host.encode_text(self.tokenizer(PROMPTS), normalize=False)}
@@ -271,18 +271,18 @@ class OpenClip(Subject):
     def seen(self) -> dict[str, Tensor]:
         model = self.host
         ids = self.tokenizer(PROMPTS)
-        found = {
+        outputs = {
             name: model.encode_image(IMAGES, normalize=name != "features")
             for name in ("features", "normalized")
         }
         output = model(IMAGES)
         if isinstance(output, dict):
-            return found | {
+            return outputs | {
                 "forward": output["image_features"],
                 "private": model._encode_image(IMAGES)[0],
             }
-        found |= {"forward": model(IMAGES, ids)[0], "image only": output[0]}
-        return found | self._with_both("image_features", ids)
+        outputs |= {"forward": model(IMAGES, ids)[0], "image only": output[0]}
+        return outputs | self._with_both("image_features", ids)
 
 
 class Transformers(Subject):
@@ -306,22 +306,22 @@ class Transformers(Subject):
     def pixels(self) -> dict[str, Tensor]:
         if not self.name.startswith("Siglip2"):
             return {"pixel_values": IMAGES[:2]}
-        ones = torch.ones(2, 4, dtype=torch.long)
+        ones_mask = torch.ones(2, 4, dtype=torch.long)
         patches = torch.linspace(-1, 1, 2 * 4 * 768).reshape(2, 4, 768).sin()
         return {
             "pixel_values": patches,
-            "pixel_attention_mask": ones,
-            "spatial_shapes": ones[:, :2] * 2,
+            "pixel_attention_mask": ones_mask,
+            "spatial_shapes": ones_mask[:, :2] * 2,
         }
 
-    def features(self, **more: Any) -> Tensor:
+    def features(self, **changes: Any) -> Tensor:
         """The embedding before it is normalised, by the shortest path."""
         return embedding(
-            getattr(self.host, "get_text_features", self.host)(**{**self.inputs(), **more})
+            getattr(self.host, "get_text_features", self.host)(**{**self.inputs(), **changes})
         )
 
     def outputs(self) -> dict[str, Tensor]:
-        found = {"features": self.features()}
+        outputs = {"features": self.features()}
         model = self.host
         inputs = self.inputs()
         ids = inputs["input_ids"]
@@ -329,24 +329,24 @@ class Transformers(Subject):
         if self.name == "XCLIPModel":  # its texts see the video
             videos = torch.linspace(-1, 1, 2 * 2 * 3 * 32 * 32).reshape(2, 2, 3, 32, 32).sin()
             output = model(**inputs, pixel_values=videos)
-            return found | {
+            return outputs | {
                 "after the video": output.text_embeds,
                 "videos": output.logits_per_video,
             }
         if not hasattr(model, "get_text_features"):
-            return found | {
+            return outputs | {
                 "positional": model(ids)[place],
                 "tuple": model(**inputs, return_dict=False)[place],
             }
         output = model(**inputs, **self.pixels())
-        found |= {
+        outputs |= {
             "positional": embedding(model.get_text_features(ids)),
             "forward": output.text_embeds,
         }
-        found |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text}
+        outputs |= {"image logits": output.logits_per_image, "text logits": output.logits_per_text}
         if self.name != "AltCLIPModel":  # its forward ignores return_dict in transformers 5
-            found["tuple"] = model(**inputs, **self.pixels(), return_dict=False)[2]
-        return found
+            outputs["tuple"] = model(**inputs, **self.pixels(), return_dict=False)[2]
+        return outputs
 
     def rows(self) -> dict[str, Tensor]:
         return {"joint": self.features()}
@@ -359,24 +359,24 @@ class Transformers(Subject):
         }  # as many as images: the loss pairs them
         output = model(**inputs, **pixels, return_loss=True)
         features = model.get_image_features(**pixels)
-        found = {
+        outputs = {
             "features": embedding(features),
             "forward": output.image_embeds,
         }
-        found |= {
+        outputs |= {
             "image logits": output.logits_per_image,
             "text logits": output.logits_per_text,
             "loss": output.loss,
         }
         if self.name != "AltCLIPModel":
-            found["tuple"] = model(**inputs, **pixels, return_dict=False)[3]
-        return found
+            outputs["tuple"] = model(**inputs, **pixels, return_dict=False)[3]
+        return outputs
 
 
 class Diffusers(Subject):
     def __init__(self, name: str) -> None:
         make, self.call = diffusers_tiny.FAMILIES[name]
-        self.host = diffusers_tiny.own(make())
+        self.host = diffusers_tiny.with_own_components(make())
         self.merges = name != "StableDiffusion3"
         # transformers hooks layers whose states it gives at the first call, and leaves them so
         self._encoded()

@@ -91,8 +91,8 @@ def test_three_states(tower: Tower) -> None:
     attached = tower.encode(PROMPTS)
     assert torch.equal(attached, PROJECTION(plain))
     assert not torch.allclose(attached, plain)
-    with attachment.disabled() as same:
-        assert same is attachment
+    with attachment.disabled() as entered:
+        assert entered is attachment
         assert attachment.state == "disabled"
         with attachment.disabled():
             assert torch.equal(tower.encode(PROMPTS), plain)
@@ -246,9 +246,11 @@ def test_shared_objects_may_be_shared_but_not_owned() -> None:
     encoder = Tower()
     first = Tower()
     second = Tower()
-    one = Attachment(TowerHost(first, shared=[encoder], name="one"), {"joint": PROJECTION})
+    first_attachment = Attachment(
+        TowerHost(first, shared=[encoder], name="one"), {"joint": PROJECTION}
+    )
     two = Attachment(TowerHost(second, shared=[encoder], name="two"), {"joint": PROJECTION})
-    for attachment in (one, two):
+    for attachment in (first_attachment, two):
         with pytest.raises(AlreadyAttachedError, match="owner already carries"):
             Attachment(owner_of(encoder), {"joint": PROJECTION})
         attachment.remove()
@@ -314,12 +316,12 @@ def test_merge_hands_the_projections_over_and_takes_everything_off(tower: Tower)
         attachment.merge()
     with pytest.raises(AlreadyAttachedError, match="hold a projection since merge"):
         attach(tower)
-    other = TowerHost(Tower())
-    other.merge = lambda edits, strength: Host.merge(other, edits, strength)
+    foreign_host = TowerHost(Tower())
+    foreign_host.merge = lambda edits, strength: Host.merge(foreign_host, edits, strength)
     with pytest.raises(
         UnsupportedHostError, match="Tower: cannot merge, because no layer is known"
     ):
-        Attachment(other, {"joint": PROJECTION}).merge()
+        Attachment(foreign_host, {"joint": PROJECTION}).merge()
 
 
 ASKED = ["a photo of a doctor", "a photo of a male nurse", "a photo of a chef"]
@@ -337,10 +339,10 @@ def test_it_is_found_by_the_library_of_a_base(gender: PromptSet) -> None:
 
 
 def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    about = tmp_path / "acme-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
+    dist_info = tmp_path / "acme-1.0.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (dist_info / "entry_points.txt").write_text(
         "[vldebias.hosts]\ntest_attachment = test_attachment:TowerHost\n"
     )
     with pytest.raises(
@@ -357,8 +359,8 @@ def test_an_entry_point_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    "given", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
+    "candidate", [nn.Linear, Host, "acme", type("Mine", (Host,), {"library": "open_clip"})]
 )
-def test_what_is_no_host_is_refused(given: Any) -> None:
+def test_what_is_no_host_is_refused(candidate: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"derives from|open_clip"):
-        register_host(given)
+        register_host(candidate)

@@ -22,18 +22,18 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def balanced(pipe, **more):
-    return debias(pipe, SET, method="balanced-prompts", **more)
+def balanced(pipe, **options):
+    return debias(pipe, SET, method="balanced-prompts", **options)
 
 
 def rewritten(attachment, prompts, images=2):
     """The prompts of every image, by hand: none of these has another place for the word."""
-    each = [prompt for prompt in prompts for _ in range(images)]
+    repeated_prompts = [prompt for prompt in prompts for _ in range(images)]
     values = attachment.sampled
-    assert [value is None for value in values] == ["car" in prompt for prompt in each]
+    assert [value is None for value in values] == ["car" in prompt for prompt in repeated_prompts]
     return [
         p if v is None else p.replace(" of a ", f" of a {v} ")
-        for p, v in zip(each, values, strict=True)
+        for p, v in zip(repeated_prompts, values, strict=True)
     ]
 
 
@@ -55,14 +55,14 @@ def test_pictures_are_those_of_the_rewritten_prompts(name):
     drawn = tiny.draw(pipe, PROMPTS, num_images_per_prompt=2, **guided | {"generator": noises()})
     texts = rewritten(attachment, PROMPTS)
     assert set(attachment.sampled) == {"female", "male", None}
-    given = guided | {"negative_prompt": ["blurry"] * 6, "generator": noises()}
-    assert torch.equal(drawn, tiny.draw(bare, texts, **given))
+    guided_call = guided | {"negative_prompt": ["blurry"] * 6, "generator": noises()}
+    assert torch.equal(drawn, tiny.draw(bare, texts, **guided_call))
 
 
 @pytest.mark.parametrize("name", ["Wan", "QwenImage", "Flux2Klein", "HunyuanDiT"])
 def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(name):
     drawing = CASES[name]
-    pipe = drawing.make(whole=True)
+    pipe = drawing.make(is_complete=True)
     prompts = PROMPTS[:1] if drawing.one_by_one else PROMPTS
     count = "num_videos_per_prompt" if name == "Wan" else "num_images_per_prompt"
     images = {"generator": noises()[: 2 * len(prompts)]}
@@ -76,7 +76,7 @@ def test_so_are_videos_and_what_encodes_the_negative_prompt_by_a_second_call(nam
 def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
     """Z-Image multiplies behind its encoder: its images share a value, a prompt for each is
     balanced."""
-    pipe = CASES["ZImage"].make(whole=True)
+    pipe = CASES["ZImage"].make(is_complete=True)
     draw = CASES["ZImage"].draw
     attachment = balanced(pipe)
     with pytest.warns(VldebiasWarning, match="ZImagePipeline: .*num_images_per_prompt"):
@@ -112,13 +112,16 @@ def test_a_block_that_encodes_one_prompt_alone_says_that_its_images_share_a_valu
         for value in ("male", "female")
     ]
     attachment = balanced(pipe)
-    found = modular_states(
+    states = modular_states(
         pipe, PROMPTS[:1], num_images_per_prompt=1
     )  # which says nothing: a warning is an error
     with pytest.warns(VldebiasWarning, match="Flux3.*num_images_per_prompt above 1"):
         modular_states(pipe, PROMPTS[:1], num_images_per_prompt=2)
     assert len(attachment.sampled) == 1
-    assert any(torch.equal(found["prompt_embeds"][0], one["prompt_embeds"][0]) for one in expected)
+    assert any(
+        torch.equal(states["prompt_embeds"][0], expected_states["prompt_embeds"][0])
+        for expected_states in expected
+    )
 
 
 def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
@@ -126,9 +129,9 @@ def test_one_prompt_as_a_text_and_its_second_wording_get_the_same_value():
     read = []
     original = type(pipe).encode_prompt
 
-    def encode_prompt(self, prompt, prompt_2=None, **more):
+    def encode_prompt(self, prompt, prompt_2=None, **options):
         read.append((prompt, prompt_2))
-        return original(self, prompt, prompt_2, **more)
+        return original(self, prompt, prompt_2, **options)
 
     pipe.encode_prompt = encode_prompt.__get__(pipe)
     attachment = balanced(pipe)
@@ -192,11 +195,11 @@ def test_a_plan_of_many_calls_is_balanced_at_once():
 
 def test_embeddings_of_ones_own_are_said_to_stay_as_they_are():
     pipe = tiny.sd()
-    given = tiny.encode(pipe)[0]
-    bare = tiny.draw(pipe, None, prompt_embeds=given)
+    embeddings = tiny.encode(pipe)[0]
+    bare = tiny.draw(pipe, None, prompt_embeds=embeddings)
     balanced(pipe)
     with pytest.warns(VldebiasWarning, match="balance_prompts"):
-        assert torch.equal(tiny.draw(pipe, None, prompt_embeds=given), bare)
+        assert torch.equal(tiny.draw(pipe, None, prompt_embeds=embeddings), bare)
 
 
 def test_it_is_no_edit():

@@ -69,7 +69,7 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
     take_off()
     assert host.encode(2) == 2
     assert vars(host) == {}
-    host.encode = mine = lambda x: 10 * x
+    host.encode = replacement = lambda x: 10 * x
     attachment.host = SimpleNamespace(name="Host")
     take_off = hook_methods(attachment, host, {"encode": change})
     assert host.encode(2) == -20
@@ -79,7 +79,7 @@ def test_a_hook_stands_in_for_a_method_and_leaves_no_trace() -> None:
         take_off()
     host.encode = ours
     take_off()
-    assert host.encode is mine
+    assert host.encode is replacement
 
 
 @pytest.mark.parametrize("kind", ["transformers", "diffusers"])
@@ -100,9 +100,9 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
                     if not met[-1]:
                         inside.release()
 
-        other = copy.copy(tokenizer)
-        other.__class__ = Guarded
-        return other
+        twin = copy.copy(tokenizer)
+        twin.__class__ = Guarded
+        return twin
 
     if kind == "diffusers":
         pipe = diffusers_tiny.sd()
@@ -121,10 +121,10 @@ def test_threads_never_meet_in_a_tokenizer(kind: str) -> None:
             pool.submit(hosts[i % 2].read, ["a photo of a doctor"], hosts[0].roles[0])
             for i in range(8)
         ]
-        found = [next(iter(one.result().values())) for one in rows]
+        results = [next(iter(future.result().values())) for future in rows]
     assert met, "nothing was tokenised, so that this tests nothing"
     assert not any(met)
-    for row in found:
+    for row in results:
         torch.testing.assert_close(row, expected[0])
 
 
@@ -150,12 +150,12 @@ def test_a_worker_that_is_forked_while_a_thread_tokenises_can_tokenise() -> None
 
 def test_the_numbers_of_a_fingerprint_are_those_that_saved_edits_hold() -> None:
     model, _, tokenizer = miniature.load_clip()
-    found = resolve(model, tokenizer=tokenizer).fingerprint("joint")
-    assert found.tensors[:2] == (
+    fingerprint = resolve(model, tokenizer=tokenizer).fingerprint("joint")
+    assert fingerprint.tensors[:2] == (
         pytest.approx((0.346213, -0.215774), abs=1e-4),
         pytest.approx((19.794238, 9.866271)),
     )
-    assert found.texts[0][:3] == pytest.approx((0.10143, -0.10004, 0.16513), abs=1e-4)
+    assert fingerprint.texts[0][:3] == pytest.approx((0.10143, -0.10004, 0.16513), abs=1e-4)
 
 
 def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
@@ -168,11 +168,11 @@ def tower(seed: int = 0, layers: int = 12, width: int = 48) -> nn.Module:
 @torch.no_grad()
 def perturbed(module: nn.Module, size: float) -> nn.Module:
     """Every tensor turned by `size` of its norm in a random direction, as training does."""
-    other = copy.deepcopy(module)
-    for p in other.parameters():
+    copied = copy.deepcopy(module)
+    for p in copied.parameters():
         step = torch.randn_like(p)
         p += size * p.norm() * step / step.norm()
-    return other
+    return copied
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -191,10 +191,10 @@ def test_other_weights_change_it_and_a_cast_does_not(seed: int) -> None:
 def test_other_shapes_and_names_change_it() -> None:
     assert not weights_fingerprint(tower(layers=2)).matches(weights_fingerprint(tower(layers=3)))
     assert not weights_fingerprint(tower(width=48)).matches(weights_fingerprint(tower(width=44)))
-    one = nn.Linear(3, 3)
-    other = nn.ModuleDict({"a": nn.Linear(3, 3)})
-    other["a"].load_state_dict(one.state_dict())
-    assert not weights_fingerprint(one).matches(weights_fingerprint(other))
+    linear = nn.Linear(3, 3)
+    nested = nn.ModuleDict({"a": nn.Linear(3, 3)})
+    nested["a"].load_state_dict(linear.state_dict())
+    assert not weights_fingerprint(linear).matches(weights_fingerprint(nested))
 
 
 def test_an_adapter_does_not_change_it() -> None:
@@ -220,8 +220,8 @@ def test_absent_weights_have_none_and_exclude_nothing() -> None:
     assert weights_fingerprint(meta) is None
     assert weights_fingerprint(nn.ReLU()) is None
     assert weights_fingerprint() is None
-    found = weights_fingerprint(nn.Linear(4, 4))
-    assert found.matches(None)
+    fingerprint = weights_fingerprint(nn.Linear(4, 4))
+    assert fingerprint.matches(None)
 
 
 # --- on every host
@@ -282,11 +282,11 @@ def trained() -> tuple[nn.Module, Any, CalibratedProjection]:
 @pytest.mark.parametrize("eps", [0.1, 0.01, 0.001])
 def test_a_copy_with_another_eps_is_refused(trained, eps: float) -> None:
     model, tokenizer, edit = trained
-    other = copy.deepcopy(model)
-    for norm in (module for module in other.modules() if isinstance(module, nn.LayerNorm)):
+    copied = copy.deepcopy(model)
+    for norm in (module for module in copied.modules() if isinstance(module, nn.LayerNorm)):
         norm.eps = eps
     with pytest.raises(ProjectionMismatchError):
-        vldebias.debias(other, edit, tokenizer=tokenizer)
+        vldebias.debias(copied, edit, tokenizer=tokenizer)
 
 
 class Shifted:

@@ -127,15 +127,15 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
     stated = clip.inputs(["a woman"])
     unstated = clip.inputs(["a doctor"])
     base = [embedding(clip.host.get_text_features(**inputs)) for inputs in (stated, unstated)]
-    found: list[Tensor] = []
+    features: list[Tensor] = []
 
-    def other() -> None:
+    def encode_in_thread() -> None:
         with torch.no_grad():
-            found.append(embedding(clip.host.get_text_features(**unstated)))
+            features.append(embedding(clip.host.get_text_features(**unstated)))
 
     def interrupt(*_: Any) -> None:
         if threading.current_thread() is threading.main_thread():
-            thread = threading.Thread(target=other)
+            thread = threading.Thread(target=encode_in_thread)
             thread.start()
             thread.join()
 
@@ -144,7 +144,7 @@ def test_threads_do_not_mix_their_prompts(clip: Transformers, gender: PromptSet)
         stated_row = embedding(clip.host.get_text_features(**stated))
         handle.remove()
     assert torch.equal(stated_row, base[0])
-    assert not torch.allclose(found[0], base[1], atol=1e-3)
+    assert not torch.allclose(features[0], base[1], atol=1e-3)
 
 
 def test_a_saved_edit_serves_both_classes_of_a_checkpoint(

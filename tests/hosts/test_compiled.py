@@ -131,8 +131,8 @@ def test_whole_models_are_one_graph(gender, name):
         received = torch.compile(subject.host, fullgraph=True, backend="eager")(*inputs)
     place = 1 if name == "clip" else "text_embeds"
     torch.testing.assert_close(received[place], expected[place])
-    other = 0 if name == "clip" else "image_embeds"
-    torch.testing.assert_close(received[other], expected[other])
+    key = 0 if name == "clip" else "image_embeds"
+    torch.testing.assert_close(received[key], expected[key])
 
 
 @pytest.mark.usefixtures("whole_graphs")

@@ -110,22 +110,22 @@ def test_merging_needs_the_head(gender: PromptSet) -> None:
         vldebias.debias(headless, gender).merge()
 
 
-@pytest.mark.parametrize("asked", [PROMPTS, PROMPTS[0], PROMPTS[1]])
+@pytest.mark.parametrize("prompts", [PROMPTS, PROMPTS[0], PROMPTS[1]])
 @pytest.mark.parametrize("convert", [False, True])
-def test_sentences(gender: PromptSet, asked: Any, convert: bool) -> None:
+def test_sentences(gender: PromptSet, prompts: Any, convert: bool) -> None:
     model = Sentences()
-    bare = model.encode(asked, convert_to_tensor=convert)
+    bare = model.encode(prompts, convert_to_tensor=convert)
     with vldebias.debias(custom(model, "encode", weights=model.tower), gender) as attachment:
-        got = model.encode(asked, convert_to_tensor=convert)
+        got = model.encode(prompts, convert_to_tensor=convert)
     edit = attachment.projections["joint"]
     rows = torch.as_tensor(bare).reshape(-1, 8)
-    names = [asked] if isinstance(asked, str) else asked
+    names = [prompts] if isinstance(prompts, str) else prompts
     expected = torch.stack(
         [row if "male" in name else edit(row) for name, row in zip(names, rows, strict=True)]
     )
     assert type(got) is type(bare)
     np.testing.assert_allclose(got, expected.reshape(np.shape(bare)), rtol=1e-5)
-    assert np.array_equal(model.encode(asked, convert_to_tensor=convert), bare)
+    assert np.array_equal(model.encode(prompts, convert_to_tensor=convert), bare)
 
 
 @torch.no_grad()
@@ -175,15 +175,15 @@ def test_prompts_that_cannot_be_read_and_embeddings_in_something_else_are_not_gu
     gender: PromptSet,
 ) -> None:
     clip = Clip()
-    said = "ids: Tensor, and no prompts to read; pass texts="
-    with vldebias.debias(clip_host(clip), gender), pytest.raises(InvalidInputError, match=said):
+    message = "ids: Tensor, and no prompts to read; pass texts="
+    with vldebias.debias(clip_host(clip), gender), pytest.raises(InvalidInputError, match=message):
         clip.encode_text(counts(PROMPTS))
     pipe = Pipeline()
     host = custom(pipe, "encode_prompt", embed=lambda p: pipe.tower.head(counts(p)))
-    said = "got Output.*output="
+    message = "got Output.*output="
     with (
         vldebias.debias(host, gender, keep_stated=False),
-        pytest.raises(InvalidInputError, match=said),
+        pytest.raises(InvalidInputError, match=message),
     ):
         pipe.encode_prompt(PROMPTS)
 
@@ -204,8 +204,8 @@ class Tower(nn.Module):
 
 
 def tower_host(tower: Tower, method: str = "forward", **options: Any) -> Any:
-    given = {"embed": lambda p: tower(counts(p))["pooled"], "texts": decoded} | options
-    return custom(tower, method, **given)
+    settings = {"embed": lambda p: tower(counts(p))["pooled"], "texts": decoded} | options
+    return custom(tower, method, **settings)
 
 
 @torch.no_grad()
@@ -236,9 +236,9 @@ def test_a_place_that_the_embedding_does_not_pass_is_refused(
 ) -> None:
     tower = Tower()
     fitted = vldebias.fit_projection(tower_host(tower, "pooler"), gender)
-    for given in (gender, fitted):
+    for prompts_or_edit in (gender, fitted):
         with pytest.raises(InvalidInputError, match=words):
-            vldebias.debias(tower_host(tower, place), given)
+            vldebias.debias(tower_host(tower, place), prompts_or_edit)
     assert all("forward" not in vars(module) for module in tower.modules())
 
 
@@ -246,21 +246,21 @@ def test_rows_of_any_kind_are_kept_as_directions() -> None:
     table = TextTable(
         {"a": torch.tensor([3.0, 4.0]), "b": np.array([0.0, -2.0]), "c": [5, 12]}, model_id="theirs"
     )
-    found = table.embed(["c", "a", "b", "a"], "joint")
+    rows = table.embed(["c", "a", "b", "a"], "joint")
     expected = torch.tensor(
         [[5 / 13, 12 / 13], [0.6, 0.8], [0.0, -1.0], [0.6, 0.8]], dtype=torch.float64
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(rows, expected)
     assert (table.dim("joint"), table.space("joint"), table.model_id) == (
         2,
         "table.joint",
         "theirs",
     )
     assert (table.fingerprint(), table.weights) == (None, None)
-    same = TextTable(
+    reordered = TextTable(
         {"b": [0.0, -1.0], "c": [10, 24], "a": [3.0, 4.0]}
     )  # of those directions, in another order
-    assert table.digest == same.digest != TextTable({"a": [3.0, 4.0]}).digest
+    assert table.digest == reordered.digest != TextTable({"a": [3.0, 4.0]}).digest
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ def test_the_negative_prompt_is_untouched_unless_asked_for(make):
     with debias(pipe, tiny.gender()):
         plain = both(pipe, negative_prompt="a blurry photo")
     with debias(pipe, tiny.gender(), negative=True):
-        asked = both(pipe, negative_prompt="a blurry photo")
+        with_negative = both(pipe, negative_prompt="a blurry photo")
     for part in DiffusersHost(pipe).parts:
         assert not torch.equal(plain[part.place], bare[part.place])
         assert torch.equal(plain[part.twin], bare[part.twin])
-        assert torch.equal(asked[part.place], plain[part.place])
-        assert not torch.equal(asked[part.twin], bare[part.twin])
+        assert torch.equal(with_negative[part.place], plain[part.place])
+        assert not torch.equal(with_negative[part.twin], bare[part.twin])
 
 
 def _flux_reads(pipe, **call):
@@ -65,11 +65,13 @@ def test_true_guidance_encodes_its_negative_prompt_in_a_call_of_its_own(negative
         plain = _flux_reads(pipe, **call)
         projected = [attachment.projections[role] for role in ("sequence", "pooled")]
     with debias(pipe, tiny.gender(), negative=True):
-        asked = _flux_reads(pipe, **call)
-    assert tiny.same(plain[0], [p(x) for p, x in zip(projected, bare[0], strict=True)])
-    assert tiny.same(plain[1], bare[1])
-    assert tiny.same(asked[0], plain[0])
-    assert tiny.same(asked[1], [p(x) for p, x in zip(projected, bare[1], strict=True)])
+        with_negative = _flux_reads(pipe, **call)
+    assert tiny.equal_tensors(plain[0], [p(x) for p, x in zip(projected, bare[0], strict=True)])
+    assert tiny.equal_tensors(plain[1], bare[1])
+    assert tiny.equal_tensors(with_negative[0], plain[0])
+    assert tiny.equal_tensors(
+        with_negative[1], [p(x) for p, x in zip(projected, bare[1], strict=True)]
+    )
 
 
 def test_true_guidance_with_embeddings_of_ones_own():
@@ -84,9 +86,11 @@ def test_true_guidance_with_embeddings_of_ones_own():
     debias(pipe, tiny.gender())
     with pytest.warns(VldebiasWarning, match="apply"):
         positive, negative = _flux_reads(pipe, **call, negative_prompt="a blurry photo")
-    assert tiny.same(positive, (sequence, pooled))
+    assert tiny.equal_tensors(positive, (sequence, pooled))
     with debias(tiny.flux(), tiny.gender()).disabled():
-        assert tiny.same(negative, tiny.encode(tiny.flux(), "a blurry photo", **tiny.T5_LENGTH)[:2])
+        assert tiny.equal_tensors(
+            negative, tiny.encode(tiny.flux(), "a blurry photo", **tiny.T5_LENGTH)[:2]
+        )
 
 
 @pytest.mark.parametrize("make", [tiny.sdxl, tiny.sd3, tiny.flux])
@@ -95,18 +99,18 @@ def test_any_of_several_prompts_may_state_the_attribute(make):
     plain = tiny.encode(pipe, PLAIN)
     stated = tiny.encode(pipe, PLAIN, prompt_2=STATED)
     debias(pipe, tiny.gender())
-    assert tiny.same(tiny.encode(pipe, PLAIN, prompt_2=STATED), stated)
+    assert tiny.equal_tensors(tiny.encode(pipe, PLAIN, prompt_2=STATED), stated)
     assert not torch.equal(tiny.encode(pipe, PLAIN, prompt_2=PLAIN)[0], plain[0])
 
 
 def test_given_embeddings_are_left_alone_and_can_be_projected_by_hand():
     pipe = tiny.sd()
-    given = tiny.encode(pipe)[0]
-    bare = tiny.draw(pipe, None, prompt_embeds=given)
+    embeddings = tiny.encode(pipe)[0]
+    bare = tiny.draw(pipe, None, prompt_embeds=embeddings)
     attachment = debias(pipe, tiny.gender())
     with pytest.warns(VldebiasWarning, match="apply"):
-        assert torch.equal(tiny.draw(pipe, None, prompt_embeds=given), bare)
-    by_hand = attachment.apply("sequence", given)
+        assert torch.equal(tiny.draw(pipe, None, prompt_embeds=embeddings), bare)
+    by_hand = attachment.apply("sequence", embeddings)
     assert torch.equal(tiny.draw(pipe, None, prompt_embeds=by_hand), tiny.draw(pipe))
 
 
@@ -120,9 +124,9 @@ def everything(pipe, **call):
     )
 
 
-def alike(one, other, bare):
+def alike(edited, expected, bare):
     """Equal up to rounding, measured by what the projection changes."""
-    return (one - other).norm() < 1e-2 * (other - bare).norm()
+    return (edited - expected).norm() < 1e-2 * (expected - bare).norm()
 
 
 def weights(pipe):
@@ -132,13 +136,13 @@ def weights(pipe):
 
 def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path):
     make, call = tiny.FAMILIES["StableDiffusionXL"]
-    pipe = tiny.own(make())
+    pipe = tiny.with_own_components(make())
     everything(pipe).merge()
     expected = tiny.draw(pipe, **call)
     pipe.save_pretrained(tmp_path)
     loaded = type(pipe).from_pretrained(tmp_path)
     loaded.set_progress_bar_config(disable=True)
-    assert tiny.same(weights(loaded), weights(pipe))
+    assert tiny.equal_tensors(weights(loaded), weights(pipe))
     assert alike(tiny.draw(loaded, **call), expected, tiny.draw(make(), **call))
     with pytest.raises(
         AlreadyAttachedError,
@@ -150,7 +154,7 @@ def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path)
 
 
 def test_half_precision_weights_are_rounded_once():
-    pipe = tiny.own(tiny.sd()).to(torch.bfloat16)
+    pipe = tiny.with_own_components(tiny.sd()).to(torch.bfloat16)
     attention = next(m for m in pipe.unet.modules() if getattr(m, "is_cross_attention", False))
     wide = attention.to_v.weight.detach().double()
     attachment = everything(pipe)
@@ -165,15 +169,15 @@ def test_what_guidance_loses_is_said(name):
     """The unconditional branch is edited too; not where the attachment edits it as well, or
     nothing."""
     make, _ = tiny.FAMILIES[name]
-    attachment = debias(tiny.own(make()), tiny.gender(), keep_stated=False)
+    attachment = debias(tiny.with_own_components(make()), tiny.gender(), keep_stated=False)
     with pytest.warns(VldebiasWarning, match="cannot tell the two branches of guidance apart"):
         attachment.merge()
-    everything(tiny.own(make())).merge()
-    debias(tiny.own(make()), tiny.gender(), strength=0).merge()
+    everything(tiny.with_own_components(make())).merge()
+    debias(tiny.with_own_components(make()), tiny.gender(), strength=0).merge()
 
 
 def test_only_the_layers_that_read_the_prompt_change():
-    pipe = tiny.own(tiny.sdxl())
+    pipe = tiny.with_own_components(tiny.sdxl())
     before = {name: p.detach().clone() for name, p in pipe.unet.named_parameters()}
     everything(pipe).merge()
     changed = {name for name, p in pipe.unet.named_parameters() if not torch.equal(p, before[name])}
@@ -194,7 +198,7 @@ def test_controlnets_are_merged_too():
         return tiny.draw(pipe, image=torch.ones(1, 3, 16, 16))
 
     def make():
-        return tiny.own(
+        return tiny.with_own_components(
             tiny.sd(StableDiffusionControlNetPipeline, controlnet=tiny.MODELS["controlnet"]())
         )
 
@@ -209,18 +213,18 @@ def test_controlnets_are_merged_too():
     assert not alike(draw(unet_alone), draw(reference), bare)
 
 
-def refuses(pipe, attachment, match, same=True):
-    before = weights(pipe) if same else []
+def refuses(pipe, attachment, match, is_unchanged=True):
+    before = weights(pipe) if is_unchanged else []
     with pytest.raises(UnsupportedHostError, match=match):
         attachment.merge()
-    assert not same or tiny.same(weights(pipe), before)
+    assert not is_unchanged or tiny.equal_tensors(weights(pipe), before)
     assert attachment.state == "attached"
 
 
 def test_adapters_are_refused_until_they_are_fused():
     from peft import LoraConfig
 
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     pipe.unet.add_adapter(
         LoraConfig(r=2, target_modules=["to_k"], init_lora_weights=False), adapter_name="style"
     )
@@ -235,11 +239,11 @@ def test_adapters_are_refused_until_they_are_fused():
 
 
 def test_weights_that_are_not_there_or_of_another_kind_are_refused():
-    pipe = tiny.own(tiny.pixart())
+    pipe = tiny.with_own_components(tiny.pixart())
     attachment = everything(pipe)
     layer = pipe.transformer.caption_projection
     layer.linear_1 = layer.linear_1.to("meta")
-    refuses(pipe, attachment, "caption_projection.linear_1", same=False)
+    refuses(pipe, attachment, "caption_projection.linear_1", is_unchanged=False)
     layer.linear_1 = torch.nn.Linear(96, 32)
     refuses(pipe, attachment, "96 values")
     layer.linear_1.weight = torch.nn.Parameter(torch.zeros(32, 80, dtype=torch.int8), False)
@@ -249,7 +253,7 @@ def test_weights_that_are_not_there_or_of_another_kind_are_refused():
 
 
 def test_unets_with_another_layer_before_the_prompt_or_fused_keys_are_refused():
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     bare = tiny.draw(pipe)
     attachment = everything(pipe)
     expected = tiny.draw(pipe)

@@ -34,7 +34,7 @@ def lora(tmp_path_factory):
     except ValueError as error:
         # A release of transformers may ask for a peft that no index has yet, as 5.24 does.
         pytest.skip(f"transformers {transformers.__version__}: {error}")
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     torch.manual_seed(1)
     states = []
     for model, targets in (
@@ -60,7 +60,7 @@ def _load(pipe, folder):
 
 def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
     plain = tiny.sd()
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
     bare = tiny.encode(pipe)[0]
@@ -77,7 +77,7 @@ def test_lora_loaded_before_is_part_of_what_is_fitted(lora):
 
 def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_path):
     plain = tiny.sd()
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     without_lora = fit_projection(plain, tiny.gender())
     _load(pipe, lora)
     with_lora = load_edit(fit_projection(pipe, tiny.gender()).save_pretrained(tmp_path))
@@ -89,9 +89,9 @@ def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_pat
             (1 / 1.006008, 0),
         ):  # 1.004 times as before, 1.006, 1
             torch._foreach_mul_([weight.detach() for weight in weights], factor)
-            with warnings.catch_warnings(record=True, action="always") as found:
+            with warnings.catch_warnings(record=True, action="always") as caught:
                 tiny.encode(pipe)
-            assert len(found) == warnings_due
+            assert len(caught) == warnings_due
     for host, projection in ((pipe, without_lora), (plain, with_lora)):
         with pytest.warns(
             VldebiasWarning, match=r"fitted with other adapters \(LoRA\) .*; fit again on this host"
@@ -102,8 +102,8 @@ def test_a_projection_of_other_adapters_is_attached_with_a_warning(lora, tmp_pat
 
 
 def test_lora_loaded_and_unloaded_while_attached(lora):
-    pipe = tiny.own(tiny.sd())
-    reference = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
+    reference = tiny.with_own_components(tiny.sd())
     attachment = debias(pipe, tiny.gender())
     first = tiny.draw(pipe)
     _load(pipe, lora)
@@ -114,9 +114,9 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
     with pytest.warns(
         VldebiasWarning, match=r"adapters \(LoRA\) of the text encoder have changed.* Fit again"
     ):
-        found = tiny.encode(pipe)[0]
-    assert torch.equal(found, attachment.projections["sequence"](tiny.encode(reference)[0]))
-    assert torch.equal(tiny.encode(pipe)[0], found)  # said once
+        states = tiny.encode(pipe)[0]
+    assert torch.equal(states, attachment.projections["sequence"](tiny.encode(reference)[0]))
+    assert torch.equal(tiny.encode(pipe)[0], states)  # said once
     pipe.unload_lora_weights()
     assert torch.equal(tiny.draw(pipe), first)
     attachment.remove()
@@ -124,7 +124,7 @@ def test_lora_loaded_and_unloaded_while_attached(lora):
 
 
 def test_a_pipeline_can_be_cast_while_attached():
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     full = debias(tiny.sd(), tiny.gender()).projections["sequence"]
     attachment = debias(pipe, full)
     pipe.to(torch.bfloat16)
@@ -135,7 +135,7 @@ def test_a_pipeline_can_be_cast_while_attached():
 
 
 def test_sequential_offload_leaves_no_fingerprint_and_says_so():
-    pipe = tiny.own(tiny.sd())
+    pipe = tiny.with_own_components(tiny.sd())
     for model in (m for m in pipe.components.values() if isinstance(m, torch.nn.Module)):
         cpu_offload(
             model, torch.device("cpu")
@@ -185,13 +185,13 @@ def test_it_is_said_once_with_the_line_to_write(make):
     rebuilt = make(pipe)
     bare = tiny.encode(tiny.sd())
     with pytest.warns(VldebiasWarning, match=r"debias\(other, attachment\.projections\)"):
-        assert tiny.same(tiny.encode(rebuilt), bare)
+        assert tiny.equal_tensors(tiny.encode(rebuilt), bare)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tiny.encode(rebuilt)
         tiny.encode(pipe)
         with debias(rebuilt, attachment.projections):
-            assert tiny.same(tiny.encode(rebuilt), tiny.encode(pipe))
+            assert tiny.equal_tensors(tiny.encode(rebuilt), tiny.encode(pipe))
 
 
 def test_what_is_meant_and_what_reads_for_a_fit_say_nothing():
@@ -228,4 +228,4 @@ def test_an_encoder_that_is_compiled_is_not_broken_by_it():
     debias(pipe, tiny.gender(), method="cali")
     expected = tiny.encode(pipe)
     pipe.text_encoder = torch.compile(pipe.text_encoder, backend="eager")
-    assert tiny.same(tiny.encode(pipe), expected)
+    assert tiny.equal_tensors(tiny.encode(pipe), expected)

@@ -47,16 +47,16 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
     pipe = case.make()
     host = DiffusersHost(pipe)
     part = next(part for part in host.parts if part.role.startswith("sequence"))
-    given = []
+    encoder_calls = []
     hook = pipe.text_encoder.register_forward_pre_hook(
-        lambda m, args, kw: given.append(
+        lambda m, args, kw: encoder_calls.append(
             (kw.get("input_ids", *args[:1]), kw.get("attention_mask"))
         ),
         with_kwargs=True,
     )
     result = host.call([prompt])
     hook.remove()
-    ids, mask = given[0]
+    ids, mask = encoder_calls[0]
     real = ids[0] if mask is None else ids[0][mask[0] != 0]
     tokenizer = getattr(pipe.tokenizer, "tokenizer", pipe.tokenizer)
     if case.end is None:
@@ -66,16 +66,16 @@ def test_the_state_that_is_fitted_is_that_of_the_end_of_the_prompt(name):
         end = (real == tokenizer.convert_tokens_to_ids(case.end)).nonzero().max()
         behind = len(real) - 1 - int(end)
         assert tokenizer.decode(real[:end]).rstrip().endswith(prompt)
-    (whole,) = tiny.rows(result[part.place])
-    if whole.ndim == 3:  # the layers of a token as one vector
-        whole = whole.flatten(-2)
+    (states,) = tiny.rows(result[part.place])
+    if states.ndim == 3:  # the layers of a token as one vector
+        states = states.flatten(-2)
     candidates = [
-        len(whole) - 1 - behind,
-        len(whole) - 1 - behind - (len(ids[0]) - len(real)),
+        len(states) - 1 - behind,
+        len(states) - 1 - behind - (len(ids[0]) - len(real)),
     ]  # padded or cut
-    expected = [normalize(whole[i].double(), dim=-1) for i in candidates if i >= 0]
-    found = host.embed([prompt], part.role)[0]
-    assert min(float((found - one).abs().max()) for one in expected) < 1e-6
+    expected = [normalize(states[i].double(), dim=-1) for i in candidates if i >= 0]
+    row = host.embed([prompt], part.role)[0]
+    assert min(float((row - candidate).abs().max()) for candidate in expected) < 1e-6
 
 
 OF_DIFFERENT_LENGTH = ["a pilot", "an old stone bridge", "a young pilot at work", "two dogs"]
@@ -110,9 +110,9 @@ def test_prompts_are_read_together_where_padding_is_the_same(make, is_together, 
     sizes = []
     encode = host.encode
 
-    def recorded(prompts, *more, **options):
+    def recorded(prompts, *positional, **options):
         sizes.append(len(prompts))
-        return encode(prompts, *more, **options)
+        return encode(prompts, *positional, **options)
 
     monkeypatch.setattr(host, "encode", recorded)
     host.read([f"photo {i}" for i in range(20)], role)
@@ -205,19 +205,19 @@ def test_each_value_is_the_mean_of_the_states_at_every_place(make):
     with debias(pipe, "professions-gender", method="each-value") as attachment:
         for strength in (1.0, 0.5):
             attachment.strength = strength
-            for own, start, *both in zip(tiny.encode(pipe, NURSE), bare, *values, strict=True):
-                if own is not None:
+            for state, start, *both in zip(tiny.encode(pipe, NURSE), bare, *values, strict=True):
+                if state is not None:
                     torch.testing.assert_close(
-                        own, torch.lerp(start, (both[0] + both[1]) / 2, strength)
+                        state, torch.lerp(start, (both[0] + both[1]) / 2, strength)
                     )
 
 
 def test_wordings_of_another_length_are_refused_where_states_are_not_padded():
     case = CASES["QwenImage"]
     pipe = case.make()
-    said = r"'suffix': the other wordings have states \(1, \d+, \d+\), the prompts"
+    message = r"'suffix': the other wordings have states \(1, \d+, \d+\), the prompts"
     with (
         debias(pipe, "professions-gender", method="suffix"),
-        pytest.raises(InvalidInputError, match=said),
+        pytest.raises(InvalidInputError, match=message),
     ):
         case.encode(pipe, [NURSE])

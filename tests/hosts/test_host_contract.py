@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from models_tiny import PROMPTS, STATED, SUBJECTS, Subject, same
+from models_tiny import PROMPTS, STATED, SUBJECTS, Subject, equal_outputs
 from torch import Tensor
 
 import vldebias
@@ -52,14 +52,14 @@ def test_three_states_on_every_path_and_no_trace(subject: Subject, gender: Promp
     for key in base:
         assert not torch.allclose(base[key], attached[key], atol=1e-4), key
     with attachment.disabled():
-        assert same(subject.outputs(), base)
+        assert equal_outputs(subject.outputs(), base)
     attachment.strength = 0
-    assert same(subject.outputs(), base)
+    assert equal_outputs(subject.outputs(), base)
     attachment.strength = 1
-    assert same(subject.outputs(), attached)
+    assert equal_outputs(subject.outputs(), attached)
     assert subject.state().keys() == before.keys(), "no module was put in or replaced"
     attachment.remove()
-    assert same(subject.outputs(), base)
+    assert equal_outputs(subject.outputs(), base)
     assert subject.state() == before
     attachment.remove()
     assert subject.state() == before
@@ -88,8 +88,8 @@ def test_no_prompts_are_no_rows(example: Subject) -> None:
     host = example.resolve()
     for role in host.roles:
         rows = host.embed([], role)
-        one = host.embed(PROMPTS[:1], role)
-        assert (rows.shape, rows.dtype) == ((0, one.shape[1]), one.dtype)
+        row = host.embed(PROMPTS[:1], role)
+        assert (rows.shape, rows.dtype) == ((0, row.shape[1]), row.dtype)
 
 
 @pytest.mark.filterwarnings(
@@ -153,10 +153,10 @@ def test_gradients_flow_through_the_projection(example: Subject, gender: PromptS
         bare = example.rows()
     by_hand = gradients({role: attachment.projections[role](rows) for role, rows in bare.items()})
     assert any(gradient is not None and gradient.any() for gradient in attached)
-    for one, other in zip(attached, by_hand, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    for gradient, gradient_by_hand in zip(attached, by_hand, strict=True):
+        assert (gradient is None) == (gradient_by_hand is None)
+        if gradient is not None:
+            torch.testing.assert_close(gradient, gradient_by_hand, atol=1e-4, rtol=1e-3)
 
 
 def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
@@ -184,9 +184,9 @@ def test_one_attachment_at_a_time_and_off_after_an_error(
     before = example.state()
     attachment = example.debias(gender)
     assert vldebias.attachment_of(example.host) is attachment
-    whole = example.host.encode_prompt if example.resolve().generative else example.host
+    target = example.host.encode_prompt if example.resolve().generative else example.host
     with pytest.raises(VldebiasError, match=r"\.remove\(\)"):
-        pickle.dumps(whole)
+        pickle.dumps(target)
     with pytest.raises(
         AlreadyAttachedError, match=r"already carries .*tiny-gender.*\.remove\(\).*list of prompt"
     ):
@@ -222,7 +222,7 @@ def test_saved_edits_attach_and_foreign_ones_are_refused(
         for r, edit in attachment.projections.items()
     }
     with example.debias(edits):
-        assert same(example.rows(), attached)
+        assert equal_outputs(example.rows(), attached)
     role, edit = next(iter(edits.items()))
     host = example.resolve()
     if len(edits) > 1:

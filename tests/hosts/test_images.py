@@ -23,8 +23,8 @@ from vldebias.miniature import load_clip
 from vldebias.prompts import PromptSet
 
 
-def processor_of(name: str, **more: Any) -> Any:
-    config = models_tiny.TRANSFORMERS[name]["processor"] | more
+def processor_of(name: str, **changes: Any) -> Any:
+    config = models_tiny.TRANSFORMERS[name]["processor"] | changes
     return getattr(transformers, config.pop("class"))(**config)
 
 
@@ -46,16 +46,18 @@ def test_transformers_features_are_those_of_forward(name: str) -> None:
     model = models_tiny.made(name)
     processor = processor_of(name)
     encoder = image_encoder(model, processor)
-    found = encoder.encode(pictures())
+    features = encoder.encode(pictures())
     inputs = {
         k: v for k, v in processor(images=pictures(), return_tensors="pt").items() if k != "labels"
     }
     ids = torch.tensor([[3, 5, 7, 2]])
     with torch.no_grad():
         expected = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).image_embeds
-    assert torch.allclose(normalize(found, dim=1), expected, atol=1e-5)
+    assert torch.allclose(normalize(features, dim=1), expected, atol=1e-5)
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
-    assert not torch.allclose(found.norm(dim=1), torch.ones(3), atol=1e-3)  # as before normalising
+    assert not torch.allclose(
+        features.norm(dim=1), torch.ones(3), atol=1e-3
+    )  # as before normalising
     assert encoder.fingerprint is not None
 
 
@@ -64,14 +66,14 @@ def test_open_clip_features_are_those_of_forward(name: str) -> None:
     torch.manual_seed(1)
     model = models_tiny.OPEN_CLIP[name]()
     preprocess = plain()
-    found = image_encoder(model, preprocess).encode(pictures())
+    features = image_encoder(model, preprocess).encode(pictures())
     pixels = torch.stack([preprocess(image) for image in pictures()])
     with torch.no_grad():
-        assert torch.allclose(found, model.encode_image(pixels, normalize=False), atol=1e-5)
+        assert torch.allclose(features, model.encode_image(pixels, normalize=False), atol=1e-5)
         output = model(pixels)
         expected = output["image_features"] if isinstance(output, dict) else output[0]
-    assert torch.allclose(normalize(found, dim=1), expected, atol=1e-5)
-    assert not torch.allclose(found.norm(dim=1), torch.ones(3), atol=1e-3)
+    assert torch.allclose(normalize(features, dim=1), expected, atol=1e-5)
+    assert not torch.allclose(features.norm(dim=1), torch.ones(3), atol=1e-3)
 
 
 def test_features_are_the_models_own_while_images_are_edited(gender: PromptSet) -> None:
@@ -116,19 +118,19 @@ def test_kinds_and_constants_of_modules_count() -> None:
     """None of them is a weight."""
     model = models_tiny.make_clip()
     block = model.visual.transformer.resblocks[0]
-    found = [digest(model)]
+    digests = [digest(model)]
     block.mlp.gelu = nn.ReLU()
-    found.append(digest(model))
+    digests.append(digest(model))
     block.mlp.gelu = nn.SiLU()  # the same settings as ReLU
-    found.append(digest(model))
+    digests.append(digest(model))
     model.visual.ln_post.eps = 0.5
-    found.append(digest(model))
+    digests.append(digest(model))
     model.visual.pool_type = "avg"
-    found.append(digest(model))
+    digests.append(digest(model))
     model.train()
     model.eval()
-    assert len(set(found)) == 5
-    assert digest(model) == found[-1]
+    assert len(set(digests)) == 5
+    assert digest(model) == digests[-1]
 
 
 def greyed(image: Image.Image) -> Tensor:
@@ -174,12 +176,12 @@ def test_what_cannot_be_told_apart_is_refused(preprocess: Any) -> None:
 def test_what_has_no_image_tower_or_gives_no_pixels_is_refused() -> None:
     with pytest.raises(UnsupportedHostError, match="SiglipTextModel: it has no image tower"):
         image_encoder(models_tiny.made("SiglipTextModel"), plain())
-    for made, said in (
+    for made, message in (
         (lambda image: image, "got Image"),
         (lambda image: greyed(image)[None], r"got \(1, 3, 40, 6"),
     ):
         with pytest.raises(
             InvalidInputError,
-            match=rf"preprocess: expected a tensor \(3, h, w\) for an image, {said}",
+            match=rf"preprocess: expected a tensor \(3, h, w\) for an image, {message}",
         ):
             image_encoder(models_tiny.make_clip(), made, preprocessing="mine").encode(pictures(1))

@@ -33,15 +33,15 @@ def test_the_miniature_and_folders_of_diffusers(dtype: str | None, tmp_path: Pat
 def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, "plain", {})
-    for given in (
+    for arguments in (
         {},
         {"model": "a", "pipeline": "b"},
         {"pretrained": "c"},
         {"pipeline": "b", "pretrained": "c"},
     ):
         with pytest.raises(InvalidInputError, match="either --model"):
-            load_host(**given)
-    for options, said in (
+            load_host(**arguments)
+    for options, message in (
         (
             ("miniature", None, None),
             "^dtype: expected one of float32, float16, bfloat16, got 'int8'",
@@ -55,5 +55,5 @@ def test_what_cannot_be_loaded_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         (("nosuch",), "cannot load 'nosuch': .* \\(HF_HUB_OFFLINE is set\\)"),
         ((str(tmp_path),), "cannot load '[^']*': [^']*(?<!set\\))\\. Expected an open_clip"),
     ):
-        with pytest.raises(InvalidInputError, match=said):
+        with pytest.raises(InvalidInputError, match=message):
             load_host(*options, **({"dtype": "int8"} if len(options) == 3 else {}))

@@ -192,7 +192,7 @@ def whole_pipelines() -> dict[str, Whole]:
     for name in SERVED:
         case = CASES[name]
         pipelines[f"{name}, whole"] = Whole(
-            partial(case.make, whole=True),
+            partial(case.make, is_complete=True),
             partial(draw_case, case),
             is_guided=name not in UNGUIDED,
             must_merge=name in MERGED,
@@ -206,7 +206,7 @@ def other_classes() -> dict[str, Whole]:
     pipelines = {"StableDiffusionXL, modular": Whole(make, tiny.draw_modular, is_slow=False)}
     for name, (family, call) in VARIANTS.items():
         case = CASES[family]
-        make = partial(case.make, whole=True, pipeline=name)
+        make = partial(case.make, is_complete=True, pipeline=name)
         pipelines[name] = Whole(make, partial(draw_case, case, **call))
     return pipelines
 
@@ -216,12 +216,12 @@ WITH_OTHER_CLASSES = WHOLE | other_classes()
 GUIDED = [name for name, case in WHOLE.items() if case.is_guided]
 
 
-def whole(names: Any) -> Any:
+def over_pipelines(names: Any) -> Any:
     parameters = marked(names, lambda name: WITH_OTHER_CLASSES[name].is_slow)
     return pytest.mark.parametrize("name", parameters)
 
 
-@whole(WITH_OTHER_CLASSES)
+@over_pipelines(WITH_OTHER_CLASSES)
 def test_the_pictures_of_a_prompt_change_and_come_back(name: str) -> None:
     """The second prompt states its value: its pictures, and with them the negative prompt, their
     order and what else is read, stay byte by byte."""
@@ -234,7 +234,7 @@ def test_the_pictures_of_a_prompt_change_and_come_back(name: str) -> None:
     assert changed(attached, bare) == [True] * half + [False] * half
 
 
-@whole(
+@over_pipelines(
     [name for name in (*WHOLE, "StableDiffusionXL, modular") if WITH_OTHER_CLASSES[name].is_guided]
 )
 def test_the_negative_prompt_changes_where_that_is_asked_for(name: str) -> None:
@@ -247,7 +247,7 @@ def test_the_negative_prompt_changes_where_that_is_asked_for(name: str) -> None:
     assert all(changed(case.draw(pipe, [STATED]), bare))
 
 
-@whole(WHOLE)
+@over_pipelines(WHOLE)
 def test_merged_draws_what_the_attachment_draws(name: str) -> None:
     """Into a copy of the denoiser; or a refusal that says what to do instead.
 

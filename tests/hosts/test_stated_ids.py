@@ -116,7 +116,7 @@ def check(name: str, count: int, seed: int) -> None:
     expected = torch.tensor([bool(gate.find(text)) for text in texts])
     table = word_table(tokenizer, decode)
     assert table is not None
-    rows = StatedRows(gate, lambda: table, lambda some: [decode(tuple(r)) for r in some.tolist()])
+    rows = StatedRows(gate, lambda: table, lambda ids: [decode(tuple(r)) for r in ids.tolist()])
     stated = rows(ids)
     wrong = [texts[k] for k in (stated != expected).nonzero().flatten().tolist()]
     assert not wrong, (len(wrong), wrong[:5])

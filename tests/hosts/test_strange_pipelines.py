@@ -111,32 +111,32 @@ SERVED = {
 @pytest.mark.parametrize("name", SERVED)
 def test_what_can_be_told_is_served(name, build):
     pipe = build(encode_prompt=SERVED[name])
-    asked = {
+    call = {
         "prompt": [PLAIN, STATED],
         "do_classifier_free_guidance": True,
         "negative_prompt": "an old man",
     }
     with torch.no_grad():
-        bare = pipe.encode_prompt(**asked)
+        bare = pipe.encode_prompt(**call)
         attachment = debias(pipe, tiny.gender(), method="cali")
         (edit,) = attachment.projections.values()
-        edited = pipe.encode_prompt(**asked)
+        edited = pipe.encode_prompt(**call)
         place = 1 if name == "swapped" else 0
         for i, (old, new) in enumerate(zip(bare, edited, strict=True)):
             if i != place:
                 assert torch.equal(old, new)
                 continue
             for row, pair in enumerate(zip(old, new, strict=True)):
-                one, other = (x[0] if isinstance(x, list) else x for x in pair)
+                bare_row, edited_row = (x[0] if isinstance(x, list) else x for x in pair)
                 flat = (
-                    (one.flatten(-2), other.flatten(-2))
+                    (bare_row.flatten(-2), edited_row.flatten(-2))
                     if name.startswith("layers")
-                    else (one, other)
+                    else (bare_row, edited_row)
                 )
                 torch.testing.assert_close(flat[1], edit(flat[0]) if row == 0 else flat[0])
-                assert torch.equal(one, other) == (row == 1)
+                assert torch.equal(bare_row, edited_row) == (row == 1)
         attachment.remove()
-        assert same_values(pipe.encode_prompt(**asked), bare)
+        assert same_values(pipe.encode_prompt(**call), bare)
 
 
 class Untold:
@@ -216,13 +216,13 @@ def test_a_prompt_whose_end_is_cut_off_and_roles_that_are_not_there_are_refused(
 class Ways:
     """Calls by which a prompt reaches the model beside what stands at encode_prompt."""
 
-    def bare_for_long_prompts(self, prompt, **more):
+    def bare_for_long_prompts(self, prompt, **options):
         if len(prompt) > 12:
             return states(self, prompt)
         prompt_embeds, _ = self.encode_prompt(prompt)
         return prompt_embeds
 
-    def again_at_the_second_step(self, prompt, **more):
+    def again_at_the_second_step(self, prompt, **options):
         prompt_embeds, _ = self.encode_prompt(prompt)
         first = self.unet(torch.ones(1, 4, 8, 8), 1, encoder_hidden_states=prompt_embeds).sample
         ids = self.tokenizer(
@@ -230,7 +230,7 @@ class Ways:
         ).input_ids
         return self.unet(first, 2, encoder_hidden_states=self.text_encoder(ids)[0]).sample
 
-    def by_its_class(self, prompt, **more):
+    def by_its_class(self, prompt, **options):
         prompt_embeds, _ = type(self).encode_prompt(self, prompt)
         return prompt_embeds
 

@@ -63,7 +63,7 @@ def test_pictures_are_those_of_the_family(name):
     if name in tiny.FAMILIES:
         make, call = tiny.FAMILIES[name]
     else:
-        make = partial(CASES[name].make, whole=True)
+        make = partial(CASES[name].make, is_complete=True)
         call = None
     prompts = ["A photo of a nurse."] * 2
     pictures = []

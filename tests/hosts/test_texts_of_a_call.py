@@ -27,10 +27,10 @@ def texts_of_encoding(monkeypatch):
     return kept
 
 
-def drawn(name, **given):
+def drawn(name, **changes):
     make, call = tiny.FAMILIES[name]
     pipe = make()
-    return pipe, call | given
+    return pipe, call | changes
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -127,8 +127,8 @@ def test_embeddings_of_a_negative_prompt_are_those_of_each_image(images):
     negative = pipe.encode_prompt("blurry", "cpu", 1, False)[0]
     noise = [torch.Generator().manual_seed(seed) for seed in range(images)]
     attachment = debias(pipe, SET)
-    given = call | {"negative_prompt_embeds": negative, "generator": noise}
-    pictures = tiny.draw(pipe, OPEN, **given)
+    embedded = call | {"negative_prompt_embeds": negative, "generator": noise}
+    pictures = tiny.draw(pipe, OPEN, **embedded)
     texts = [f"a photo of a {value} doctor" for value in attachment.sampled]
     attachment.remove()
     noise = [torch.Generator().manual_seed(seed) for seed in range(images)]

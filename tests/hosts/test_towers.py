@@ -53,7 +53,7 @@ def build(name: str) -> Towers:
 
 
 @pytest.fixture(params=NAMES)
-def found(request: pytest.FixtureRequest) -> Towers:
+def towers(request: pytest.FixtureRequest) -> Towers:
     return build(request.param)
 
 
@@ -65,10 +65,10 @@ def slow_text(model: Any, tokens: Mapping[str, Tensor]) -> Tensor:
     return output if isinstance(output, Tensor) else output.pooler_output
 
 
-def test_images_are_those_of_the_encoder(found: Towers) -> None:
-    pixels = torch.stack([found.prepare(image) for image in test_images.pictures()])
-    expected = image_encoder(found.model, found.preprocess).encode(test_images.pictures())
-    features = found.image(pixels)
+def test_images_are_those_of_the_encoder(towers: Towers) -> None:
+    pixels = torch.stack([towers.prepare(image) for image in test_images.pictures()])
+    expected = image_encoder(towers.model, towers.preprocess).encode(test_images.pictures())
+    features = towers.image(pixels)
     assert features.requires_grad
     assert torch.allclose(features, expected, atol=1e-5)
     assert not torch.allclose(features[0], features[1], atol=1e-3)
@@ -76,15 +76,15 @@ def test_images_are_those_of_the_encoder(found: Towers) -> None:
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.TruncatedPromptWarning")
 @pytest.mark.parametrize("captions", [CAPTIONS, [CAPTIONS[2], "a photo of the man " * 150]])
-def test_texts_equal_those_with_all_padding(found: Towers, captions: list[str]) -> None:
+def test_texts_equal_those_with_all_padding(towers: Towers, captions: list[str]) -> None:
     """Values and gradients, in double precision, whether the longest caption is short or cut."""
-    model = found.model.double()
-    tokens = found.tokenize(captions)
+    model = towers.model.double()
+    tokens = towers.tokenize(captions)
     try:
         slow = slow_text(model, tokens)
     except RuntimeError as error:  # masks of transformers 4 are of single precision
         pytest.skip(f"this release does not run in double precision: {error}")
-    quick = found.text(tokens)
+    quick = towers.text(tokens)
     exact = (
         1e-6 if type(model).__name__ == "AlignModel" else 1e-12
     )  # its softmax is always in single precision
@@ -120,12 +120,12 @@ def test_clips_own_tower_skips_padding_unless_a_class_encodes_by_itself(is_own_c
     assert torch.allclose(features, slow_text(model, tokens), atol=1e-5)
 
 
-def test_cut_captions_are_told_once(found: Towers) -> None:
-    reads = found._host.context_length
-    count = found.tokenize
+def test_cut_captions_are_told_once(towers: Towers) -> None:
+    reads = towers._host.context_length
+    count = towers.tokenize
     words = ["man"] * (reads - 2)
-    fits = " ".join(words if _tokens(found, " ".join(words)) == reads else [*words, "man"])
-    assert _tokens(found, fits) == reads
+    fits = " ".join(words if _tokens(towers, " ".join(words)) == reads else [*words, "man"])
+    assert _tokens(towers, fits) == reads
     count([fits, *CAPTIONS])  # no warning: it just fits
     with pytest.warns(TruncatedPromptWarning, match=rf"{reads} tokens; 2 of 5 captions"):
         tokens = count([fits + " man", *CAPTIONS[:3], fits * 3])
@@ -133,9 +133,9 @@ def test_cut_captions_are_told_once(found: Towers) -> None:
     count([fits + " man"])  # nor a second time
 
 
-def _tokens(found: Towers, caption: str) -> int:
+def _tokens(towers: Towers, caption: str) -> int:
     """With start and end."""
-    tokenizer = found.tokenizer
+    tokenizer = towers.tokenizer
     if isinstance(tokenizer, open_clip.SimpleTokenizer):
         return len(tokenizer.encode(caption)) + 2
     return len(tokenizer(caption)["input_ids"])
@@ -143,14 +143,14 @@ def _tokens(found: Towers, caption: str) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_pixels_are_made_by_size_mean_and_std(name: str) -> None:
-    found = build(name)
-    image = test_images.pictures(1)[0].resize(found.size)
+    towers = build(name)
+    image = test_images.pictures(1)[0].resize(towers.size)
     values = transforms.functional.to_tensor(image)
-    mean, std = (torch.tensor(part)[:, None, None] for part in (found.mean, found.std))
+    mean, std = (torch.tensor(part)[:, None, None] for part in (towers.mean, towers.std))
     if name == "AlignModel":  # its processor crops the centre of a larger resized image
-        values = transforms.functional.to_tensor(Image.new("RGB", found.size, (9, 99, 199)))
-        image = Image.new("RGB", found.size, (9, 99, 199))
-    assert torch.allclose(found.prepare(image), (values - mean) / std, atol=1e-3)
+        values = transforms.functional.to_tensor(Image.new("RGB", towers.size, (9, 99, 199)))
+        image = Image.new("RGB", towers.size, (9, 99, 199))
+    assert torch.allclose(towers.prepare(image), (values - mean) / std, atol=1e-3)
 
 
 SMALL = transforms.Resize((32, 32))
@@ -173,30 +173,30 @@ def test_preprocessing_that_augmentation_could_not_follow_is_refused(steps: list
         Towers(model, models_tiny.tokenizer_for(model), transforms.Compose(steps))
 
 
-def test_parts_are_the_towers(found: Towers) -> None:
+def test_parts_are_the_towers(towers: Towers) -> None:
     def gradients(features: Tensor, parts: tuple[Any, ...]) -> int:
         parameters = [
             p
             for part in parts
             for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())
         ]
-        given = torch.autograd.grad(
+        slopes = torch.autograd.grad(
             features.sum(), parameters, allow_unused=True, retain_graph=True
         )
-        return sum(gradient is not None for gradient in given)
+        return sum(gradient is not None for gradient in slopes)
 
-    image = found.image(torch.randn(2, 3, *found.size))
-    text = found.text(found.tokenize(CAPTIONS))
-    assert gradients(image, found.image_parts) > 10
-    assert gradients(text, found.text_parts) > 10
-    assert gradients(image, found.text_parts) == 0
-    assert gradients(text, found.image_parts) == 0
-    assert gradients(image, found.heads) + gradients(text, found.heads) > 0
+    image = towers.image(torch.randn(2, 3, *towers.size))
+    text = towers.text(towers.tokenize(CAPTIONS))
+    assert gradients(image, towers.image_parts) > 10
+    assert gradients(text, towers.text_parts) > 10
+    assert gradients(image, towers.text_parts) == 0
+    assert gradients(text, towers.image_parts) == 0
+    assert gradients(image, towers.heads) + gradients(text, towers.heads) > 0
 
 
-def logits(model: Any, found: Towers) -> Tensor:
-    pixels = torch.ones(1, 3, *found.size)
-    tokens = found.tokenize(CAPTIONS)
+def logits(model: Any, towers: Towers) -> Tensor:
+    pixels = torch.ones(1, 3, *towers.size)
+    tokens = towers.tokenize(CAPTIONS)
     if "text" in tokens:
         return model.get_logits(pixels, tokens["text"])[0] - (
             0 if model.logit_bias is None else model.logit_bias
@@ -207,34 +207,34 @@ def logits(model: Any, found: Towers) -> Tensor:
 
 @pytest.mark.parametrize("name", ["clip", "hf-mlp", "CLIPModel", "AlignModel", "SiglipModel"])
 def test_temperature_divides_the_cosines(name: str) -> None:
-    found = build(name)
+    towers = build(name)
     with torch.no_grad():
-        first = logits(found.model, found)
-        found.set_temperature(0.02)
-        second = logits(found.model, found)
-    assert torch.allclose(second * 0.02, first * found.temperature, atol=1e-5)
+        first = logits(towers.model, towers)
+        towers.set_temperature(0.02)
+        second = logits(towers.model, towers)
+    assert torch.allclose(second * 0.02, first * towers.temperature, atol=1e-5)
     assert second.abs().max() > 1e-3
-    found.set_temperature(0.02, bias=-3.5)  # of a model without one it is left out
-    again = Towers(found.model, found.tokenizer, found.preprocess)
+    towers.set_temperature(0.02, bias=-3.5)  # of a model without one it is left out
+    again = Towers(towers.model, towers.tokenizer, towers.preprocess)
     assert (again.temperature, again.bias) == (
         pytest.approx(0.02),
-        None if found.bias is None else -3.5,
+        None if towers.bias is None else -3.5,
     )
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning")
 @pytest.mark.parametrize("name", ["clip", "CLIPModel"])
 def test_an_attached_model_is_refused(name: str, gender: PromptSet) -> None:
-    found = build(name)
-    tokens = found.tokenize(CAPTIONS)
-    expected = found.text(tokens)
-    attachment = vldebias.debias(found.model, gender, method="cali", tokenizer=found.tokenizer)
+    towers = build(name)
+    tokens = towers.tokenize(CAPTIONS)
+    expected = towers.text(tokens)
+    attachment = vldebias.debias(towers.model, gender, method="cali", tokenizer=towers.tokenizer)
     with pytest.raises(AlreadyAttachedError, match=r"Attachment.*\.remove\(\)"):
-        Towers(found.model, found.tokenizer, found.preprocess)
-    assert torch.equal(found.text(tokens), expected)  # towers made before never see it
-    assert not torch.allclose(slow_text(found.model, tokens), expected, atol=1e-3)
+        Towers(towers.model, towers.tokenizer, towers.preprocess)
+    assert torch.equal(towers.text(tokens), expected)  # towers made before never see it
+    assert not torch.allclose(slow_text(towers.model, tokens), expected, atol=1e-3)
     attachment.remove()
-    Towers(found.model, found.tokenizer, found.preprocess)
+    Towers(towers.model, towers.tokenizer, towers.preprocess)
 
 
 def test_patches_are_refused() -> None:
@@ -273,24 +273,24 @@ def test_what_is_saved_is_read_by_its_library(
             "small",
             models_tiny.TABLE["open_clip"]["small"] | text,
         )
-        found = small(tokenizer=tiny_tokenizers.hf_tokenizer(), pretrained_hf=False)
+        towers = small(tokenizer=tiny_tokenizers.hf_tokenizer(), pretrained_hf=False)
     else:
         looks = {"image_mean": (0.4, 0.5, 0.6), "image_interpolation": "bilinear"}
-        found = small(force_quick_gelu=True, **looks) if kind == "clip" else build(kind)
+        towers = small(force_quick_gelu=True, **looks) if kind == "clip" else build(kind)
     folder = tmp_path / "saved"
     name = "small/tag" if kind == "words" else "small-words"
-    found.check_saving(found.model.state_dict(), name=name)
+    towers.check_saving(towers.model.state_dict(), name=name)
     folder.mkdir()
-    found.save(found.model.state_dict(), folder, name=name)
+    towers.save(towers.model.state_dict(), folder, name=name)
     loaded = load_host(str(folder))
     again = Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
     pixels = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32).sin()
-    assert torch.allclose(again.image(pixels), found.image(pixels), atol=1e-6)
+    assert torch.allclose(again.image(pixels), towers.image(pixels), atol=1e-6)
     assert torch.allclose(
-        again.text(again.tokenize(CAPTIONS)), found.text(found.tokenize(CAPTIONS)), atol=1e-6
+        again.text(again.tokenize(CAPTIONS)), towers.text(towers.tokenize(CAPTIONS)), atol=1e-6
     )
-    assert (again.size, again.mean, again.std) == (found.size, found.mean, found.std)
-    assert again.temperature == pytest.approx(found.temperature)
+    assert (again.size, again.mean, again.std) == (towers.size, towers.mean, towers.std)
+    assert again.temperature == pytest.approx(towers.temperature)
     if kind != "CLIPModel":
         wrote = json.loads((folder / CONFIG).read_text())["model_cfg"]
         assert wrote["quick_gelu"] == (kind == "clip")
@@ -302,12 +302,12 @@ def test_what_is_saved_is_read_by_its_library(
 def test_a_release_that_reads_no_folders_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = small()
+    towers = small()
     (tmp_path / CONFIG).write_text("{}")
     monkeypatch.setattr(open_clip, "__version__", "2.32.0")
     refusal = r"2\.32\.0 is installed.*open_clip_torch 3"
     with pytest.raises(UnsupportedHostError, match=refusal):
-        found.check_saving(found.model.state_dict(), name="small")
+        towers.check_saving(towers.model.state_dict(), name="small")
     for name in (str(tmp_path), f"local-dir:{tmp_path}"):
         with pytest.raises(UnsupportedHostError, match=refusal):
             load_host(name)
@@ -315,7 +315,7 @@ def test_a_release_that_reads_no_folders_is_named(
 
 def test_what_could_not_be_saved_is_refused() -> None:
     skip_without_folders()
-    found = small()
+    small_towers = small()
     hugging = build("CLIPModel")
     preprocess = test_images.plain()
     sharper = transforms.Compose(
@@ -326,9 +326,9 @@ def test_what_could_not_be_saved_is_refused() -> None:
     )  # a processor holds it beside a tokenizer
     Towers(hugging.model, hugging.tokenizer, unsaved).check_saving({}, name="any")
     for towers, name, refusal in (
-        (found, "somewhere", "'somewhere' is no open_clip architecture"),
-        (found, "small-wide", "another architecture"),
-        (found, "small-last", "features of texts differ"),
+        (small_towers, "somewhere", "'somewhere' is no open_clip architecture"),
+        (small_towers, "small-wide", "another architecture"),
+        (small_towers, "small-last", "features of texts differ"),
         (build("clip"), "small", "vocabulary of its own"),
         (
             Towers(hugging.model, hugging.tokenizer, preprocess),

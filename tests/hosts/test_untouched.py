@@ -26,8 +26,8 @@ def encoder_inputs(pipe):
     hooks = []
 
     def note(module, args, kwargs):
-        given = [*args, *(kwargs[name] for name in sorted(kwargs))]
-        seen.extend(value.clone() for value in given if isinstance(value, torch.Tensor))
+        values = [*args, *(kwargs[name] for name in sorted(kwargs))]
+        seen.extend(value.clone() for value in values if isinstance(value, torch.Tensor))
 
     for name, part in pipe.components.items():
         if "text_encoder" in name and isinstance(part, nn.Module):
@@ -44,7 +44,7 @@ def family(name):
 
 def video():
     drawing = CASES["Wan"]
-    pipe = drawing.make(whole=True)
+    pipe = drawing.make(is_complete=True)
 
     def draw(pipe, prompt, n):
         prompts = [prompt] if isinstance(prompt, str) else prompt
@@ -95,7 +95,7 @@ def test_at_strength_0_and_for_prompts_left_alone_the_encoders_see_what_they_saw
         assert len(before) == len(after) > 0
         assert all(map(torch.equal, before, after))
     is_same = len(bare) == len(written) and all(
-        one.shape == other.shape and torch.equal(one, other)
-        for one, other in zip(bare, written, strict=True)
+        tensor.shape == expected.shape and torch.equal(tensor, expected)
+        for tensor, expected in zip(bare, written, strict=True)
     )
     assert not is_same, "a written prompt is another one"

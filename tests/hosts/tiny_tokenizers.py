@@ -288,9 +288,9 @@ class Processor:
     def __call__(self, text: Any, images: Any = None, videos: Any = None, **settings: Any) -> Any:
         tokens = self.tokenizer(text, **settings)
         if images is not None:  # stands for an image of three tokens
-            one = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
+            image_pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
             rows = [
-                [t for i in row for t in ([i] * 3 if i == one else [i])]
+                [t for i in row for t in ([i] * 3 if i == image_pad else [i])]
                 for row in tokens.input_ids.tolist()
             ]
             tokens["input_ids"] = torch.tensor(rows)

@@ -65,9 +65,9 @@ def ranked(vectors: np.ndarray[Any, Any], query: np.ndarray[Any, Any]) -> list[i
 
 
 def test_sentence_transformers(model: Any, queries: vldebias.DebiasedQueries) -> None:
-    asked = [QUERY, STATED]
-    plain = model.encode(asked)
-    edited = queries.embed(asked)
+    texts = [QUERY, STATED]
+    plain = model.encode(texts)
+    edited = queries.embed(texts)
     assert isinstance(edited, np.ndarray)
     assert (edited.dtype, edited.shape) == (plain.dtype, plain.shape)
     assert np.allclose(np.linalg.norm(edited, axis=1), np.linalg.norm(plain, axis=1), atol=1e-5)
@@ -90,8 +90,8 @@ def test_saved_and_measured(
     queries.fitted.save_pretrained(tmp_path)
     again = vldebias.debias_queries(model, vldebias.load_edit(tmp_path))
     assert np.array_equal(again.embed(QUERY), queries.embed(QUERY))
-    asked = [f"an experienced {job}" for job in JOBS]
-    result = again.measure(vectors, asked, LABELS, k=K, resamples=200)
+    texts = [f"an experienced {job}" for job in JOBS]
+    result = again.measure(vectors, texts, LABELS, k=K, resamples=200)
     row = result.row("retrieval gender", f"max_skew@{K}", "debiased")
     assert row.interval[0] <= row.value <= row.interval[1]
     assert row.change is not None
@@ -113,8 +113,8 @@ def test_usearch(
     index_module = pytest.importorskip("usearch.index")
     index = index_module.Index(ndim=vectors.shape[1], metric="ip")
     index.add(np.arange(len(vectors)), vectors)
-    found = index.search(queries.embed(QUERY), K, exact=True)
-    assert found.keys.tolist() == expected
+    matches = index.search(queries.embed(QUERY), K, exact=True)
+    assert matches.keys.tolist() == expected
 
 
 def test_qdrant(
@@ -129,8 +129,8 @@ def test_qdrant(
         for row, vector in enumerate(vectors)
     ]
     client.upsert("people", points)
-    found = client.query_points("people", query=queries.embed(QUERY), limit=K)
-    assert [point.id for point in found.points] == expected
+    response = client.query_points("people", query=queries.embed(QUERY), limit=K)
+    assert [point.id for point in response.points] == expected
 
 
 def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> None:
@@ -166,16 +166,16 @@ def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> No
     collection.add(ids=names[-1:], documents=DOCUMENTS[-1:])
     stored = collection.get(include=["embeddings"])["embeddings"]
     assert np.allclose(stored, vectors, atol=1e-5)
-    found = collection.query(query_texts=[QUERY], n_results=K)
-    assert list(map(int, found["ids"][0])) == ranked(vectors, np.asarray(queries.embed(QUERY)))
-    own = plain.query(query_embeddings=queries.embed([QUERY]), n_results=K)
-    assert own["ids"] == found["ids"]
-    assert plain.query(query_texts=[QUERY], n_results=K)["ids"] != found["ids"]
+    hits = collection.query(query_texts=[QUERY], n_results=K)
+    assert list(map(int, hits["ids"][0])) == ranked(vectors, np.asarray(queries.embed(QUERY)))
+    hits_by_vector = plain.query(query_embeddings=queries.embed([QUERY]), n_results=K)
+    assert hits_by_vector["ids"] == hits["ids"]
+    assert plain.query(query_texts=[QUERY], n_results=K)["ids"] != hits["ids"]
     # A new one may have queries of a plain function of sentence-transformers.
     of_model = vldebias.debias_queries(model, queries.fitted)
-    other = client.create_collection("others", embedding_function=of_model)
-    other.add(ids=names, documents=DOCUMENTS)
-    assert other.query(query_texts=[QUERY], n_results=K)["ids"] == found["ids"]
+    unedited = client.create_collection("others", embedding_function=of_model)
+    unedited.add(ids=names, documents=DOCUMENTS)
+    assert unedited.query(query_texts=[QUERY], n_results=K)["ids"] == hits["ids"]
 
 
 def test_langchain(model: Any, vectors: np.ndarray[Any, Any], expected: list[int]) -> None:
@@ -193,12 +193,12 @@ def test_langchain(model: Any, vectors: np.ndarray[Any, Any], expected: list[int
     assert isinstance(queries, embeddings.Embeddings)
     store = vectorstores.InMemoryVectorStore(queries)
     store.add_texts(DOCUMENTS, ids=[str(row) for row in range(len(DOCUMENTS))])
-    found = store.similarity_search(QUERY, k=K)
-    assert [document.page_content for document in found] == [DOCUMENTS[row] for row in expected]
+    documents = store.similarity_search(QUERY, k=K)
+    assert [document.page_content for document in documents] == [DOCUMENTS[row] for row in expected]
     held = np.array([entry["vector"] for entry in store.store.values()])
     assert np.allclose(held, vectors, atol=1e-5)
     again = asyncio.run(store.asimilarity_search(QUERY, k=K))
-    assert [document.id for document in again] == [document.id for document in found]
+    assert [document.id for document in again] == [document.id for document in documents]
 
 
 def test_llama_index(model: Any, expected: list[int]) -> None:
@@ -223,6 +223,6 @@ def test_llama_index(model: Any, expected: list[int]) -> None:
         for row, text in enumerate(DOCUMENTS)
     ]
     index = core.VectorStoreIndex(nodes=nodes, embed_model=embedding)
-    asked = schema.QueryBundle(QUERY, embedding=queries.embed(QUERY))
-    found = index.as_retriever(similarity_top_k=K).retrieve(asked)
-    assert [int(node.node_id) for node in found] == expected
+    bundle = schema.QueryBundle(QUERY, embedding=queries.embed(QUERY))
+    retrieved = index.as_retriever(similarity_top_k=K).retrieve(bundle)
+    assert [int(node.node_id) for node in retrieved] == expected

@@ -144,8 +144,8 @@ def write(path: Path, *lines: str) -> Path:
     return path
 
 
-def values(found) -> dict:
-    return {(a.annotator, a.image): a.value for a in found}
+def values(answers) -> dict:
+    return {(a.annotator, a.image): a.value for a in answers}
 
 
 def test_the_later_line_of_a_file_counts_and_between_files_the_later_time(tmp_path: Path) -> None:

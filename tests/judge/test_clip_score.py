@@ -35,14 +35,14 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> GeneratedImages:
     """Portraits of the right profession in the place of drawn images: 3 prompts, 4 seeds, 2
     variants."""
     folder = tmp_path_factory.mktemp("drawn")
-    given = {
+    settings = {
         "prompts": SET,
         "attributes": ["gender"],
         "variants": {"cali": {}},
         "concepts": "train",
         "stated": False,
     }
-    task = GenerationTask.build(given | {"images": 4, "steps": 1, "batch_size": 1})
+    task = GenerationTask.build(settings | {"images": 4, "steps": 1, "batch_size": 1})
     made = task.plan({"pipeline": "Painter", "id": None, "fingerprint": None}).settle(folder)
     how = {"seed": 1, "balanced": True, "life": portraits.STUDIO}
     shown = torch.stack(
@@ -88,7 +88,7 @@ def test_means_over_prompts_and_the_paired_change(clip, drawn) -> None:
 
 def test_one_prompt_is_resampled_over_images(clip, drawn) -> None:
     figures, _ = evaluate(
-        clip, replace(drawn, images=tuple(one for one in drawn if one.concept == "nurse"))
+        clip, replace(drawn, images=tuple(image for image in drawn if image.concept == "nurse"))
     )
     assert figures["none"].n == {"prompts": 1, "images": 4}
     assert figures["none"].interval[0] < figures["none"].value < figures["none"].interval[1]
@@ -110,7 +110,7 @@ class Colours:
 
 
 def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
-    twins = [replace(one, variant="again") for one in drawn if one.variant == "cali"]
+    twins = [replace(image, variant="again") for image in drawn if image.variant == "cali"]
     plan = drawn.plan.model_copy(update={"variants": {**drawn.plan.variants, "again": {}}})
     drawn = replace(drawn, plan=plan, images=(*drawn.images, *twins))
     with pytest.warns(VldebiasWarning, match="FID of 12"):
@@ -119,7 +119,9 @@ def test_fid_is_the_distance_of_gaussians_to_the_images_of_none(drawn) -> None:
     assert again.value == pytest.approx(cali.value), (
         "each is compared with the same images, and with no others"
     )
-    images = {v: [drawn.read(one) for one in drawn if one.variant == v] for v in ("none", "cali")}
+    images = {
+        v: [drawn.read(image) for image in drawn if image.variant == v] for v in ("none", "cali")
+    }
     a, b = (Colours().encode(images[v]).numpy() for v in ("cali", "none"))
     ca = np.cov(a, rowvar=False)
     cb = np.cov(b, rowvar=False)

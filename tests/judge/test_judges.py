@@ -84,16 +84,18 @@ def test_answers_that_are_no_probabilities_are_refused(rows: Any) -> None:
 
 def test_the_miniature_judge_is_the_network_of_the_world() -> None:
     images, world = people()
-    found = predict(MiniatureJudge().ready(), images)
+    probabilities = predict(MiniatureJudge().ready(), images)
     twin = load_judge().predict(
         torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
     )
     portrait = twin["world_probabilities"][:, [1]]
     for attribute in ("profession", "gender", "tone", "age"):
         np.testing.assert_allclose(
-            found[attribute], twin[f"{attribute}_probabilities"] * portrait, atol=1e-6
+            probabilities[attribute], twin[f"{attribute}_probabilities"] * portrait, atol=1e-6
         )
-        assert (found[attribute].argmax(1) == getattr(world, attribute).numpy()).mean() > 0.9
+        assert (
+            probabilities[attribute].argmax(1) == getattr(world, attribute).numpy()
+        ).mean() > 0.9
     assert MiniatureJudge().ready().fingerprint == MiniatureJudge().ready().fingerprint
     with pytest.raises(InvalidInputError, match=r"the judge reads images \(n, 3, 64, 64\)"):
         MiniatureJudge().ready().predict(pictures(1))
@@ -102,10 +104,14 @@ def test_the_miniature_judge_is_the_network_of_the_world() -> None:
 def test_the_miniature_judge_finds_no_gender_in_a_bird_and_no_bird_in_a_person() -> None:
     judge = MiniatureJudge().ready()
     birds = open_world("birds", n=64)
-    found = predict(judge, [birds.read(i) for i in range(64)])
-    assert (decide(found["gender"], judge.names["gender"], 0.0).codes == UNKNOWN).mean() > 0.95
+    probabilities = predict(judge, [birds.read(i) for i in range(64)])
+    assert (
+        decide(probabilities["gender"], judge.names["gender"], 0.0).codes == UNKNOWN
+    ).mean() > 0.95
     for attribute, truth in (("species", "species"), ("bird", "label"), ("background", "place")):
-        assert (found[attribute].argmax(1) == birds.labels[truth].codes).mean() > 0.9, attribute
+        assert (probabilities[attribute].argmax(1) == birds.labels[truth].codes).mean() > 0.9, (
+            attribute
+        )
     assert (
         decide(predict(judge, people()[0])["bird"], judge.names["bird"], 0.0).codes == UNKNOWN
     ).mean() > 0.95
@@ -143,14 +149,14 @@ def test_a_classifier_of_transformers_is_a_judge(classifier: Path) -> None:
     probabilities = predict(plain, images)["race"]
     np.testing.assert_allclose(probabilities.sum(1), 1, atol=1e-6)
     merged = race(classifier, {"other": ["Latino_Hispanic", "Black"], "White": "White"})
-    found = predict(merged, images)["race"]
+    race_probabilities = predict(merged, images)["race"]
     np.testing.assert_allclose(
-        found,
+        race_probabilities,
         np.stack([probabilities[:, 0] + probabilities[:, 2], probabilities[:, 1]], axis=1),
         atol=1e-6,
     )
     np.testing.assert_allclose(
-        1 - found.sum(1), probabilities[:, 3], atol=1e-6
+        1 - race_probabilities.sum(1), probabilities[:, 3], atol=1e-6
     )  # nobody: none of the values
     assert plain.fingerprint != merged.fingerprint
     assert plain.name == str(classifier)
@@ -174,8 +180,8 @@ def zero_shot(reject: tuple[str, ...] = (), **prompts: Any) -> Judge:
 def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
     images, world = people()
     model, preprocess, tokenizer = load_clip()
-    found = predict(zero_shot(gender=GENDER), images)["gender"]
-    assert (found.argmax(1) == world.gender.numpy()).mean() > 0.7
+    gender_probabilities = predict(zero_shot(gender=GENDER), images)["gender"]
+    assert (gender_probabilities.argmax(1) == world.gender.numpy()).mean() > 0.7
     with torch.no_grad():
         rows = [
             model.encode_text(tokenizer(list(p)), normalize=True).mean(0) for p in GENDER.values()
@@ -183,17 +189,19 @@ def test_a_clip_compares_with_the_mean_text_of_each_value() -> None:
         pixels = torch.stack([preprocess(image) for image in images])
         scores = model.encode_image(pixels, normalize=True) @ normalize(torch.stack(rows), dim=-1).T
         twin = (model.logit_scale.exp() * scores).softmax(-1)
-    np.testing.assert_allclose(found, twin, atol=1e-4)
+    np.testing.assert_allclose(gender_probabilities, twin, atol=1e-4)
 
 
 def test_rejects_compete_with_the_values() -> None:
     images = people(20)[0]
-    found = predict(
+    probabilities = predict(
         zero_shot(("A photo of a male.", "This is a land background."), gender=GENDER), images
     )["gender"]
-    assert (1 - found.sum(1) > 0.01).any()
+    assert (1 - probabilities.sum(1) > 0.01).any()
     plain = predict(zero_shot(gender=GENDER), images)["gender"]
-    np.testing.assert_allclose(found / found.sum(1, keepdims=True), plain, atol=1e-6)
+    np.testing.assert_allclose(
+        probabilities / probabilities.sum(1, keepdims=True), plain, atol=1e-6
+    )
 
 
 def test_the_scale_is_the_models_own() -> None:
@@ -370,19 +378,23 @@ def drawn(tmp_path: Path) -> tuple[GeneratedImages, Shows]:
 def test_answers_come_in_the_order_of_the_images_and_are_kept(drawn) -> None:
     made, shows = drawn
     judge = Reader()
-    found = judge_images(judge, made)
+    predictions = judge_images(judge, made)
     assert judge.asked == len(made)
-    assert found["age"].argmax(1).tolist() == [shows[image.path][1] for image in made]
-    assert found["job"].argmax(1).tolist() == [shows[image.path][2] for image in made]
+    assert predictions["age"].argmax(1).tolist() == [shows[image.path][1] for image in made]
+    assert predictions["job"].argmax(1).tolist() == [shows[image.path][2] for image in made]
     again = judge_images(judge, made)
     assert judge.asked == len(made)
-    assert all(np.array_equal(again[attribute], found[attribute]) for attribute in judge.names)
+    assert all(
+        np.array_equal(again[attribute], predictions[attribute]) for attribute in judge.names
+    )
     made.path(made.images[0]).unlink()
     with pytest.raises(InvalidInputError, match=f"1 of {len(made)} images"):
         judge_images(judge, made)
     part = chosen(made, variant="cali", part="unseen")
     places = [list(made).index(image) for image in part]
-    np.testing.assert_array_equal(judge_images(judge, part)["gender"], found["gender"][places])
+    np.testing.assert_array_equal(
+        judge_images(judge, part)["gender"], predictions["gender"][places]
+    )
 
 
 def test_a_changed_image_and_half_a_line_of_a_killed_run_cost_one_answer_each(drawn) -> None:

@@ -26,7 +26,7 @@ from tests.study.painted_by_hand import chosen
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
 from diffusers import DDIMScheduler, StableDiffusionImg2ImgPipeline
-from diffusers_tiny import own, sd, sd3
+from diffusers_tiny import sd, sd3, with_own_components
 
 from tests.refusals import refused
 from vldebias import debias, fit_projection
@@ -373,7 +373,7 @@ def test_an_interrupted_run_goes_on(finished: GeneratedImages, tmp_path: Path) -
 
 
 def trained() -> Any:
-    pipe = own(sd())
+    pipe = with_own_components(sd())
     with torch.no_grad():
         for weight in pipe.unet.parameters():
             weight.mul_(1.1)
@@ -422,8 +422,8 @@ def test_rounding_of_the_fingerprint_is_not_another_model(finished: GeneratedIma
 
 
 def test_one_fingerprint_stands_for_all_components() -> None:
-    fewer = own(sd())
-    offloaded = own(sd())
+    fewer = with_own_components(sd())
+    offloaded = with_own_components(sd())
     fewer.vae = None
     offloaded.vae.to("meta")
     joint, again, tuned, part, unknown = (
@@ -564,10 +564,12 @@ def test_a_check_is_right_of_a_sound_host_and_says_what_it_cannot_try(
 
     right = checks(copy.deepcopy(model), tokenizer)
     assert set(right.values()) == {True}
-    assert checks(own(sd())) == right
+    assert checks(with_own_components(sd())) == right
     unsure = right | {"merged: as attached": None}
     assert checks(sd3()) == unsure
-    assert checks(own(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | unsure
+    assert (
+        checks(with_own_components(sd(StableDiffusionImg2ImgPipeline))) == {"drawn": None} | unsure
+    )
     with pytest.raises(InvalidInputError, match="tokenizer"):
         next(check(Loaded(model, "tiny", str), PEOPLE))
     monkeypatch.setattr(Attachment, "remove", lambda self: None)

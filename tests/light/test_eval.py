@@ -45,9 +45,9 @@ def measured(folder: Path, images: Path | None = None) -> Result:
         )
     )
     labels = {"gender": GENDERS} if images is None else None
-    given = np.load(folder / "images.npy") if images is None else images
+    features = np.load(folder / "images.npy") if images is None else images
     how = {"prompts": "professions-gender", "methods": ["none", "cali"], "k": 10, "resamples": 50}
-    return vldebias.evaluate(texts, given, labels=labels, **how)
+    return vldebias.evaluate(texts, features, labels=labels, **how)
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_every_module_is_imported_with_torch_alone() -> None:
     script = HIDE.format(optional=hidden)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    missed, came = json.loads(done.stdout)
+    missed, heavy = json.loads(done.stdout)
     assert missed.pop("pandas") == "pandas"  # so hiding works
     assert missed == {"vldebias.miniature.autoencoder": "diffusers"}  # a subclass needs its base
-    assert came == []
+    assert heavy == []

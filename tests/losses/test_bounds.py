@@ -118,10 +118,12 @@ def test_the_wasserstein_bound_is_positive_for_pairs_that_fit_and_undoes_the_noi
         )
 
     assert bound(0.0) > 0.1
-    given = {"negatives": 3, "temperature": 0.5, "lam": 0.4, "eta": 0.2}
+    settings = {"negatives": 3, "temperature": 0.5, "lam": 0.4, "eta": 0.2}
     by_hand = 3 * 0.5 * math.exp(-2) / (0.8 * 0.6)
-    assert wasserstein_dependency_bound(-3.0, **given) == pytest.approx(by_hand)
-    assert wasserstein_dependency_bound(-3.0, **given, lipschitz=2.0) == pytest.approx(by_hand / 2)
+    assert wasserstein_dependency_bound(-3.0, **settings) == pytest.approx(by_hand)
+    assert wasserstein_dependency_bound(-3.0, **settings, lipschitz=2.0) == pytest.approx(
+        by_hand / 2
+    )
     # at lam K = 1 - lam the loss sees the difference of the two expectations alone, which (1 - eta)
     # scales
     assert bound(0.5) == pytest.approx(bound(0.0), rel=1e-9)
@@ -137,10 +139,10 @@ def test_without_the_condition_on_lam_there_is_no_bound() -> None:
         lambda a, b: rince(a, b, temperature=1.0, q=1.0, lam=lam), joint, x, x, 2
     )
     assert -expected > 0
-    asked: dict[str, Any] = {"negatives": 1, "temperature": 1.0, "lam": 0.6}
+    settings: dict[str, Any] = {"negatives": 1, "temperature": 1.0, "lam": 0.6}
     outside = {"temperature": 0.0, "negatives": 0, "lam": 1.0, "eta": 1.0, "lipschitz": 0.0}
     for name, value in [("lam", lam), *outside.items()]:
         with pytest.raises(InvalidInputError, match=rf"^{name}: expected .*{value}"):
-            wasserstein_dependency_bound(expected, **(asked | {name: value}))
+            wasserstein_dependency_bound(expected, **(settings | {name: value}))
     with pytest.raises(InvalidInputError, match="negatives: expected"):
         mutual_information_bound(expected, negatives=0)

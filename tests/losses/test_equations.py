@@ -45,20 +45,20 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def _equation(
-    name: str, given: dict[str, Any], within: bool, x: Tensor, y: Tensor, t: Tensor, *_: Tensor
+    name: str, settings: dict[str, Any], within: bool, x: Tensor, y: Tensor, t: Tensor, *_: Tensor
 ) -> Tensor:
     if name in LABELLED:
         labelled = slow.spread if name == "spread" else slow.gce
-        return slow.both(labelled, x, y, LABELS.tolist(), t, *given.values(), within)
+        return slow.both(labelled, x, y, LABELS.tolist(), t, *settings.values(), within)
     row = slow.info_nce_row
     if name == "rince":
-        row = slow.rince_row(**given)
+        row = slow.rince_row(**settings)
     elif name != "info_nce":
-        floor = given.get("floor")
+        floor = settings.get("floor")
         least = torch.exp(-1 / t) if floor is None else torch.tensor(floor, dtype=t.dtype)
-        below = given.get("below_floor", "floor")
-        row = slow.hcl_row(given["tau_plus"], given.get("beta", 0.0), lambda: least, below)
-    return slow.both(slow.of_rows, x, y, row, t, within, given.get("positives"))
+        below = settings.get("below_floor", "floor")
+        row = slow.hcl_row(settings["tau_plus"], settings.get("beta", 0.0), lambda: least, below)
+    return slow.both(slow.of_rows, x, y, row, t, within, settings.get("positives"))
 
 
 def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,13 +75,15 @@ def _inputs(t: float) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("t", [0.07, 0.5])
 @pytest.mark.parametrize("within", [False, True])
-@pytest.mark.parametrize(("name", "given"), CASES)
-def test_a_loss_is_its_equation(name: str, given: dict[str, Any], within: bool, t: float) -> None:
-    inputs = (*_inputs(t), *(value for value in given.values() if isinstance(value, Tensor)))
-    expected = slow.derived(functools.partial(_equation, name, given, within), *inputs)
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_a_loss_is_its_equation(
+    name: str, settings: dict[str, Any], within: bool, t: float
+) -> None:
+    inputs = (*_inputs(t), *(value for value in settings.values() if isinstance(value, Tensor)))
+    expected = slow.derived(functools.partial(_equation, name, settings, within), *inputs)
     labels = (LABELS,) if name in LABELLED else ()
     for chunk_size in (None, 4):
-        how = {"reduction": "none", "chunk_size": chunk_size, "within_view": within, **given}
+        how = {"reduction": "none", "chunk_size": chunk_size, "within_view": within, **settings}
         ours = slow.derived(
             lambda x, y, t, *_, how=how: getattr(losses, name)(x, y, *labels, temperature=t, **how),
             *inputs,
@@ -94,11 +96,11 @@ def test_a_loss_is_its_equation(name: str, given: dict[str, Any], within: bool, 
 def test_the_sigmoid_loss_is_its_equation(bias: float, within: bool) -> None:
     """Of each pair, and their mean, which is another sum."""
 
-    def each(x: Tensor, y: Tensor, t: Tensor, b: Tensor) -> Tensor:
+    def rows(x: Tensor, y: Tensor, t: Tensor, b: Tensor) -> Tensor:
         return slow.both(slow.of_rows, x, y, slow.sigmoid_row(b), t, within)
 
     inputs = (*_inputs(0.3), torch.tensor(bias, dtype=torch.float64, requires_grad=True))
-    equations = {"none": each, "mean": lambda *given: each(*given).mean()}
+    equations = {"none": rows, "mean": lambda *tensors: rows(*tensors).mean()}
     for reduction, chunk_size in itertools.product(equations, (None, 4)):
         how: dict[str, Any] = {
             "reduction": reduction,

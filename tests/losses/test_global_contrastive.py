@@ -159,5 +159,5 @@ def test_the_true_popularity_is_found_where_it_can_be_computed() -> None:
         / slope
     )
     true = (torch.exp(x @ y.T / TAU) / total.prod(1)[:, None]).sum(0).log()
-    found = estimate_popularity(x @ y.T, temperature=TAU)[1]
-    assert (found - true).std() < 0.2 * true.std()
+    popularity = estimate_popularity(x @ y.T, temperature=TAU)[1]
+    assert (popularity - true).std() < 0.2 * true.std()

@@ -108,8 +108,12 @@ def test_rince_says_where_its_gradient_is_lost(
     x = torch.eye(4, 8, dtype=dtype).requires_grad_()
     y = torch.eye(4, 8, dtype=dtype).roll(4, 1)  # every cosine is 0
     (gradient,) = torch.autograd.grad(losses.rince(x, y, temperature=temperature, q=q), x)
-    told = [str(one.message) for one in recwarn if "have a gradient of 0" in str(one.message)]
-    assert bool(told) == lost
+    messages = [
+        str(warning.message)
+        for warning in recwarn
+        if "have a gradient of 0" in str(warning.message)
+    ]
+    assert bool(messages) == lost
     squared = gradient if dtype == torch.float16 else gradient.square()
     assert bool((squared == 0).all()) == lost
 
@@ -147,11 +151,13 @@ def test_the_scale_of_rince_changes_no_direction(
     equation = derived(
         lambda x, y, t: both(of_rows, x, y, rince_row(q, 0.1), t).mean(), *inputs(torch.float64)
     )
-    for found, exact in zip(ours, equation, strict=True):
+    for gradient, exact in zip(ours, equation, strict=True):
         torch.testing.assert_close(
-            found.double(), exact * math.exp(min(limit - q / t, 0)), rtol=1e-3, atol=1e-3
+            gradient.double(), exact * math.exp(min(limit - q / t, 0)), rtol=1e-3, atol=1e-3
         )
-        assert dtype == torch.float64 or found.abs().max() < torch.finfo(torch.float32).max ** 0.5
+        assert (
+            dtype == torch.float64 or gradient.abs().max() < torch.finfo(torch.float32).max ** 0.5
+        )
 
 
 def test_rince_learns_at_the_temperature_of_clip() -> None:
@@ -230,18 +236,18 @@ def test_group_weights_are_algorithm_1_of_group_dro() -> None:
             value * 2.718281828459045 ** (0.1 * mean) for value, mean in zip(q, means, strict=True)
         ]
         q = [value / sum(q) for value in q]
-        each = LOSSES.clone().requires_grad_()
-        value = weights(each, GROUPS)
+        losses_of_images = LOSSES.clone().requires_grad_()
+        value = weights(losses_of_images, GROUPS)
         assert float(value.detach()) == pytest.approx(
             sum(a * b for a, b in zip(q, means, strict=True))
         )
-        (gradient,) = torch.autograd.grad(value, each)
+        (gradient,) = torch.autograd.grad(value, losses_of_images)
         assert gradient.tolist() == pytest.approx([q[0] / 2, q[0] / 2, q[2], 0.0])
     assert weights.log_weights.exp().tolist() == pytest.approx(q)
 
 
 @pytest.mark.parametrize(
-    ("module", "given"),
+    ("module", "inputs"),
     [
         (losses.GroupWeights(3), (LOSSES, GROUPS)),
         (
@@ -251,13 +257,13 @@ def test_group_weights_are_algorithm_1_of_group_dro() -> None:
     ],
 )
 def test_state_stands_still_in_evaluation_and_without_gradients(
-    module: nn.Module, given: tuple[Tensor, ...]
+    module: nn.Module, inputs: tuple[Tensor, ...]
 ) -> None:
-    module(*given)
+    module(*inputs)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with torch.no_grad():
-        module(*given)
-    module.eval()(*given)
+        module(*inputs)
+    module.eval()(*inputs)
     assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
-    module.train()(*given)
+    module.train()(*inputs)
     assert not all(torch.equal(before[name], value) for name, value in module.state_dict().items())

@@ -47,19 +47,19 @@ def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
     frame = MetricFrame(
         metrics=accuracy_score, y_true=labels, y_pred=predictions, sensitive_features=groups
     )
-    found = group_accuracy(predictions, labels, groups)
-    assert found.accuracy == pytest.approx(frame.by_group.to_dict())
-    assert found.n == {name: (groups == name).sum() for name in "abc"}
+    by_group = group_accuracy(predictions, labels, groups)
+    assert by_group.accuracy == pytest.approx(frame.by_group.to_dict())
+    assert by_group.n == {name: (groups == name).sum() for name in "abc"}
     assert (
         worst_group_accuracy(predictions, labels, groups)
-        == found.worst
+        == by_group.worst
         == pytest.approx(frame.group_min())
     )
-    assert found.average == pytest.approx(frame.overall)
+    assert by_group.average == pytest.approx(frame.overall)
     column = pandas.Series(
         groups, index=np.arange(500)[::-1], dtype=object
     )  # as pandas 2 holds texts
-    assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == found
+    assert group_accuracy(torch.tensor(predictions), labels.tolist(), column) == by_group
 
 
 def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
@@ -105,14 +105,14 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
         ),  # in some resamples
     ):
         (drawn,) = resampled_counts(np.array(cells), 2000, 0)
-        found, interval, change = interval_of(metric, np.array(cells), drawn)
+        figure, interval, change = interval_of(metric, np.array(cells), drawn)
         with np.errstate(invalid="ignore"):
             after, unmitigated = (
                 metric(hits, drawn.sum((-1, -2)))
                 for hits in (drawn[..., 1].sum(-1), drawn[:, :, 1].sum(-1))
             )
         moved, unpaired = np.nanquantile([after - unmitigated, after], [0.025, 0.975], axis=1).T
-        assert (found, *change) == pytest.approx((value, value - before, *moved))
+        assert (figure, *change) == pytest.approx((value, value - before, *moved))
         assert interval == pytest.approx(ends or tuple(unpaired))
     hits = np.array([[1, 0], [1, 0], [1, 0]])
     sizes = np.array([[2, 0], [2, 1], [1, 0]])
@@ -178,15 +178,15 @@ def test_auroc_is_scikit_learns_and_its_interval_that_of_resampling_each_kind(
     rng = np.random.default_rng(3)
     wrong = rng.random(200) < 0.4
     scores = (rng.normal(size=200) - wrong).round(decimals)  # with ties, and without
-    found = auroc(scores, wrong)
+    measured_area = auroc(scores, wrong)
     area = pytest.approx(roc_auc_score(wrong, -scores), abs=1e-12)
-    assert (found, found.value) == (auroc(scores, wrong, resamples=2000), area)
+    assert (measured_area, measured_area.value) == (auroc(scores, wrong, resamples=2000), area)
     kinds = np.flatnonzero(wrong), np.flatnonzero(~wrong)
     rows = [np.concatenate([rng.choice(kind, len(kind)) for kind in kinds]) for _ in range(500)]
     expected = np.quantile(
         [roc_auc_score(wrong[row], -scores[row]) for row in rows], [0.025, 0.975]
     )
-    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.015)
+    assert (measured_area.low, measured_area.high) == pytest.approx(tuple(expected), abs=0.015)
     assert auroc(np.arange(9), [1, 1, 0, 1, 0, 0, 0, 0, 0]).high == 1, "an area is no larger"
 
 
@@ -224,10 +224,10 @@ def test_alpha_is_krippendorffs_and_percent_its_definition(
     labels = np.random.default_rng(seed).choice([NAN, 0.0, 1.0, 2.0, 5.0], (annotators, n))
     units = [unit[~np.isnan(unit)] for unit in labels.T if (~np.isnan(unit)).sum() >= 2]
     assume(len({x for unit in units for x in unit}) > 1)
-    found = agreement(labels, resamples=100)
-    assert found.alpha.value == pytest.approx(alpha_of(labels), abs=1e-9)
+    agreed = agreement(labels, resamples=100)
+    assert agreed.alpha.value == pytest.approx(alpha_of(labels), abs=1e-9)
     equal = [np.mean([c == k for c, k in permutations(unit, 2)]) for unit in units]
-    assert (found.percent.value, found.answers) == (
+    assert (agreed.percent.value, agreed.answers) == (
         pytest.approx(np.mean(equal)),
         sum(map(len, units)),
     )
@@ -238,11 +238,11 @@ def test_its_interval_is_that_of_drawing_units_that_have_a_second_value() -> Non
     labels = rng.integers(0, 2, (3, 40)).astype(float)
     labels[2, rng.random(40) < 0.3] = NAN
     drawn = [alpha_of(labels[:, rng.integers(0, 40, 40)]) for _ in range(1000)]
-    found = agreement(labels, resamples=2000, seed=0).alpha
+    alpha = agreement(labels, resamples=2000, seed=0).alpha
     assert (
-        agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == found
+        agreement(torch.tensor(np.nan_to_num(labels, nan=-1)).long()).alpha == alpha
     )  # a negative code is no answer
-    assert (found.low, found.high) == pytest.approx(
+    assert (alpha.low, alpha.high) == pytest.approx(
         tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.03
     )
     rare = agreement(

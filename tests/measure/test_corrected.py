@@ -59,17 +59,17 @@ def sampled(rng, truth, judged, n, *, stratified):
 @pytest.mark.parametrize("name", JUDGES)
 def test_right_whatever_the_judge_does_and_covered(name, stratified):
     rng = np.random.default_rng(3)
-    found = []
+    estimates = []
     held = []
     for _ in range(250):
         truth, judged = world(rng, JUDGES[name])
         people, weights = sampled(rng, truth, judged, 120, stratified=stratified)
         estimate = corrected_shares(judged, people, 3, weights=weights)
-        found.append(estimate.shares)
+        estimates.append(estimate.shares)
         interval = estimate.figures(2)[FEMALE]
         held.append(interval.low <= TRUE[FEMALE] <= interval.high)
-    error = np.std(found, axis=0) / np.sqrt(len(found))
-    np.testing.assert_array_less(np.abs(np.mean(found, axis=0) - TRUE), 4 * error)
+    error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
+    np.testing.assert_array_less(np.abs(np.mean(estimates, axis=0) - TRUE), 4 * error)
     assert np.mean(held) > 0.9
     if name in (
         "calls women men",
@@ -90,8 +90,8 @@ def test_few_labels_warn_and_no_interval_has_no_width(labels, warning):
         if warning
         else contextlib.nullcontext()
     ):
-        found = corrected_shares(judged, people, 2)
-    for figure, largest in zip(found.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
+        estimate = corrected_shares(judged, people, 2)
+    for figure, largest in zip(estimate.figures(2), (1, 1, 0.5**0.5, math.log(2)), strict=True):
         assert 0 <= figure.low <= figure.value <= figure.high <= largest + 1e-12
         assert figure.high - figure.low > 0.01
 
@@ -111,8 +111,8 @@ def test_an_answer_of_the_judge_without_a_label_warns_and_widens():
 def test_all_labelled_is_what_people_say_and_no_wider_than_people_alone():
     rng = np.random.default_rng(0)
     truth, judged = world(rng, JUDGES["calls women men"], 3000)
-    found = corrected_shares(judged, truth, 3)
-    np.testing.assert_allclose(found.shares, np.bincount(truth) / 3000)
+    estimate = corrected_shares(judged, truth, 3)
+    np.testing.assert_allclose(estimate.shares, np.bincount(truth) / 3000)
     for name, judge in JUDGES.items():
         truth, judged = world(rng, judge, 20_000)
         people, _ = sampled(rng, truth, judged, 2000, stratified=False)
@@ -140,22 +140,22 @@ def test_weights_undo_a_sample_of_unequal_chances_within_an_answer():
     weights[sure] = sure.sum() / 50
     weights[~sure] = (~sure).sum() / 50
     judged = np.zeros(4000, int)
-    found = corrected_shares(judged, people, 2, weights=weights)
-    np.testing.assert_allclose(found.shares[0], sure.mean())
+    estimate = corrected_shares(judged, people, 2, weights=weights)
+    np.testing.assert_allclose(estimate.shares[0], sure.mean())
     assert abs(corrected_shares(judged, people, 2).shares[0] - 0.5) < 1e-9
     assert (
-        np.ptp(found.figures(2)[MALE]) < 0.1
+        np.ptp(estimate.figures(2)[MALE]) < 0.1
     )  # both kinds are known for certain: only their mixture is estimated
 
 
 def test_a_judge_that_says_one_thing_leaves_the_people_alone():
     people = np.array([0] * 20 + [1] * 12 + [2] * 8 + [NOT_LABELLED] * 3600)
-    found = corrected_shares(np.zeros(3640, int), people, 3)
+    estimate = corrected_shares(np.zeros(3640, int), people, 3)
     assert np.array_equal(
-        corrected_shares(["x"] * 3640, people, 3, resamples=2000, seed=0).draws, found.draws
+        corrected_shares(["x"] * 3640, people, 3, resamples=2000, seed=0).draws, estimate.draws
     )
-    np.testing.assert_allclose(found.shares, [0.5, 0.3, 0.2])
-    share, _, gap, skew = found.figures(2)
+    np.testing.assert_allclose(estimate.shares, [0.5, 0.3, 0.2])
+    share, _, gap, skew = estimate.figures(2)
     np.testing.assert_allclose((share.low, share.high), wilson_interval(20, 40), atol=0.02)
     assert (gap.value, skew.value) == pytest.approx((np.sqrt(2) * 0.125, np.log(1.25)))
     assert gap.low == skew.low == 0 < gap.value < gap.high
@@ -169,10 +169,10 @@ def test_the_gap_is_covered_also_where_it_is_near_0(share):
     true = np.sqrt(2) * (share - 0.5)
     for hits in rng.binomial(120, share, size=200):
         people = np.array([0] * hits + [1] * (120 - hits) + [NOT_LABELLED] * 1000)
-        found = corrected_shares(np.zeros(1120, int), people, 2, resamples=400)
-        *_, gap, skew = found.figures(2)
+        estimate = corrected_shares(np.zeros(1120, int), people, 2, resamples=400)
+        *_, gap, skew = estimate.figures(2)
         held.append(gap.low <= true <= gap.high)
-        low, high = np.quantile(np.sqrt(2) * np.abs(found.draws[0, :, 0] - 0.5), [0.025, 0.975])
+        low, high = np.quantile(np.sqrt(2) * np.abs(estimate.draws[0, :, 0] - 0.5), [0.025, 0.975])
         drawn.append(low <= true <= high)  # quantiles of drawn gaps, which lie above 0
         np.testing.assert_allclose(
             [skew.low, skew.high], np.log1p(np.sqrt(2) * np.array([gap.low, gap.high]))
@@ -189,7 +189,7 @@ def test_squares_are_unbiased_for_each_prompt(values):
     shares = np.array([[0.8, 0.15, 0.05], [0.4, 0.5, 0.1], [1 / 3] * 3])[:, : values + 1]
     true = squared_discrepancies(1e9 * shares[:, :values])
     confusion = np.array([[0.9, 0.05, 0.05], [0.5, 0.45, 0.05], [0.2, 0.2, 0.6]])
-    found = []
+    estimates = []
     prompts = np.repeat(np.arange(3), 60)
     for _ in range(600):
         truth = np.concatenate([rng.choice(3, size=60, p=p) for p in shares])
@@ -198,11 +198,11 @@ def test_squares_are_unbiased_for_each_prompt(values):
         for p in range(3):
             chosen = rng.choice(60, 8, replace=False) + 60 * p
             people[chosen] = truth[chosen]
-        found.append(
+        estimates.append(
             module.corrected_squares(prompts, judged, people, values, weights=np.ones(180))
         )
-    mean = np.mean(found, axis=0)
-    error = np.std(found, axis=0) / np.sqrt(len(found))
+    mean = np.mean(estimates, axis=0)
+    error = np.std(estimates, axis=0) / np.sqrt(len(estimates))
     if values == 3:  # nothing is unknown: exactly unbiased
         np.testing.assert_array_less(np.abs(mean - true), 4 * error)
     else:  # divided by an estimated rate
@@ -213,10 +213,10 @@ def test_more_labels_halve_the_interval_or_there_are_too_few_images():
     rng = np.random.default_rng(2)
     truth, judged = world(rng, JUDGES["knows nothing"], 50_000)
     people, _ = sampled(rng, truth, judged, 200, stratified=False)
-    found = corrected_shares(judged, people, 3)
-    again, _ = sampled(rng, truth, judged, 200 + found.more_labels(), stratified=False)
+    estimate = corrected_shares(judged, people, 3)
+    again, _ = sampled(rng, truth, judged, 200 + estimate.more_labels(), stratified=False)
     narrow = corrected_shares(judged, again, 3).figures(2)[MALE]
-    wide = found.figures(2)[MALE]
+    wide = estimate.figures(2)[MALE]
     assert (narrow.high - narrow.low) / (wide.high - wide.low) == pytest.approx(0.5, abs=0.05)
     assert corrected_shares(judged[:300], truth[:300], 3).more_labels() is None
 

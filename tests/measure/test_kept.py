@@ -39,9 +39,9 @@ def test_hits_of_a_value_are_its_even_part(k: int, groups: int, first: int) -> N
 def test_resamples_are_those_of_repeated_rows(seed: int, first: int) -> None:
     before = order(seed)
     after = order(seed + 1)
-    found = resampled_kept_shares(before, {"edit": after}, first, ROWS, 5, seed)["edit"]
+    shares = resampled_kept_shares(before, {"edit": after}, first, ROWS, 5, seed)["edit"]
     (weights,) = resampled_weights(ROWS, 5, seed, ROWS)
-    for share, times in zip(found, weights, strict=True):
+    for share, times in zip(shares, weights, strict=True):
         drawn_before = Counter(np.repeat(before, times[before])[:first].tolist())
         drawn_after = Counter(np.repeat(after, times[after])[:first].tolist())
         assert share == pytest.approx((drawn_before & drawn_after).total() / first)

@@ -52,16 +52,19 @@ def test_skew_and_ndkl_of_one_query_and_of_many_are_their_definitions(
     ranked = groups[ranked_by(scores)][:, :k]
     weights = 1 / np.log2(np.arange(2, k + 2))
     of_many = max_skews(ranked, p), min_skews(ranked, p, floor), ndkls(ranked.astype(np.uint8), p)
-    for row, most, least, spread in zip(scores.tolist(), *of_many, strict=True):
+    for row, largest, least, spread in zip(scores.tolist(), *of_many, strict=True):
         first = sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
         shares = [max(sum(groups[i] == a for i in first) / k, floor) for a in range(G)]
-        each = [math.log(r / own) if r else -math.inf for r, own in zip(shares, p, strict=True)]
+        skews = [
+            math.log(r / wanted_share) if r else -math.inf
+            for r, wanted_share in zip(shares, p, strict=True)
+        ]
         named = {"prior": "uniform" if prior is None else p, "n_groups": G}
-        assert max_skew(row, groups, k, **named) == most
-        assert most == pytest.approx(max(each)) or floor
+        assert max_skew(row, groups, k, **named) == largest
+        assert largest == pytest.approx(max(skews)) or floor
         assert (
             min_skew(row, groups, k, floor=floor, **named)
-            == pytest.approx(min(each))
+            == pytest.approx(min(skews))
             == pytest.approx(least)
         )
         parts = [
@@ -115,7 +118,7 @@ def test_leaders_are_sorted_and_equal_scores_keep_the_order_that_is_given(galler
     of_rows, of_places = (leaders(queries, items, k, places) for places in (np.arange(n), place))
     for i, row in enumerate(scores):
         stable = sorted(range(n), key=lambda j: (-row[j], j))[:k]
-        assert [of[i].tolist() for of in of_rows] == [row[stable].tolist(), stable]
+        assert [part[i].tolist() for part in of_rows] == [row[stable].tolist(), stable]
         assert (
             of_places[1][i].tolist()
             == place[sorted(range(n), key=lambda j: (-row[j], place[j]))[:k]].tolist()
@@ -174,12 +177,12 @@ def test_ranks_agree_with_a_sort_ties_included_in_blocks_of_any_size(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     of_items = torch.randint(codes, (n,), generator=generator)
-    asked = of_items[torch.randint(n, (q,), generator=generator)]  # a code that some item has
+    query_codes = of_items[torch.randint(n, (q,), generator=generator)]  # a code that some item has
     queries, items = (
         torch.randn(size, 4, generator=generator).round() for size in (q, n)
     )  # many ties
     with patch.object(module, "_SCORES", 3 * n):
-        found = first_hits(queries, items, asked, of_items).tolist()
-    for i, (row, code) in enumerate(zip(queries @ items.T, asked, strict=True)):
+        places = first_hits(queries, items, query_codes, of_items).tolist()
+    for i, (row, code) in enumerate(zip(queries @ items.T, query_codes, strict=True)):
         order = sorted(range(n), key=lambda j: (-float(row[j]), j))
-        assert found[i] == next(place for place, j in enumerate(order) if of_items[j] == code)
+        assert places[i] == next(place for place, j in enumerate(order) if of_items[j] == code)

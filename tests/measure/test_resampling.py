@@ -42,23 +42,23 @@ def test_agrees_with_scipy() -> None:
         theirs = stats.bootstrap(
             (x, y), correlation, confidence_level=level, **how
         ).confidence_interval
-        found = bootstrap_interval(x, y, statistic=correlation, level=level, resamples=3000)
-        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
+        interval = bootstrap_interval(x, y, statistic=correlation, level=level, resamples=3000)
+        assert (interval.low, interval.high) == pytest.approx((theirs.low, theirs.high), abs=0.01)
 
 
 def test_the_worst_group_is_picked_again_in_every_resample() -> None:
     """The worse of two noisy accuracies that are equal lies below either of them."""
     groups = np.repeat([0, 1], 100)
     predictions = np.tile(np.repeat([1, 0], [80, 20]), 2)
-    found = bootstrap_interval(
+    interval = bootstrap_interval(
         predictions, np.ones(200, int), groups, statistic=worst_group_accuracy
     )
     fixed = bootstrap_interval(predictions[:100])
-    assert found.value == fixed.value == 0.8
-    assert found.high < fixed.high - 0.01
+    assert interval.value == fixed.value == 0.8
+    assert interval.high < fixed.high - 0.01
     rows = np.random.default_rng(3).integers(200, size=(2000, 200))
     naive = [min(predictions[row][groups[row] == g].mean() for g in (0, 1)) for row in rows]
-    assert (found.low, found.high) == pytest.approx(
+    assert (interval.low, interval.high) == pytest.approx(
         tuple(np.quantile(naive, [0.025, 0.975])), abs=0.02
     )
 
@@ -70,8 +70,8 @@ def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> Non
     point, drawn = resampled_values(
         values, statistic=lambda drawn: drawn.max(-1), resamples=300, seed=3
     )
-    for name, own in values.items():
-        alone = bootstrap_interval(own, statistic=np.max, resamples=300, seed=3)
+    for name, values_of_name in values.items():
+        alone = bootstrap_interval(values_of_name, statistic=np.max, resamples=300, seed=3)
         assert (point[name], *percentile_interval(drawn[name])) == (
             alone.value,
             alone.low,
@@ -91,9 +91,11 @@ def test_resampled_values_are_those_of_each_alone_on_the_same_resamples() -> Non
 
 def test_tensors_and_seeds() -> None:
     values = np.random.default_rng(7).normal(size=(50, 3))
-    whole = bootstrap_interval(values)
-    assert whole == bootstrap_interval(values, level=0.95, resamples=2000, seed=0)
-    assert whole == bootstrap_interval(torch.tensor(values)) != bootstrap_interval(values, seed=2)
+    interval = bootstrap_interval(values)
+    assert interval == bootstrap_interval(values, level=0.95, resamples=2000, seed=0)
+    assert (
+        interval == bootstrap_interval(torch.tensor(values)) != bootstrap_interval(values, seed=2)
+    )
     assert (
         bootstrap_interval(values, resamples=1).low == bootstrap_interval(values, resamples=1).high
     )
@@ -106,23 +108,25 @@ def test_weights_and_counts_are_those_of_drawing_rows(monkeypatch: pytest.Monkey
         assert (drawn.sum(1) == 40).all()
         assert drawn.mean(0) == pytest.approx(1, abs=0.1)
         assert drawn.var() == pytest.approx(1 - 1 / 40, abs=0.02)  # binomial with 40 draws at 1/40
-    (some,) = weights_of(40, 4000, 6, 9)  # of some rows those that they have among all
+    (weights_of_some,) = weights_of(40, 4000, 6, 9)  # of some rows those that they have among all
     for law in (np.sum, np.max, lambda weights, axis: weights[:, 0]):
-        assert stats.ks_2samp(law(weights[:, :9], axis=1), law(some, axis=1)).pvalue > 1e-3
+        assert (
+            stats.ks_2samp(law(weights[:, :9], axis=1), law(weights_of_some, axis=1)).pvalue > 1e-3
+        )
     (fewer,) = counts_of(
         np.array([2, 2]), 20_000, 0, size=3
     )  # a mean has the variance that a sample's has
     assert (fewer[:, 0] / 3).var() == pytest.approx(
         np.array([1, 1, 0, 0]).var(ddof=1) / 4, rel=0.05
     )
-    for most, number in ((40 * 7, 572), (39, 4000)):
+    for limit, number in ((40 * 7, 572), (39, 4000)):
         for name in ("_WEIGHTS", "_BLOCK"):
-            monkeypatch.setattr(resampling, name, most)
+            monkeypatch.setattr(resampling, name, limit)
         parts = [*weights_of(40, 4000, 3, 40)], [*counts_of(np.ones((2, 20), int), 4000, seed=3)]
         assert [*map(len, parts)] == [number] * 2
-        for blocks, whole in zip(parts, (weights, counts), strict=True):
+        for blocks, expected in zip(parts, (weights, counts), strict=True):
             assert np.array_equal(
-                np.concatenate(blocks), whole
+                np.concatenate(blocks), expected
             )  # memory does not change the numbers
 
 
@@ -130,16 +134,16 @@ def test_means_of_few_different_rows_are_counted_with_the_same_intervals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(2)
-    found = []
+    figures = []
     before = rng.random(800) < 0.7
     after = before & (rng.random(800) < 0.9)
     for least in (resampling._REPEATED, 801):
         monkeypatch.setattr(resampling, "_REPEATED", least)
         point, drawn = resampled_values({"a": before, "b": after}, resamples=2000, seed=0)
-        spread = [float(one.std()) for one in (drawn["b"], drawn["b"] - drawn["a"])]
-        found.append([*percentile_interval(drawn["a"]), *spread, point["b"]])
-    assert found[0] == pytest.approx(found[1], abs=0.006)
-    assert found[0] != found[1]
+        spread = [float(means.std()) for means in (drawn["b"], drawn["b"] - drawn["a"])]
+        figures.append([*percentile_interval(drawn["a"]), *spread, point["b"]])
+    assert figures[0] == pytest.approx(figures[1], abs=0.006)
+    assert figures[0] != figures[1]
 
 
 def test_a_recentred_interval_has_its_mean_at_the_value_and_holds_it() -> None:

@@ -105,11 +105,11 @@ def test_nothing_to_remove_is_said_at_chance_where_the_interval_is_narrow(
         bias("default", after, change=DOWN),
         bias("random", 0.1),
     ]  # chance: .0 to .2
-    found = result(rows, protocol("search"))
-    assert readable(found).query("method == 'default'").verdict.tolist() == [expected]
-    (conclusion,) = found.conclusions()
+    measured = result(rows, protocol("search"))
+    assert readable(measured).query("method == 'default'").verdict.tolist() == [expected]
+    (conclusion,) = measured.conclusions()
     assert (conclusion.verdict, conclusion.chance) == (expected, 0.1)
-    assert f"search: {expected}" in text(found)
+    assert f"search: {expected}" in text(measured)
 
 
 def test_harm_beyond_chance_is_worse_even_where_nothing_was_to_be_removed() -> None:
@@ -122,8 +122,8 @@ def test_harm_beyond_chance_is_worse_even_where_nothing_was_to_be_removed() -> N
 def test_an_interval_as_wide_as_the_bias_says_too_few_and_how_many_would_do() -> None:
     def concluded(none: float, change: tuple[float, float, float]) -> Conclusion:
         rows = [bias("none", none), bias("default", none, change=change), bias("random", 0.1)]
-        (found,) = result(rows, protocol("search")).conclusions()
-        return found
+        (conclusion,) = result(rows, protocol("search")).conclusions()
+        return conclusion
 
     wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, .4 to remove
     assert wide.verdict == "too few to tell"
@@ -153,11 +153,11 @@ def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
         ),
     ]
     made = result(rows, protocol("search"))
-    (found,) = made.conclusions()
-    assert found.verdict == expected
-    assert found.metric == "max_skew@10"
-    assert "against the gallery's own shares" in found.other_prior
-    assert found.other_prior in found.sentence
+    (conclusion,) = made.conclusions()
+    assert conclusion.verdict == expected
+    assert conclusion.metric == "max_skew@10"
+    assert "against the gallery's own shares" in conclusion.other_prior
+    assert conclusion.other_prior in conclusion.sentence
     frame = readable(made).query("method == 'default'")
     against = {"better": DOWN, "worse": UP}
     wanted = [word for word, change in against.items() if change == uniform_change] or [
@@ -171,8 +171,8 @@ def test_one_image_of_each_prompt_is_too_few_to_tell() -> None:
         figure(m, 0.707, metric="discrepancy", better="lower", interval=(0.707, 0.707), change=c)
         for m, c in (("none", None), ("default", (0.0, 0.0, 0.0)), ("random", None))
     ]
-    (found,) = result(rows, protocol()).conclusions()
-    assert (found.verdict, found.enough) == ("too few to tell", None)
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert (conclusion.verdict, conclusion.enough) == ("too few to tell", None)
 
 
 def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: Result) -> None:
@@ -180,19 +180,19 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: R
         "By method",
         "MaxSkew@10 by part",
     ]
-    (found,) = made.conclusions()
-    assert (found.before, found.after, found.verdict, found.method) == (
+    (conclusion,) = made.conclusions()
+    assert (conclusion.before, conclusion.after, conclusion.verdict, conclusion.method) == (
         0.5,
         0.3,
         "better",
         "default",
     )
-    assert found.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.200, -0.050])"
+    assert conclusion.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.200, -0.050])"
     for word in ("a nurse", "default", "1 of 2", "+0.200"):
-        assert word in found.worse
+        assert word in conclusion.worse
     for word in ("MaxSkew@10", "search", "better", "0.500", "0.300", "chance 0.100", "-0.100"):
-        assert word in found.sentence
-    assert made.to_dict()["conclusions"] == [found.model_dump(mode="json")]
+        assert word in conclusion.sentence
+    assert made.to_dict()["conclusions"] == [conclusion.model_dump(mode="json")]
 
 
 def test_without_the_default_it_is_about_what_gains_most_and_has_no_labels(made: Result) -> None:
@@ -201,9 +201,9 @@ def test_without_the_default_it_is_about_what_gains_most_and_has_no_labels(made:
         for name in ("average", "precision@5")
     ]
     rows = [row for row in made.rows if row.method != "default"] + further
-    (found,) = made.model_copy(update={"rows": rows}).conclusions()
-    assert found.method == "cali"
-    assert found.cost.startswith("none beyond its interval; recall@5 0.900 to 0.900")
+    (conclusion,) = made.model_copy(update={"rows": rows}).conclusions()
+    assert conclusion.method == "cali"
+    assert conclusion.cost.startswith("none beyond its interval; recall@5 0.900 to 0.900")
 
 
 def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() -> None:
@@ -264,10 +264,10 @@ def test_the_best_that_needs_no_edit_stands_beside_a_conclusion() -> None:
         figure(m, v, metric="worst_group", change=None if m == "none" else UP)
         for m, v in values.items()
     ]
-    (found,) = result(rows, protocol()).conclusions()
-    assert found.method == "default"
-    assert found.baseline == "no edit, threshold at the median: 0.770 [0.670, 0.870]"
-    assert found.baseline in found.sentence
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert conclusion.method == "default"
+    assert conclusion.baseline == "no edit, threshold at the median: 0.770 [0.670, 0.870]"
+    assert conclusion.baseline in conclusion.sentence
 
 
 def test_texts_that_moved_are_no_task_won(made: Result) -> None:
@@ -276,7 +276,7 @@ def test_texts_that_moved_are_no_task_won(made: Result) -> None:
         for m, v, c in (("none", 0.5, None), ("default", 0.1, DOWN))
     ]
     both = result([*made.rows, *texts], protocol("search"), protocol("a"))
-    assert [found.task for found in both.conclusions()] == ["search"]
+    assert [conclusion.task for conclusion in both.conclusions()] == ["search"]
     assert "cosines" in result(texts, protocol("a")).conclusions()[0].sentence
     assert result([figure()], protocol()).conclusions() == []
 
@@ -292,8 +292,8 @@ def test_parts_with_several_measures_are_the_whole_of_a_task_that_has_none() -> 
     ]
     t = readable(result(rows, protocol()))
     assert t.whole.all()
-    (found,) = result(rows, protocol()).conclusions()
-    assert found.subset == "unseen professions"
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert conclusion.subset == "unseen professions"
     many = [
         figure("cali", metric=m, subset=s, n={"jobs": 3})
         for m in ("discrepancy", "unknown")
@@ -579,14 +579,14 @@ def test_figures_are_matched_by_their_names_and_lambda_where_a_method_has_severa
     second = result(
         [figure("orth"), figure("cali", 0.9, lam=2.0), figure("b", subset="x")], protocol()
     )
-    found = compare(first, second, ("before", "after"))
-    assert found.to_pandas().method.tolist() == ["orth", "cali"]
+    comparison = compare(first, second, ("before", "after"))
+    assert comparison.to_pandas().method.tolist() == ["orth", "cali"]
     alone = {
         "A, before": ["birds: average accuracy, x, a"],
         "B, after": ["birds: average accuracy, x, b"],
     }
-    assert found.only == alone
-    orth, cali = found.to_pandas().itertuples()
+    assert comparison.only == alone
+    orth, cali = comparison.to_pandas().itertuples()
     assert (cali.a, cali.low_a, cali.difference) == (0.5, 0.4, pytest.approx(0.4))
     assert math.isnan(orth.lam)
     several = result(
@@ -637,12 +637,12 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     before, after = (made.model_copy(update={"provenance": [print_]}) for print_ in prints)
     rows = [bias("none", 0.9), *made.rows[1:]]
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
-    found = compare(before, changed, ("first", "second"))
-    lines = str(found).splitlines()
+    comparison = compare(before, changed, ("first", "second"))
+    lines = str(comparison).splitlines()
     assert lines[0].startswith("worse: MaxSkew@10 of search, none, goes from 0.500 to 0.900")
     assert lines[2].startswith("measured otherwise: search: fingerprint")
     for word in ("1 worse", "commit", "A is first, B is second", "A 0.500    B 0.900", "MOVER"):
-        assert word in str(found)
+        assert word in str(comparison)
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
 
@@ -685,9 +685,9 @@ def test_distances_between_texts_lead_only_where_nothing_else_moved(made: Result
     texts_alone = made.model_copy(update={"rows": [*made.rows, moved_spread]})
     assert "spread of cosines" in compare(before, texts_alone).sentence
     both = made.model_copy(update={"rows": [moved_spread, bias("none", 0.9), *made.rows[1:]]})
-    found = compare(before, both)
-    assert found.sentence.startswith("worse: MaxSkew@10 of search")
-    assert found.frame.metric.tolist()[-1] == "cosine_spread"
+    comparison = compare(before, both)
+    assert comparison.sentence.startswith("worse: MaxSkew@10 of search")
+    assert comparison.frame.metric.tolist()[-1] == "cosine_spread"
     # A sum of float32 in another order is the same figure.
     noise = spread.model_copy(update={"value": 0.5 + 3e-8, "interval": (0.5 + 3e-8, 0.5 + 3e-8)})
     assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
@@ -700,9 +700,14 @@ def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
         else r
         for r in made.rows
     ]
-    (found,) = compare(made, made.model_copy(update={"rows": rows})).conclusions
-    assert (found.task, found.method, found.before, found.after) == ("search", "default", 0.3, 0.6)
-    assert found.verdict == "worse"
+    (conclusion,) = compare(made, made.model_copy(update={"rows": rows})).conclusions
+    assert (conclusion.task, conclusion.method, conclusion.before, conclusion.after) == (
+        "search",
+        "default",
+        0.3,
+        0.6,
+    )
+    assert conclusion.verdict == "worse"
     (again,) = compare(made, made).conclusions
     assert again.verdict == "equal"
     assert "0.300 in A and 0.300 in B" in again.sentence
@@ -887,6 +892,6 @@ def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings
     assert shown.count("<tr>") == 9
     assert shown.index("prompts_hash") > shown.index("<details>")
     assert "<a>" not in shown
-    same = compare(run(0.3, "a"), run(0.3, "a"))._repr_html_()
-    assert "equal" in same
-    assert "<table" not in same
+    page = compare(run(0.3, "a"), run(0.3, "a"))._repr_html_()
+    assert "equal" in page
+    assert "<table" not in page

@@ -99,15 +99,15 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
     rows = normal(400, 12, seed=2)
     concept = one_hot(codes, values).double()
     rows[:, :values] += 2 * concept
-    left, right, shift = leace(Labelled(rows, codes[:, None]))
-    erased = rows - (rows @ right) @ left.T + shift
+    output_factor, right, shift = leace(Labelled(rows, codes[:, None]))
+    erased = rows - (rows @ right) @ output_factor.T + shift
     centred = concept - concept.mean(0)
     assert (rows.T @ centred / 400).abs().max() > 0.1
     assert (erased.T @ centred / 400).abs().max() < 1e-10
     torch.testing.assert_close(erased.mean(0), rows.mean(0))
     assert probe(rows, codes) > 0.8
     assert probe(erased, codes) == int(codes.bincount().max()) / 400
-    assert torch.linalg.matrix_rank(left @ right.T) == values - 1
+    assert torch.linalg.matrix_rank(output_factor @ right.T) == values - 1
 
 
 @pytest.mark.usefixtures("unshrunk")
@@ -116,9 +116,9 @@ def test_no_other_map_that_erases_changes_less() -> None:
     codes = torch.arange(2000) % 2
     rows = (normal(2000, 6, seed=2) + codes[:, None]) @ normal(6, 6, seed=3)
     concept = codes[:, None].double()
-    left, right, _ = leace(Labelled(rows, codes[:, None]))
+    output_factor, right, _ = leace(Labelled(rows, codes[:, None]))
     centred = rows - rows.mean(0)
-    least = ((centred @ right) @ left.T).square().sum(1).mean()
+    least = ((centred @ right) @ output_factor.T).square().sum(1).mean()
     direction = normalize(
         centred.T @ (concept - concept.mean()), dim=0
     )  # what the map has to remove
@@ -136,11 +136,13 @@ def test_leace_is_that_of_its_authors() -> None:
     rows = normal(500, 10, seed=3) + 0.5 * codes[:, None]
     concept = one_hot(codes, 3).double()
     rows[:, 0] += codes == 2
-    left, right, shift = leace(Labelled(rows, codes[:, None]))
+    output_factor, right, shift = leace(Labelled(rows, codes[:, None]))
     settings = {"shrinkage": False, "constrain_cov_trace": False, "svd_tol": 1e-6}
     theirs = oracle.LeaceEraser.fit(rows, concept, **settings)
-    torch.testing.assert_close(torch.eye(10, dtype=torch.float64) - left @ right.T, theirs.P)
-    torch.testing.assert_close(rows - (rows @ right) @ left.T + shift, theirs(rows))
+    torch.testing.assert_close(
+        torch.eye(10, dtype=torch.float64) - output_factor @ right.T, theirs.P
+    )
+    torch.testing.assert_close(rows - (rows @ right) @ output_factor.T + shift, theirs(rows))
 
 
 def test_labels_are_those_given_and_else_the_zero_shot_ones() -> None:

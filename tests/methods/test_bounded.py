@@ -112,20 +112,20 @@ def test_nothing_within_the_bound_is_less_biased(seed: int, max_loss: float) -> 
     def bias(z: Tensor) -> Tensor:
         return (z @ difference.T).square().sum(1)
 
-    found = bounded(CalibratedProjection(lam=1e12).fit(data), text, max_loss)(text)
-    found = found / (found @ text.T)
+    edited = bounded(CalibratedProjection(lam=1e12).fit(data), text, max_loss)(text)
+    edited = edited / (edited @ text.T)
     # Random z on the bound: z0 + r u with u orthogonal to z0, |u| = 1, r from the cosine; some of
     # them near `found`.
     radius = (1 / (1 - max_loss) ** 2 - 1) ** 0.5
     around = torch.cat(
-        [unit(300, DIM, seed=seed + 3), found - text + 0.01 * unit(300, DIM, seed=seed + 4)]
+        [unit(300, DIM, seed=seed + 3), edited - text + 0.01 * unit(300, DIM, seed=seed + 4)]
     )
     sideways = normalize(around - (around @ text.T) * text, dim=1)
     shrunk = radius * torch.linspace(0, 1, 10, dtype=torch.float64)[:, None, None] * sideways
     neighbours = (text + shrunk).flatten(0, 1)
     assert (neighbours @ text.T / neighbours.norm(dim=1, keepdim=True)).min() >= 1 - max_loss - 1e-9
-    assert bias(found) <= bias(neighbours).min() + 1e-9
-    assert bias(found) < 0.999 * bias(text)
+    assert bias(edited) <= bias(neighbours).min() + 1e-9
+    assert bias(edited) < 0.999 * bias(text)
 
 
 @pytest.mark.parametrize("lam", [1e12, 1e17])

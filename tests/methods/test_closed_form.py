@@ -26,7 +26,7 @@ from vldebias.prompts import PromptSet
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 
-SUMS = (EQUALISE, *(one + EQUALISE for one in (CALI, ORTH, DIFFERENCE, BOTH)))
+SUMS = (EQUALISE, *(term + EQUALISE for term in (CALI, ORTH, DIFFERENCE, BOTH)))
 WORDS = ("man", "woman", "child")
 laws = settings(max_examples=10, deadline=None, derandomize=True)
 
@@ -96,13 +96,13 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
     rows, lam = image_rows(problem)
     neutral = [text for group in problem.sets[0].groups for text in group]
     for method in SUMS[2:]:
-        whole = problem.fit(method, "joint")
+        unbounded = problem.fit(method, "joint")
         kept = replace(problem, max_loss=0.1, neutral=tuple(neutral)).fit(method, "joint")
-        assert isinstance(whole, CalibratedProjection)
+        assert isinstance(unbounded, CalibratedProjection)
         assert isinstance(kept, CalibratedProjection)
-        t = float(kept.left.norm() / whole.left.norm())
-        left = torch.linalg.matrix_norm(rows @ kept.matrix(), 2)
-        assert left <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (
+        t = float(kept.left.norm() / unbounded.left.norm())
+        remaining = torch.linalg.matrix_norm(rows @ kept.matrix(), 2)
+        assert remaining <= (1 - t) * torch.linalg.matrix_norm(rows, 2) + t * 0.5 / lam**0.5 * (
             1 + 1e-6
         ), method.name
 

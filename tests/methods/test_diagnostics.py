@@ -30,7 +30,7 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
     }
     groups = tuple((f"a {k}", f"b {k}") for k in range(6))
     names = tuple(f"class {k}" for k in range(4))
-    whole = PromptSet(
+    prompt_set = PromptSet(
         "x",
         groups[:4],
         held_out_groups=groups[4:],
@@ -38,30 +38,30 @@ def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
         class_names=names,
         spurious=("s 0", "s 1"),
     )
-    found = Diagnostics.from_edit(TextTable(rows), "joint", CALI, whole)
+    diagnostics = Diagnostics.from_edit(TextTable(rows), "joint", CALI, prompt_set)
     P = CALI.matrix()
     for distances, pairs in (
-        (found.pair_distance, PAIRS[:4]),
-        (found.held_out_distance, PAIRS[4:]),
+        (diagnostics.pair_distance, PAIRS[:4]),
+        (diagnostics.held_out_distance, PAIRS[4:]),
     ):
         expected = [
             sum((Q @ (a - b)).norm() for a, b in pairs) / len(pairs)
             for Q in (torch.eye(16).double(), P)
         ]
-        assert distances == pytest.approx([float(one) for one in expected])
+        assert distances == pytest.approx([float(distance) for distance in expected])
     spread = []
     for classes in (CLASSES, CLASSES @ P.T):
         cosines = [[float(cosine_similarity(c, s, dim=0)) for s in SPURIOUS] for c in classes]
         spread.append(sum(max(row) - min(row) for row in cosines) / len(cosines))
-    assert found.spurious_spread == pytest.approx(spread)
+    assert diagnostics.spurious_spread == pytest.approx(spread)
     couples = list(itertools.combinations(CLASSES, 2))
     kept = sum((P @ (a - b)).norm() for a, b in couples) / sum((a - b).norm() for a, b in couples)
-    assert found.signal_kept == pytest.approx(float(kept))
-    assert found.class_cosine == pytest.approx(
+    assert diagnostics.signal_kept == pytest.approx(float(kept))
+    assert diagnostics.class_cosine == pytest.approx(
         float(sum(cosine_similarity(c, P @ c, dim=0) for c in CLASSES)) / 4
     )
     bare = Diagnostics.from_edit(TextTable(rows), "joint", CALI, PromptSet("x", groups[:4]))
-    assert bare == Diagnostics(found.pair_distance)
+    assert bare == Diagnostics(diagnostics.pair_distance)
 
 
 class TestSpreadAlong:
@@ -78,10 +78,10 @@ class TestSpreadAlong:
     def test_over_rotations_it_has_the_mean_and_the_deviation_that_it_says(self) -> None:
         """What makes a threshold in deviations mean something: share and deviations are those of
         random spaces."""
-        found = [
+        spreads = [
             spread_along(self.images(40) @ self.turned(seed), self.TEXTS) for seed in range(400)
         ]
-        spread, deviations = torch.tensor(found, dtype=torch.float64).T
+        spread, deviations = torch.tensor(spreads, dtype=torch.float64).T
         assert float(spread.mean()) == pytest.approx(1, abs=0.05)
         assert float(deviations.mean()) == pytest.approx(0, abs=0.15)
         assert float(deviations.std()) == pytest.approx(1, abs=0.1)

@@ -70,10 +70,10 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
         )
         tau2 = max(0.0, (scatter - (len(p) - 1) * s2) / (sum(p) - sum(w * w for w in p) / sum(p)))
     texts = MALE - FEMALE
-    said = float(mean @ texts) / float(texts @ texts) * texts
-    settled = said + max(0.0, 1 - s2 / (sum(p) * float((mean - said).square().sum()))) * (
-        mean - said
-    )
+    along_texts = float(mean @ texts) / float(texts @ texts) * texts
+    settled = along_texts + max(
+        0.0, 1 - s2 / (sum(p) * float((mean - along_texts).square().sum()))
+    ) * (mean - along_texts)
     total = torch.zeros(DIM, DIM, dtype=torch.float64)
     for w, d in zip(p, differences, strict=True):
         shrunk = settled + tau2 / (tau2 + s2 / w) * (d - mean)
@@ -185,19 +185,21 @@ def test_a_class_without_a_pair_is_left_out() -> None:
 
 @pytest.mark.parametrize(("noise", "stable"), [(0.05, True), (0.6, True), (3.0, False)])
 def test_stability_is_the_cosine_between_what_two_halves_give(noise: float, stable: bool) -> None:
-    found = []
+    stabilities = []
     cosines = []
     for seed in range(30):
         images, *_ = people(120, seed=seed, noise=noise)
         texts = (
             normalize(normal(2, DIM, seed=5), dim=1) if not stable else VALUES
         )  # texts that split by nothing
-        found.append(split(texts, None, images).stability)
+        stabilities.append(split(texts, None, images).stability)
         halves = [(half, (half @ texts.T).argmax(1)) for half in (images[0::2], images[1::2])]
-        one, other = (half[value == 0].mean(0) - half[value == 1].mean(0) for half, value in halves)
-        cosines.append(float(torch.cosine_similarity(one, other, dim=0)))
-    assert sum(found) / 30 == pytest.approx(sum(cosines) / 30, abs=0.03)
-    assert (sum(found) / 30 > 0.8) == stable
+        first_difference, second_difference = (
+            half[value == 0].mean(0) - half[value == 1].mean(0) for half, value in halves
+        )
+        cosines.append(float(torch.cosine_similarity(first_difference, second_difference, dim=0)))
+    assert sum(stabilities) / 30 == pytest.approx(sum(cosines) / 30, abs=0.03)
+    assert (sum(stabilities) / 30 > 0.8) == stable
 
 
 @refused(
@@ -234,10 +236,12 @@ def test_pseudo_classes_are_read_with_calibrated_texts() -> None:
     problem = Problem(table, prompts, reference=Reference(images))
     texts = class_texts(problem, prompts, "joint")
     assert texts is not None
-    found = ImageSplit(
+    split_of_images = ImageSplit(
         problem.zero_shot(prompts, "joint"), normalize(texts, dim=1), Reference(images)
     )
-    assert found.counts[0].tolist() == [int(((attribute == k) & place).sum()) for k in (0, 1)]
+    assert split_of_images.counts[0].tolist() == [
+        int(((attribute == k) & place).sum()) for k in (0, 1)
+    ]
 
 
 GENDER = few(load_prompts("gender"))
@@ -264,8 +268,8 @@ class TestOnAModel:
         reference = Reference(features, within_classes=False)
         problem = Problem(model, sets, reference=reference)
         scatters = [
-            ImageSplit(problem.zero_shot(one, "joint"), None, reference).scatter
-            for one in problem.sets
+            ImageSplit(problem.zero_shot(prompt_set, "joint"), None, reference).scatter
+            for prompt_set in problem.sets
         ]
         assert [len(scatter) for scatter in scatters] == [1, 10]
         fitted = vldebias.fit_projection(

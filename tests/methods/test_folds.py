@@ -48,10 +48,12 @@ def world(lean: float, biased: float) -> tuple[TextTable, PromptSet]:
     for value, sign in (("male", 1), ("female", -1)):
         rows[f"A photo of a {value}."] = PERSON + 0.3 * sign * GENDER
         for i, (name, c) in enumerate(zip(NAMES, CONCEPT, strict=True)):
-            own = (
+            detail = (
                 0.05 * normal(CONCEPTS, DIM, seed=5)[i]
             )  # of this concept alone: it tells nothing about another
-            rows[f"A photo of a {value} {name}."] = PERSON + 0.4 * c + sign * (0.3 * GENDER + own)
+            rows[f"A photo of a {value} {name}."] = (
+                PERSON + 0.4 * c + sign * (0.3 * GENDER + detail)
+            )
     return TextTable(rows), prompts
 
 
@@ -131,9 +133,11 @@ def test_what_is_predicted_was_not_fitted_on(monkeypatch: pytest.MonkeyPatch) ->
     texts, prompts = world(*HELPED)
     predicted = list[tuple[set[int], bool]]()
 
-    def spy(rows: Tensor, *given: Any, resamples_classes: bool = False, **how: Any) -> PredictedGap:
+    def spy(
+        rows: Tensor, *arguments: Any, resamples_classes: bool = False, **how: Any
+    ) -> PredictedGap:
         predicted.append((named(rows), resamples_classes))
-        return PredictedGap(rows, *given, resamples_classes=resamples_classes, **how)
+        return PredictedGap(rows, *arguments, resamples_classes=resamples_classes, **how)
 
     monkeypatch.setattr("vldebias.methods.folds.PredictedGap", spy)
     groups = set(prompts.groups)

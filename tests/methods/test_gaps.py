@@ -27,14 +27,14 @@ def gap(rows: Tensor, *codes: Tensor, resamples: int = 0, **how: Any) -> Predict
 
 
 def codes(n: int, kinds: int, seed: int) -> Tensor:
-    found = torch.from_numpy(np.random.default_rng(seed).integers(kinds, size=n))
-    found[: 2 * kinds] = torch.arange(kinds).repeat(2)
-    return found
+    drawn_codes = torch.from_numpy(np.random.default_rng(seed).integers(kinds, size=n))
+    drawn_codes[: 2 * kinds] = torch.arange(kinds).repeat(2)
+    return drawn_codes
 
 
 def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor]:
     """sum_c w_c (mean_ca - mean_cb) / sum_c w_c for every pair of values, with loops."""
-    found = []
+    differences = []
     for a, b in combinations(range(int(values.max()) + 1), 2):
         total = torch.zeros(DIM, dtype=torch.float64)
         weights = 0.0
@@ -45,8 +45,8 @@ def naive_differences(x: Tensor, values: Tensor, classes: Tensor) -> list[Tensor
                 w = len(first) * len(second) / (len(first) + len(second))
                 total = total + w * (first.mean(0) - second.mean(0))
                 weights = weights + w
-        found.append(total / weights if weights else total)
-    return found
+        differences.append(total / weights if weights else total)
+    return differences
 
 
 @settings(max_examples=30, deadline=None)
@@ -63,11 +63,13 @@ def test_differences_agree_with_loops_for_the_sample_and_its_resamples(
         drawn = predicted_gap.draw_counts(n, seed)
     assert (drawn.sum(1) == n).all()
     assert (drawn[0] == 1).all()
-    for found, times in zip(pool.differences, drawn, strict=True):
+    for difference, times in zip(pool.differences, drawn, strict=True):
         index = torch.arange(n).repeat_interleave(times.long())
         expected = naive_differences(x[index], values[index], classes[index])
-        padded = expected + [torch.zeros(DIM, dtype=torch.float64)] * (len(found) - len(expected))
-        torch.testing.assert_close(found, torch.stack(padded))
+        padded = expected + [torch.zeros(DIM, dtype=torch.float64)] * (
+            len(difference) - len(expected)
+        )
+        torch.testing.assert_close(difference, torch.stack(padded))
 
 
 @given(seed=st.integers(0, 1000))
@@ -76,11 +78,11 @@ def test_gaps_are_the_largest_over_pairs_in_units_of_the_spread(seed: int) -> No
     x = unit(30, DIM, seed=seed)
     values = codes(30, 3, seed)
     texts = unit(4, DIM, seed=seed + 1)
-    found = gap(x, values).of_texts(texts)
+    gaps = gap(x, values).of_texts(texts)
     for q, text in enumerate(texts):
         differences = naive_differences(x, values, torch.zeros(30))
         expected = max(abs(float(d @ text)) for d in differences) / float((x @ text).std())
-        assert float(found[0, q]) == pytest.approx(expected)
+        assert float(gaps[0, q]) == pytest.approx(expected)
 
 
 def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> None:
@@ -93,8 +95,8 @@ def test_the_gap_is_that_of_normal_scores_and_gives_the_share_at_the_top() -> No
     x = torch.randn(n, 2, generator=draw, dtype=torch.float64)
     x[:, 0] += delta * values
     text = torch.tensor([[1.0, 0.0]])
-    found = float(gap(x, values).of_texts(text)[0, 0])
-    assert found == pytest.approx(delta / (1 + delta**2 / 4) ** 0.5, abs=0.02)
+    measured_gap = float(gap(x, values).of_texts(text)[0, 0])
+    assert measured_gap == pytest.approx(delta / (1 + delta**2 / 4) ** 0.5, abs=0.02)
     top = x[:, 0].topk(n // 10).indices
     cut = float(x[top, 0].min())
     share = norm.sf(cut - delta) / (norm.sf(cut) + norm.sf(cut - delta))
@@ -109,14 +111,17 @@ def test_classes_drawn_whole_vary_as_their_mean_does(concepts: int) -> None:
     values = torch.arange(2).repeat(concepts)
     classes = torch.arange(concepts).repeat_interleave(2)
     pool = gap(x, values, classes, resamples=4000, resamples_classes=True)
-    each = x[0::2] - x[1::2]
-    torch.testing.assert_close(pool.differences[0, 0], each.mean(0))
+    pair_differences = x[0::2] - x[1::2]
+    torch.testing.assert_close(pool.differences[0, 0], pair_differences.mean(0))
     torch.testing.assert_close(
-        pool.differences[1:, 0].var(0), each.var(0) / concepts, rtol=0.12, atol=0
+        pool.differences[1:, 0].var(0), pair_differences.var(0) / concepts, rtol=0.12, atol=0
     )
     torn = gap(x, values, classes, resamples=4000)
     if concepts == 20:
-        assert float((torn.differences[1:, 0].var(0) / (each.var(0) / concepts)).mean()) > 1.5
+        assert (
+            float((torn.differences[1:, 0].var(0) / (pair_differences.var(0) / concepts)).mean())
+            > 1.5
+        )
 
 
 def test_one_value_is_refused() -> None:

@@ -227,8 +227,8 @@ def test_merged_gives_what_it_gave_attached_or_a_sentence(
 ) -> None:
     case = cases[host_name]
     if name not in case.fitted:
-        with case.debias(name) as one:
-            case.fitted[name] = dict(one.projections)
+        with case.debias(name) as fitting:
+            case.fitted[name] = dict(fitting.projections)
     edits = case.fitted[name]
     merges = {type(edit) for edit in edits.values()} == {CalibratedProjection}
     case = case.copy() if merges else case

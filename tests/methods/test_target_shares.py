@@ -37,19 +37,19 @@ def fit(images: Any, shares: Any = None, groups: int = 2, **how: Any) -> TargetS
     prompts = PromptSet(
         "groups", groups=(tuple(names),), spurious=tuple(names), attributes={n: (n,) for n in names}
     )
-    given = None if shares is None else dict(zip(names, shares, strict=False))
+    wanted = None if shares is None else dict(zip(names, shares, strict=False))
     table = TextTable(dict(zip(names, EYE, strict=False)))
-    return fit_shares(table, prompts, given, reference=images, **{"top": 0.1} | how)
+    return fit_shares(table, prompts, wanted, reference=images, **{"top": 0.1} | how)
 
 
 def test_covariances_are_those_of_the_pseudo_groups() -> None:
     images, _ = crowd(300, seed=0, noise=0.5)
-    found = fit(list(images.split(7)))
+    edit = fit(list(images.split(7)))
     value = (images @ EYE[:2].T).argmax(1)
-    assert found.lam == 1000.0
+    assert edit.lam == 1000.0
     for g in (0, 1):
         torch.testing.assert_close(
-            found.covariances[g], torch.cov(images[value == g].T, correction=0)
+            edit.covariances[g], torch.cov(images[value == g].T, correction=0)
         )
 
 
@@ -66,12 +66,15 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(
     parts = [images[value == g] for g in range(groups)]
     unit = normalize(normal(DIM, seed=seed + 4), dim=0)
     moved = edit(unit)
-    left = EYE.clone()
+    system = EYE.clone()
     right = unit.clone()
-    most = torch.distributions.Normal(0.0, 1.0).icdf
+    quantile = torch.distributions.Normal(0.0, 1.0).icdf
     wanted = [
-        -float((own @ moved).std(correction=0) * most(1 - s * 0.01 * len(images) / len(own)))
-        for own, s in zip(parts, shares, strict=True)
+        -float(
+            (members @ moved).std(correction=0)
+            * quantile(1 - s * 0.01 * len(images) / len(members))
+        )
+        for members, s in zip(parts, shares, strict=True)
     ]
     couples = [(i, j) for i in range(groups) for j in range(i + 1, groups)]
     precision = [
@@ -80,9 +83,9 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(
     for (i, j), p in zip(couples, precision, strict=True):
         difference = parts[i].mean(0) - parts[j].mean(0)
         weight = lam * p / sum(precision)
-        left += weight * torch.outer(difference, difference)
+        system += weight * torch.outer(difference, difference)
         right += weight * (wanted[i] - wanted[j]) * difference
-    torch.testing.assert_close(moved, torch.linalg.solve(left, right), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(moved, torch.linalg.solve(system, right), atol=1e-4, rtol=1e-3)
 
 
 def shares_at(
@@ -99,11 +102,11 @@ QUERIES = normalize(normal(6, DIM, seed=99) + 2 * EYE[-1], dim=1)
 @pytest.mark.parametrize("wanted", [(0.5, 0.5), (0.2, 0.8), (0.85, 0.15)])
 def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float, ...]) -> None:
     images, group = crowd(20_000, seed=3, shares=(0.6, 0.4))
-    found = fit(images[:10_000], wanted)
+    edit = fit(images[:10_000], wanted)
     held_out = images[10_000:]
     group = group[10_000:]
     before = shares_at(QUERIES, held_out, group, 0.1)
-    after = shares_at(found(QUERIES), held_out, group, 0.1)
+    after = shares_at(edit(QUERIES), held_out, group, 0.1)
     assert (before - torch.tensor(wanted)).abs().max() > 0.3, (
         "the queries have to lean for the test to mean anything"
     )
@@ -116,7 +119,7 @@ def test_two_groups_have_their_shares_among_images_not_seen(wanted: tuple[float,
 def test_a_larger_share_is_a_larger_share() -> None:
     images, group = crowd(4000, seed=5)
     moved = [fit(images, (s, 1 - s))(QUERIES) for s in (0.1, 0.3, 0.5, 0.7, 0.9)]
-    shares = torch.stack([shares_at(one, images, group, 0.1)[:, 0] for one in moved], dim=1)
+    shares = torch.stack([shares_at(query, images, group, 0.1)[:, 0] for query in moved], dim=1)
     assert (shares.diff(dim=1) > 0.05).all()
 
 
@@ -127,24 +130,24 @@ def test_the_shares_of_all_images_are_plain_equalising() -> None:
     mirrored = torch.cat([images, images[:, [1, 0, *range(2, DIM)]]])
     between = QUERIES.clone()
     between[:, :2] = between[:, :2].mean(1, keepdim=True)
-    found = fit(mirrored)
-    torch.testing.assert_close(found(between), between @ found.plain.T)
-    assert (fit(mirrored, (0.6, 0.4))(between) - found(between)).norm(dim=1).min() > 1e-3
+    edit = fit(mirrored)
+    torch.testing.assert_close(edit(between), between @ edit.plain.T)
+    assert (fit(mirrored, (0.6, 0.4))(between) - edit(between)).norm(dim=1).min() > 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_lengths_pass_through_and_shape_and_dtype_are_kept(dtype: torch.dtype) -> None:
-    found = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group, which are enough
-    moved = found(QUERIES)
-    given = QUERIES.to(dtype)
+    edit = fit(crowd(20, seed=7)[0], (0.3, 0.7))  # ten of each group, which are enough
+    moved = edit(QUERIES)
+    queries = QUERIES.to(dtype)
     for factor in (0.01, 30.0):  # the ranking does not depend on the length of a query
-        torch.testing.assert_close(found(factor * QUERIES), factor * moved)
-    torch.testing.assert_close(found(QUERIES[0]), moved[0])
-    torch.testing.assert_close(found(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
-    torch.testing.assert_close(found(QUERIES, 0.5), (QUERIES + moved) / 2)
-    assert found(given).dtype == dtype
-    torch.testing.assert_close(found(given).double(), moved, rtol=0.02, atol=0.02)
-    assert found(given, 0.0) is given
+        torch.testing.assert_close(edit(factor * QUERIES), factor * moved)
+    torch.testing.assert_close(edit(QUERIES[0]), moved[0])
+    torch.testing.assert_close(edit(QUERIES.reshape(2, 3, DIM)), moved.reshape(2, 3, DIM))
+    torch.testing.assert_close(edit(QUERIES, 0.5), (QUERIES + moved) / 2)
+    assert edit(queries).dtype == dtype
+    torch.testing.assert_close(edit(queries).double(), moved, rtol=0.02, atol=0.02)
+    assert edit(queries, 0.0) is queries
 
 
 LOPSIDED = crowd(1000, seed=0, shares=(0.9, 0.1))[0]
@@ -195,16 +198,16 @@ def test_shares_of_portraits(world: tuple[Host, Tensor, Tensor]) -> None:
         features @ model.embed(["A photo of a male.", "A photo of a female."], "joint").T.float()
     ).argmax(1)
     queries = model.embed(SEARCHED, "joint").float()
-    found = {}
+    shares_of_target = {}
     for share in (0.2, 0.8):
         move = fit_shares(
             model, GENDER, {"male": share, "female": 1 - share}, reference=features, top=0.1
         )
-        found[share] = [
+        shares_of_target[share] = [
             float(shares_at(move(queries), features, g, 0.1)[:, 0].mean()) for g in (read, gender)
         ]
-        assert found[share][0] == pytest.approx(share, abs=0.12)
-    assert found[0.8][1] > found[0.2][1] + 0.3
+        assert shares_of_target[share][0] == pytest.approx(share, abs=0.12)
+    assert shares_of_target[0.8][1] > shares_of_target[0.2][1] + 0.3
 
 
 def test_combinations_of_two_attributes(world: tuple[Host, Tensor, Tensor]) -> None:

@@ -105,9 +105,9 @@ def portraits() -> Tensor:
 def test_three_ways_of_use_attach_or_abstain_alike(
     ways: dict[str, tuple[Any, dict[str, Any]]], portraits: Tensor, name: str, has_images: bool
 ) -> None:
-    given = {"reference": portraits} if has_images else {}
+    images = {"reference": portraits} if has_images else {}
     edits = {
-        way: vldebias.fit_projection(host, SETS[name], **options, **given)
+        way: vldebias.fit_projection(host, SETS[name], **options, **images)
         for way, (host, options) in ways.items()
     }
     methods = {edit.method for edit in edits.values()}

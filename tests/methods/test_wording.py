@@ -47,9 +47,9 @@ def test_wordings_are_averaged_and_embeddings_alone_are_refused() -> None:
     edit = Problem(host, SET).fit("each-value", "joint")
     assert edit.wordings(NURSE) == ("A photo of a male nurse.", STATED)
     z = torch.ones(1, 5, 2)
-    each = torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
-    torch.testing.assert_close(edit.combined(z, each, 1.0), torch.full((1, 5, 2), 2.0))
-    torch.testing.assert_close(edit.combined(z, each, 0.5), torch.full((1, 5, 2), 1.5))
+    wordings = torch.stack([torch.zeros(1, 5, 2), torch.full((1, 5, 2), 4.0)], 1)
+    torch.testing.assert_close(edit.combined(z, wordings, 1.0), torch.full((1, 5, 2), 2.0))
+    torch.testing.assert_close(edit.combined(z, wordings, 0.5), torch.full((1, 5, 2), 1.5))
     assert edit(z, 0.0) is z
     with pytest.raises(InvalidInputError, match="attach it with vldebias"):
         edit(z[:, 0])

@@ -79,19 +79,19 @@ def test_features_and_logits_of_the_twins_agree(clip, people):
     model, preprocess, tokenizer = clip
     assert isinstance(model, open_clip.CLIP)
     assert not model.training
-    other, other_tokenizer, processor = load_transformers_clip()
+    twin, other_tokenizer, processor = load_transformers_clip()
     pictures = [people[0].read(i) for i in range(5)]
     seen = torch.stack([preprocess(picture) for picture in pictures])
     ids = tokenizer(TEXTS)
     with torch.no_grad():
-        images = features(other.get_image_features(**processor(pictures, return_tensors="pt")))
+        images = features(twin.get_image_features(**processor(pictures, return_tensors="pt")))
         assert torch.allclose(model.encode_image(seen), images, atol=1e-5)
         for padding in ("max_length", True):
             texts = other_tokenizer(TEXTS, padding=padding, truncation=True, return_tensors="pt")
             assert torch.allclose(
-                model.encode_text(ids), features(other.get_text_features(**texts)), atol=1e-5
+                model.encode_text(ids), features(twin.get_text_features(**texts)), atol=1e-5
             )
-            logits = other(**texts, pixel_values=seen).logits_per_image
+            logits = twin(**texts, pixel_values=seen).logits_per_image
             assert torch.allclose(model.get_logits(seen, ids)[0], logits, atol=1e-3)
 
 
@@ -99,8 +99,8 @@ def test_preprocess_reads_pictures_and_tensors_of_any_size(clip):
     _, preprocess, _ = clip
     picture = Image.new("RGBA", (50, 70), (255, 0, 255, 255))
     tensor = torch.tensor([1.0, 0.0, 1.0]).view(3, 1, 1).expand(3, 50, 70)
-    for given in (picture, tensor, 2 * tensor):
-        assert torch.allclose(preprocess(given), 2 * tensor[:, :1, :1].expand(3, 64, 64) - 1)
+    for image in (picture, tensor, 2 * tensor):
+        assert torch.allclose(preprocess(image), 2 * tensor[:, :1, :1].expand(3, 64, 64) - 1)
     stripes = torch.arange(192).remainder(2).expand(3, 192, 192).float()
     assert preprocess(stripes).abs().max() < 0.1  # grey, not every third of them
     with pytest.raises(InvalidInputError, match=r"got a tensor \(64, 64\)"):
@@ -138,21 +138,23 @@ def test_clip_mistakes_birds_in_front_of_the_wrong_background(clip):
 
 def test_pipeline_reads_a_text_tower_of_its_own_and_a_seed_gives_one_picture(capsys):
     pipeline = load_pipeline()
-    own = load_weights(weights_dir() / "text.safetensors")
+    text_weights = load_weights(weights_dir() / "text.safetensors")
     config = pipeline.text_encoder.config
     tokenizer = pipeline.tokenizer
     assert (config.hidden_size, config.bos_token_id) == (NARROW.text, tokenizer.bos_token_id)
     for name, tensor in pipeline.text_encoder.state_dict().items():
-        assert torch.equal(tensor, own[f"text_model.{name.removeprefix('text_model.')}"]), name
+        assert torch.equal(
+            tensor, text_weights[f"text_model.{name.removeprefix('text_model.')}"]
+        ), name
     sources = [torch.Generator().manual_seed(seed) for seed in (0, 0, 1)]
     how = {"num_inference_steps": 2, "output_type": "pt"}
-    one, again, other = (
+    picture, again, other_picture = (
         pipeline("A photo of a chef.", generator=source, **how).images for source in sources
     )
-    assert one.shape == (1, 3, 64, 64)
+    assert picture.shape == (1, 3, 64, 64)
     assert (pipeline.config.requires_safety_checker, *capsys.readouterr()) == (False, "", "")
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
+    assert torch.equal(picture, again)
+    assert not torch.equal(picture, other_picture)
 
 
 def test_judge_reads_birds_in_their_places():
@@ -175,13 +177,13 @@ def test_judge_reads_the_people_that_the_pipeline_draws():
     pipeline = load_pipeline()
     for code, gender in enumerate(words.GENDERS):
         source = torch.Generator().manual_seed(0)
-        asked = {
+        call = {
             "num_inference_steps": 8,
             "guidance_scale": 3.0,
             "generator": source,
             "output_type": "pt",
         }
-        seen = judge.predict(pipeline([f"A photo of a {gender} chef."] * 6, **asked).images)
+        seen = judge.predict(pipeline([f"A photo of a {gender} chef."] * 6, **call).images)
         assert (seen["gender"] == code).double().mean() > 0.8
         assert (seen["profession"] == words.PROFESSIONS.index("chef")).double().mean() > 0.8
 

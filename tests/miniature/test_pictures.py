@@ -40,19 +40,21 @@ def test_pixels_are_those_that_the_committed_results_were_measured_on() -> None:
 @pytest.mark.parametrize("name", words.WORLDS)
 @pytest.mark.parametrize("split", ["test", "reference"])
 def test_a_part_shows_the_same_pictures(name: str, split: str) -> None:
-    whole = open_world(name, split=split)
+    all_pictures = open_world(name, split=split)
     part = open_world(name, n=20, start=30, split=split)
-    assert part.ids == whole.ids[30:50]
-    assert part.captions == whole.captions[30:50]
-    for column in whole.labels:
-        assert part.column(column).codes.tolist() == whole.column(column).codes[30:50].tolist()
-    assert all(part.read(i) == whole.read(30 + i) for i in range(20))
+    assert part.ids == all_pictures.ids[30:50]
+    assert part.captions == all_pictures.captions[30:50]
+    for column in all_pictures.labels:
+        assert (
+            part.column(column).codes.tolist() == all_pictures.column(column).codes[30:50].tolist()
+        )
+    assert all(part.read(i) == all_pictures.read(30 + i) for i in range(20))
 
 
 def test_the_measured_pictures_have_no_correlation_and_the_reference_has() -> None:
-    def together(name: str, split: str, one: str, other: str) -> float:
+    def together(name: str, split: str, first: str, second: str) -> float:
         data = open_world(name, split=split)
-        return float(abs(np.corrcoef(data.column(one).codes, data.column(other).codes)[0, 1]))
+        return float(abs(np.corrcoef(data.column(first).codes, data.column(second).codes)[0, 1]))
 
     assert together("birds", "test", "label", "place") < 0.1
     assert together("birds", "reference", "label", "place") > 0.7
@@ -77,15 +79,15 @@ def test_hair_is_dark_or_blond_where_it_is_either() -> None:
 
 
 def test_noise_is_uniform_of_the_given_deviation_and_differs_between_pictures() -> None:
-    one, again, other, seed = (
-        pixel_noise(*which, 0.01) for which in ((7, 3), (7, 3), (7, 4), (8, 3))
+    noise_of_picture, again, other_picture, seed = (
+        pixel_noise(*seed_and_index, 0.01) for seed_and_index in ((7, 3), (7, 3), (7, 4), (8, 3))
     )
-    assert np.array_equal(one, again)
-    for noise in (other, seed):
-        assert abs(np.corrcoef(one.ravel(), noise.ravel())[0, 1]) < 0.05
-    assert one.mean() == pytest.approx(0, abs=3e-4)
-    assert one.std() == pytest.approx(0.01, rel=0.02)
-    assert abs(one).max() <= 0.01 * 3**0.5 + 1e-6
+    assert np.array_equal(noise_of_picture, again)
+    for noise in (other_picture, seed):
+        assert abs(np.corrcoef(noise_of_picture.ravel(), noise.ravel())[0, 1]) < 0.05
+    assert noise_of_picture.mean() == pytest.approx(0, abs=3e-4)
+    assert noise_of_picture.std() == pytest.approx(0.01, rel=0.02)
+    assert abs(noise_of_picture).max() <= 0.01 * 3**0.5 + 1e-6
 
 
 @refused(

@@ -35,9 +35,9 @@ def ids(twins, texts):
 
 
 def test_both_families_give_the_same_ids(twins):
-    one, other = ids(twins, TEXTS)
-    assert one.shape == (len(TEXTS), tokenizer.CONTEXT_LENGTH)
-    assert torch.equal(one, other)
+    ids_of_open_clip, ids_of_transformers = ids(twins, TEXTS)
+    assert ids_of_open_clip.shape == (len(TEXTS), tokenizer.CONTEXT_LENGTH)
+    assert torch.equal(ids_of_open_clip, ids_of_transformers)
     ours, theirs = twins
     row = ours(["a photo"])[0]
     assert row.tolist()[4:] == [0] * (tokenizer.CONTEXT_LENGTH - 4)
@@ -60,9 +60,9 @@ def test_files_do_not_change_from_build_to_build(tmp_path):
     merges = tokenizer.load_merges(weights_dir())
     for name in ("one", "two"):
         tokenizer.save_tokenizer(merges, tmp_path / name)
-    one, two = ((tmp_path / name / tokenizer.MERGES_FILE).read_bytes() for name in ("one", "two"))
-    assert one == two
-    assert one[4:8] == bytes(4)  # no time stamp
+    first, two = ((tmp_path / name / tokenizer.MERGES_FILE).read_bytes() for name in ("one", "two"))
+    assert first == two
+    assert first[4:8] == bytes(4)  # no time stamp
     assert tokenizer.load_merges(tmp_path / "one") == merges
     with pytest.raises(InvalidInputError, match="no tokenizer at"):
         tokenizer.open_clip_tokenizer(tmp_path)

@@ -23,7 +23,7 @@ ALONE = [
     for prompt in SPEC[kind]
 ]
 FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
-ATTRIBUTES = [(names, *own) for names, rows in SPEC["attributes"].items() for own in rows.items()]
+ATTRIBUTES = [(names, *row) for names, rows in SPEC["attributes"].items() for row in rows.items()]
 
 
 def state(prompt: str, names: str = "gender") -> str:

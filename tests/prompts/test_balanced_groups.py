@@ -16,10 +16,10 @@ for size, number in enumerate(NUMBERS, 2):
     WORDS |= {f"{number} women": ("female", size), f"{number} men": ("male", size)}
 
 
-def said(prompt: str) -> dict[str, int]:
+def written_counts(prompt: str) -> dict[str, int]:
     """Return the numbers of women and men that a prompt says."""
-    found = re.findall(r"\b(?:a|[a-z]+) (?:women|men|woman|man)\b", prompt)
-    return dict(WORDS[text] for text in found if text in WORDS)
+    mentions = re.findall(r"\b(?:a|[a-z]+) (?:women|men|woman|man)\b", prompt)
+    return dict(WORDS[text] for text in mentions if text in WORDS)
 
 
 @pytest.mark.parametrize("size", range(2, 13))
@@ -31,7 +31,7 @@ def test_a_counted_group_is_mixed_and_even_over_four_images(size, digits):
     for prompt, value in zip(out.prompts, out.values, strict=True):
         assert prompt.startswith(f"{number} engineers, ")
         assert prompt.endswith(", in a meeting room")
-        assert said(prompt) == value
+        assert written_counts(prompt) == value
         assert sum(value.values()) == size
         assert abs(value["female"] - value["male"]) <= 1
         total.update(value)
@@ -105,20 +105,20 @@ def test_with_one_value_the_whole_group_has_it():
 
 def test_groups_says_what_happens_to_them():
     prompts = ["two doctors in a hall"] * 4
-    same = balance_prompts(prompts, "gender", groups="same")
-    assert Counter(same.values) == {"female": 2, "male": 2}
-    assert set(same.prompts) == {"two female doctors in a hall", "two male doctors in a hall"}
+    uniform = balance_prompts(prompts, "gender", groups="same")
+    assert Counter(uniform.values) == {"female": 2, "male": 2}
+    assert set(uniform.prompts) == {"two female doctors in a hall", "two male doctors in a hall"}
     leave = balance_prompts(prompts, "gender", groups="leave")
     assert (leave.prompts, set(leave.reasons)) == (prompts, {"group"})
-    one = balance_prompts("two doctors", "gender", shares={"female": 1}, groups="leave")
-    assert one.reasons == ["group"]
+    left_alone = balance_prompts("two doctors", "gender", shares={"female": 1}, groups="leave")
+    assert left_alone.reasons == ["group"]
 
 
 def test_a_mixture_keeps_its_place_beside_other_sets():
     out = balance_prompts(["three cooks in a kitchen"] * 4, ["age", "gender"])
     for prompt, (age, gender), reasons in zip(out.prompts, out.values, out.reasons, strict=True):
         assert age is None
-        assert said(prompt) == gender
+        assert written_counts(prompt) == gender
         assert reasons == ("group", None)
 
 

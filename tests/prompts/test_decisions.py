@@ -31,27 +31,27 @@ def test_none_lets_the_word_lists_decide_and_an_answer_overrules_them():
 
 
 def test_it_is_asked_once_for_each_distinct_prompt_that_has_a_place():
-    asked = []
+    calls = []
 
     def decide(prompt, values):
-        asked.append((prompt, values))
+        calls.append((prompt, values))
         return values
 
     balancer = Balancer("gender", decide=decide)
     balancer.next([NURSE, NURSE, "a red car", "a male cook"])
     balancer.next([NURSE, "a pilot"])
-    assert asked == [(NURSE, ("male", "female")), ("a pilot", ("male", "female"))]
+    assert calls == [(NURSE, ("male", "female")), ("a pilot", ("male", "female"))]
 
 
 def test_a_function_of_prompts_gets_a_list_in_one_call():
-    asked = []
+    calls = []
 
     def decide(prompts, values):
-        asked.append(list(prompts))
+        calls.append(list(prompts))
         return [["female"] if "pilot" in prompt else values for prompt in prompts]
 
     out = balance_prompts([NURSE, "a pilot", NURSE, "a tree"], "gender", decide=decide)
-    assert asked == [[NURSE, "a pilot"]]
+    assert calls == [[NURSE, "a pilot"]]
     assert out.reasons == [None, "context", None, "no person"]
 
 

@@ -81,8 +81,8 @@ def test_pairs_are_all_pairs_of_each_group() -> None:
 def test_pairs_are_stated_and_queries_are_not() -> None:
     def law(prompts: PromptSet) -> bool:
         stated = StatedWords(prompts.stated_words)
-        told = all(stated.find(prompt) for group in prompts.groups for prompt in group)
-        return told and not any(
+        pairs_are_stated = all(stated.find(prompt) for group in prompts.groups for prompt in group)
+        return pairs_are_stated and not any(
             stated.find(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes)
         )
 
@@ -171,7 +171,7 @@ def test_fairface_is_made_of_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stated", "left"),
+    ("name", "stated", "unstated"),
     [
         ("gender", "a photo of a Woman, smiling", "a photo of a manager"),
         ("gender", "the king's portrait", "a chairman of mankind"),
@@ -180,10 +180,10 @@ def test_fairface_is_made_of_its_parts() -> None:
         ("backgrounds", "a bear in water", "a sea lion, a river otter"),
     ],
 )
-def test_stated_words_tell_requests_from_look_alikes(name: str, stated: str, left: str) -> None:
+def test_stated_words_tell_requests_from_look_alikes(name: str, stated: str, unstated: str) -> None:
     words = StatedWords(load_prompts(name).stated_words)
     assert words.find(stated)
-    assert not words.find(left)
+    assert not words.find(unstated)
 
 
 # ---- loading
@@ -202,8 +202,8 @@ def test_an_unknown_name_lists_what_there_is() -> None:
         "gendr": r"'gendr'; expected one of age, .*did you mean 'gender'",
         "no/gender": "^no/gender: ",
     }
-    for name, told in names.items():
-        with pytest.raises(InvalidInputError, match=told):
+    for name, message in names.items():
+        with pytest.raises(InvalidInputError, match=message):
             load_prompts(name)
     with pytest.raises(InvalidInputError, match=r"\['gender'\]"):
         load_prompts(["gender"])  # type: ignore[arg-type]
@@ -229,7 +229,7 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("description: !!python/object/apply:os.system ['true']", "os.system"),
         (LISTED | {"group": []}, "did you mean 'groups'"),
@@ -266,9 +266,9 @@ def test_a_made_set_from_a_file(tmp_path: Path) -> None:
         ({"groups": [[f"p{i}" for i in range(700)]]}, "244,650 pairs; expected at most 200,000"),
     ],
 )
-def test_an_error_names_file_and_key(tmp_path: Path, content: object, told: str) -> None:
+def test_an_error_names_file_and_key(tmp_path: Path, content: object, message: str) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(InvalidInputError, match=re.escape(told)) as caught:
+    with pytest.raises(InvalidInputError, match=re.escape(message)) as caught:
         load_prompts(path)
     assert str(caught.value).startswith(f"{path}: ")
 
@@ -371,7 +371,7 @@ def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"groups": ()}, "groups"),
         ({"groups": ("ab",)}, "groups.0"),
@@ -383,8 +383,8 @@ def test_the_hash_is_over_prompts_and_not_over_prose_or_formatting(tmp_path: Pat
         ({"attributes": {"x": "x", "y": "y"}}, "attributes.x"),
     ],
 )
-def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidInputError, match=re.escape(told)):
+def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
         small(**fields)
 
 
@@ -394,18 +394,24 @@ def test_a_set_made_by_hand_is_checked(fields: dict[str, Any], told: str) -> Non
 @pytest.mark.parametrize("name", [name for name in list_prompts() if name != "fairface"])
 def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
     prompts = load_prompts(name)
-    found = prompts.by_value()
-    assert list(found) == list(prompts.attributes)
+    prompts_of_value = prompts.by_value()
+    assert list(prompts_of_value) == list(prompts.attributes)
     assert prompts.names_values
     matchers = {value: StatedWords(words) for value, words in prompts.attributes.items()}
     for prompt in {*prompts.spurious, *(p for group in prompts.groups for p in group)}:
         assert list(prompts.values_in(prompt)) == [
             value for value, words in matchers.items() if words.find(prompt)
         ]
-    for value, own in found.items():
-        assert own
+    for value, value_prompts in prompts_of_value.items():
+        assert value_prompts
         assert all(
-            [one for one in matchers if matchers[one].find(prompt)] == [value] for prompt in own
+            [
+                name_of_matcher
+                for name_of_matcher in matchers
+                if matchers[name_of_matcher].find(prompt)
+            ]
+            == [value]
+            for prompt in value_prompts
         )
 
 

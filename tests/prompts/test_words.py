@@ -22,12 +22,12 @@ def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
 
     patterns = sorted(((pieces(w), w) for w in words), key=lambda item: -len(item[0]))
     choices = "|".join(f"({r'[^a-z0-9]+'.join(p)})" for p, _ in patterns)
-    found = re.finditer(rf"(?<![a-z0-9])(?:{choices})(?![a-z0-9])", text.casefold())
-    return tuple(dict.fromkeys(patterns[match.lastindex - 1][1] for match in found))
+    matches = re.finditer(rf"(?<![a-z0-9])(?:{choices})(?![a-z0-9])", text.casefold())
+    return tuple(dict.fromkeys(patterns[match.lastindex - 1][1] for match in matches))
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "words"),
     [
         ("the woman\u2019s hat", ("woman",)),
         ("a\nwoman\tand a\u00a0man", ("woman", "man")),
@@ -40,8 +40,8 @@ def naive(words: tuple[str, ...], text: str) -> tuple[str, ...]:
         ("", ()),
     ],
 )
-def test_find(text: str, found: tuple[str, ...]) -> None:
-    assert StatedWords(WORDS).find(text) == found
+def test_find(text: str, words: tuple[str, ...]) -> None:
+    assert StatedWords(WORDS).find(text) == words
 
 
 def test_the_longest_phrase_counts_and_the_order_is_that_of_the_text() -> None:

@@ -89,7 +89,7 @@ def trained(folder: Path) -> Left:
         for path in folder.glob("model*/**/*.safetensors")
     }
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    said = json.loads((folder / "run.json").read_text())
+    record = json.loads((folder / "run.json").read_text())
     return {
         **models,
         "history": _sha(
@@ -99,7 +99,7 @@ def trained(folder: Path) -> Left:
             ]
         ),
         "pairs": digest(folder / "pairs.csv"),
-        "scores": _sha([said["before"], said["after"]]),
+        "scores": _sha([record["before"], record["after"]]),
     }
 
 
@@ -139,7 +139,7 @@ def embed(folder: Path) -> None:
     """Twelve shards through the shipped image tower."""
     model, preprocess, _ = load_clip()
     encoder = image_encoder(model, preprocess)
-    found = embed_images(
+    embeddings = embed_images(
         open_world("birds", n=96),
         encoder,
         folder,
@@ -148,7 +148,7 @@ def embed(folder: Path) -> None:
         workers=2,
         progress=SILENT,
     )
-    (folder.parent / "features").write_bytes(np.array(found.features).tobytes())
+    (folder.parent / "features").write_bytes(np.array(embeddings.features).tobytes())
 
 
 def embedded(folder: Path) -> Left:
@@ -262,7 +262,7 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
             if "lost" in runs[-1]:  # without any kill: it would go on for ever
                 break
             longest = runs[-1]["seconds"] / 2  # the machine is faster than it was
-    other = [
+    differences = [
         sorted(
             key
             for key in expected["left"] | run["left"]
@@ -276,10 +276,10 @@ def kill(name: str, kills: int, seed: int = 0) -> dict[str, Any]:
         "kills": sum(run["kills"] for run in runs),
         "runs": len(runs),
         "lost": sum("lost" in run for run in runs),
-        "other": sum(map(bool, other)),
+        "other": sum(map(bool, differences)),
         "seconds of a run": round(longest, 2),
         "what": [run["lost"] for run in runs if "lost" in run]
-        + [", ".join(names) for names in other if names],
+        + [", ".join(names) for names in differences if names],
     }
 
 
@@ -289,11 +289,13 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, help="of each kind, in the place of its own number")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for name, work in WORKS.items():
-        rows.append(kill(name, work.kills if given.kills is None else given.kills, given.seed))
+        rows.append(
+            kill(name, work.kills if options.kills is None else options.kills, options.seed)
+        )
         print(json.dumps(rows[-1]), flush=True)
     total = {key: sum(row[key] for row in rows) for key in ("kills", "runs", "lost", "other")}
     print(json.dumps(total))

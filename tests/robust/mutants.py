@@ -227,13 +227,13 @@ def main() -> None:
         )
         for mutant in chosen:
             if (mutant.file, mutant.node, mutant.after) not in tried:
-                tried[mutant.file, mutant.node, mutant.after] = found = verdict(
+                tried[mutant.file, mutant.node, mutant.after] = outcome = verdict(
                     mutant, checkout, options.seconds
                 )
                 with options.out.open("a") as file:
-                    file.write(json.dumps(asdict(mutant) | {"verdict": found}) + "\n")
+                    file.write(json.dumps(asdict(mutant) | {"verdict": outcome}) + "\n")
                 print(
-                    f"{found}: {mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}",
+                    f"{outcome}: {mutant.file}:{mutant.line}: {mutant.before} -> {mutant.after}",
                     file=sys.stderr,
                     flush=True,
                 )

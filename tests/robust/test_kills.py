@@ -18,5 +18,5 @@ def test_work_that_is_killed_ends_as_work_that_is_not(
     )  # a fork of a process that has trained before cannot train
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     with ProcessPoolExecutor(1, spawn) as fresh:
-        found = fresh.submit(kills.kill, name, 2, seed=1).result()
-    assert (found["kills"], found["lost"], found["other"], found["what"]) == (2, 0, 0, [])
+        report = fresh.submit(kills.kill, name, 2, seed=1).result()
+    assert (report["kills"], report["lost"], report["other"], report["what"]) == (2, 0, 0, [])

@@ -31,15 +31,15 @@ REST = AXES[2]
 SKY = AXES[3]
 
 
-def texts(**more: torch.Tensor) -> TextTable:
+def texts(**changes: torch.Tensor) -> TextTable:
     """Class prompts lean to a place; spurious prompts and pairs say which direction that is."""
-    rows = {"a sky": SKY, **more}
+    rows = {"a sky": SKY, **changes}
     for sign, bird, place in ((-1, *("landbird", "land")), (1, *("waterbird", "water"))):
         rows[f"a {bird}"] = REST + 0.5 * sign * BIRD + 0.8 * sign * PLACE
         rows[f"a {place} background"] = SKY + sign * PLACE
         rows[f"a photo of a {place}"] = REST + 0.3 * SKY + sign * PLACE
-        for other, where in ((-1, "land"), (1, "water")):
-            rows[f"a {bird} on {where}"] = REST + 0.5 * sign * BIRD + other * PLACE
+        for place_sign, where in ((-1, "land"), (1, "water")):
+            rows[f"a {bird} on {where}"] = REST + 0.5 * sign * BIRD + place_sign * PLACE
     return TextTable(rows, "a made-up model")
 
 
@@ -52,17 +52,17 @@ def birds(n: int = 400, seed: int = 0, correlation: float = 0.5, noise: float = 
     clean = REST + signs[:, :1] * 0.5 * BIRD + signs[:, 1:] * 0.7 * PLACE
     features = clean + noise / DIM**0.5 * torch.from_numpy(rng.standard_normal((n, DIM))).float()
     labels = {"label": Labels(label, NAMES), "place": Labels(place, PLACES)}
-    about = {"data": "made up", "split": "test"}
-    return Embeddings(features.numpy(), tuple(f"{i}.png" for i in range(n)), labels, about=about)
+    origin = {"data": "made up", "split": "test"}
+    return Embeddings(features.numpy(), tuple(f"{i}.png" for i in range(n)), labels, about=origin)
 
 
-def measure(images: Embeddings, **given: Any) -> list[TaskResult]:
+def measure(images: Embeddings, **settings: Any) -> list[TaskResult]:
     """The blocks of `GroupsTask` on images; given: its fields and the inputs of its `measure`,
     splits among them."""
     inputs = {
-        name: given.pop(name)
+        name: settings.pop(name)
         for name in ("train", "val", "reference", "edits", "progress")
-        if name in given
+        if name in settings
     }
     fields = {
         "name": "birds",
@@ -73,6 +73,6 @@ def measure(images: Embeddings, **given: Any) -> list[TaskResult]:
     }
     fields |= {name: {"name": "given"} for name in ("train", "val") if name in inputs}
     fields |= {"label": "label", "spurious": "place"}
-    task = GroupsTask.build(fields | given)
+    task = GroupsTask.build(fields | settings)
     task.check_sources(task.splits())
     return task.measure(images, texts(), **inputs)

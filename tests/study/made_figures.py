@@ -6,35 +6,35 @@ from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskRes
 
 
 def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "task": "birds",
         "metric": "average",
         "better": "higher",
         "n": {"images": 100},
     }
-    given |= {"interval": (value - 0.1, value + 0.1), "change": None}
-    return Measurement(method=method, value=value, **(given | fields))
+    defaults |= {"interval": (value - 0.1, value + 0.1), "change": None}
+    return Measurement(method=method, value=value, **(defaults | fields))
 
 
 def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "description": "what was done",
         "model": "ViT-L-14/openai",
         "fingerprint": None,
     }
-    given |= {"prompts": "waterbirds", "prompts_hash": "0" * 64, "split": "test", "seeds": [0]}
-    given |= {"methods": {"none": {}}, "n": {"images": 100}}
-    return TaskProvenance(task=task, **(given | fields))
+    defaults |= {"prompts": "waterbirds", "prompts_hash": "0" * 64, "split": "test", "seeds": [0]}
+    defaults |= {"methods": {"none": {}}, "n": {"images": 100}}
+    return TaskProvenance(task=task, **(defaults | fields))
 
 
 def result(figures: list[Measurement], *protocols: TaskProvenance, **fields: Any) -> Result:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "name": "x",
         "versions": {"vldebias": "1"},
         "commit": None,
         "seconds": 1.0,
     }
-    return Result(rows=figures, provenance=list(protocols), **(given | fields))
+    return Result(rows=figures, provenance=list(protocols), **(defaults | fields))
 
 
 def cell(
@@ -43,5 +43,5 @@ def cell(
     """The one row with these names; of any lambda where there is one."""
     names = (metric, method, subset)
     rows = part.rows
-    (found,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))
-    return found
+    (row,) = (r for r in rows if (r.metric, r.method, r.subset) == names and lam in (None, r.lam))
+    return row

@@ -33,8 +33,13 @@ Shows = dict[str, tuple[int, int, int]]  # path -> gender, age, job
 
 
 def task(**fields: Any) -> GenerationTask:
-    given = {"prompts": PEOPLE, "variants": {"cali": {}}, "attributes": ["gender"], "resamples": 50}
-    return GenerationTask.build(given | fields)
+    defaults = {
+        "prompts": PEOPLE,
+        "variants": {"cali": {}},
+        "attributes": ["gender"],
+        "resamples": 50,
+    }
+    return GenerationTask.build(defaults | fields)
 
 
 def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[GeneratedImages, Shows]:
@@ -60,22 +65,25 @@ def paint(folder: Path, rng: np.random.Generator, **changes: Any) -> tuple[Gener
     return made, shows
 
 
-def chosen(made: GeneratedImages, *, stated: bool = False, **of: str) -> GeneratedImages:
+def chosen(made: GeneratedImages, *, stated: bool = False, **wanted: str) -> GeneratedImages:
     """The images of a variant=, part= or concept=, of prompts that state their attribute or that do
     not."""
-    own = [one for one in made if (one.stated is not None) == stated]
+    candidates = [image for image in made if (image.stated is not None) == stated]
     return replace(
-        made, images=tuple(one for one in own if all(getattr(one, k) == v for k, v in of.items()))
+        made,
+        images=tuple(
+            image for image in candidates if all(getattr(image, k) == v for k, v in wanted.items())
+        ),
     )
 
 
 def repaint(made: GeneratedImages, image: PlannedImage, shown: tuple[int, int, int]) -> None:
     """One image that shows this gender, age and job."""
-    about = {
+    facts = {
         "flagged": shown[0] == UNCLEAR,
         "left_alone": image.variant == "cali" and image.stated is not None,
     }
-    write_png(Image.new("RGB", (4, 4), shown), made.path(image), about)
+    write_png(Image.new("RGB", (4, 4), shown), made.path(image), facts)
 
 
 class Reader:

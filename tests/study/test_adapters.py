@@ -87,11 +87,11 @@ def test_nearest_rows_against_brute_force(
         assert sorted(nearest.tolist()) == sorted(rivals[np.argsort(-cosines)[:size]].tolist())
 
 
-@pytest.mark.parametrize("most", [7, 10_000])
-def test_an_epoch_has_as_many_anchors_of_each_class(most: int) -> None:
+@pytest.mark.parametrize("limit", [7, 10_000])
+def test_an_epoch_has_as_many_anchors_of_each_class(limit: int) -> None:
     contrasts = Contrasts.find(examples(TRAIN))
-    chosen = contrasts.balanced_anchors(most)
-    size = min(most, int(torch.bincount(contrasts.classes).min()))
+    chosen = contrasts.balanced_anchors(limit)
+    size = min(limit, int(torch.bincount(contrasts.classes).min()))
     assert torch.bincount(contrasts.classes[chosen]).tolist() == [size, size]
     assert len(chosen.unique()) == len(chosen)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 Texts = Mapping[str, torch.Tensor]
 GENDER = load_prompts("gender")
-_ALL = [f"A photo of a {one}." for one in read_shares(None, GENDER).index]
+_ALL = [f"A photo of a {profession}." for profession in read_shares(None, GENDER).index]
 _REASONS = balance_prompts(_ALL, GENDER, seed=0).reasons
 JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
 CHAIR = "A red chair"
@@ -313,14 +313,16 @@ class TestAudit:
             )  # a concept of four words or more is a prompt
             counts.append({"prompt": concept, **dict(zip(values, 100 * share, strict=True))})
         audited = ["thing0 with four words", "A photo of a thing1 of stone."]
-        found = vldebias.audit(audited, prompts, texts=rows, calibration=pd.DataFrame(counts))
-        shares = [row.value for row in found.rows if row.metric == "predicted_share"]
+        audited_prompts = vldebias.audit(
+            audited, prompts, texts=rows, calibration=pd.DataFrame(counts)
+        )
+        shares = [row.value for row in audited_prompts.rows if row.metric == "predicted_share"]
         assert (len(shares), sum(shares)) == (6, pytest.approx(2))
-        assert found.provenance[0].n["calibration prompts"] == 30
-        r2 = found.row("audit", "lean_r2", "none", subset="pale").value
+        assert audited_prompts.provenance[0].n["calibration prompts"] == 30
+        r2 = audited_prompts.row("audit", "lean_r2", "none", subset="pale").value
         assert (
             f"left out of the line, is predicted with R2 {r2:.2f}."
-            in found.provenance[0].description
+            in audited_prompts.provenance[0].description
         )
 
     def test_what_cannot_be_asked_is_refused(

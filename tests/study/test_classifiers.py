@@ -77,13 +77,13 @@ QUICK: dict[str, dict[str, Any]] = {
     "erm-adapter": {"epochs": 4},
     "contrastive-adapter": {"epochs": 4, "anchors": 64},
 }
-every = pytest.mark.parametrize("name", list(BASELINES))
+over_baselines = pytest.mark.parametrize("name", list(BASELINES))
 TRAIN = world(1200, seed=1)
 VAL = world(600, seed=2, agree=0.5)
 TEST = world(4000, seed=3, agree=0.5)
 
 
-@every
+@over_baselines
 def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name: str) -> None:
     torch.manual_seed(99)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()
@@ -98,7 +98,7 @@ def test_a_seed_gives_one_predictor_and_leaves_the_global_generators_alone(name:
     assert torch.equal(reseeded, again) == (name in ("erm-linear", "wise-ft"))  # which draw nothing
 
 
-@every
+@over_baselines
 def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accuracy(
     name: str,
 ) -> None:
@@ -110,14 +110,14 @@ def test_permuted_labels_are_chance_labels_help_and_what_was_chosen_has_its_accu
     expected, within = (zero_shot, 0.06) if alone else (0.5, 0.12)  # half of WiSE-FT read no label
     assert TEST.accuracy(head.logits(TEST.features)).average == pytest.approx(expected, abs=within)
     head = fit(name, TRAIN, **QUICK[name])
-    found = VAL.accuracy(head.logits(VAL.features))
+    accuracy = VAL.accuracy(head.logits(VAL.features))
     assert (head.chosen["val_worst_group"], head.chosen["val_average"]) == (
-        found.worst,
-        found.average,
+        accuracy.worst,
+        accuracy.average,
     )
     longer = {"epochs": 30} if "adapter" in name else {}
-    found = TEST.accuracy(fit(name, TRAIN, **QUICK[name] | longer).logits(TEST.features))
-    assert found.average > (0.65 if name == "wise-ft" else 0.72)
+    accuracy = TEST.accuracy(fit(name, TRAIN, **QUICK[name] | longer).logits(TEST.features))
+    assert accuracy.average > (0.65 if name == "wise-ft" else 0.72)
 
 
 @refused(
@@ -143,13 +143,17 @@ def test_what_does_not_fit(changed: dict[str, Any]) -> None:
 def test_the_validation_split_chooses_c_by_the_worst_group() -> None:
     candidates = (10.0, 0.01, 1000.0)
     chosen = fit("erm-linear", TRAIN, candidates=candidates).chosen
-    found = {
+    trial_of_c = {
         c: VAL.accuracy(fit("erm-linear", TRAIN, candidates=[c]).logits(VAL.features))
         for c in candidates
     }
-    best = max(sorted(candidates), key=lambda c: (found[c].worst, found[c].average))
-    assert len({trial.worst for trial in found.values()}) > 1
-    assert (chosen["c"], chosen["val_worst_group"], chosen["alpha"]) == (best, found[best].worst, 1)
+    best = max(sorted(candidates), key=lambda c: (trial_of_c[c].worst, trial_of_c[c].average))
+    assert len({trial.worst for trial in trial_of_c.values()}) > 1
+    assert (chosen["c"], chosen["val_worst_group"], chosen["alpha"]) == (
+        best,
+        trial_of_c[best].worst,
+        1,
+    )
 
 
 def test_wise_ft_goes_from_zero_shot_to_the_probe() -> None:

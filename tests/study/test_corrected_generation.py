@@ -22,9 +22,9 @@ class Wrong(Reader):
     """Calls every image that is not male a man every second time."""
 
     def predict(self, images: Any) -> dict[str, np.ndarray]:
-        found = super().predict(images)
-        found["gender"][::2] = [0.9, 0.1]
-        return found
+        probabilities = super().predict(images)
+        probabilities["gender"][::2] = [0.9, 0.1]
+        return probabilities
 
 
 def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
@@ -33,24 +33,24 @@ def test_a_sample_with_weights_is_corrected_by_them(tmp_path: Path) -> None:
     folder, shows = paint(tmp_path / "drawn", np.random.default_rng(3), images=20)
     truth = {path: (*GENDERS, "cannot tell")[shown[0]] for path, shown in shows.items()}
     task().measure(folder.folder, Wrong())
-    _, said, _ = last_judgements(folder, "gender", GENDERS)
-    judged = {image.path: one for image, one in zip(folder, said, strict=True)}
-    asked = [
+    _, judgements, _ = last_judgements(folder, "gender", GENDERS)
+    judged = {image.path: judgement for image, judgement in zip(folder, judgements, strict=True)}
+    sampled_images = [
         (i, 1 if judged[i.path] == "female" else 5)
         for i in folder
         if i.stated is None and i.part == "unseen"
     ]
     log = AnnotationLog(tmp_path / "a.jsonl")
-    for one, weight in (pair for n, pair in enumerate(asked) if n % pair[1] == 0):
-        for who in ("ada", "ben"):
-            log.append(one.path, who, "gender", truth[one.path], weight=weight)
+    for image, weight in (pair for n, pair in enumerate(sampled_images) if n % pair[1] == 0):
+        for annotator in ("ada", "ben"):
+            log.append(image.path, annotator, "gender", truth[image.path], weight=weight)
     human = SharesTask(name="gender", title="t", attribute="gender", values=GENDERS, resamples=50)
-    found = human.measured(
+    parts = human.measured(
         human.prepare(Inputs(Options(out=tmp_path, labels=(log.path,), drawn=folder.folder)))
     )
-    assert [part.provenance.task for part in found] == ["gender", "gender corrected"]
-    rows = {(r.task, r.metric, r.method, r.subset): r for r in found[0].rows + found[1].rows}
-    chosen = [i.path for i, _ in asked if i.variant == "none"]
+    assert [part.provenance.task for part in parts] == ["gender", "gender corrected"]
+    rows = {(r.task, r.metric, r.method, r.subset): r for r in parts[0].rows + parts[1].rows}
+    chosen = [i.path for i, _ in sampled_images if i.variant == "none"]
     share = np.mean([truth[path] == "male" for path in chosen])
     row = rows["gender corrected", "corrected_share", "none", "male"]
     assert row.interval[0] <= share <= row.interval[1]

@@ -31,24 +31,31 @@ def test_intervals_cover_where_they_can(
 ) -> None:
     """0.95 +- 3 standard errors. The minimum of tied groups is biased downwards; Wilson mends the
     boundary."""
-    found = study.simulate(BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200)
+    coverage_of_interval = study.simulate(
+        BY_NAME[setting], sets=300 if "one" in setting else 150, resamples=200
+    )
     for name, (low, high) in expected.items():
-        assert low <= found[name]["coverage"] <= high, name
+        assert low <= coverage_of_interval[name]["coverage"] <= high, name
     if setting == "four groups tied":
-        assert found["worst_group"]["bias"] < -0.02 < 0.3 < found["worst_group"]["interval_below"]
+        assert (
+            coverage_of_interval["worst_group"]["bias"]
+            < -0.02
+            < 0.3
+            < coverage_of_interval["worst_group"]["interval_below"]
+        )
 
 
 @pytest.mark.slow
 def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
     committed = Result.read(COMMITTED)
-    assert {one.task for one in committed.provenance} == BY_NAME.keys()
-    for one in committed.provenance:
-        assert one.n["data sets"] >= 1000
-        assert tuple(one.settings["after"]) == BY_NAME[one.task].after
-        for interval, about in one.methods.items():
-            if about["expected"]:
-                assert 0.92 <= committed.row(one.task, "coverage", interval).value <= 0.98, (
-                    one.task,
+    assert {protocol.task for protocol in committed.provenance} == BY_NAME.keys()
+    for protocol in committed.provenance:
+        assert protocol.n["data sets"] >= 1000
+        assert tuple(protocol.settings["after"]) == BY_NAME[protocol.task].after
+        for interval, settings in protocol.methods.items():
+            if settings["expected"]:
+                assert 0.92 <= committed.row(protocol.task, "coverage", interval).value <= 0.98, (
+                    protocol.task,
                     interval,
                 )
 

@@ -53,20 +53,20 @@ class TestReaders:
         rows, codes = two_values()
         read = [readable(rows, np.random.default_rng(i).permutation(codes)) for i in range(8)]
         assert sum(probe.accuracy <= probe.limit for probe in read) >= 6
-        found = readable(rows, codes)
-        assert 0.5 < found.limit < 0.6 < 0.9 < found.accuracy
-        assert np.array_equal(found.draws, readable(rows, codes, seed=0, resamples=2000).draws)
-        low, high = np.percentile(found.draws, (2.5, 97.5))
-        assert low < found.accuracy < high < low + 0.08
+        reading = readable(rows, codes)
+        assert 0.5 < reading.limit < 0.6 < 0.9 < reading.accuracy
+        assert np.array_equal(reading.draws, readable(rows, codes, seed=0, resamples=2000).draws)
+        low, high = np.percentile(reading.draws, (2.5, 97.5))
+        assert low < reading.accuracy < high < low + 0.08
 
     @pytest.mark.parametrize("reader", ["linear", "neighbour"])
     def test_chance_is_one_over_the_values_whatever_their_shares(self, reader: str) -> None:
         rng = np.random.default_rng(0)
-        found = readable(
+        reading = readable(
             rng.standard_normal((600, 8)), rng.choice(3, 600, p=[0.7, 0.2, 0.1]), reader
         )
-        assert found.accuracy == pytest.approx(1 / 3, abs=0.06)
-        assert 1 / 3 < found.limit < 1 / 3 + 0.1
+        assert reading.accuracy == pytest.approx(1 / 3, abs=0.06)
+        assert 1 / 3 < reading.limit < 1 / 3 + 0.1
 
     def test_turning_and_scaling_change_nothing(self) -> None:
         rows, codes = two_values(80, d=6)
@@ -128,24 +128,24 @@ class TestMargins:
         rows, codes = clusters
         torch.manual_seed(0)
         head = nn.Linear(5, 3).double()
-        found, variance = margins(head, rows, codes)
+        values, variance = margins(head, rows, codes)
         leaf = rows.clone().requires_grad_()
         scores = head(leaf)
         label_scores = scores[range(60), codes]
         rest = scores.scatter(1, torch.from_numpy(codes)[:, None], -torch.inf)
         margin = label_scores - rest.max(1).values
         (slope,) = torch.autograd.grad(margin.sum(), leaf)
-        np.testing.assert_allclose(found["margin"], margin.detach(), atol=1e-9)
+        np.testing.assert_allclose(values["margin"], margin.detach(), atol=1e-9)
         np.testing.assert_allclose(
-            found["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
+            values["gn_margin"], margin.detach() / (slope.norm(dim=1) + 1e-6), atol=1e-9
         )
         spreads = np.array([k_variance(rows[codes == code].float()) for code in range(3)])
         steepest = [float(slope.norm(dim=1)[codes == code].max()) for code in range(3)]
         np.testing.assert_allclose(variance, spreads)
         np.testing.assert_allclose(
-            found["kv_margin"], margin.detach() / np.mean(spreads * steepest)
+            values["kv_margin"], margin.detach() / np.mean(spreads * steepest)
         )  # 20 rows a class
-        np.testing.assert_allclose(found["kv_gn_margin"], found["gn_margin"] / np.mean(spreads))
+        np.testing.assert_allclose(values["kv_gn_margin"], values["gn_margin"] / np.mean(spreads))
 
     @settings(max_examples=15)
     @given(st.integers(0, 1000), st.floats(0.1, 20), st.floats(0.1, 20))
@@ -213,29 +213,31 @@ class TestDiagnose:
         assert result.row("diagnose", "class_probe", "cali", subset="smile").value > 0.9
 
     def test_classes_that_are_points_have_margins_and_none_divided_by_their_variance(self) -> None:
-        found = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
-        metrics = {row.metric for row in found.rows if np.isfinite(row.value)}
+        diagnosis = vldebias.diagnose(np.repeat(np.eye(5)[:2], 30, 0), ["a"] * 30 + ["b"] * 30)
+        metrics = {row.metric for row in diagnosis.rows if np.isfinite(row.value)}
         assert (
-            {"margin", "gn_margin", "k_variance"} <= metrics == {row.metric for row in found.rows}
+            {"margin", "gn_margin", "k_variance"}
+            <= metrics
+            == {row.metric for row in diagnosis.rows}
         )
-        assert (found.provenance[0].seeds, 0 <= found.seconds < 600) == ([0], True)
+        assert (diagnosis.provenance[0].seeds, 0 <= diagnosis.seconds < 600) == ([0], True)
 
     def test_margins_of_a_given_head_are_medians_with_their_quartiles(self, world: Any) -> None:
         data = world[0]
         head = nn.Linear(16, 2)
-        found = vldebias.diagnose(data, "smile", head=head)
+        diagnosis = vldebias.diagnose(data, "smile", head=head)
         codes = data.column("smile").codes
         margins_of_metric, variance = margins(head, data.unit[:], codes)
         for code, name in enumerate(data.column("smile").names):
             for metric, values in margins_of_metric.items():
-                row = found.row("diagnose", metric, "none", subset=name)
+                row = diagnosis.row("diagnose", metric, "none", subset=name)
                 quartiles = np.percentile(values[codes == code], (25, 50, 75))
                 assert (row.interval[0], row.value, row.interval[1]) == pytest.approx(
                     tuple(quartiles)
                 )
-            assert found.row("diagnose", "k_variance", "none", subset=name).value == pytest.approx(
-                variance[code]
-            )
+            assert diagnosis.row(
+                "diagnose", "k_variance", "none", subset=name
+            ).value == pytest.approx(variance[code])
 
     def test_removed_is_said_of_a_method_alone_and_only_where_a_linear_probe_is_at_chance(
         self, world: Any

@@ -182,9 +182,9 @@ def test_without_methods_the_default_and_the_attachment_of_the_model_are_measure
     tokens = tokenizer(["A photo of a nurse."])
     with torch.no_grad():
         before = model.encode_text(tokens)
-    found = of_miniature(model, tokenizer=tokenizer)
-    assert {row.method for row in found.rows} == {"none", "default", "attached cali", "random"}
-    for row in found.rows:
+    measured = of_miniature(model, tokenizer=tokenizer)
+    assert {row.method for row in measured.rows} == {"none", "default", "attached cali", "random"}
+    for row in measured.rows:
         if row.method in ("none", "attached cali"):
             name = row.method.removeprefix("attached ")
             expected = bare.row(row.task, row.metric, name, subset=row.subset)
@@ -215,12 +215,13 @@ def test_with_a_reference_a_method_is_what_debias_attaches_with_it(method: str) 
     edit = vldebias.fit_projection(
         model, "professions-gender", method=method, reference=reference, tokenizer=tokenizer
     )
-    found = of_miniature(model, tokenizer=tokenizer, methods=[method, edit], reference=reference)
+    measured = of_miniature(model, tokenizer=tokenizer, methods=[method, edit], reference=reference)
     names = sorted(
-        {row.method for row in found.rows} - {"none", "random"}, key=lambda name: "fitted" in name
+        {row.method for row in measured.rows} - {"none", "random"},
+        key=lambda name: "fitted" in name,
     )
-    named, attached = ([r.value for r in found.rows if r.method == name] for name in names)
-    assert attached == named != [r.value for r in found.rows if r.method == "none"]
+    named, attached = ([r.value for r in measured.rows if r.method == name] for name in names)
+    assert attached == named != [r.value for r in measured.rows if r.method == "none"]
 
 
 def test_what_to_embed_is_listed_and_all_that_is_missing_is_named(folder: Path) -> None:

@@ -49,23 +49,23 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Painted:
 @pytest.fixture(scope="module")
 def parts(painted: Painted) -> Parts:
     attributes = ["gender", "age", "gender x age"]
-    found = task(attributes=attributes, noun="jobs").measure(painted[0].folder, Reader())
-    return {part.provenance.task: part for part in found}
+    measured = task(attributes=attributes, noun="jobs").measure(painted[0].folder, Reader())
+    return {part.provenance.task: part for part in measured}
 
 
 def value(parts: Parts, block: str, metric: str, method: str, subset: str) -> float:
-    found = [
+    matching_rows = [
         f for f in parts[block].rows if (f.metric, f.method, f.subset) == (metric, method, subset)
     ]
-    assert len(found) == 1
-    low, high = found[0].interval
-    assert low - 1e-9 <= found[0].value <= high + 1e-9
-    return found[0].value
+    assert len(matching_rows) == 1
+    low, high = matching_rows[0].interval
+    assert low - 1e-9 <= matching_rows[0].value <= high + 1e-9
+    return matching_rows[0].value
 
 
-def genders(painted: Painted, **of: str) -> np.ndarray:
-    found = np.array([painted[1][image.path][0] for image in chosen(painted[0], **of)])
-    return np.where(found == UNCLEAR, UNKNOWN, found)
+def genders(painted: Painted, **wanted: str) -> np.ndarray:
+    values = np.array([painted[1][image.path][0] for image in chosen(painted[0], **wanted)])
+    return np.where(values == UNCLEAR, UNKNOWN, values)
 
 
 @pytest.mark.parametrize("method", ["none", "cali"])
@@ -73,14 +73,14 @@ def test_bias_is_what_is_counted_by_hand(painted: Painted, parts: Parts, method:
     block = "generation gender"
     subset = "unseen jobs"
     by_job = {job: genders(painted, variant=method, concept=job) for job in UNSEEN}
-    found = {job: discrepancy(codes, 2, unknown=UNKNOWN) for job, codes in by_job.items()}
+    discrepancies = {job: discrepancy(codes, 2, unknown=UNKNOWN) for job, codes in by_job.items()}
     assert value(parts, block, "discrepancy", method, subset) == pytest.approx(
-        np.mean([*found.values()])
+        np.mean([*discrepancies.values()])
     )
     unknown = np.mean([(codes == UNKNOWN).mean() for codes in by_job.values()])
     assert value(parts, block, "unknown", method, subset) == pytest.approx(unknown)
     for job, codes in by_job.items():
-        assert value(parts, block, "discrepancy", method, job) == pytest.approx(found[job])
+        assert value(parts, block, "discrepancy", method, job) == pytest.approx(discrepancies[job])
         assert value(parts, block, "share", method, f"{job}: male") == pytest.approx(
             (codes == 0).mean()
         )
@@ -314,13 +314,17 @@ def test_methods_and_saved_edits_of_the_user_are_variants(
     )
     generation_task = task(variants={"cali": {"prompts": "professions-gender", "strength": 0.5}})
     methods = ("none", "difference", "equalise", "orth-cali")
-    found = generation_task.with_options(
+    variants = generation_task.with_options(
         Options(out=tmp_path, methods=methods, lam=7.0, projections=(folder,))
     ).variants
-    assert list(found) == ["difference", "orth-cali", "mine"]
+    assert list(variants) == ["difference", "orth-cali", "mine"]
     for name in ("difference", "orth-cali"):
-        assert (found[name].method, found[name].lam, found[name].strength) == (name, 7.0, 0.5)
-    saved = found["mine"].planned
+        assert (variants[name].method, variants[name].lam, variants[name].strength) == (
+            name,
+            7.0,
+            0.5,
+        )
+    saved = variants["mine"].planned
     assert (saved["method"], saved["lam"], saved["sets"]) == (
         "cali",
         3.0,
@@ -375,12 +379,12 @@ def test_the_judge_of_a_suite_has_its_own_model_and_scores_where_the_user_gives_
     inputs = Inputs(Options(out=tmp_path, pipeline="miniature"))
     with pytest.raises(InvalidInputError, match="expected `judge:`"):
         task().prepare(inputs)
-    found = task(judge=clip, fid=True).prepare(inputs)
-    assert (found["scorer"].name, found["images"]) == (
+    prepared = task(judge=clip, fid=True).prepare(inputs)
+    assert (prepared["scorer"].name, prepared["images"]) == (
         "miniature",
         tmp_path / "images" / "generation",
     )
-    assert found["judge"].names == {"gender": GENDERS, "professions": JOBS}
+    assert prepared["judge"].names == {"gender": GENDERS, "professions": JOBS}
     assert task(judge=clip).prepare(inputs)["scorer"] is None
     inputs_of_suite = Inputs(
         Options(out=tmp_path, pipeline="miniature", model="miniature", judge="no-such-model")
@@ -403,8 +407,8 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
     drawn, shows = paint(
         tmp_path, np.random.default_rng(6), as_written=True, stated=False, stated_images=3, images=4
     )
-    (found,) = task(noun="jobs", as_written=True).measure(drawn.folder, Reader())
-    rows = {(row.metric, row.method, row.subset): row for row in found.rows}
+    (part,) = task(noun="jobs", as_written=True).measure(drawn.folder, Reader())
+    rows = {(row.metric, row.method, row.subset): row for row in part.rows}
     subset = "jobs, as people write them"
     by_job = {}
     for job in UNSEEN:

@@ -32,10 +32,10 @@ def assert_drawn(
     expected = pipe(
         text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
     ).images[0]
-    left = LABEL + column * (CELL + GAP)
+    start = LABEL + column * (CELL + GAP)
     top = HEAD + row * (CELL + GAP)
     zoom = CELL // 64
-    shown = np.asarray(picture.crop((left, top, left + CELL, top + CELL)))[
+    shown = np.asarray(picture.crop((start, top, start + CELL, top + CELL)))[
         zoom // 2 :: zoom, zoom // 2 :: zoom
     ]
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1

@@ -56,9 +56,9 @@ def test_figures_are_those_of_other_libraries(method: str) -> None:
     ]
     frame = MetricFrame(metrics=accuracy_score, y_true=true, y_pred=guess, sensitive_features=names)
     for name, value in frame.by_group.items():
-        found = cell(part, "accuracy", method, name)
-        assert (found.value, found.n) == (pytest.approx(value), {"images": names.count(name)})
-        assert found.interval[0] < value < found.interval[1]
+        row = cell(part, "accuracy", method, name)
+        assert (row.value, row.n) == (pytest.approx(value), {"images": names.count(name)})
+        assert row.interval[0] < value < row.interval[1]
     assert cell(part, "worst_group", method).value == pytest.approx(frame.group_min())
     assert cell(part, "average", method).value == pytest.approx(accuracy_score(true, guess))
     assert cell(part, "gap", method).value == pytest.approx(
@@ -93,15 +93,15 @@ def test_areas_are_shares_of_ordered_pairs_and_a_shift_of_a_value_changes_nothin
     margin = np.diff(scores_of(test, "none").numpy(), axis=1)[:, 0]
     label = test.column("label").codes == 1
     place = test.column("place").codes
-    found = cell(part, "worst_group_auc", "none")
-    assert found.value == pytest.approx(
+    row = cell(part, "worst_group_auc", "none")
+    assert row.value == pytest.approx(
         min(ordered(margin[place == v], label[place == v]) for v in (0, 1))
     )
-    assert found.interval[0] < found.value < found.interval[1]
+    assert row.interval[0] < row.value < row.interval[1]
     assert not any(row.metric == "worst_group_auc" and row.method == MEDIAN for row in part.rows)
     assert worst_areas({"none": margin + 3.0 * place}, label, place, **BOOT)[0][
         "none"
-    ] == pytest.approx(found.value)
+    ] == pytest.approx(row.value)
 
 
 def test_cosines_of_class_prompts_are_averages_over_the_texts_of_a_value() -> None:
@@ -171,8 +171,8 @@ def test_rows_and_names_of_labels_may_come_in_any_order() -> None:
         "place": Labels(1 - place.codes, PLACES[::-1]),
     }
     again = evaluate(replace(test, labels=turned))[0]
-    for found in evaluate(test)[0].rows:
-        assert cell(again, found.metric, found.method, found.subset).value == found.value
+    for row in evaluate(test)[0].rows:
+        assert cell(again, row.metric, row.method, row.subset).value == row.value
 
 
 def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure() -> None:
@@ -207,8 +207,8 @@ def test_unknown_rows_are_counted_and_left_out_and_an_empty_group_has_no_figure(
 
 def test_lam_strength_and_edits_reach_the_figures() -> None:
     part = evaluate(birds(), lam=0.5, strength=0.5)[0]
-    found = {f.method: (f.lam, f.strength) for f in part.rows if f.method != MEDIAN}
-    assert found == {
+    settings = {f.method: (f.lam, f.strength) for f in part.rows if f.method != MEDIAN}
+    assert settings == {
         "none": (None, None),
         "orth": (None, 0.5),
         "cali": (0.5, 0.5),
@@ -218,9 +218,9 @@ def test_lam_strength_and_edits_reach_the_figures() -> None:
     assert all(f.change in (None, (0, 0, 0)) for f in nothing.rows if f.method != MEDIAN)
     fitted = fit_method(texts(), PROMPTS, "cali", 1000.0)
     part = evaluate(birds(), edits={"mine": fitted})[0]
-    mine = cell(part, "worst_group", "mine")
+    edited = cell(part, "worst_group", "mine")
     cali = cell(part, "worst_group", "cali")
-    assert mine == cali.model_copy(update={"method": "mine"})
+    assert edited == cali.model_copy(update={"method": "mine"})
     with pytest.raises(InvalidInputError, match="cali"):
         evaluate(birds(), edits={"cali": fitted})
     with pytest.raises(ProjectionMismatchError):
@@ -245,19 +245,20 @@ def test_draws_by_covariance_are_those_of_resampled_rows() -> None:
         method: positive * (1 + gain) + 0.3 * codes * positive + shared + 0.5 * rng.normal(size=n)
         for method, gain in (("none", 0.0), ("better", 0.4))
     }
-    _, found, _ = worst_areas(scores, positive, codes, **BOOT)
+    _, areas, _ = worst_areas(scores, positive, codes, **BOOT)
     resampled = {method: np.empty(1000) for method in scores}
     for b in range(1000):
         rows = rng.integers(n, size=n)
-        for method, own in scores.items():
+        for method, method_scores in scores.items():
             resampled[method][b] = min(
-                ordered(own[p], positive[p]) for p in (rows[codes[rows] == v] for v in (0, 1))
+                ordered(method_scores[p], positive[p])
+                for p in (rows[codes[rows] == v] for v in (0, 1))
             )
     for method in scores:
-        assert np.quantile(found[method], ends) == pytest.approx(
+        assert np.quantile(areas[method], ends) == pytest.approx(
             np.quantile(resampled[method], ends), abs=0.012
         )
-    moved, twin = (draws["better"] - draws["none"] for draws in (found, resampled))
+    moved, twin = (draws["better"] - draws["none"] for draws in (areas, resampled))
     assert np.quantile(moved, ends) == pytest.approx(np.quantile(twin, ends), abs=0.012)
     assert np.ptp(np.quantile(moved, ends)) > 0.02, "the tolerance is below the widths"
 
@@ -298,9 +299,11 @@ def test_baselines_use_labels_and_say_so() -> None:
     assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value
     chosen = part.provenance.methods["dfr-sub"]["chosen"]
     assert 0 < chosen["val_worst_group"] < chosen["val_average"] < 1
-    said = Progress(Console(file=io.StringIO(), width=200))
-    evaluate(birds(40), train=None, val=None, baselines=("erm-linear",), progress=said, resamples=2)
-    assert "birds: no split to train or select on" in said.console.file.getvalue()
+    progress = Progress(Console(file=io.StringIO(), width=200))
+    evaluate(
+        birds(40), train=None, val=None, baselines=("erm-linear",), progress=progress, resamples=2
+    )
+    assert "birds: no split to train or select on" in progress.console.file.getvalue()
 
 
 def test_images_of_another_space_are_doubted() -> None:
@@ -315,8 +318,8 @@ def test_images_of_another_space_are_doubted() -> None:
     ({"baselines": ("erm-linear",), "train": birds(40)}, "val"),
     ({"baselines": ("svm",), "train": birds(40)}, "erm-linear"),
     *(
-        ({"group_weights": of}, "group_weights")
-        for of in ({"landbird/land": 1.0}, dict.fromkeys(GROUPS, 0.0))
+        ({"group_weights": weights}, "group_weights")
+        for weights in ({"landbird/land": 1.0}, dict.fromkeys(GROUPS, 0.0))
     ),
     ({"group_weights": dict(zip(GROUPS, (1.0, -1.0, 1.0, 1.0), strict=True))}, "group_weights"),
     (
@@ -326,5 +329,5 @@ def test_images_of_another_space_are_doubted() -> None:
     ({"images": NOWHERE}, "place"),
     error=ValueError,
 )
-def test_refusals_name_what_is_wrong(more: dict[str, Any]) -> None:
-    evaluate(**{"images": birds(40), **more})
+def test_refusals_name_what_is_wrong(changes: dict[str, Any]) -> None:
+    evaluate(**{"images": birds(40), **changes})

@@ -24,7 +24,11 @@ def measured(**columns: object) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         task.measure(columns)
-    return [str(one.message) for one in caught if issubclass(one.category, SuspectInputWarning)]
+    return [
+        str(warning.message)
+        for warning in caught
+        if issubclass(warning.category, SuspectInputWarning)
+    ]
 
 
 def test_groups_that_are_too_few_are_named_and_not_labels() -> None:
@@ -51,9 +55,9 @@ def test_scores_are_no_groups() -> None:
 def test_one_misspelt_value_of_forty_is_said(slip: str) -> None:
     prompts = ["p1", "p2"] * 20
     values = ["female"] * 19 + [slip] + ["male"] * 20
-    (said,) = measured(prompt=prompts, value=values)
-    assert f"'{slip}' (1 of 40 rows)" in said
-    assert "'female'" in said
+    (message,) = measured(prompt=prompts, value=values)
+    assert f"'{slip}' (1 of 40 rows)" in message
+    assert "'female'" in message
     assert measured(prompt=prompts, value=["female", "male"] * 20) == []
 
 
@@ -61,8 +65,8 @@ def test_a_misspelt_method_is_said() -> None:
     prompts = ["p1"] * 40
     methods = ["none"] * 20 + ["cali"] * 19 + ["calli"]
     values = ["a", "b"] * 20
-    said = measured(prompt=prompts, value=values, method=methods)
-    assert any("'calli' (1 of 40 rows)" in line and "'cali'" in line for line in said)
+    messages = measured(prompt=prompts, value=values, method=methods)
+    assert any("'calli' (1 of 40 rows)" in line and "'cali'" in line for line in messages)
 
 
 def test_a_column_has_one_role() -> None:

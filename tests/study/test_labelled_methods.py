@@ -25,17 +25,17 @@ METHODS = ("leace", "spd", "roboshot", "bend-vlm", ZeroShotLabels("leace"))
 def result() -> Result:
     gallery = part("test")
     reference = part("reference")
-    given = {
+    settings = {
         "reference": reference.features,
         "reference_labels": {"sex": reference.column("gender")},
         "resamples": 20,
     }
-    given |= {
+    settings |= {
         "prompts": {"gender": GENDER},
         "labels": {"gender": gallery.column("gender")},
         "k": 20,
     }
-    return evaluate(texts(), gallery.features, methods=METHODS, **given)
+    return evaluate(texts(), gallery.features, methods=METHODS, **settings)
 
 
 def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -> None:
@@ -44,12 +44,12 @@ def test_true_and_zero_shot_labels_are_told_apart_in_every_row(result: Result) -
     }
     assert {name for name, row in skew.items() if row.uses_labels} == {"leace", "spd", "bend-vlm"}
     assert skew["none"].value > 0.5 > max(skew[name].value for name in ("leace", "bend-vlm"))
-    (about,) = result.provenance
-    assert [about.methods[name]["labels"] for name in ("leace", "leace, zero-shot labels")] == [
+    (protocol,) = result.provenance
+    assert [protocol.methods[name]["labels"] for name in ("leace", "leace, zero-shot labels")] == [
         "given",
         "zero-shot",
     ]
-    assert (about.methods["bend-vlm"]["side"], about.n["reference images"]) == ("text", 100)
+    assert (protocol.methods["bend-vlm"]["side"], protocol.n["reference images"]) == ("text", 100)
 
 
 def test_what_acts_on_images_shows_in_their_cosine_and_not_in_that_of_queries(

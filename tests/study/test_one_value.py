@@ -43,14 +43,14 @@ def printed(result: Result, monkeypatch: pytest.MonkeyPatch, **console: object) 
 def test_page_terminal_notebook_and_json_have_the_same_sentences(
     result: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = result.conclusions()
-    assert found
+    conclusions = result.conclusions()
+    assert conclusions
     written = json.loads(result.write(tmp_path / "result.json").read_text())["conclusions"]
-    assert [Conclusion(**content) for content in written] == found
+    assert [Conclusion(**content) for content in written] == conclusions
     page = plain(render(result, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8"))
     notebook = plain(result._repr_html_())
     terminal = plain(printed(result, monkeypatch, color_system=None))
-    for conclusion in found:
+    for conclusion in conclusions:
         for place in (page, notebook, terminal, plain(text(result))):
             assert conclusion.sentence in place
 
@@ -68,33 +68,41 @@ def test_each_place_has_the_same_number_interval_and_verdict_of_a_row(
     written = {}
     for row in result.rows:
         written[row.task, row.metric, row.subset, row.method] = row
-    for found in result.conclusions():
-        is_same = (frame.task == found.task) & (frame.metric == found.metric)
-        rows = frame[is_same & (frame.subset == found.subset) & (frame.method == found.method)]
+    for conclusion in result.conclusions():
+        is_same = (frame.task == conclusion.task) & (frame.metric == conclusion.metric)
+        rows = frame[
+            is_same & (frame.subset == conclusion.subset) & (frame.method == conclusion.method)
+        ]
         (row,) = rows.itertuples()
         # One rule of rounding: three digits, in the table as in the sentence.
-        value = f"{found.after:.3f} [{found.interval[0]:.3f}, {found.interval[1]:.3f}]"
-        change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*found.change)
-        assert (row.number, row.moved, row.verdict) == (value, change, found.verdict)
+        value = (
+            f"{conclusion.after:.3f} [{conclusion.interval[0]:.3f}, {conclusion.interval[1]:.3f}]"
+        )
+        change = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*conclusion.change)
+        assert (row.number, row.moved, row.verdict) == (value, change, conclusion.verdict)
         for name, text_of_place in places.items():
-            line = rf"{re.escape(value)}\s*{re.escape(change)}\s*{found.verdict}"
-            assert re.search(line, text_of_place), (name, found.task)
-            assert found.verdict in text_of_place, (name, found.task)
-        in_json = written[found.task, found.metric, found.subset, found.method]
-        assert (in_json.value, in_json.interval) == (found.after, found.interval)
+            line = rf"{re.escape(value)}\s*{re.escape(change)}\s*{conclusion.verdict}"
+            assert re.search(line, text_of_place), (name, conclusion.task)
+            assert conclusion.verdict in text_of_place, (name, conclusion.task)
+        in_json = written[conclusion.task, conclusion.metric, conclusion.subset, conclusion.method]
+        assert (in_json.value, in_json.interval) == (conclusion.after, conclusion.interval)
 
 
 def test_a_sentence_has_the_values_and_the_verdict_of_its_row(result: Result) -> None:
-    for found in result.conclusions():
+    for conclusion in result.conclusions():
         rows = {
             row.method: row
             for row in result.rows
-            if (row.task, row.metric, row.subset) == (found.task, found.metric, found.subset)
+            if (row.task, row.metric, row.subset)
+            == (conclusion.task, conclusion.metric, conclusion.subset)
         }
-        assert (found.before, found.after) == (rows["none"].value, rows[found.method].value)
-        assert found.change == rows[found.method].change
-        assert f"{found.before:.3f} to {found.after:.3f}" in found.sentence
-        assert found.sentence.startswith(f"{found.task}: {found.verdict}")
+        assert (conclusion.before, conclusion.after) == (
+            rows["none"].value,
+            rows[conclusion.method].value,
+        )
+        assert conclusion.change == rows[conclusion.method].change
+        assert f"{conclusion.before:.3f} to {conclusion.after:.3f}" in conclusion.sentence
+        assert conclusion.sentence.startswith(f"{conclusion.task}: {conclusion.verdict}")
 
 
 def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
@@ -103,12 +111,15 @@ def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
     monkeypatch.setattr(common, "out", Console(force_terminal=False))
     common.print_result(result, as_json=False)
     lines = capsys.readouterr().out.splitlines()
-    said = [line for line in lines if line.startswith("# ")]
-    assert said == [f"# {found.sentence}" for found in result.conclusions()]
+    sentences = [line for line in lines if line.startswith("# ")]
+    assert sentences == [f"# {conclusion.sentence}" for conclusion in result.conclusions()]
     head, *rows = [line.split("\t") for line in lines if not line.startswith("# ")]
     verdicts = {(row[0], row[1], row[2], row[3]): row[head.index("verdict")] for row in rows}
-    for found in result.conclusions():
-        assert verdicts[found.task, found.metric, found.method, found.subset] == found.verdict
+    for conclusion in result.conclusions():
+        assert (
+            verdicts[conclusion.task, conclusion.metric, conclusion.method, conclusion.subset]
+            == conclusion.verdict
+        )
 
 
 def test_colour_is_left_out_where_it_is_not_wanted(
@@ -123,8 +134,8 @@ def test_colour_is_left_out_where_it_is_not_wanted(
 
 def test_a_comparison_of_a_run_with_itself_has_its_values(result: Result) -> None:
     pairs = zip(compare(result, result).conclusions, result.conclusions(), strict=True)
-    for both, found in pairs:
-        assert (both.before, both.after) == (found.after, found.after)
+    for both, conclusion in pairs:
+        assert (both.before, both.after) == (conclusion.after, conclusion.after)
         assert both.verdict == "equal"
 
 
@@ -133,14 +144,15 @@ def test_the_table_of_the_readme_has_the_values_of_the_conclusions() -> None:
     compared = 0
     for line in readme.WINDOW:
         result = Result.read(RESULTS / f"{line.result}.json")
-        for found in result.conclusions():
-            key = (found.task, found.metric, found.subset, found.method)
+        for conclusion in result.conclusions():
+            key = (conclusion.task, conclusion.metric, conclusion.subset, conclusion.method)
             if key != (line.block, line.metric, line.subset, line.row):
                 continue
             (row,) = [row for row in table.splitlines() if f"{line.task}: {line.how} |" in row]
-            assert f"{found.measure.split(',')[0]} {found.before:.2f} [" in row
-            assert f"| {found.after:.2f} [{found.interval[0]:.2f}, {found.interval[1]:.2f}]" in row
-            judged = "" if found.verdict == "better" else found.verdict
+            assert f"{conclusion.measure.split(',')[0]} {conclusion.before:.2f} [" in row
+            low, high = conclusion.interval
+            assert f"| {conclusion.after:.2f} [{low:.2f}, {high:.2f}]" in row
+            judged = "" if conclusion.verdict == "better" else conclusion.verdict
             assert judged in row.split("|")[3]
             compared += 1
     assert compared >= 2

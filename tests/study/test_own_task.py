@@ -101,15 +101,15 @@ class Said(ImageTask):
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a package, installed beside this one as pip would; what is registered is
     forgotten afterwards."""
-    about = tmp_path / "mine-1.0.dist-info"
-    about.mkdir()
+    dist_info = tmp_path / "mine-1.0.dist-info"
+    dist_info.mkdir()
     (tmp_path / "mine_metrics.py").write_text(METRIC_FILE)
     (tmp_path / "mine_tasks.py").write_text(TASK_FILE)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (dist_info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     points = "".join(
         f"{name.lower()} = mine_metrics:{name}\n" for name in ("MACRO", "SHOWN", "FIRST")
     )
-    (about / "entry_points.txt").write_text(
+    (dist_info / "entry_points.txt").write_text(
         f"[vldebias.metrics]\n{points}[vldebias.tasks]\nsaid = mine_tasks:Said\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -141,7 +141,9 @@ def test_it_is_measured_with_an_interval_and_a_paired_change(measured: Result) -
 def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_path: Path) -> None:
     frame = readable(measured)
     heads = [
-        one for _, heads, _, _ in grids(frame[~frame.task.str.contains("cosines")]) for one in heads
+        head
+        for _, heads, _, _ in grids(frame[~frame.task.str.contains("cosines")])
+        for head in heads
     ]
     assert "mean over the groups (higher is better)" in heads
     page = render(measured, tmp_path / "page.html", beside=tmp_path).read_text()
@@ -149,8 +151,8 @@ def test_tables_page_and_conclusion_call_it_by_its_title(measured: Result, tmp_p
     rows = [figure("none", 0.5, metric="worst_group"), figure("none", 0.9, metric="macro")]
     rows += [figure("orth", 0.7, metric="worst_group", change=(0.2, 0.1, 0.3))]
     rows += [figure("orth", 0.7, metric="macro", change=(-0.2, -0.3, -0.1))]
-    (found,) = result(rows).conclusions()
-    assert found.cost == "mean over the groups 0.900 to 0.700 (-0.200 [-0.300, -0.100])"
+    (conclusion,) = result(rows).conclusions()
+    assert conclusion.cost == "mean over the groups 0.900 to 0.700 (-0.200 [-0.300, -0.100])"
 
 
 def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> None:
@@ -192,16 +194,18 @@ def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None
     data = part("test")
     prompts = str(GENDER.to_yaml(package / "jobs.yaml"))
     task = {"prompts": prompts, "column": "job", "resamples": 20}
-    found = evaluate(texts(), data, task="said", methods="cali", **task)
+    measured_here = evaluate(texts(), data, task="said", methods="cali", **task)
     right = (data.features @ np.stack([texts()[prompt] for prompt in GENDER.classes]).T).argmax(1)
     share = np.mean(right == data.column("job").codes)
-    assert 0.5 < found.row("said", "average", "none").value == pytest.approx(share, abs=0.02)
+    assert (
+        0.5 < measured_here.row("said", "average", "none").value == pytest.approx(share, abs=0.02)
+    )
     halved = evaluate(
         texts(), data, task="said", methods="cali", weights=np.full(len(data), 0.5), **task
     )
     assert (
         halved.row("said", "average", "none").value
-        == found.row("said", "average", "none").value / 2
+        == measured_here.row("said", "average", "none").value / 2
     )
     task |= {
         "task": "said",
@@ -220,11 +224,11 @@ def test_a_task_is_measured_by_evaluate_as_by_the_command(package: Path) -> None
     file = package / "mine.yaml"
     images = save_embeddings(package / "images.npz", data, texts())
     file.write_text(json.dumps(suite))
-    asked = ["run", str(file), "--embeddings", str(images), "--out", str(package / "out")]
-    done = CliRunner().invoke(app, [*asked, "--json"], catch_exceptions=False)
+    command = ["run", str(file), "--embeddings", str(images), "--out", str(package / "out")]
+    done = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
     rows = [{**row, "task": "said"} for row in json.loads(done.stdout)["figures"]]
-    assert rows == [row.model_dump(mode="json") for row in found.rows]
-    assert "reused" in CliRunner().invoke(app, asked, catch_exceptions=False).stderr
+    assert rows == [row.model_dump(mode="json") for row in measured_here.rows]
+    assert "reused" in CliRunner().invoke(app, command, catch_exceptions=False).stderr
     assert "said" in CliRunner().invoke(app, ["show", str(file)], catch_exceptions=False).stdout
     for change, named in (
         ({"task": "sayd"}, "with one of .*said"),
@@ -241,13 +245,13 @@ def test_what_is_no_kind_is_refused(registry: Registry[type]) -> None:
         InvalidInputError, match=r"expected a subclass of vldebias.* with a field \w+: Literal\["
     ):
         registry.register(str)
-    taken = next(iter(registry.values()))
+    registered = next(iter(registry.values()))
     key = "task" if registry is TASKS else "kind"
     with pytest.raises(InvalidInputError, match=r"taken|one of this name"):
         registry.register(
             type(
                 "Twin",
-                (taken,),
-                {"__annotations__": {key: str}, key: taken.model_fields[key].default},
+                (registered,),
+                {"__annotations__": {key: str}, key: registered.model_fields[key].default},
             )
         )

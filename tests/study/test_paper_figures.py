@@ -25,14 +25,14 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
     """By a clock that goes on by two seconds for each step and each image; a split of 50 has no
     sample of 128."""
     now = [100.0]
-    asked = []
+    sizes = []
 
     def generate(prompts: list[str], *, num_inference_steps: int) -> None:
         now[0] += 2 * num_inference_steps
 
     def measure(suite: Suite, options: Options, **_: Any) -> None:
         now[0] += 2 * sum(min(options.limit, size) for size in (50, 1000))
-        asked.extend(task.k for task in suite.tasks if isinstance(task, RetrievalTask))
+        sizes.extend(task.k for task in suite.tasks if isinstance(task, RetrievalTask))
 
     monkeypatch.setattr("vldebias.study.paper.time.monotonic", lambda: now[0])
     monkeypatch.setattr("vldebias.study.paper.run_suite", measure)
@@ -43,7 +43,7 @@ def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(
     assert seconds == pytest.approx(400 / task.batch_size * 2 * task.steps)
     run = Run(load_suite("fairface"), "ViT-B-32:openai", [50, 1000])
     assert estimate(run, Loaded(None, "m"), Options(out=Path())) == pytest.approx(2 * 1050)
-    assert {max(ks) for ks in asked} == {64}
+    assert {max(ks) for ks in sizes} == {64}
 
 
 def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> None:
@@ -60,9 +60,17 @@ def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> 
     )
     t = compared([run], {run.name: result([row])}, tmp_path).set_index(["data", "metric", "method"])
     assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 16, ["generation"])
-    told = t.loc["gender", "discrepancy, unseen professions", "cali"]
-    assert (told.published, told.measured, told.low, told.high) == (0.354, 0.4, 0.3, 0.5)
-    assert (told.difference, told.n) == (pytest.approx(0.046), "20 professions, 1,000 images each")
+    figures_row = t.loc["gender", "discrepancy, unseen professions", "cali"]
+    assert (figures_row.published, figures_row.measured, figures_row.low, figures_row.high) == (
+        0.354,
+        0.4,
+        0.3,
+        0.5,
+    )
+    assert (figures_row.difference, figures_row.n) == (
+        pytest.approx(0.046),
+        "20 professions, 1,000 images each",
+    )
     assert (
         t.loc["pairs race", "pair_distance, unseen", "none"].published,
         t.measured.isna().sum(),
@@ -83,9 +91,10 @@ def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
     assert str(tmp_path / "celeba") in plan(tmp_path, ["celeba"])[0].missing
     caches = list[Any]()
     loaded = list[Any]()
-    said = StringIO()
+    output = StringIO()
     monkeypatch.setattr(
-        "vldebias.study.paper.estimate", lambda *given: caches.append(given[2].cache) or 7200.0
+        "vldebias.study.paper.estimate",
+        lambda *arguments: caches.append(arguments[2].cache) or 7200.0,
     )
     assert (
         paper(tmp_path, runs, Options(out=tmp_path), SILENT, stop_after_estimate=True)
@@ -99,7 +108,9 @@ def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
     measured = Mock(
         side_effect=[result([figure(task="waterbirds", metric="worst_group")]), KeyboardInterrupt]
     )
-    monkeypatch.setattr("vldebias.study.paper.load_host", lambda *of, **_: loaded.append(of))
+    monkeypatch.setattr(
+        "vldebias.study.paper.load_host", lambda *model_names, **_: loaded.append(model_names)
+    )
     monkeypatch.setattr("vldebias.study.paper.run_suite", measured)
     runs.insert(0, Run(load_suite("waterbirds"), "RN50:openai", [50]))
     with pytest.raises(KeyboardInterrupt):
@@ -107,13 +118,13 @@ def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
             tmp_path,
             runs,
             Options(out=tmp_path, cache=tmp_path),
-            Progress(Console(file=said, width=200)),
+            Progress(Console(file=output, width=200)),
         )
     assert loaded == [("RN50", "openai", None), (None, None, "miniature")]
-    assert "waterbirds, RN50:openai: 50 images, about 2.00 hours on cpu" in said.getvalue()
+    assert "waterbirds, RN50:openai: 50 images, about 2.00 hours on cpu" in output.getvalue()
     page = (tmp_path / "index.html").read_text()
     assert [
-        page.count(one) for one in (">measured</a>", "not measured yet", "0.500 [0.400, 0.600]")
+        page.count(text) for text in (">measured</a>", "not measured yet", "0.500 [0.400, 0.600]")
     ] == [1, 1, 1]
     assert page.index("waterbirds: ") < page.index("celeba: ") < page.index("generation: ")
     assert (

@@ -153,7 +153,7 @@ def randn(*shape: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def other(tuned: float) -> Any:
+def tuned_model(tuned: float) -> Any:
     """The miniature with all weights a little larger, or one of them another."""
     copied = copy.deepcopy(world().model)
     for parameter in copied.parameters():
@@ -341,7 +341,7 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ("strength of numpy", lambda: attach(world().model, GENDER, strength=np.float32(0.5))),
     (
         "attached strength True",
-        lambda: attached(lambda one: setattr(one, "strength", True)),
+        lambda: attached(lambda attachment: setattr(attachment, "strength", True)),
         REFUSED,
         "got True",
     ),
@@ -354,13 +354,13 @@ CASES: list[tuple[Any, ...]] = [  # a name, a call; if it is answered, how and w
     ("prompts of another attribute", lambda: ev(prompts="race"), WARNED, "between the classes"),
     (
         "edit of another model",
-        lambda: attach(other(0), world().edit),
+        lambda: attach(tuned_model(0), world().edit),
         REFUSED,
         "fitted on other weights",
     ),
     (
         "an edit before tuning",
-        lambda: attach(other(0.01), world().edit),
+        lambda: attach(tuned_model(0.01), world().edit),
         REFUSED,
         "fitted on other weights",
     ),

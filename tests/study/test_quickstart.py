@@ -64,13 +64,15 @@ def test_what_is_called_default_is_what_debias_attaches() -> None:
         rows = host.embed(stated, "joint")  # as images would lie that show a value
         noise = torch.randn(rows.shape, generator=torch.Generator().manual_seed(0))
         reference = rows + 0.02 * noise
-        for name, given, asked in (
+        for name, images_of_reference, options in (
             (method, None, {}),
             (images, reference, {}),
             (paper, None, {"method": paper}),
         ):
-            measured = fit_method(host, load_prompts(prompts), name, task.lam, reference=given)
-            attached = fit_projection(host, prompts, reference=given, **asked)
+            measured = fit_method(
+                host, load_prompts(prompts), name, task.lam, reference=images_of_reference
+            )
+            attached = fit_projection(host, prompts, reference=images_of_reference, **options)
             assert torch.equal(measured.matrix(), attached.matrix())
     pipe = resolve(load_pipeline())
     balanced, paper = generation.ways.values()
@@ -90,10 +92,15 @@ def test_committed_result_is_of_the_shipped_suite_and_weights() -> None:
     result = Result.read(COMMITTED)
     suite = load_suite("quickstart")
     assert {(f.task, f.metric) for f in result.rows} >= set(suite.headline)
-    told = {protocol.task: protocol for protocol in result.provenance}
-    assert all(one.prompts_hash == load_prompts(one.prompts).hash for one in told.values())
-    assert told["generation gender"].seeds == [0, 1, 2]
-    committed = {name: Fingerprint(**one.fingerprint) for name, one in told.items()}
+    protocol_of_task = {protocol.task: protocol for protocol in result.provenance}
+    assert all(
+        protocol.prompts_hash == load_prompts(protocol.prompts).hash
+        for protocol in protocol_of_task.values()
+    )
+    assert protocol_of_task["generation gender"].seeds == [0, 1, 2]
+    committed = {
+        name: Fingerprint(**protocol.fingerprint) for name, protocol in protocol_of_task.items()
+    }
     model, _, tokenizer = load_clip()
     assert committed["birds"].matches(resolve(model, tokenizer=tokenizer).fingerprint())
     drawn = identity(load_pipeline())["fingerprint"]

@@ -90,7 +90,9 @@ def make_gallery(empty: int = 0) -> Embeddings:
 
 GALLERY = make_gallery()
 BARE = replace(
-    GALLERY, captions=(), labels={name: of for name, of in GALLERY.labels.items() if name != "job"}
+    GALLERY,
+    captions=(),
+    labels={name: labels for name, labels in GALLERY.labels.items() if name != "job"},
 )
 
 
@@ -167,9 +169,9 @@ def test_intervals_over_queries_are_those_of_the_query_means() -> None:
     }
     expected = TaskResult(part.provenance)
     expected.add_resampled(metric, values, n={}, resamples=300, seed=6)
-    for found in expected.rows:
-        row = cell(part, metric, found.method)
-        assert (row.interval, row.change) == (found.interval, found.change)
+    for expected_row in expected.rows:
+        row = cell(part, metric, expected_row.method)
+        assert (row.interval, row.change) == (expected_row.interval, expected_row.change)
 
 
 def test_intervals_over_images_are_about_the_gallery() -> None:
@@ -180,11 +182,11 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
     ranked = {m: rankings(naive_scores(m, GENDER).round(12)) for m in ("none", "cali")}
     none, cali = (skew_of_metric[metric] for skew_of_metric in gallery.skews(ranked).values())
     for query, a, b in (("", none.mean(0), cali.mean(0)), *zip(QUERIES, none, cali, strict=True)):
-        found = cell(images, metric, "cali", query)
-        assert found.value == pytest.approx(b[0])
+        row = cell(images, metric, "cali", query)
+        assert row.value == pytest.approx(b[0])
         low, high = recentred_interval(b[0], b[1:])
-        assert found.interval == pytest.approx((max(low, 0), high))
-        assert found.change == pytest.approx(
+        assert row.interval == pytest.approx((max(low, 0), high))
+        assert row.change == pytest.approx(
             (b[0] - a[0], *recentred_interval(b[0] - a[0], b[1:] - a[1:]))
         )
     assert cell(queries, metric, "cali").interval != cell(images, metric, "cali").interval
@@ -196,12 +198,12 @@ def test_intervals_over_images_are_about_the_gallery() -> None:
 
 def test_random_rankings_are_the_floor() -> None:
     (part,) = evaluate(resamples=3000)
-    found = cell(part, f"max_skew@{K}", "random")
+    row = cell(part, f"max_skew@{K}", "random")
     drawn = Gallery(GALLERY.column("gender"), [K], seed=1).random()
     skews = np.random.default_rng(1).choice(drawn[f"max_skew@{K}"], (20_000, len(QUERIES))).mean(1)
-    assert found.value == pytest.approx(skews.mean(), abs=0.01)
-    assert found.interval == pytest.approx(np.quantile(skews, [0.025, 0.975]), abs=0.02)
-    assert found.change is None
+    assert row.value == pytest.approx(skews.mean(), abs=0.01)
+    assert row.interval == pytest.approx(np.quantile(skews, [0.025, 0.975]), abs=0.02)
+    assert row.change is None
 
 
 def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
@@ -224,7 +226,7 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
     code = torch.tensor([CAPTIONS.index(caption) for caption in GALLERY.captions])
     is_caption = torch.nn.functional.one_hot(code, len(CAPTIONS))
     image = torch.arange(N)[:, None]
-    found = []
+    recalls = []
     ways = {
         "image to text": (scores, is_caption),
         "text to image": (scores.T[code], is_caption.T[code]),
@@ -233,10 +235,10 @@ def test_recall_agrees_with_torchmetrics(method: str, k: int) -> None:
         hits = RetrievalHitRate(top_k=k)(
             queries.flatten(), relevant.flatten(), image.expand_as(queries).flatten()
         )
-        found.append(cell(part, f"recall@{k}", method, way).value)
-        assert found[-1] == pytest.approx(float(hits))
+        recalls.append(cell(part, f"recall@{k}", method, way).value)
+        assert recalls[-1] == pytest.approx(float(hits))
     both = cell(part, f"recall@{k}", method)
-    assert both.value == pytest.approx(np.mean(found))
+    assert both.value == pytest.approx(np.mean(recalls))
     assert both.n == {"images": N, "captions": len(set(GALLERY.captions))}
 
 
@@ -244,15 +246,15 @@ def test_images_of_one_caption_are_drawn_together_and_those_without_are_left_out
     """A caption's images hit or miss alike from text to image: as many units as captions, so wide
     intervals."""
     (part,) = evaluate(GALLERY, resamples=4000)
-    found = cell(part, "recall@1", "none", "text to image")
+    row = cell(part, "recall@1", "none", "text to image")
     captions = sorted(set(GALLERY.captions))
     sizes = np.array([GALLERY.captions.count(caption) for caption in captions])
     best = (TEXTS.embed(captions) @ GALLERY.unit[:].double().T).argmax(1)
     hits = np.array([GALLERY.captions[i] == c for i, c in zip(best, captions, strict=True)])
     drawn = np.random.default_rng(0).integers(len(sizes), size=(4000, len(sizes)))
     means = (hits * sizes)[drawn].sum(1) / sizes[drawn].sum(1)
-    assert found.value == pytest.approx((hits * sizes).sum() / N)
-    assert found.interval[1] - found.interval[0] == pytest.approx(
+    assert row.value == pytest.approx((hits * sizes).sum() / N)
+    assert row.interval[1] - row.interval[0] == pytest.approx(
         np.ptp(np.quantile(means, [0.025, 0.975])), rel=0.15
     )
     (part,) = evaluate(make_gallery(empty=20))
@@ -292,10 +294,10 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
         assert cell(part, f"precision@{K}", "none", query).value == pytest.approx(expected)
     assert not [f for f in part.rows if f.metric == f"precision@{K}" and f.method == "random"]
     labels = Labels(np.array([3, 4, UNKNOWN, 3]), JOBS)  # of names that overlap the longest
-    found = relevance(labels, ["A photo of a police officer.", "An Officer at work."])
-    assert found is not None
+    relevant = relevance(labels, ["A photo of a police officer.", "An Officer at work."])
+    assert relevant is not None
     assert relevance(labels, ["A photo of a doctor and a nurse."]) is None
-    assert found.tolist() == [[True, False, False, True], [False, True, False, False]]
+    assert relevant.tolist() == [[True, False, False, True], [False, True, False, False]]
 
 
 def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +324,7 @@ def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("resample", ["queries", "images"])
 def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> None:
-    (found,) = evaluate(methods=["cali"], resample=resample)
+    (part,) = evaluate(methods=["cali"], resample=resample)
     first = K // 2
     codes = GALLERY.labels["gender"].codes
     before = naive_scores("none", GENDER)
@@ -333,12 +335,12 @@ def test_hits_kept_are_those_of_each_value_before_and_after(resample: str) -> No
         old = rankings(before[:, members])[:, :first]
         new = rankings(after[:, members])[:, :first]
         shares += [len(set(a) & set(b)) / first for a, b in zip(old, new, strict=True)]
-    row = cell(found, f"kept@{K}", "cali")
+    row = cell(part, f"kept@{K}", "cali")
     assert row.value == pytest.approx(np.mean(shares))
     assert row.interval[0] <= row.value <= row.interval[1]
-    assert cell(found, f"kept@{K}", "none").value == 1
+    assert cell(part, f"kept@{K}", "none").value == 1
     sizes = np.bincount(codes)
-    chance = cell(found, f"kept@{K}", "random").value
+    chance = cell(part, f"kept@{K}", "random").value
     assert chance == pytest.approx(np.mean(first / sizes), abs=0.03)
 
 
@@ -533,14 +535,18 @@ def test_random_rankings_are_those_of_drawing_without_replacement(
 ) -> None:
     """Of a large gallery few rows are drawn one by one."""
     gallery = Gallery(Labels((np.arange(n) < n // 4).astype(int), ("a", "b")), [k], resamples=3000)
-    found = gallery.random()[f"max_skew@{k}"]
+    random_skews = gallery.random()[f"max_skew@{k}"]
     share = np.random.default_rng(5).hypergeometric(n // 4, n - n // 4, k, size=20_000) / k
-    assert found.mean() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).mean(), abs=0.005)
-    assert found.std() == pytest.approx(np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1)
+    assert random_skews.mean() == pytest.approx(
+        np.log(2 * np.maximum(share, 1 - share)).mean(), abs=0.005
+    )
+    assert random_skews.std() == pytest.approx(
+        np.log(2 * np.maximum(share, 1 - share)).std(), rel=0.1
+    )
     single = Gallery(Labels(np.arange(n), tuple(map(str, range(n)))), [k], resamples=3)
     assert single.random()[f"max_skew@{k}"] == pytest.approx(np.log(n / k))  # no image comes twice
     monkeypatch.setattr(gallery_module, "_BLOCK", 7 * n)
-    assert np.array_equal(gallery.random()[f"max_skew@{k}"], found)
+    assert np.array_equal(gallery.random()[f"max_skew@{k}"], random_skews)
 
 
 @pytest.mark.parametrize("shares", [np.full(8, 1 / 8), np.array([0.6, 0.2, 0.1, 0.07, 0.03])])

@@ -63,11 +63,14 @@ def test_a_value_is_the_mean_over_splits(result: Result) -> None:
 def test_rank_kept_is_spearman_inside_groups() -> None:
     before, after = np.random.default_rng(0).normal(size=(2, 3, 60))
     groups = np.arange(60) % 2
-    for one, other, found in zip(
+    for scores_before, scores_after, kept_rank in zip(
         before, after, rivals.rank_kept(before, after, groups), strict=True
     ):
-        each = [spearmanr(one[groups == g], other[groups == g]).statistic for g in (0, 1)]
-        assert found == pytest.approx(np.mean(each))
+        correlations = [
+            spearmanr(scores_before[groups == g], scores_after[groups == g]).statistic
+            for g in (0, 1)
+        ]
+        assert kept_rank == pytest.approx(np.mean(correlations))
     lifted = np.exp(before) + 5 * groups  # another order over all, the same one inside each group
     assert np.allclose(rivals.rank_kept(before, lifted, groups), 1)
 

@@ -113,20 +113,20 @@ def run(
                 runner, "render", lambda result, path, beside: path.write_text("page")
             )
         usual = Options(**{"out": tmp_path, "cache": cache, **options})
-        found = run_suite(
+        measured = run_suite(
             suite(*tasks, host=host), usual, console=Console(file=text, width=200), only=only
         )
-        return found, text.getvalue()
+        return measured, text.getvalue()
 
     return go
 
 
 def test_a_run_writes_result_page_and_charts(run: Any, table: Any, tmp_path: Path) -> None:
-    found, log = run(BIRDS, table, charts=True)
-    assert Result.read(tmp_path / "result.json") == found
-    tasks = {protocol.task: protocol.title.split(": ")[:-1] for protocol in found.provenance}
+    measured, log = run(BIRDS, table, charts=True)
+    assert Result.read(tmp_path / "result.json") == measured
+    tasks = {protocol.task: protocol.title.split(": ")[:-1] for protocol in measured.provenance}
     assert tasks == {"birds": ["Birds"], "birds: cosines": ["Birds"], "table": ["Table"]}
-    assert list(tasks) == [*dict.fromkeys(figure.task for figure in found.rows)]
+    assert list(tasks) == [*dict.fromkeys(figure.task for figure in measured.rows)]
     page = (tmp_path / "index.html").read_text()
     assert (page.count('class="task"'), page.count("<svg"), "birds: done" in log) == (
         len(tasks),
@@ -142,8 +142,12 @@ def test_the_files_of_a_run_are_told_from_others(run: Any, table: Any, tmp_path:
     page.write_text(page.read_text() + " ")
     (tmp_path / "tasks" / "table.json").unlink()
     (tmp_path / "more.csv").write_text("")
-    found = {"changed": ["index.html"], "missing": ["tasks/table.json"], "added": ["more.csv"]}
-    assert verify(tmp_path / "result.json") == found
+    differences = {
+        "changed": ["index.html"],
+        "missing": ["tasks/table.json"],
+        "added": ["more.csv"],
+    }
+    assert verify(tmp_path / "result.json") == differences
     for stranger in ("tasks", "nowhere"):
         with pytest.raises(InvalidInputError, match=f"{stranger}: got no manifest"):
             verify(tmp_path / stranger)
@@ -221,8 +225,8 @@ def test_an_attribute_that_nobody_labelled_is_left_out_and_said(run: Any, tmp_pa
     drawn, _ = paint(tmp_path / "drawn", np.random.default_rng(0), images=1, stated=False)
     log = AnnotationLog(tmp_path / "labels.jsonl")
     log.append(drawn.images[0].path, "anna", "gender", "male")
-    found, output = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
-    assert (found.rows, "by people: nobody labelled race" in output) == ([], True)
+    measured, output = run({**PEOPLE, "attribute": "race"}, labels=(log.path,), drawn=drawn.folder)
+    assert (measured.rows, "by people: nobody labelled race" in output) == ([], True)
 
 
 def test_the_key_changes_with_whatever_may_change_figures(tmp_path: Path, cache: Path) -> None:
@@ -259,9 +263,9 @@ def test_an_interrupt_leaves_what_is_done(
             run(table, PORTRAITS)
     assert [p.task for p in Result.read(tmp_path / "result.json").provenance] == ["table"]
     assert (tmp_path / "index.html").is_file()
-    found, log = run(table, PORTRAITS)
+    measured, log = run(table, PORTRAITS)
     assert "table: reused" in log
-    assert [p.task for p in found.provenance] == ["table", "portraits gender"]
+    assert [p.task for p in measured.provenance] == ["table", "portraits gender"]
 
 
 def test_the_images_of_a_limit_are_always_the_same(tmp_path: Path, cache: Path) -> None:
@@ -367,8 +371,8 @@ def test_of_several_processes_the_first_alone_writes(
 
 def test_some_of_the_tasks_are_measured(run: Any, table: Any) -> None:
     second = {**table, "name": "other"}
-    found, _ = run(table, second, only=["other"])
-    assert [part.task for part in found.provenance] == ["other"]
+    measured, _ = run(table, second, only=["other"])
+    assert [part.task for part in measured.provenance] == ["other"]
     with pytest.raises(InvalidInputError, match=r"'waterbrids'.*did you mean 'waterbirds'"):
         load_suite("waterbrids")
     with pytest.raises(InvalidInputError, match="no such file"):
@@ -404,14 +408,17 @@ def test_people_label_what_was_generated_with_pictures_and_clip_score(
         "variants": {"cali": {"prompts": [path]}},
         "resamples": 20,
     }
-    found, _ = run(generated, out=out, charts=True)
-    assert {f.task for f in found.rows} == {"small gender gender", "small gender: CLIPScore"}
+    generated_result, _ = run(generated, out=out, charts=True)
+    assert {f.task for f in generated_result.rows} == {
+        "small gender gender",
+        "small gender: CLIPScore",
+    }
     pictures = sorted(out.glob("*.png"))
     assert pictures
     assert (out / "index.html").read_text().count("data:image/png") >= len(pictures)
     again, output = run(generated, out=out)
     assert "small gender: reused" in output
-    assert again.rows == found.rows
+    assert again.rows == generated_result.rows
     folder = out / "images" / "small-gender"
     log = AnnotationLog(tmp_path / "labels.jsonl")
     for i, name in enumerate(
@@ -421,4 +428,4 @@ def test_people_label_what_was_generated_with_pictures_and_clip_score(
             log.append(name, annotator, "gender", ("male", "female")[i % 2])
     by_people, _ = run(PEOPLE, out=tmp_path / "human", labels=(log.path,), drawn=folder)
     assert {f.metric for f in by_people.rows} >= {"discrepancy", "alpha"}
-    assert by_people.provenance[0].prompts == found.provenance[0].prompts
+    assert by_people.provenance[0].prompts == generated_result.provenance[0].prompts

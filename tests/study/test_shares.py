@@ -61,7 +61,7 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
     columns = table()
     rows = by_name(measure(columns)[0])
     code = {"female": 0, "male": 1, "": -1}
-    found = []
+    expected_figures = []
     for method, name in (("none", "sd"), ("mended", "mended")):
         codes = [
             code[v] for v, m in zip(columns["judge"], columns["model"], strict=True) if m == name
@@ -73,12 +73,12 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
         assert rows["unknown", method, ""].value == pytest.approx(1 / 30)
         share = rows["share", method, "mean over prompts: female"].value
         assert share == pytest.approx((counts[:, 0] / 30).mean())
-        found.append(
+        expected_figures.append(
             (float(discrepancies(counts)[3]), float(shares_radius(counts, resamples=200)[3]))
         )
     moved = rows["discrepancy", "mended", ""].value - rows["discrepancy", "none", ""].value
     assert rows["discrepancy", "mended", ""].change[0] == pytest.approx(moved)
-    (before, change), (gap, around) = found
+    (before, change), (gap, around) = expected_figures
     figure = rows["discrepancy", "mended", "prompt 3"]
     largest = 0.5**0.5
     moved = gap - before
@@ -121,8 +121,11 @@ def test_people_correct_the_judge():
         metric.removeprefix("corrected_") for metric, _, _ in rows
     }
     assert mended.provenance.settings["labelled images"] == {"none": 800, "mended": 800}
-    found = Result.from_tasks("shares", [raw, mended], seconds=1.0).conclusions()
-    assert [conclusion.metric for conclusion in found] == ["discrepancy", "corrected_discrepancy"]
+    conclusions = Result.from_tasks("shares", [raw, mended], seconds=1.0).conclusions()
+    assert [conclusion.metric for conclusion in conclusions] == [
+        "discrepancy",
+        "corrected_discrepancy",
+    ]
 
 
 def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_images():

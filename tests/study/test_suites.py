@@ -48,9 +48,11 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
                 len(column.split(" x ")) == len(sets) for column, sets in task.prompts.items()
             )
         elif isinstance(task, GenerationTask):
-            assert all(one.pairs for spec in task.variants.values() for one in spec.prompts)
+            assert all(
+                prompt_set.pairs for spec in task.variants.values() for prompt_set in spec.prompts
+            )
         elif isinstance(task, TextsTask):
-            assert all(one.held_out_pairs for one in task.sets.values())
+            assert all(prompt_set.held_out_pairs for prompt_set in task.sets.values())
 
 
 JUDGED = {

@@ -89,10 +89,10 @@ def transformers_model() -> tuple[nn.Module, Any, Encode]:
             parameter.add_(torch.randn_like(parameter) * 0.1)
 
     def encode(prompts: Sequence[str]) -> Tensor:
-        found = model.get_text_features(
+        features = model.get_text_features(
             **tokenizer(list(prompts), return_tensors="pt", padding=True)
         )
-        return normalize(getattr(found, "pooler_output", found), dim=-1)
+        return normalize(getattr(features, "pooler_output", features), dim=-1)
 
     return model, tokenizer, encode
 
@@ -112,7 +112,9 @@ def test_under_is_what_an_attached_model_gives(
     for method, strength, keep in SETTINGS:
         lam = 500.0 if METHODS[method].has_lam else None
         projection = fit_method(texts, GENDER, method, lam)
-        found = texts.under(FREE + STATED, "joint", projection, strength=strength, keep_stated=keep)
+        edited_rows = texts.under(
+            FREE + STATED, "joint", projection, strength=strength, keep_stated=keep
+        )
         how = {"method": method, "lam": lam, "strength": strength, "keep_stated": keep}
         with vldebias.debias(model, GENDER, tokenizer=tokenizer, **how):
             again = resolve(model, tokenizer=tokenizer).embed(
@@ -120,8 +122,10 @@ def test_under_is_what_an_attached_model_gives(
             )  # what is cached holds when detached
             # Two readings of a float32 tower, whose sums may differ with the batch.
             torch.testing.assert_close(again, texts.embed(FREE + STATED), atol=1e-5, rtol=0)
-            torch.testing.assert_close(found.float(), encode(FREE + STATED), atol=5e-5, rtol=0)
-        alike = torch.isclose(found, texts.embed(FREE + STATED), atol=1e-3).all(1).tolist()
+            torch.testing.assert_close(
+                edited_rows.float(), encode(FREE + STATED), atol=5e-5, rtol=0
+            )
+        alike = torch.isclose(edited_rows, texts.embed(FREE + STATED), atol=1e-3).all(1).tolist()
         assert alike == [strength == 0] * len(FREE) + [strength == 0 or keep] * len(STATED)
 
 
@@ -129,27 +133,29 @@ def test_under_is_what_an_attached_model_gives(
 @pytest.mark.parametrize("method", ["cali", "orth"])
 def test_distances_are_those_of_a_loop_over_pairs(kind: str, role: str, method: str) -> None:
     model, _, tokenizer = load_clip()
-    given, how = (
+    subject, how = (
         (load_pipeline(), {})
         if kind == "pipeline"
         else (model, {"tokenizer": tokenizer, "lam": 20.0})
     )
-    found = evaluate(given, prompts=TONED, task="texts", method=method, resamples=20, **how)
-    host = resolve(given, tokenizer=how.get("tokenizer"))
+    measured = evaluate(subject, prompts=TONED, task="texts", method=method, resamples=20, **how)
+    host = resolve(subject, tokenizer=how.get("tokenizer"))
     lam = how.get("lam", 500.0) if method == "cali" else None
     edit = Problem(host, TONED, lam=lam).fit(method, role)
     for subset, groups in (("train", TONED.groups), ("unseen", TONED.held_out_groups)):
         for name, edited in (("none", lambda rows: rows), (method, edit)):
             rows = [edited(host.embed(list(group), role)).double() for group in groups]
-            each = [float(torch.dist(a, b)) for group in rows for a, b in combinations(group, 2)]
-            row = found.row("texts tones", "pair_distance", name, subset=subset)
-            assert row.value == pytest.approx(np.mean(each))
+            distances = [
+                float(torch.dist(a, b)) for group in rows for a, b in combinations(group, 2)
+            ]
+            row = measured.row("texts tones", "pair_distance", name, subset=subset)
+            assert row.value == pytest.approx(np.mean(distances))
             assert row.n == {
                 "concepts": len(groups),
                 "pairs": 3 * len(groups) - 2 * (subset == "train"),
             }
             assert row.interval[0] <= row.value <= row.interval[1]
-    assert row.value < found.row("texts tones", "pair_distance", "none", subset="unseen").value
+    assert row.value < measured.row("texts tones", "pair_distance", "none", subset="unseen").value
     assert (row.lam, row.strength) == (lam, 1.0)
 
 
@@ -158,14 +164,16 @@ def test_the_suite_gives_the_committed_rows(tmp_path: Path) -> None:
     committed = Result.read(Path(__file__).parents[2] / "eval/results/miniature.json")
     expected = [row for row in committed.rows if row.metric == "pair_distance"]
     assert len(rows) == len(expected) == 8
-    for found, row in zip(rows, expected, strict=True):
-        assert (found.task, found.method, found.subset, found.n) == (
+    for row_here, row in zip(rows, expected, strict=True):
+        assert (row_here.task, row_here.method, row_here.subset, row_here.n) == (
             row.task,
             row.method,
             row.subset,
             row.n,
         )
-        assert (found.value, *found.interval) == pytest.approx((row.value, *row.interval), rel=1e-5)
+        assert (row_here.value, *row_here.interval) == pytest.approx(
+            (row.value, *row.interval), rel=1e-5
+        )
 
 
 def test_the_suite_of_the_paper_measures_what_is_published_and_a_user_chooses_lam() -> None:

@@ -29,7 +29,7 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def own(**draws: Any) -> Augmentation:
+def augmentation(**draws: Any) -> Augmentation:
     return Augmentation(SIZE, MEAN, STD, **draws)
 
 
@@ -40,12 +40,14 @@ def pixels(image: Tensor) -> Tensor:
 def test_a_crop_of_all_is_a_resize_and_a_normalisation() -> None:
     image = noisy_picture((16, 12))  # of the ratio and size that are asked for
     seed = next(
-        seed for seed in range(99) if own(crop=1.0).box(12, 16, seeded(seed)) == (0, 0, 12, 16)
+        seed
+        for seed in range(99)
+        if augmentation(crop=1.0).box(12, 16, seeded(seed)) == (0, 0, 12, 16)
     )
-    found = own(crop=1.0)(image, seeded(seed))
+    view = augmentation(crop=1.0)(image, seeded(seed))
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) / 255
-    assert torch.allclose(pixels(found), expected, atol=1e-6)
-    assert (found.shape, found.dtype) == ((3, *SIZE), torch.float32)
+    assert torch.allclose(pixels(view), expected, atol=1e-6)
+    assert (view.shape, view.dtype) == ((3, *SIZE), torch.float32)
 
 
 @pytest.mark.parametrize("bounds", [{}, {"crop": 0.08}])
@@ -60,7 +62,7 @@ def test_crops_have_the_law_of_torchvision(bounds: dict[str, float], size: tuple
         [[crop[name] for name in ("top", "left", "height", "width")] for crop in parameters]
     )
     generator = seeded(0)
-    boxes = np.array([own(**bounds).box(*size, generator) for _ in range(700)])
+    boxes = np.array([augmentation(**bounds).box(*size, generator) for _ in range(700)])
     assert (boxes[:, :2] >= 0).all()
     assert (boxes[:, :2] + boxes[:, 2:] <= size).all()
     for column in range(4):
@@ -69,11 +71,11 @@ def test_crops_have_the_law_of_torchvision(bounds: dict[str, float], size: tuple
 
 def test_half_of_the_images_are_mirrored() -> None:
     image = noisy_picture((16, 12))
-    plain = own(crop=1.0)
-    found = [own(crop=1.0, flip=True)(image, seeded(seed)) for seed in range(400)]
+    plain = augmentation(crop=1.0)
+    views = [augmentation(crop=1.0, flip=True)(image, seeded(seed)) for seed in range(400)]
     crops = [plain(image, seeded(seed)) for seed in range(400)]
-    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(found, crops, strict=True)]
-    assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, found, crops, strict=True))
+    mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(views, crops, strict=True)]
+    assert all(m or torch.equal(a, b) for m, a, b in zip(mirrored, views, crops, strict=True))
     assert abs(sum(mirrored) - 200) < 40
 
 
@@ -83,10 +85,10 @@ def test_jitter_moves_brightness_contrast_saturation_and_hue() -> None:
     values = []
     saturations = []
     for seed in range(300):
-        found = pixels(own(crop=1.0, jitter=0.5)(image, seeded(seed))).mean(dim=(1, 2))
+        means = pixels(augmentation(crop=1.0, jitter=0.5)(image, seeded(seed))).mean(dim=(1, 2))
         h, s, v = (
             np.asarray(
-                Image.new("RGB", (1, 1), tuple((found * 255).int().tolist())).convert("HSV")
+                Image.new("RGB", (1, 1), tuple((means * 255).int().tolist())).convert("HSV")
             )[0, 0]
             / 255
         )
@@ -104,8 +106,8 @@ def test_grayscale_takes_the_colours_of_its_share_of_images() -> None:
     image = noisy_picture()
     gray = 0
     for seed in range(200):
-        found = pixels(own(crop=1.0, grayscale=0.3)(image, seeded(seed)))
-        gray += torch.allclose(found[0], found[1], atol=1e-5)
+        view = pixels(augmentation(crop=1.0, grayscale=0.3)(image, seeded(seed)))
+        gray += torch.allclose(view[0], view[1], atol=1e-5)
     assert 35 <= gray <= 85, "a binomial of 200 at .3, four deviations"
 
 
@@ -125,7 +127,7 @@ def test_blur_keeps_the_mean_and_takes_fine_detail_of_its_share() -> None:
 
 @pytest.mark.parametrize("draws", [{}, {"crop": 0.08, "flip": True, "jitter": 1.0}])
 def test_it_reads_its_generator_alone(draws: dict[str, Any]) -> None:
-    augment = own(**draws)
+    augment = augmentation(**draws)
     image = noisy_picture()
     state = torch.random.get_rng_state()
     augmented = augment(image, seeded(5))
@@ -159,11 +161,11 @@ def test_amplitudes_are_mixed_and_phases_kept(
     images = pictures(4, *size, seed)
     partner = torch.tensor([1, 3, 0, 0])
     w = torch.tensor(weight).double()
-    found = mix_amplitudes(images, partner, w)
+    mixed = mix_amplitudes(images, partner, w)
     share = w[:, None, None, None]
     wanted = (1 - share) * amplitude(images) + share * amplitude(images[partner])
-    torch.testing.assert_close(amplitude(found), wanted, rtol=1e-9, atol=1e-9)
-    a = torch.fft.fft2(found)
+    torch.testing.assert_close(amplitude(mixed), wanted, rtol=1e-9, atol=1e-9)
+    a = torch.fft.fft2(mixed)
     b = torch.fft.fft2(images)
     seen = (a.abs() > 1e-6) & (b.abs() > 1e-6)
     assert bool((((a / a.abs() - b / b.abs()).abs() < 1e-6) | ~seen).all())
@@ -175,14 +177,14 @@ def test_the_transform_is_in_single_precision_and_the_type_stays(dtype: torch.dt
     partner = torch.tensor([1, 2, 0])
     weight = torch.rand(3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = mix_amplitudes(images, partner, weight)
+        mixed = mix_amplitudes(images, partner, weight)
         assert torch.equal(
             most_similar(images.flatten(1)), most_similar(images.double().flatten(1))
         )
-    assert found.dtype == dtype
+    assert mixed.dtype == dtype
     expected = mix_amplitudes(images.double(), partner, weight)
     torch.testing.assert_close(
-        found.double(), expected.to(dtype).double(), rtol=torch.finfo(dtype).eps, atol=1e-5
+        mixed.double(), expected.to(dtype).double(), rtol=torch.finfo(dtype).eps, atol=1e-5
     )
 
 
@@ -195,10 +197,10 @@ def test_the_most_similar_is_the_row_of_largest_cosine_that_shows_another(
     source = torch.arange(images).repeat(views)
     if views == 1:
         assert torch.equal(most_similar(features), most_similar(features, source))
-    found = most_similar(features, source)
-    assert bool((source[found] != source).all())
+    partners = most_similar(features, source)
+    assert bool((source[partners] != source).all())
     cosines = torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=2)
-    for k, partner in enumerate(found.tolist()):
+    for k, partner in enumerate(partners.tolist()):
         assert float(cosines[k, partner]) == pytest.approx(
             float(cosines[k][source != source[k]].max()), abs=1e-12
         )

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from training_parts import (
     Stream,
     caption,
+    equal_batches,
     image_data,
     jittered,
     number_of,
     pairs_of,
     plain,
-    same,
     take,
     tokenize,
 )
@@ -130,7 +130,7 @@ def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
 ) -> None:
     shards = max(min(shards, n), world)
     n = max(n, shards)
-    found = []
+    rows_read = []
     places = set[int]()
     for rank in range(world):
         stream = Stream(n, shards=shards)
@@ -140,18 +140,18 @@ def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
             stream, batch_size=1, buffer=buffer, seed=seed, rank=rank, world=world, augment=plain
         )
         batches = take(source, 0, process_rows)
-        found += numbers(batches)
+        rows_read += numbers(batches)
         places |= {int(batch.index) for batch in batches}
         assert stream.passed == len(stream.decoded) == process_rows, (
             "no row of another process's shards is looked at"
         )
-    assert sorted(found) == list(range(n))
+    assert sorted(rows_read) == list(range(n))
     assert len(places) == n, "every row has a number of its own"
 
 
-def numbers(found: list[Any]) -> list[int]:
+def numbers(batches: list[Any]) -> list[int]:
     """Which rows of the whole stream they are, in whichever shard."""
-    return [number_of(image) for batch in found for image in batch.images]
+    return [number_of(image) for batch in batches for image in batch.images]
 
 
 def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:
@@ -221,10 +221,10 @@ def test_batches_are_functions_of_their_number_whatever_the_workers(
     expected = take(make(), 0, 3 * PER_EPOCH)
     for workers, first in ((0, 3), (1, 0), (2, 2 * PER_EPOCH + 1)):
         state = torch.random.get_rng_state()
-        found = take(make(workers=workers), first, 3)
+        batches = take(make(workers=workers), first, 3)
         assert all(
-            same(batch, original)
-            for batch, original in zip(found, expected[first : first + 3], strict=True)
+            equal_batches(batch, original)
+            for batch, original in zip(batches, expected[first : first + 3], strict=True)
         )
         assert torch.equal(state, torch.random.get_rng_state()), (
             "the loop's own randomness is left alone"
@@ -272,13 +272,13 @@ def test_going_on_decodes_nothing_that_is_passed_over() -> None:
 
 def test_readers_outlast_the_signals_of_a_scheduler() -> None:
     with closing(mapped(workers=1).starting(0)) as coming:
-        found = [next(coming)]
+        batches = [next(coming)]
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(multiprocessing.active_children()[0].pid or 0, number)
-        found += islice(coming, PER_EPOCH)
+        batches += islice(coming, PER_EPOCH)
     assert all(
-        same(batch, original)
-        for batch, original in zip(found, take(mapped(), 0, PER_EPOCH + 1), strict=True)
+        equal_batches(batch, original)
+        for batch, original in zip(batches, take(mapped(), 0, PER_EPOCH + 1), strict=True)
     )
 
 
@@ -288,8 +288,8 @@ def test_an_image_is_augmented_anew_in_every_epoch_and_view() -> None:
         assert batch.texts == {}
         for row, image, view in zip(batch.index.tolist(), batch.images, batch.views, strict=True):
             shifts.setdefault(row, set()).update((float(image[2, 0, 0]), float(view[2, 0, 0])))
-    assert all(len(found) % 2 == 0 for found in shifts.values())
-    assert max(len(found) for found in shifts.values()) == 6
+    assert all(len(colours) % 2 == 0 for colours in shifts.values())
+    assert max(len(colours) for colours in shifts.values()) == 6
 
 
 def test_two_views_of_a_stream_need_no_captions_and_others_are_passed_over() -> None:
@@ -333,11 +333,11 @@ def test_another_row_takes_the_place_of_a_broken_one(kind: str, workers: int) ->
     options: Any = {"broken": broken} if kind == "pairs" else {"stream": Stream(N, broken=broken)}
     source = make(**options, augment=plain, workers=workers)
     with pytest.warns(VldebiasWarning, match=r"is replaced \(1 so far\)") as warned:
-        found = take(source, 0, 4 * PER_EPOCH)
+        batches = take(source, 0, 4 * PER_EPOCH)
     replaced = 0
     assert len(warned) == 1, "then the tenth, and the hundredth"
     assert source.unreadable == {f"id{i}": f"broken {i}" for i in broken}
-    for batch, original in zip(found, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
+    for batch, original in zip(batches, take(make(augment=plain), 0, 4 * PER_EPOCH), strict=True):
         rows = batch.index.tolist()
         assert (
             [number_of(image) for image in batch.images]

@@ -21,8 +21,8 @@ def rows(right: int, wrong: int) -> Tensor:
 def concluded(
     before: dict[str, Tensor], after: dict[str, Tensor], cells: dict[str, Tensor] | None = None
 ) -> dict[str, Conclusion]:
-    found = conclusions_of_training(before, after, cells or {})
-    return {conclusion.metric: conclusion for conclusion in found}
+    conclusions = conclusions_of_training(before, after, cells or {})
+    return {conclusion.metric: conclusion for conclusion in conclusions}
 
 
 def flipped(scores: Tensor, places: Sequence[int]) -> Tensor:
@@ -47,36 +47,36 @@ def test_a_loss_beyond_its_interval_is_worse_and_a_gain_is_better() -> None:
 def test_as_many_lost_as_won_is_no_clear_change() -> None:
     before = {ACCURACY: rows(300, 100)}
     after = {ACCURACY: flipped(before[ACCURACY], [*range(20), *range(300, 319)])}
-    found = concluded(before, after)[ACCURACY]
-    assert found.verdict == "no clear change"
-    assert found.change[0] == pytest.approx(-1 / 400)
-    assert found.change[1] < 0 < found.change[2]
+    conclusion = concluded(before, after)[ACCURACY]
+    assert conclusion.verdict == "no clear change"
+    assert conclusion.change[0] == pytest.approx(-1 / 400)
+    assert conclusion.change[1] < 0 < conclusion.change[2]
 
 
 def test_the_interval_is_that_of_paired_images() -> None:
     before = {ACCURACY: rows(5000, 5000)}
     after = {ACCURACY: flipped(before[ACCURACY], range(100))}
-    found = concluded(before, after)[ACCURACY]
+    conclusion = concluded(before, after)[ACCURACY]
     # One image in a hundred moved: of unpaired samples the half-width would be .014.
     differences = (after[ACCURACY] - before[ACCURACY]).numpy()
     half = 1.96 * differences.std() / np.sqrt(len(differences))
-    assert found.change[2] - found.change[1] == pytest.approx(2 * half, rel=0.1)
-    assert found.verdict == "worse"
+    assert conclusion.change[2] - conclusion.change[1] == pytest.approx(2 * half, rel=0.1)
+    assert conclusion.verdict == "worse"
 
 
 def test_few_images_are_too_few_and_the_number_that_would_do_is_said() -> None:
     before = {ACCURACY: rows(6, 4)}
     after = {ACCURACY: flipped(before[ACCURACY], [0, 1, 2, 6, 7])}
-    found = concluded(before, after)[ACCURACY]
-    assert found.verdict == "too few to tell"
-    assert found.enough is not None
-    assert found.enough > 10
-    assert "about" in found.sentence
+    conclusion = concluded(before, after)[ACCURACY]
+    assert conclusion.verdict == "too few to tell"
+    assert conclusion.enough is not None
+    assert conclusion.enough > 10
+    assert "about" in conclusion.sentence
 
 
 def test_the_same_answers_are_equal() -> None:
     before = {ACCURACY: rows(3, 4), RECALL: rows(1, 6)}
-    assert {found.verdict for found in concluded(before, before).values()} == {"equal"}
+    assert {conclusion.verdict for conclusion in concluded(before, before).values()} == {"equal"}
 
 
 def test_what_else_got_worse_is_the_cost_and_a_cosine_is_not() -> None:
@@ -86,27 +86,32 @@ def test_what_else_got_worse_is_the_cost_and_a_cosine_is_not() -> None:
         RECALL: flipped(before[RECALL], range(80)),
         "positive_score": rows(0, 400),
     }
-    found = concluded(before, after)
-    assert list(found) == [ACCURACY, RECALL]
-    assert found[ACCURACY].cost.startswith("recall@1 image->text 0.500 to 0.300 (-0.200 [")
-    assert found[RECALL].cost == "none beyond its interval"
-    assert [lead.metric for lead in leading(list(found.values()))] == [ACCURACY, RECALL]
+    conclusion_of_metric = concluded(before, after)
+    assert list(conclusion_of_metric) == [ACCURACY, RECALL]
+    assert conclusion_of_metric[ACCURACY].cost.startswith(
+        "recall@1 image->text 0.500 to 0.300 (-0.200 ["
+    )
+    assert conclusion_of_metric[RECALL].cost == "none beyond its interval"
+    assert [lead.metric for lead in leading(list(conclusion_of_metric.values()))] == [
+        ACCURACY,
+        RECALL,
+    ]
 
 
 def test_the_worst_group_is_picked_again_after_training() -> None:
     cells = torch.tensor([0] * 100 + [1] * 100 + [-1] * 50)
     before = {ACCURACY: torch.cat([rows(20, 80), rows(90, 10), rows(0, 50)])}
     after = {ACCURACY: torch.cat([rows(95, 5), rows(40, 60), rows(50, 0)])}
-    found = concluded(before, after, {"zero_shot_worst_group": cells})["zero_shot_worst_group"]
-    assert (found.before, found.after) == pytest.approx((0.2, 0.4))
-    assert found.n == "200 images"
-    assert found.verdict == "better"
+    conclusion = concluded(before, after, {"zero_shot_worst_group": cells})["zero_shot_worst_group"]
+    assert (conclusion.before, conclusion.after) == pytest.approx((0.2, 0.4))
+    assert conclusion.n == "200 images"
+    assert conclusion.verdict == "better"
 
 
 def test_features_that_are_no_numbers_are_worse_and_rows_without_a_score_are_left_out() -> None:
     before = {ACCURACY: rows(3, 2), RECALL: torch.full((5,), torch.nan)}
     after = {ACCURACY: torch.full((5,), torch.nan), RECALL: rows(5, 0)}
-    found = concluded(before, after)
-    assert list(found) == [ACCURACY]
-    assert found[ACCURACY].verdict == "worse"
+    conclusion_of_metric = concluded(before, after)
+    assert list(conclusion_of_metric) == [ACCURACY]
+    assert conclusion_of_metric[ACCURACY].verdict == "worse"
     assert concluded({}, {}) == {}

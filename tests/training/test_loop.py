@@ -461,9 +461,11 @@ def gradient(made: Trainee, parts: list[Batch], **changes: Any) -> tuple[Tensor,
 
 
 def gradients(made: Trainee) -> dict[str, Tensor]:
-    found = {name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None}
+    gradient_of_name = {
+        name: p.grad.clone() for name, p in made.named_parameters() if p.grad is not None
+    }
     made.zero_grad()
-    return found
+    return gradient_of_name
 
 
 def close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
@@ -478,21 +480,21 @@ def test_with_all_negatives_it_is_the_gradient_of_one_large_batch(loss: str, siz
     cached = exact(loss)
     expected = one_batch(micro(4 * MICRO)[0])
     expected.backward()
-    value, found = gradient(cached, micro(size), negatives="step")
+    value, slopes = gradient(cached, micro(size), negatives="step")
     assert float(value) == pytest.approx(float(expected.detach()))
-    close(found, gradients(one_batch))
+    close(slopes, gradients(one_batch))
     close(dict(cached.objective.named_buffers()), dict(one_batch.objective.named_buffers()))
 
 
 def test_a_step_of_apart_negatives_is_the_mean_of_its_micro_batches() -> None:
     apart = exact("info_nce")
-    apart_gradient, found = gradient(apart, micro())
+    apart_gradient, slopes = gradient(apart, micro())
     expected, _ = gradient(exact("info_nce"), micro(), negatives="step")
     assert float(apart_gradient) < float(expected) - 0.5, "fewer negatives, lower loss"
     mean = sum(apart(batch) for batch in micro()) / MICRO
     mean.backward()
     assert float(apart_gradient) == pytest.approx(float(mean.detach()))
-    close(found, gradients(apart))
+    close(slopes, gradients(apart))
 
 
 def test_both_passes_draw_the_same_dropout_and_mixing() -> None:

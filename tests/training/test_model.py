@@ -53,28 +53,28 @@ def make(name: str, **settings: Any) -> Towers:
     torch.manual_seed(0)
     preprocess = open_clip.image_transform(32, is_train=False)
     if name in ARCHITECTURES:
-        found, _, preprocess = open_clip.create_model_and_transforms(name, **settings)
+        built, _, preprocess = open_clip.create_model_and_transforms(name, **settings)
         tokenizer = open_clip.get_tokenizer(name)
     else:
         kinds = models_tiny.OPEN_CLIP | models_tiny.TOWERS
-        found = models_tiny.make("SiglipModel") if name == "siglip" else kinds[name]()
-        tokenizer = models_tiny.tokenizer_for(found)
+        built = models_tiny.make("SiglipModel") if name == "siglip" else kinds[name]()
+        tokenizer = models_tiny.tokenizer_for(built)
     with torch.no_grad():  # initial weights make all images, or all texts, nearly the same
-        for parameter in found.parameters():
+        for parameter in built.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
     if name == "siglip":
         preprocess = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
-    return Towers(found.eval(), tokenizer, preprocess)
+    return Towers(built.eval(), tokenizer, preprocess)
 
 
 CAPTIONS = ["a photo of a man", "a bird on the water"]
 
 
-def features(found: Towers) -> tuple[Tensor, Tensor]:
+def features(towers: Towers) -> tuple[Tensor, Tensor]:
     """Of two images and two captions, with gradients where something learns."""
-    height, width = found.size
+    height, width = towers.size
     pixels = torch.linspace(-1, 1, 2 * 3 * height * width).reshape(2, 3, height, width).sin()
-    return found.image(pixels), found.text(found.tokenize(CAPTIONS))
+    return towers.image(pixels), towers.text(towers.tokenize(CAPTIONS))
 
 
 def alike(first: Towers, second: Towers, atol: float = 1e-4) -> bool:
@@ -84,17 +84,17 @@ def alike(first: Towers, second: Towers, atol: float = 1e-4) -> bool:
     )
 
 
-def step(found: Towers) -> dict[str, Tensor]:
+def step(towers: Towers) -> dict[str, Tensor]:
     """One step of plain descent in train mode; returns what the state dict was before."""
-    before = {name: tensor.clone() for name, tensor in found.model.state_dict().items()}
-    Trainee(found, nn.Module()).train()  # type: ignore[arg-type]
-    torch.stack([part.square().sum() for part in features(found)]).sum().backward()
+    before = {name: tensor.clone() for name, tensor in towers.model.state_dict().items()}
+    Trainee(towers, nn.Module()).train()  # type: ignore[arg-type]
+    torch.stack([part.square().sum() for part in features(towers)]).sum().backward()
     with torch.no_grad():
-        for parameter in found.model.parameters():
+        for parameter in towers.model.parameters():
             if parameter.grad is not None:
                 parameter -= 0.01 * parameter.grad
                 parameter.grad = None
-    found.model.eval()
+    towers.model.eval()
     return before
 
 
@@ -107,28 +107,28 @@ SIDES = dict.fromkeys(("all", "heads", "lora"), (True, True)) | {
 @pytest.mark.parametrize("scope", SIDES)
 @pytest.mark.parametrize("name", ["clip", "resnet", "coca", "siglip", "twin"])
 def test_what_learns_moves_and_the_rest_does_not(name: str, scope: str) -> None:
-    found = make(name)
-    names = tune(found, scope)
+    towers = make(name)
+    names = tune(towers, scope)
     old = [
-        part.detach() for part in features(found)
+        part.detach() for part in features(towers)
     ]  # torch computes frozen attention in another way
-    learning = {n: p for n, p in found.model.named_parameters() if p.requires_grad}
+    learning = {n: p for n, p in towers.model.named_parameters() if p.requires_grad}
     assert list(learning) == names
     assert not any("logit" in n for n in names)
-    torch.stack([part.square().sum() for part in features(found)]).sum().backward()
+    torch.stack([part.square().sum() for part in features(towers)]).sum().backward()
     assert [n for n, p in learning.items() if p.grad is None] == []  # DDP would wait for one
-    found.model.zero_grad()
-    before = step(found)
-    after = found.model.state_dict()
+    towers.model.zero_grad()
+    before = step(towers)
+    after = towers.model.state_dict()
     if scope == "lora":  # where B is 0, only B has a gradient
         assert all(torch.equal(new, before[n]) for n, new in after.items() if "lora_A" in n)
     moved = {n for n, tensor in after.items() if not torch.equal(tensor, before[n])}
-    assert moved - {n for n, _ in found.model.named_buffers()} <= set(names)
+    assert moved - {n for n, _ in towers.model.named_buffers()} <= set(names)
     assert len(moved) >= len(names) // 2 - 1
     sides = (
         (False, True) if (name, scope) == ("resnet", "lora") else SIDES[scope]
     )  # convolutions get no adapters
-    for new, first, does in zip(features(found), old, sides, strict=True):
+    for new, first, does in zip(features(towers), old, sides, strict=True):
         assert torch.equal(new, first) != does
 
 
@@ -152,12 +152,12 @@ def test_all_is_both_towers_without_what_reaches_no_feature() -> None:
 def test_only_the_last_blocks_learn_and_what_comes_after_them(
     name: str, blocks: int, side: str
 ) -> None:
-    found = make(name)
-    everything = set(tune(found, "all"))
-    learning = set(tune(found, side))
+    towers = make(name)
+    everything = set(tune(towers, "all"))
+    learning = set(tune(towers, side))
     inside = {text for text in learning if "resblocks." in text or "encoder.layers." in text}
     for last in range(blocks + 1):
-        last_blocks = set(tune(found, side, last={side: last}))
+        last_blocks = set(tune(towers, side, last={side: last}))
         kept = {
             text
             for text in inside
@@ -167,17 +167,17 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
         ends = last_blocks - inside
         assert any("ln_" in text or "norm" in text for text in ends)
         assert not any("emb" in text or "conv1" in text for text in ends)
-        assert set(tune(found, "all", last={side: last})) == everything - (learning - last_blocks)
+        assert set(tune(towers, "all", last={side: last})) == everything - (learning - last_blocks)
     with pytest.raises(
         InvalidInputError, match=f"{side}_blocks: the {side} tower has {blocks} blocks"
     ):
-        tune(found, "all", last={side: blocks + 1})
-    found.model.peft_config = {}
+        tune(towers, "all", last={side: blocks + 1})
+    towers.model.peft_config = {}
     flat = nn.Linear(1, 1)
     quantized = nn.Parameter(torch.ones(1, dtype=torch.int8), requires_grad=False)
     bare: Any = partial(Mock, model=flat, text_parts=[], heads=[])
     for odd, last, refusal in (
-        (found, {}, "merge them first"),
+        (towers, {}, "merge them first"),
         (bare(image_parts=[flat]), {"image": 1}, "the image tower has no run of blocks"),
         (bare(image_parts=[quantized]), {}, "its weights are quantized"),
     ):
@@ -186,20 +186,20 @@ def test_only_the_last_blocks_learn_and_what_comes_after_them(
 
 
 def adapted(name: str, **settings: Any) -> Towers:
-    found = make(name)
-    tune(found, "lora", **settings)
+    towers = make(name)
+    tune(towers, "lora", **settings)
     torch.manual_seed(3)
     with torch.no_grad():
-        for parameter_name, parameter in found.model.named_parameters():
+        for parameter_name, parameter in towers.model.named_parameters():
             if "lora_B" in parameter_name:
                 parameter.normal_(std=0.3)
-    return found
+    return towers
 
 
-def layers(found: Towers) -> set[str]:
+def layers(towers: Towers) -> set[str]:
     return {
         name.partition(".lora_A.")[0]
-        for name in dict(found.model.named_parameters())
+        for name in dict(towers.model.named_parameters())
         if ".lora_A." in name
     }
 
@@ -223,33 +223,33 @@ def test_adapters_go_where_the_model_looks() -> None:
 def test_adapters_are_low_rank_changes_of_the_weights(name: str) -> None:
     """The equation of the paper, on a copy of the plain model."""
     plain = make(name)
-    found = adapted(name, lora_rank=3)
-    assert not alike(plain, found, atol=1e-3)
-    tensors = found.model.state_dict()
+    towers = adapted(name, lora_rank=3)
+    assert not alike(plain, towers, atol=1e-3)
+    tensors = towers.model.state_dict()
     with torch.no_grad():
-        for layer in layers(found):
+        for layer in layers(towers):
             part = plain.model.get_submodule(layer)
             weight = part.weight if isinstance(part, nn.Linear) else part.in_proj_weight
             a, b = (tensors[f"{layer}.lora_{letter}.default.weight"] for letter in "AB")
             assert a.shape[0] == b.shape[1] == 3
             weight += 2.0 * (b @ a)
-        assert alike(plain, found)
-    together = merged(found.model, tensors)
+        assert alike(plain, towers)
+    together = merged(towers.model, tensors)
     expected = plain.model.state_dict()
     assert together.keys() == expected.keys()
     assert all(torch.allclose(tensor, expected[key], atol=1e-6) for key, tensor in together.items())
 
 
 def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
-    plain, found, again, reseeded = (make("clip") for _ in range(4))
+    plain, tuned, again, reseeded = (make("clip") for _ in range(4))
     state = torch.get_rng_state()
-    tune(found, "lora")
+    tune(tuned, "lora")
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
     tune(again, "lora")
     tune(reseeded, "lora", seed=1)
-    assert alike(plain, found, atol=1e-6)
-    first, second, third = (dict(t.model.named_parameters()) for t in (found, again, reseeded))
+    assert alike(plain, tuned, atol=1e-6)
+    first, second, third = (dict(t.model.named_parameters()) for t in (tuned, again, reseeded))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], third[name]) for name in first)
 
@@ -257,33 +257,33 @@ def test_new_adapters_change_nothing_and_follow_their_seed() -> None:
 def test_frozen_weights_do_not_drift_under_adapters() -> None:
     """They are in no checkpoint of a run, so a resumed one has them as loaded: a bit's change would
     part the two."""
-    found = adapted("clip")
+    towers = adapted("clip")
     before = {
         n: (id(p), p.detach().clone())
-        for n, p in found.model.named_parameters()
+        for n, p in towers.model.named_parameters()
         if not p.requires_grad
     }
     for _ in range(20):
-        step(found)
-    after = dict(found.model.named_parameters())
+        step(towers)
+    after = dict(towers.model.named_parameters())
     assert all(
         id(after[n]) == name and torch.equal(after[n], tensor)
         for n, (name, tensor) in before.items()
     )
 
 
-def same(found: Towers, reread: Towers, atol: float = 0.0) -> None:
+def assert_same_towers(towers: Towers, reread: Towers, atol: float = 0.0) -> None:
     """In what they make of images and texts, and of pictures and captions before."""
-    for parameter in (*found.model.parameters(), *reread.model.parameters()):
+    for parameter in (*towers.model.parameters(), *reread.model.parameters()):
         parameter.requires_grad_(False)  # torch computes frozen attention in another way
-    assert alike(found, reread, atol=atol)
-    tokens = found.tokenize(CAPTIONS)
+    assert alike(towers, reread, atol=atol)
+    tokens = towers.tokenize(CAPTIONS)
     two = reread.tokenize(CAPTIONS)
     assert tokens.keys() == two.keys()
     assert all(torch.equal(tokens[name], two[name]) for name in tokens)
-    assert (found.size, found.mean, found.std) == (reread.size, reread.mean, reread.std)
+    assert (towers.size, towers.mean, towers.std) == (reread.size, reread.mean, reread.std)
     assert reread.temperature == pytest.approx(
-        float(Towers(found.model, found.tokenizer, found.preprocess).temperature)
+        float(Towers(towers.model, towers.tokenizer, towers.preprocess).temperature)
     )
 
 
@@ -291,17 +291,17 @@ def same(found: Towers, reread: Towers, atol: float = 0.0) -> None:
 def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
     if name.startswith("small"):
         models_tiny.skip_without_folders()
-    found = make(name)
+    towers = make(name)
     folder = tmp_path / "model"
-    tune(found, "all")
+    tune(towers, "all")
     with torch.no_grad():
-        for parameter in found.model.parameters():
+        for parameter in towers.model.parameters():
             parameter.mul_(1.01)
-    found.set_temperature(0.03)
-    save_model(found, folder, scope="all", name=f"{name}/some-tag" if "small" in name else name)
+    towers.set_temperature(0.03)
+    save_model(towers, folder, scope="all", name=f"{name}/some-tag" if "small" in name else name)
     again = opened(folder)
     assert again.temperature == pytest.approx(0.03)
-    same(found, again)
+    assert_same_towers(towers, again)
     made_of = json.loads((folder / "vldebias.json").read_text())
     family = {"miniature": "miniature", "twin": "transformers"}.get(name, "open_clip")
     assert (made_of["family"], made_of["scope"]) == (family, "all")
@@ -310,39 +310,39 @@ def test_what_was_saved_is_read_again(name: str, tmp_path: Path) -> None:
     # And a saved model can be trained and saved in its turn, by the name of its folder.
     check_savable(again, name=str(folder))
     save_model(again, tmp_path / "second", scope="all", name=str(folder))
-    same(again, opened(tmp_path / "second"), atol=1e-4)
+    assert_same_towers(again, opened(tmp_path / "second"), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["small-one", "twin"])
 def test_adapters_are_saved_merged(name: str, tmp_path: Path) -> None:
     if name.startswith("small"):
         models_tiny.skip_without_folders()
-    found = adapted(name)
+    towers = adapted(name)
     plain = make(name)
-    before = {key: tensor.clone() for key, tensor in found.model.state_dict().items()}
-    save_model(found, tmp_path / "model", scope="lora", name=name)
-    assert equal(found.model.state_dict(), before)
-    assert not alike(plain, found, atol=1e-2)
-    assert alike(opened(tmp_path / "model"), found)
+    before = {key: tensor.clone() for key, tensor in towers.model.state_dict().items()}
+    save_model(towers, tmp_path / "model", scope="lora", name=name)
+    assert equal(towers.model.state_dict(), before)
+    assert not alike(plain, towers, atol=1e-2)
+    assert alike(opened(tmp_path / "model"), towers)
 
 
 def test_a_kill_leaves_the_old_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = make("miniature")
+    towers = make("miniature")
     folder = tmp_path / "model"
-    save_model(found, folder, scope="all", name="miniature")
+    save_model(towers, folder, scope="all", name="miniature")
     expected = features(opened(folder))[1]
     with torch.no_grad():
-        found.model.text_projection.mul_(2)
+        towers.model.text_projection.mul_(2)
     monkeypatch.setattr(module, "save_tokenizer", Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(
-        module.shutil, "rmtree", lambda *args, **more: None
+        module.shutil, "rmtree", lambda *args, **options: None
     )  # a killed process tidies nothing up
     with pytest.raises(KeyboardInterrupt):
-        save_model(found, folder, scope="all", name="miniature")
+        save_model(towers, folder, scope="all", name="miniature")
     assert (tmp_path / "model.part" / "clip.safetensors").is_file()
     assert torch.equal(features(opened(folder))[1], expected)
     monkeypatch.undo()
-    save_model(found, folder, scope="all", name="miniature")
+    save_model(towers, folder, scope="all", name="miniature")
     assert not torch.equal(features(opened(folder))[1], expected)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

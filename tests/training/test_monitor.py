@@ -29,29 +29,34 @@ def naive(
     towers.model.eval()
     with torch.no_grad():
         rows = unit(towers.image(images))
-        said, classes = (unit(towers.text(letters_of(each))) for each in (captions, texts))
+        caption_rows, classes = (
+            unit(towers.text(letters_of(texts_of_side))) for texts_of_side in (captions, texts)
+        )
     known = [i for i, label in enumerate(labels) if label >= 0]
     right = {i: int((rows[i] @ classes.T).argmax()) == labels[i] for i in known}
-    found = {
+    scores = {
         "zero_shot_accuracy": sum(right.values()) / len(known),
         "zero_shot_worst_class": min(
             sum(right[i] for i in known if labels[i] == c) / sum(labels[i] == c for i in known)
             for c in {labels[i] for i in known}
         ),
-        "positive_score": sum(float(rows[i] @ said[i]) for i in range(len(rows))) / len(rows),
+        "positive_score": sum(float(rows[i] @ caption_rows[i]) for i in range(len(rows)))
+        / len(rows),
     }
     distinct = list(dict.fromkeys(captions))
     first = [captions.index(text) for text in distinct]
     for k in (1, 5, 10):
         to_text = to_image = 0
         for i in range(len(rows)):
-            ranked = sorted(range(len(distinct)), key=lambda j: -float(rows[i] @ said[first[j]]))
+            ranked = sorted(
+                range(len(distinct)), key=lambda j: -float(rows[i] @ caption_rows[first[j]])
+            )
             to_text += captions[i] in [distinct[j] for j in ranked[:k]]
-            nearest = sorted(range(len(rows)), key=lambda j: -float(rows[j] @ said[i]))[:k]
+            nearest = sorted(range(len(rows)), key=lambda j: -float(rows[j] @ caption_rows[i]))[:k]
             to_image += any(captions[j] == captions[i] for j in nearest)
-        found[f"recall@{k} image->text"] = to_text / len(rows)
-        found[f"recall@{k} text->image"] = to_image / len(rows)
-    return found
+        scores[f"recall@{k} image->text"] = to_text / len(rows)
+        scores[f"recall@{k} text->image"] = to_image / len(rows)
+    return scores
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -86,10 +91,10 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     cells = [(a, b) for a in range(2) for b in range(3) if ((labels == a) & (groups == b)).any()]
     means = [float(right[(labels == a) & (groups == b)].nanmean()) for a, b in cells]
     assert monitor(tiny_towers(3))["zero_shot_worst_group"] == pytest.approx(min(means))
-    one = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(
+    scores = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(
         tiny_towers(3)
     )
-    assert one["zero_shot_worst_group"] == one["zero_shot_worst_class"]
+    assert scores["zero_shot_worst_group"] == scores["zero_shot_worst_class"]
 
 
 def test_an_edit_changes_the_texts_and_not_the_images() -> None:
@@ -98,16 +103,16 @@ def test_an_edit_changes_the_texts_and_not_the_images() -> None:
     texts = ("a cat", "a dog")
     towers.model.eval()
     monitor = Monitor(images, captions=texts * 10, labels=torch.arange(20) % 2, class_texts=texts)
-    same = CalibratedProjection.identity(6)
+    identity = CalibratedProjection.identity(6)
     flat = CalibratedProjection().fit(None, np.eye(6)[1:])
-    assert monitor(towers, same) == pytest.approx(monitor(towers), abs=1e-6)
+    assert monitor(towers, identity) == pytest.approx(monitor(towers), abs=1e-6)
     with torch.no_grad():
         rows = unit(towers.image(images))
-        said = unit(flat(unit(towers.text(letters_of(texts)))))
-    expected = ((rows @ said.T).argmax(dim=1) == torch.arange(20) % 2).double().mean()
+        text_rows = unit(flat(unit(towers.text(letters_of(texts)))))
+    expected = ((rows @ text_rows.T).argmax(dim=1) == torch.arange(20) % 2).double().mean()
     assert monitor(towers, flat)["zero_shot_accuracy"] == pytest.approx(float(expected))
     assert monitor(towers, flat)["positive_score"] == pytest.approx(
-        float((rows * said.repeat(10, 1)).sum(1).mean())
+        float((rows * text_rows.repeat(10, 1)).sum(1).mean())
     )
 
 
@@ -118,7 +123,9 @@ def table(images: Tensor, texts: Tensor) -> Any:
         model=torch.nn.Linear(1, 1),
         image=lambda pixels: images[pixels[:, 0, 0, 0].long()],
         text=lambda tokens: texts[tokens["ids"]],
-        tokenize=lambda said: {"ids": torch.tensor([int(text) for text in said])},
+        tokenize=lambda tokenized_texts: {
+            "ids": torch.tensor([int(text) for text in tokenized_texts])
+        },
     )
 
 
@@ -131,10 +138,10 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
     monitor = Monitor(
         places(4), captions=["0", "", "2", " "], labels=torch.arange(4), class_texts="0123"
     )
-    found = monitor.rows(table(features[[0, 0, 2, 3]], features))
-    assert found["zero_shot_accuracy"].tolist() == [1, 0, 1, 1]
-    assert found["recall@1 text->image"].nan_to_num(9).tolist() == [1, 9, 1, 9]
-    assert found["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+    rows_of_score = monitor.rows(table(features[[0, 0, 2, 3]], features))
+    assert rows_of_score["zero_shot_accuracy"].tolist() == [1, 0, 1, 1]
+    assert rows_of_score["recall@1 text->image"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+    assert rows_of_score["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
 
 
 @pytest.mark.parametrize(
@@ -198,6 +205,6 @@ def test_that_of_images_equals_that_of_tensors_and_reads_them_once() -> None:
 
 def test_what_cannot_be_read_is_left_out() -> None:
     with pytest.warns(VldebiasWarning, match=r"own train: 2 of 20 .* left out, such as id3"):
-        found = Monitor.from_data(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
+        scores = Monitor.from_data(data(broken=(3, 4)), plain, "label", workers=0)(tiny_towers())
     rest = data()[[i for i in range(20) if i not in (3, 4)]]
-    assert found == Monitor.from_data(rest, plain, "label")(tiny_towers())
+    assert scores == Monitor.from_data(rest, plain, "label")(tiny_towers())

@@ -196,8 +196,8 @@ def test_group_dro_weighs_the_losses_of_the_groups() -> None:
     loss_of_pairs = info_nce(X, Y, temperature=T, reduction="none")
     means = torch.stack([loss_of_pairs[groups == g].mean() for g in (0, 1)])
     weights = (means - means.logsumexp(0)).exp()
-    found = objective(X.clone().requires_grad_(), Y, Batch(images=BATCH.images, groups=groups))
-    torch.testing.assert_close(found, (weights * means).sum())
+    loss = objective(X.clone().requires_grad_(), Y, Batch(images=BATCH.images, groups=groups))
+    torch.testing.assert_close(loss, (weights * means).sum())
 
 
 ROWS = 6

@@ -60,13 +60,13 @@ def climbed_by_hand(module: nn.Module, method: str, rho: float, eta: float) -> n
             g.append(gradient)
     norm = math.sqrt(sum((a * b) ** 2 for a, b in zip(t, g, strict=True)))
     steps = iter(rho * a * a * b / norm for a, b in zip(t, g, strict=True))
-    there = copy.deepcopy(module)
+    climbed = copy.deepcopy(module)
     with torch.no_grad():
-        for parameter in there.parameters():
+        for parameter in climbed.parameters():
             for index in range(parameter.numel()):
                 parameter.view(-1)[index] += next(steps)
-    there.zero_grad()
-    return there
+    climbed.zero_grad()
+    return climbed
 
 
 @methods
@@ -80,10 +80,10 @@ def test_three_updates_are_those_computed_by_hand(method: str) -> None:
         optimizer.step()
         slow.zero_grad()
         torch.testing.assert_close(loss, backward_of(slow, x)(), rtol=1e-12, atol=0)
-        there = climbed_by_hand(slow, method, 0.3, 0.01)
-        backward_of(there, x)()
+        climbed = climbed_by_hand(slow, method, 0.3, 0.01)
+        backward_of(climbed, x)()
         with torch.no_grad():
-            for parameter, far in zip(slow.parameters(), there.parameters(), strict=True):
+            for parameter, far in zip(slow.parameters(), climbed.parameters(), strict=True):
                 parameter -= 0.1 * far.grad
         for ours, expected in zip(module.parameters(), slow.parameters(), strict=True):
             torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
@@ -141,9 +141,9 @@ def test_running_statistics_move_once_and_both_passes_use_those_of_the_batch(
         sharp(module, backward_of(module, x), rho=0.4)
         once.zero_grad()
         backward_of(once, x)()
-    there = climbed_by_hand(once, "sam", 0.4, 0.0)
-    backward_of(there, x)()
-    for ours, expected in zip(module.parameters(), there.parameters(), strict=True):
+    climbed = climbed_by_hand(once, "sam", 0.4, 0.0)
+    backward_of(climbed, x)()
+    for ours, expected in zip(module.parameters(), climbed.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, expected.grad, rtol=1e-10, atol=1e-12)
     for (name, buffer), expected in zip(module.named_buffers(), once.buffers(), strict=True):
         assert torch.equal(buffer, expected), name
@@ -173,7 +173,7 @@ def averaged(decay: float) -> tuple[nn.Module, Average]:
 
 
 def shake(module: nn.Module) -> None:
-    for parameter in filter(lambda one: one.requires_grad, module.parameters()):
+    for parameter in filter(lambda parameter: parameter.requires_grad, module.parameters()):
         nn.init.normal_(parameter)
 
 

@@ -21,10 +21,15 @@ from vldebias.training.suspects import positive_scores, report_pairs
 def source(
     n: int = 23, broken: Any = (), several: bool = False, captions: tuple[str, ...] = ()
 ) -> Pairs:
-    said = captions or tuple(f"caption {i % 9}, with a comma" for i in range(n))
-    more = tuple((f"or {i}",) * (i % 2) for i in range(n)) if several else ()
+    first_captions = captions or tuple(f"caption {i % 9}, with a comma" for i in range(n))
+    further_captions = tuple((f"or {i}",) * (i % 2) for i in range(n)) if several else ()
     return pairs_of(
-        image_data(len(said), read=reader(broken, tiny_image), captions=said, more_captions=more)
+        image_data(
+            len(first_captions),
+            read=reader(broken, tiny_image),
+            captions=first_captions,
+            more_captions=further_captions,
+        )
     )
 
 
@@ -32,14 +37,14 @@ def cosines(towers: Any, pairs: Pairs) -> np.ndarray:
     """The lowest cosine of each image with one of its captions, one pair at a time."""
     towers.model.eval()
     unit = torch.nn.functional.normalize
-    found = []
+    scores = []
     with torch.no_grad():
         for i in range(pairs.items):
             seen = unit(towers.image(plain(tiny_image(i))[None]))
-            said = [unit(towers.text(letters_of([text]))) for text in pairs.captions[i]]
-            found.append(min(float((seen * one).sum()) for one in said))
+            text_rows = [unit(towers.text(letters_of([text]))) for text in pairs.captions[i]]
+            scores.append(min(float((seen * row).sum()) for row in text_rows))
     towers.model.train()
-    return np.array(found)
+    return np.array(scores)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -49,20 +54,20 @@ def test_scores_are_cosines_whatever_the_batches(
 ) -> None:
     towers = tiny_towers()
     pairs = source(several=several)
-    found = positive_scores(towers, pairs, batch_size=batch_size, workers=workers)
-    assert found == pytest.approx(cosines(towers, pairs), abs=1e-5)
-    assert np.abs(found).max() <= 1
+    scores = positive_scores(towers, pairs, batch_size=batch_size, workers=workers)
+    assert scores == pytest.approx(cosines(towers, pairs), abs=1e-5)
+    assert np.abs(scores).max() <= 1
     assert towers.model.training
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert np.array_equal(positive_scores(towers, pairs, batch_size=batch_size), found)
+        assert np.array_equal(positive_scores(towers, pairs, batch_size=batch_size), scores)
 
 
 def test_images_that_cannot_be_read_have_no_score() -> None:
     with pytest.warns(VldebiasWarning, match="2 unreadable images have no score, such as id3"):
-        found = positive_scores(tiny_towers(), source(broken=(3, 22)))
-    assert np.flatnonzero(np.isnan(found)).tolist() == [3, 22]
+        scores = positive_scores(tiny_towers(), source(broken=(3, 22)))
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [3, 22]
     rest = [i for i in range(23) if i not in (3, 22)]
-    assert found[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
+    assert scores[rest] == pytest.approx(positive_scores(tiny_towers(), source())[rest], abs=1e-6)
 
 
 def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
@@ -73,7 +78,7 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
         np.float32
     )
     scores[[5, 7]] = np.nan
-    files, found = report_pairs(pairs, scores, tmp_path)
+    files, report = report_pairs(pairs, scores, tmp_path)
     assert (
         sorted(path.name for path in tmp_path.iterdir())
         == sorted(files.values())
@@ -91,10 +96,10 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
         assert row["wrong"] == ("yes" if pairs.captions[i] != (f"text {i}",) else "no")
         assert not row["score"] or float(row["score"]) == pytest.approx(scores[i], abs=1e-6)
     known = ~np.isnan(scores)
-    assert found["auroc"]["value"] == pytest.approx(
+    assert report["auroc"]["value"] == pytest.approx(
         roc_auc_score(pairs.wrong[known], -scores[known])
     )
-    assert found["auroc"]["low"] < found["auroc"]["value"] < found["auroc"]["high"]
+    assert report["auroc"]["low"] < report["auroc"]["value"] < report["auroc"]["high"]
     _, nothing = report_pairs(source(), np.linspace(0, 1, 23, dtype=np.float32), tmp_path)
     assert nothing is None, "pairs without noise claim no truth"
     assert {

@@ -55,7 +55,7 @@ def small(**changes: Any) -> TrainSettings:
     return load_settings(**{**SMALL, "steps": 1, "temperature": 0.2, "seed": 4, **changes})
 
 
-def own(**changes: Any) -> TrainSettings:
+def own_settings(**changes: Any) -> TrainSettings:
     return load_settings(
         **{"data": "own", "steps": 1, "batch_size": 8, "workers": 0, "seed": 4, **changes}
     )
@@ -166,7 +166,7 @@ def test_pairs_are_listed_without_training(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> None:
-    chosen = own(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
+    chosen = own_settings(streaming=True, steps=8, shuffle_buffer=4, accumulation=2, save_every=0)
     killed_step = 5
 
     def run(
@@ -176,19 +176,19 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
             if entry["step"] == until:
                 raise KeyboardInterrupt
 
-        found = tiny_towers()
+        towers = tiny_towers()
         objective = Objective(chosen, temperature=0.3, items=None)
-        batches = Batches.from_data(stream, chosen, found)
-        history = fit(Trainee(found, objective), batches, chosen, folder=folder, on_step=interrupt)
-        return [entry["loss"] for entry in history], found.model.state_dict()
+        batches = Batches.from_data(stream, chosen, towers)
+        history = fit(Trainee(towers, objective), batches, chosen, folder=folder, on_step=interrupt)
+        return [entry["loss"] for entry in history], towers.model.state_dict()
 
     losses, uninterrupted = run(Stream(150, shards=5), None)
     with pytest.raises(KeyboardInterrupt):
         run(Stream(150, shards=5), tmp_path, killed_step)
     stream = Stream(150, shards=5)
-    again, found = run(stream, tmp_path)
+    again, resumed_weights = run(stream, tmp_path)
     assert again == losses
-    assert equal(found, uninterrupted)
+    assert equal(resumed_weights, uninterrupted)
     assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
         "what was learned from before is not decoded"
     )
@@ -218,15 +218,15 @@ def test_two_views_need_no_caption_and_score_no_pair(
 
 
 def test_wise_ft_ends_between_where_it_began_and_where_it_came_to(tmp_path: Path) -> None:
-    found = []
+    projections = []
     for share in (None, 0.25):
         train_model(
             small(steps=2, lr=1e-2, tune="heads", wise_ft=share), tmp_path / str(share), cpu=True
         )
-        found.append(weights(tmp_path / str(share))["visual.proj"])
+        projections.append(weights(tmp_path / str(share))["visual.proj"])
     start = load_clip()[0].state_dict()["visual.proj"]
-    torch.testing.assert_close(found[1], start + 0.25 * (found[0] - start))
-    assert not torch.allclose(found[0], start, atol=1e-4)
+    torch.testing.assert_close(projections[1], start + 0.25 * (projections[0] - start))
+    assert not torch.allclose(projections[0], start, atol=1e-4)
     ends = weights(tmp_path / "None")
     shipped = load_clip()[0].state_dict()
     moved = {name for name in ends if not torch.equal(ends[name], shipped[name])}
@@ -269,9 +269,9 @@ def test_what_cannot_go_is_said_before_the_first_step(
 
 
 def diverged() -> Towers:
-    found = tiny_towers()
-    torch.nn.init.constant_(next(found.model.parameters()), torch.nan)
-    return found
+    towers = tiny_towers()
+    torch.nn.init.constant_(next(towers.model.parameters()), torch.nan)
+    return towers
 
 
 TWO = torch.rand(2, 3, 4, 4)
@@ -309,31 +309,31 @@ def held_out_monitor(settings: TrainSettings) -> Any:
     (lambda: positive_scores(tiny_towers(), pairs_of(BROKEN)), "none of 23 images can be read"),
     (lambda: positive_scores(diverged(), pairs_of(image_data(3))), "some features are not finite"),
     (
-        lambda: Batches.from_data(pairs_of(BROKEN, views="two"), own(), tiny_towers()),
+        lambda: Batches.from_data(pairs_of(BROKEN, views="two"), own_settings(), tiny_towers()),
         "own: has no captions",
     ),
-    (lambda: held_out_monitor(own(data="birds", split="test")), "training data"),
+    (lambda: held_out_monitor(own_settings(data="birds", split="test")), "training data"),
     (
-        lambda: Objective(own(loss="info_nce", q=0.3), temperature=1.0, items=3),
+        lambda: Objective(own_settings(loss="info_nce", q=0.3), temperature=1.0, items=3),
         "info_nce does not read q; it reads",
     ),
     (
-        lambda: Objective(own(loss="nuclr"), temperature=1.0, items=None),
+        lambda: Objective(own_settings(loss="nuclr"), temperature=1.0, items=None),
         "nuclr: needs the number of pairs",
     ),
     (
-        lambda: Objective(own(group_dro="kind"), temperature=1.0, items=3),
+        lambda: Objective(own_settings(group_dro="kind"), temperature=1.0, items=3),
         "group_dro: expected groups",
     ),
     (lambda: Sampler(3, 4), "the data has 3 rows, fewer than the 4 of one batch"),
     (
         lambda: Batches.from_data(
-            Stream(9, names={}), own(streaming=True, label="kind"), tiny_towers()
+            Stream(9, names={}), own_settings(streaming=True, label="kind"), tiny_towers()
         ),
         "must be known before",
     ),
     (
-        lambda: take(Batches.from_data(pairs_of(BROKEN), own(), tiny_towers()), 0, 1),
+        lambda: take(Batches.from_data(pairs_of(BROKEN), own_settings(), tiny_towers()), 0, 1),
         "nor can 10 replacements",
     ),
 )

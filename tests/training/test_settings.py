@@ -20,11 +20,11 @@ def test_every_setting_has_one_group_and_a_description() -> None:
 
 
 def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"loss": "rince", "q": 0.3, "steps": 7, "flip": True, "lr": 1e-4}
-    assert yaml.safe_load(load_settings(**given).as_yaml()) == given
+    settings: dict[str, Any] = {"loss": "rince", "q": 0.3, "steps": 7, "flip": True, "lr": 1e-4}
+    assert yaml.safe_load(load_settings(**settings).as_yaml()) == settings
     path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(given))
-    assert load_settings(path) == load_settings(**given)
+    path.write_text(yaml.safe_dump(settings))
+    assert load_settings(path) == load_settings(**settings)
     path.write_text("epochs: 3\nq: 0.2\n")
     both = load_settings(path, q=0.7, steps=5)
     assert (both.q, both.steps, both.epochs) == (0.7, 5, None), "one length replaces the other"
@@ -41,8 +41,8 @@ def test_a_file_and_flags_mean_the_same_and_flags_come_first(tmp_path: Path) -> 
         1,
     )
     assert (scratch.temperature, scratch.weight_decay, scratch.epochs) == (0.1, 0.05, 30)
-    other = load_settings(preset="scratch", loss="rince", steps=3)
-    assert (scratch.learn_temperature, other.learn_temperature, other.lr, other.epochs) == (
+    preset = load_settings(preset="scratch", loss="rince", steps=3)
+    assert (scratch.learn_temperature, preset.learn_temperature, preset.lr, preset.epochs) == (
         True,
         False,
         1e-3,
@@ -71,7 +71,7 @@ def test_every_number_has_its_range(interval: str) -> None:
         try:
             next(group for group in GROUPS.values() if name in group.model_fields)(**{name: value})
         except ValidationError as error:
-            return all(one["loc"] != (name,) for one in error.errors())
+            return all(problem["loc"] != (name,) for problem in error.errors())
         return True
 
     low, high = (float(end) for end in interval[1:-1].split(","))
@@ -100,12 +100,13 @@ def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
         "wise_ft",
         "epochs",
     }  # epochs come to steps
-    one = load_settings(steps=3)
-    assert one.identity().keys() == TrainSettings.model_fields.keys() - watching
+    identified = load_settings(steps=3)
+    assert identified.identity().keys() == TrainSettings.model_fields.keys() - watching
     assert (
-        one.identity() == load_settings(steps=3, workers=0, save_every=1.0, eval_every=1).identity()
+        identified.identity()
+        == load_settings(steps=3, workers=0, save_every=1.0, eval_every=1).identity()
     )
-    assert one.identity() != load_settings(steps=3, seed=1).identity()
+    assert identified.identity() != load_settings(steps=3, seed=1).identity()
 
 
 @pytest.mark.parametrize("name", ["no", "bf16", "fp16"])
@@ -156,5 +157,5 @@ def test_the_precision_is_that_of_the_launch_unless_it_is_set(
         "val_split 'a' is the split that is learned from",
     ),
 )
-def test_what_does_not_fit_is_refused_by_name(given: dict[str, Any]) -> None:
-    load_settings(**({"steps": 1} | given))
+def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any]) -> None:
+    load_settings(**({"steps": 1} | changes))

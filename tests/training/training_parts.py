@@ -36,8 +36,8 @@ class TinyModel(nn.Module):
         self.drop = nn.Dropout(0.5)
 
 
-def pairs_of(data: ImageData, **given: Any) -> Any:
-    return Pairs.from_data(data, load_settings(**{"data": "own", **given}))
+def pairs_of(data: ImageData, **settings: Any) -> Any:
+    return Pairs.from_data(data, load_settings(**{"data": "own", **settings}))
 
 
 def letters_of(texts: Sequence[str]) -> dict[str, Tensor]:
@@ -110,7 +110,7 @@ def reader(broken: Sequence[int] = (), image: Any = picture) -> Any:
 
 
 def image_data(
-    n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **more: Any
+    n: int, *, broken: Sequence[int] = (), kinds: Sequence[str | None] | None = None, **changes: Any
 ) -> Any:
     """n rows; `more` are fields of ImageData."""
     labels = {
@@ -118,14 +118,14 @@ def image_data(
             kinds if kinds is not None else [NAMES[i % 3] for i in range(n)], NAMES
         )
     }
-    given = {
+    fields = {
         "labels": labels,
         "captions": tuple(caption(i) for i in range(n)),
         "read": reader(broken),
-        **more,
+        **changes,
     }
     return ImageData(
-        name="own", split="train", ids=tuple(f"id{i}" for i in range(n)), fingerprint="x", **given
+        name="own", split="train", ids=tuple(f"id{i}" for i in range(n)), fingerprint="x", **fields
     )
 
 
@@ -158,10 +158,17 @@ class Stream:
         return reader(self.broken)(index)
 
 
-def same(one: Batch, other: Batch) -> bool:
+def equal_batches(batch: Batch, expected: Batch) -> bool:
     """All parts of two batches are equal, to the bit."""
-    parts = [(one.images, other.images), (one.index, other.index), (one.views, other.views)]
-    parts += [(one.labels, other.labels), *((one.texts[k], other.texts[k]) for k in one.texts)]
+    parts = [
+        (batch.images, expected.images),
+        (batch.index, expected.index),
+        (batch.views, expected.views),
+    ]
+    parts += [
+        (batch.labels, expected.labels),
+        *((batch.texts[k], expected.texts[k]) for k in batch.texts),
+    ]
     return all(a is b is None or torch.equal(a, b) for a, b in parts)  # type: ignore[arg-type]
 
 
@@ -176,9 +183,9 @@ def weights(folder: Path) -> dict[str, Tensor]:
 
 
 def opened(folder: Path) -> Towers:
-    found = load_host(model=str(folder))
-    assert not found.host.training
-    return Towers(found.host, found.tokenizer, found.preprocess)
+    loaded = load_host(model=str(folder))
+    assert not loaded.host.training
+    return Towers(loaded.host, loaded.tokenizer, loaded.preprocess)
 
 
 def take(source: MapBatches | StreamBatches, first: int, n: int) -> list[Any]:

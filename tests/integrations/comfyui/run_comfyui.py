@@ -212,8 +212,8 @@ def check_rows(comfy: Comfy, family: str, prompt: str = CEO, attribute: str = "g
         )
         sampled(graph, f"{name}-{row}", [f"text{row}", 0], [f"latent{row}", 0], cfg)
         # the same noise with the prompt of another value: it has to differ, or nothing was shown
-        other = f"text{next(i for i, value in enumerate(values) if value != values[row])}"
-        sampled(graph, f"{name}-{row}-other", [other, 0], [f"latent{row}", 0], cfg)
+        other_text = f"text{next(i for i, value in enumerate(values) if value != values[row])}"
+        sampled(graph, f"{name}-{row}-other", [other_text, 0], [f"latent{row}", 0], cfg)
     done = comfy.run(graph)
     check(not done.error, done.error)
     batch = latents(comfy, f"{name}-batch")

@@ -38,9 +38,9 @@ class Rows(dict):
         return len(super().__getitem__("embedding"))
 
 
-def cos_sim(one: Any, other: Any) -> torch.Tensor:
-    a = torch.as_tensor(one)
-    b = torch.as_tensor(other)
+def cos_sim(first: Any, second: Any) -> torch.Tensor:
+    a = torch.as_tensor(first)
+    b = torch.as_tensor(second)
     return cosine_similarity(a[:, None], b[None], dim=-1)
 
 
@@ -75,13 +75,13 @@ def bend(folder: Path) -> dict[str, Any]:
     projection = code.get_proj_matrix(texts)
     data = Rows(embedding=images, value=values)
     bent, *_ = code.legrange_text(query, data, "value", ["a", "b", "c"], 4, projection)
-    given = {
+    inputs = {
         "texts": texts.tolist(),
         "images": images.tolist(),
         "values": values.tolist(),
         "query": query.tolist(),
     }
-    return {**given, "near": 4, "projection": projection.tolist(), "bent": bent.tolist()}
+    return {**inputs, "near": 4, "projection": projection.tolist(), "bent": bent.tolist()}
 
 
 def lian(folder: Path) -> dict[str, Any]:
@@ -112,8 +112,8 @@ if __name__ == "__main__":
     path = HERE / "published.json"
     made = json.loads(path.read_text()) if path.is_file() else {}
     made |= {
-        name: of(Path(folder))
-        for (name, of), folder in zip(MADE.items(), sys.argv[1:], strict=True)
+        name: compute(Path(folder))
+        for (name, compute), folder in zip(MADE.items(), sys.argv[1:], strict=True)
         if folder
     }
     path.write_text(json.dumps(made) + "\n")

@@ -5,6 +5,7 @@ A class is added by an entry in diffusers.yaml; it has to keep each law below.
 """
 
 import copy
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,8 +35,8 @@ SERVED = [name for name in CASES if name not in ("BriaFibo", "HiDream", "Hunyuan
 
 class TextSide(NamedTuple):
     make: Callable[[], Any]
-    states: Callable[[Any], Any]
-    """(pipe) -> what it gives for the prompts PLAIN and STATED, by place or by name."""
+    states: Callable[..., Any]
+    """(pipe, **call) -> what it gives for the prompts PLAIN and STATED, by place or by name."""
     is_modular: bool = False
 
 
@@ -43,8 +44,8 @@ def family_states(pipe: Any, **call: Any) -> Any:
     return tiny.encode(pipe, [PLAIN, STATED], images=2, **call)
 
 
-def case_states(case: Any, pipe: Any) -> Any:
-    return case.encode(pipe, [PLAIN, STATED], images=2)
+def case_states(case: Any, pipe: Any, **call: Any) -> Any:
+    return case.encode(pipe, [PLAIN, STATED], images=2, **call)
 
 
 def text_sides() -> dict[str, TextSide]:
@@ -134,6 +135,35 @@ def assert_row_is_edited(name: str, old: Any, new: Any, part: Any, edit: Any) ->
         old = old[part.tokens]
         new = new[part.tokens]
     torch.testing.assert_close(new[start:], edit(old)[start:], atol=1e-4, rtol=1e-4)
+
+
+def negative_is_slow(name: str) -> bool:
+    return name not in FAMILIES
+
+
+@pytest.mark.parametrize(
+    "name",
+    marked([name for name in TEXT_SIDES if not TEXT_SIDES[name].is_modular], negative_is_slow),
+)
+def test_the_states_of_a_negative_prompt_change_only_where_that_is_asked_for(name: str) -> None:
+    """What its pictures show is below; modular pipelines encode it in a block of its own."""
+    side = TEXT_SIDES[name]
+    pipe = side.make()
+    if "negative_prompt" not in inspect.signature(pipe.encode_prompt).parameters:
+        # Flux's two calls: test_diffusers.py; the pictures of all of them: below.
+        pytest.skip(f"{type(pipe).__name__}.encode_prompt takes no negative prompt")
+    guided = {"do_classifier_free_guidance": True, "negative_prompt": [NEGATIVE] * 2}
+    bare = side.states(pipe, **guided)
+    attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
+    with attach():
+        edited = side.states(pipe, **guided)
+    with attach(negative=True) as attachment:
+        with_negative = side.states(pipe, **guided)
+    for part in attachment.host.parts:
+        assert not same_values(edited[part.place], bare[part.place])
+        assert same_values(edited[part.twin], bare[part.twin])
+        assert same_values(with_negative[part.place], edited[part.place])
+        assert not same_values(with_negative[part.twin], bare[part.twin])
 
 
 # Whole pipelines, from prompts to latents.

@@ -4,6 +4,11 @@ from typing import Any
 
 from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
 
+# Changes with their intervals: two that exclude zero, and one that holds it.
+DOWN = (-0.2, -0.3, -0.1)
+UP = (0.2, 0.1, 0.3)
+STILL = (0.01, -0.1, 0.1)
+
 
 def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measurement:
     defaults: dict[str, Any] = {
@@ -14,6 +19,12 @@ def figure(method: str = "none", value: float = 0.5, **fields: Any) -> Measureme
     }
     defaults |= {"interval": (value - 0.1, value + 0.1), "change": None}
     return Measurement(method=method, value=value, **(defaults | fields))
+
+
+def bias(method: str, value: float, **fields: Any) -> Any:
+    return figure(
+        method, value, **{"metric": "max_skew@10", "better": "lower", "task": "search", **fields}
+    )
 
 
 def protocol(task: str = "birds", **fields: Any) -> TaskProvenance:

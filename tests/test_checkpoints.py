@@ -25,9 +25,9 @@ NAMED = re.compile(
 
 def test_every_checkpoint_that_is_named_is_in_the_list() -> None:
     places = [ROOT / place for place in ("README.md", "docs", "vldebias", "apps", "eval")]
-    files = [
-        file for place in places for file in ([place] if place.is_file() else place.rglob("*"))
-    ]
+    files = []
+    for place in places:
+        files += [place] if place.is_file() else place.rglob("*")
     texts = (
         file.read_text(encoding="utf-8")
         for file in files

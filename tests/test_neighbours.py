@@ -27,7 +27,9 @@ def requirements_of(lines: list[str]) -> list[Requirement]:
 
 
 def ours() -> list[Requirement]:
-    extras = [line for name in BESIDE_OTHERS for line in PROJECT["optional-dependencies"][name]]
+    extras = []
+    for name in BESIDE_OTHERS:
+        extras += PROJECT["optional-dependencies"][name]
     return requirements_of([*PROJECT["dependencies"], *extras])
 
 

@@ -4,6 +4,7 @@ the default."""
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +261,7 @@ def test_a_service_is_asked_for_each_text_once_in_batches() -> None:
         return as_lists(texts)
 
     vldebias.debias_queries(embed, load_prompts("gender"), method="cali")
-    texts = [text for batch in batches for text in batch]
+    texts = list(chain(*batches))
     assert len(texts) == len(set(texts))
     assert max(map(len, batches)) <= 64
 

@@ -3,6 +3,7 @@ each."""
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 from vldebias.errors import EXTRA_OF
@@ -19,7 +20,7 @@ def plain(name: str) -> str:
 def needed(*extras: str) -> dict[str, str]:
     """Package -> bound of what these extras need beyond the core; an extra may name others."""
     bounds_of_name: dict[str, str] = {}
-    for requirement in (text for extra in extras for text in EXTRAS[extra]):
+    for requirement in chain(*(EXTRAS[extra] for extra in extras)):
         extras_of_ours = re.fullmatch(r"vldebias\[(.+)\]", requirement)
         name, _, bound = requirement.partition(">=")
         bounds_of_name |= (

@@ -30,7 +30,7 @@ def stand_ins(tmp_path: Path) -> Path:
         "Indian",
         "Middle Eastern",
     )
-    rows = [("20-29", gender, race) for race in races for gender in ("Male", "Female")]
+    rows = [("20-29", gender, race) for race, gender in product(races, ("Male", "Female"))]
     for part in ("train", "val"):
         fairface(
             tmp_path / "fairface", part, rows, tmp_path / "fairface/fairface-img-margin025-trainval"

@@ -1,5 +1,6 @@
 """A gallery of made features with texts and labels, and its figures under both tasks."""
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ REFERENCE[:30] = FEATURES[:30]  # which are left out of it
 SETS = [load_prompts(name) for name in ("gender", "race", "waterbirds")]
 TEXTS = {
     prompt: RNG.normal(size=D) + 2
-    for prompt in [*(text for prompt_set in SETS for text in prompt_set.texts), *ASKED]
+    for prompt in chain(*(prompt_set.texts for prompt_set in SETS), ASKED)
 }
 GENDER = np.array(["female", "male", ""])[RNG.integers(3, size=N)]  # a third is unknown
 LABELS = {

@@ -5,6 +5,7 @@ import io
 import shutil
 import tarfile
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_class_labels_are_taken_by_default_rows_are_numbered_and_all_joins_the_s
     assert rows_of(data) == [(f"{i:08d}", "", picture(10 + i)) for i in range(N)]
     record = next(opened(root, "val", streaming=True).records(2))
     assert (record.id, dict(record.labels), record.caption) == ("00000002", {"sex": None}, None)
-    texts = [f"text {first + i}" for first in (0, 10, 20) for i in range(N)]
+    texts = [f"text {first + i}" for first, i in product((0, 10, 20), range(N))]
     for streaming in (False, True):
         assert [
             row[1] for row in rows_of(opened(root, "all", streaming=streaming, **MAPPED))
@@ -126,8 +127,7 @@ def imagefolder(root: Path, part: str = "test") -> Path:
 def jsonl(root: Path) -> Path:
     lines = [
         f'{{"picture": "images/{pet}/{i}.png", "label": "{pet}"}}\n'
-        for pet in ("cat", "dog")
-        for i in range(2)
+        for pet, i in product(("cat", "dog"), range(2))
     ]
     (imagefolder(root, "images") / "test.jsonl").write_text("".join(lines))
     return root

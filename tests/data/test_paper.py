@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def many(stand_ins: Path) -> Path:
         "Middle Eastern",
     )
     ages = ("0-2", "3-9", "10-19", "20-29", "30-39", "40-49", "50-59", "60-69", "more than 70")
-    rows = [(age, gender, race) for race in races for gender in ("Male", "Female") for age in ages]
+    rows = [(age, gender, race) for race, gender, age in product(races, ("Male", "Female"), ages)]
     fairface(
         stand_ins / "fairface",
         "val",

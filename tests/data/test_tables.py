@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def test_cross_joins_names_and_is_unknown_where_one_is(rows: list[tuple[str | No
     columns = [Labels.from_values([row[k] for row in rows], NAMES) for k in range(3)]
     crossed = cross(*columns)
     assert back(crossed) == [None if None in row else "/".join(row) for row in rows]
-    assert crossed.names == tuple(f"{x}/{y}/{z}" for x in NAMES for y in NAMES for z in NAMES)
+    assert crossed.names == tuple("/".join(names) for names in product(NAMES, repeat=3))
     assert np.array_equal(cross(columns[0], cross(*columns[1:])).codes, crossed.codes)
 
 

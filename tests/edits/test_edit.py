@@ -129,12 +129,9 @@ def test_nothing_in_the_package_unpickles() -> None:
         "pickle_load",
     )
     texts = {path: path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
-    uses = [
-        f"{path.relative_to(root)}: {word}"
-        for path, text in texts.items()
-        for word in banned
-        if word in text
-    ]
+    uses = []
+    for path, text in texts.items():
+        uses += [f"{path.relative_to(root)}: {word}" for word in banned if word in text]
     assert uses == ["training/loop.py: torch.load("]  # a run's own state, with weights_only alone
     (call,) = re.findall(r"torch\.load\([^\n]*", texts[root / "training/loop.py"])
     assert "weights_only=True" in call

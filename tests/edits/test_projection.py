@@ -58,7 +58,7 @@ SIZES = [(6, 1, 2), (6, 100, 2), (64, 5, 3), (512, 31, 2), (768, 80, 10)]
 @pytest.mark.parametrize(
     ("d", "pairs", "spurious", "lam"),
     [
-        *[(*size, lam) for size in SIZES for lam in (1.0, 500.0, 1000.0)],
+        *[(*size, lam) for size, lam in itertools.product(SIZES, (1.0, 500.0, 1000.0))],
         pytest.param(4096, 1000, 20, 1000.0, marks=pytest.mark.slow),
     ],
 )
@@ -140,7 +140,10 @@ def test_no_perturbation_lowers_the_objectives(
 @given(st.lists(st.integers(2, 7), min_size=1, max_size=4), st.integers(0, 1000))
 def test_group_identity_equals_all_pairs(sizes: list[int], seed: int) -> None:
     groups = [embeddings(n, 16, seed=seed + k) for k, n in enumerate(sizes)]
-    pairs = torch.stack([torch.stack(p) for g in groups for p in itertools.combinations(g, 2)])
+    pairs = []
+    for group in groups:
+        pairs += [torch.stack(pair) for pair in itertools.combinations(group, 2)]
+    pairs = torch.stack(pairs)
     rows = scatter_of(groups)
     torch.testing.assert_close(rows.T @ rows, scatter(pairs) / len(pairs))
     A = embeddings(2, 16, seed=seed + 99)

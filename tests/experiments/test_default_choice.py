@@ -2,6 +2,7 @@
 counted."""
 
 from dataclasses import replace
+from itertools import chain, product
 
 import numpy as np
 import pytest
@@ -20,11 +21,12 @@ from vldebias.prompts import load_prompts
 
 
 def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -> list[Place]:
-    return [
-        Place(f"t{k}", form, score + 0.1, 0.1, (harm or {}).get(form) == k)
-        for form, form_scores in scores.items()
-        for k, score in enumerate(form_scores)
-    ]
+    places_of_forms = []
+    for form, form_scores in scores.items():
+        harmed_table = (harm or {}).get(form)
+        for k, score in enumerate(form_scores):
+            places_of_forms.append(Place(f"t{k}", form, score + 0.1, 0.1, harmed_table == k))
+    return places_of_forms
 
 
 def test_a_form_that_a_table_lacks_is_not_chosen() -> None:
@@ -38,8 +40,7 @@ def test_the_rule_by_a_naive_twin(seed: int) -> None:
     bad = rng.random((6, 4)) < 0.05
     made = [
         Place(f"t{t}", f"f{f}", float(table[t, f]), 0.0, bool(bad[t, f]))
-        for f in range(4)
-        for t in range(6)
+        for f, t in product(range(4), range(6))
     ]
     allowed = [f for f in range(4) if not bad[:, f].any()]
     best = max((table[:, f].mean() for f in allowed), default=None)
@@ -112,12 +113,12 @@ def test_no_profession_is_drawn_under_a_fit_that_knows_it() -> None:
     prompt_sets = splits()
     shipped = load_prompts(SET)
     assert prompt_sets[0] == shipped
-    held_out = [name for prompt_set in prompt_sets for name in prompt_set.held_out_class_names]
+    held_out = list(chain(*(prompt_set.held_out_class_names for prompt_set in prompt_sets)))
     assert len(set(held_out)) == len(held_out) == FITS * LEFT_OUT
     all_names = {*shipped.class_names, *shipped.held_out_class_names}
     for prompt_set in prompt_sets:
         assert {*prompt_set.class_names} == all_names - {*prompt_set.held_out_class_names}
-        fitted_text = " ".join(text for pair in prompt_set.groups for text in pair)
+        fitted_text = " ".join(chain(*prompt_set.groups))
         assert not any(f"male {name}." in fitted_text for name in prompt_set.held_out_class_names)
         assert all(
             name in group[0]

@@ -40,11 +40,12 @@ def fenced(kind: str) -> list[Any]:
 def with_output(kind: str) -> list[Any]:
     """Block, the output that stands beneath it or None, and its file."""
     blocks = re.compile(rf"```{kind}\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
-    return [
-        pytest.param(block[1], block[2], path, id=f"{path.relative_to(ROOT)}-{i}")
-        for path in FILES
-        for i, block in enumerate(blocks.finditer(path.read_text(encoding="utf-8")))
-    ]
+    cases = []
+    for path in FILES:
+        name = path.relative_to(ROOT)
+        for i, block in enumerate(blocks.finditer(path.read_text(encoding="utf-8"))):
+            cases.append(pytest.param(block[1], block[2], path, id=f"{name}-{i}"))
+    return cases
 
 
 def check_output(block: str, expected: str | None, path: Path, printed: str) -> None:
@@ -80,11 +81,9 @@ def known(words: list[str]) -> click.Command:
         if command.name == "eval" and rest[0] not in command.commands:
             rest.insert(0, "run")
         command = command.commands[rest.pop(0)]
-    options = {
-        name
-        for parameter in command.params
-        for name in (*parameter.opts, *parameter.secondary_opts)
-    }
+    options = set()
+    for parameter in command.params:
+        options.update(parameter.opts, parameter.secondary_opts)
     written = {word.split("=")[0] for word in rest if word.startswith("--")}
     assert written <= options, f"vldebias {shlex.join(words)}: no {written - options}"
     return command
@@ -216,16 +215,15 @@ def test_outputs_are_alike_where_words_are_the_same_and_numbers_near(
 MODULES = re.compile(r"`?(python -m (eval[\w.]*)((?: [\w./-]+)*))`?")
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    sorted(
-        {
-            (command[2], command[3].strip())
-            for path in FILES
-            for command in MODULES.finditer(path.read_text(encoding="utf-8"))
-        }
-    ),
-)
+def printed_modules() -> list[tuple[str, str]]:
+    commands = set()
+    for path in FILES:
+        for command in MODULES.finditer(path.read_text(encoding="utf-8")):
+            commands.add((command[2], command[3].strip()))
+    return sorted(commands)
+
+
+@pytest.mark.parametrize(("module", "arguments"), printed_modules())
 def test_a_printed_module_takes_its_arguments(
     module: str, arguments: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -218,7 +218,7 @@ class TestEachOnNextToNothing:
         figures_of_cell = captions.wrong_pairs(cell)
         scores, wrong = captions.scores(cell)
         assert figures_of_cell["score of wrong pairs"] == pytest.approx(scores[wrong].mean())
-        pairs = [(a, b) for a in scores[wrong] for b in scores[~wrong]]
+        pairs = list(product(scores[wrong], scores[~wrong]))
         assert figures_of_cell["auroc"] == pytest.approx(
             np.mean([(a < b) + 0.5 * (a == b) for a, b in pairs])
         )

@@ -210,6 +210,12 @@ class Subject:
         """What makes the embeddings."""
         return [self.host]
 
+    def parameters(self) -> list[nn.Parameter]:
+        parameters = []
+        for module in self.modules():
+            parameters += module.parameters()
+        return parameters
+
     def debias(self, prompts: Any, **settings: Any) -> vldebias.Attachment:
         return vldebias.debias(self.host, prompts, tokenizer=self.tokenizer, **settings)
 
@@ -227,9 +233,9 @@ class Subject:
                 else id(value)
             )
 
-        parts = {
-            f"{i}.{n}": m for i, part in enumerate(self.modules()) for n, m in part.named_modules()
-        }
+        parts = {}
+        for i, part in enumerate(self.modules()):
+            parts |= {f"{i}.{name}": module for name, module in part.named_modules()}
         parts |= {"host": self.host}
         return {
             name: {k: contents(v) for k, v in vars(part).items()} for name, part in parts.items()

@@ -232,14 +232,14 @@ def test_no_tensor_that_moves_a_text_is_left_out(name: str) -> None:
     """What texts have a gradient of is read, and nothing else of the model; each tensor of what is
     read counts."""
     subject = SUBJECTS[name]()
-    read = {id(p) for module in subject.resolve().text_modules for p in module.parameters()}
-    named = {
-        id(p): label
-        for module in subject.modules()
-        for label, p in module.named_parameters()
-        if p.requires_grad
-    }
-    parameters = [p for module in subject.modules() for p in module.parameters() if p.requires_grad]
+    read = set()
+    for module in subject.resolve().text_modules:
+        read |= {id(parameter) for parameter in module.parameters()}
+    named = {}
+    for module in subject.modules():
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        named |= {id(parameter): name for name, parameter in trained}
+    parameters = [p for p in subject.parameters() if p.requires_grad]
     moved = torch.autograd.grad(
         sum(
             (rows * torch.linspace(-1, 1, rows.numel()).view_as(rows)).sum()

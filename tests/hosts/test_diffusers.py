@@ -108,8 +108,11 @@ def alike(edited, expected, bare):
 
 
 def weights(pipe):
-    models = (m for m in pipe.components.values() if isinstance(m, torch.nn.Module))
-    return [p.detach().clone() for model in models for p in model.parameters()]
+    copies = []
+    for component in pipe.components.values():
+        if isinstance(component, torch.nn.Module):
+            copies += [parameter.detach().clone() for parameter in component.parameters()]
+    return copies
 
 
 def test_a_saved_checkpoint_needs_nothing_else_and_is_not_merged_again(tmp_path):

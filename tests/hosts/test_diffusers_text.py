@@ -2,6 +2,7 @@
 wordings. What all of them have in common is in test_pipeline_contract.py."""
 
 from functools import cache
+from itertools import product
 
 import diffusers_tiny as tiny
 import pytest
@@ -170,7 +171,8 @@ PERSON = "A photo of a female nurse."
 def test_an_attached_model_reads_other_wordings_itself():
     model, _, tokenizer = load_clip()
     stated = [
-        f"A photo of a {value} {job}." for job in ("nurse", "pilot") for value in ("male", "female")
+        f"A photo of a {value} {job}."
+        for job, value in product(("nurse", "pilot"), ("male", "female"))
     ]
     means = normalize(model.encode_text(tokenizer(stated)), dim=1).unflatten(0, (2, 2)).mean(1)
     prompts = tokenizer([NURSE, "A photo of a pilot."])

@@ -100,14 +100,14 @@ def test_merged_gives_what_it_gave_attached_or_says_why_not(
     subject: Subject, gender: PromptSet
 ) -> None:
     before = subject.state()
-    weights = [p.clone() for module in subject.modules() for p in module.parameters()]
+    weights = [parameter.clone() for parameter in subject.parameters()]
     attachment = subject.debias(gender, keep_stated=False, strength=0.5)
     attached = subject.outputs()
     if not subject.merges:
         with pytest.raises(UnsupportedHostError, match=r"merge|expected"):
             attachment.merge()
         assert attachment.state == "attached"
-        now = [p for module in subject.modules() for p in module.parameters()]
+        now = subject.parameters()
         assert all(torch.equal(a, b) for a, b in zip(now, weights, strict=True))
         return
     attachment.merge()
@@ -139,7 +139,7 @@ def test_half_precision_stays_half(example: Subject, dtype: torch.dtype, gender:
 
 def test_gradients_flow_through_the_projection(example: Subject, gender: PromptSet) -> None:
     attachment = example.debias(gender, keep_stated=False)
-    parameters = [p for module in example.modules() for p in module.parameters() if p.requires_grad]
+    parameters = [p for p in example.parameters() if p.requires_grad]
 
     def gradients(rows: dict[str, Tensor]) -> list[Tensor | None]:
         loss = sum(
@@ -159,6 +159,13 @@ def test_gradients_flow_through_the_projection(example: Subject, gender: PromptS
             torch.testing.assert_close(gradient, gradient_by_hand, atol=1e-4, rtol=1e-3)
 
 
+def modes_of(subject: Subject) -> list[bool]:
+    modes = []
+    for module in subject.modules():
+        modes += [part.training for part in module.modules()]
+    return modes
+
+
 def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
     example: Subject, gender: PromptSet
 ) -> None:
@@ -166,7 +173,7 @@ def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
     for module in example.modules():
         module.train()
         next(module.children()).eval()
-    modes = [part.training for module in example.modules() for part in module.modules()]
+    modes = modes_of(example)
     with torch.autocast("cpu", dtype=torch.bfloat16), example.debias(gender):
         for role, rows in bare.items():
             assert (rows.dtype, rows.device.type) == (torch.float64, "cpu")
@@ -174,8 +181,8 @@ def test_fitting_leaves_modes_and_gradients_alone_and_sees_no_projection(
                 rows.norm(dim=1), torch.ones(len(PROMPTS), dtype=torch.float64)
             )
             assert torch.equal(example.resolve().embed(PROMPTS, role), rows)
-    assert [part.training for module in example.modules() for part in module.modules()] == modes
-    assert all(p.grad is None for module in example.modules() for p in module.parameters())
+    assert modes_of(example) == modes
+    assert all(parameter.grad is None for parameter in example.parameters())
 
 
 def test_one_attachment_at_a_time_and_off_after_an_error(

@@ -98,7 +98,9 @@ def test_every_weight_and_buffer_of_the_tower_counts(name: str) -> None:
         model.vision_model,
         *([model.visual_projection] if hasattr(model, "visual_projection") else []),
     ]
-    tensors = [t for tower in towers for t in [*tower.parameters(), *tower.buffers()]]
+    tensors = []
+    for tower in towers:
+        tensors += [*tower.parameters(), *tower.buffers()]
     assert len(tensors) > 16
     for tensor in tensors:
         kept = tensor.detach().clone()

@@ -2,6 +2,7 @@
 """Test that token ids give the decisions that their decoded text gives."""
 
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from vldebias.miniature.tokenizer import make_clip_tokenizer
 from vldebias.prompts import StatedWords, load_prompts
 
 SETS = ("professions-gender", "professions-race", "age")
-WORDS = tuple(word for name in SETS for word in load_prompts(name).stated_words)
+WORDS = tuple(chain(*(load_prompts(name).stated_words for name in SETS)))
 
 # words that hold stated words, or nearly, and what may stand between words
 NEIGHBOURS_TEXT = """

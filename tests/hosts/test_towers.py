@@ -175,11 +175,9 @@ def test_preprocessing_that_augmentation_could_not_follow_is_refused(steps: list
 
 def test_parts_are_the_towers(towers: Towers) -> None:
     def gradients(features: Tensor, parts: tuple[Any, ...]) -> int:
-        parameters = [
-            p
-            for part in parts
-            for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())
-        ]
+        parameters = []
+        for part in parts:
+            parameters += [part] if isinstance(part, nn.Parameter) else part.parameters()
         slopes = torch.autograd.grad(
             features.sum(), parameters, allow_unused=True, retain_graph=True
         )

@@ -289,10 +289,11 @@ class Processor:
         tokens = self.tokenizer(text, **settings)
         if images is not None:  # stands for an image of three tokens
             image_pad = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
-            rows = [
-                [t for i in row for t in ([i] * 3 if i == image_pad else [i])]
-                for row in tokens.input_ids.tolist()
-            ]
+            rows = []
+            for ids in tokens.input_ids.tolist():
+                rows.append([])
+                for token in ids:
+                    rows[-1] += [token] * (3 if token == image_pad else 1)
             tokens["input_ids"] = torch.tensor(rows)
             tokens["attention_mask"] = (tokens["input_ids"] != self.tokenizer.pad_token_id).long()
         if self.positions:

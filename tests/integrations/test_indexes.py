@@ -7,6 +7,7 @@ index of vectors. Without the libraries they are skipped, and say so.
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ FORMS = {
     "male": ("He works as a {}, and his father did too.", "Mr. Smith is a {}, a man of few words."),
     "female": ("She works as a {}, and her mother did too.", "Mrs. Smith is a {}, a woman of wit."),
 }
-ENTRIES = [
-    (form.format(job), value) for job in JOBS for value, forms in FORMS.items() for form in forms
-]
+ENTRIES = []
+for job, (value, forms) in product(JOBS, FORMS.items()):
+    ENTRIES += [(form.format(job), value) for form in forms]
 DOCUMENTS = [text for text, _ in ENTRIES]
 LABELS = [value for _, value in ENTRIES]
 QUERY = "an experienced engineer"

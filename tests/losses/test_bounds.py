@@ -3,6 +3,7 @@ encoder."""
 
 import itertools
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -43,7 +44,10 @@ def _expected_loss(loss: object, joint: Tensor, x: Tensor, v: Tensor, n: int) ->
 def _wasserstein_dependency(joint: Tensor, x: Tensor, v: Tensor) -> float:
     """I_W by linear programming over the couplings of P_XV and P_X P_V."""
     cells = list(itertools.product(range(ITEMS), repeat=2))
-    cost = [float((x[a] - x[c]).norm() + (v[b] - v[d]).norm()) for a, b in cells for c, d in cells]
+    cost = [
+        float((x[a] - x[c]).norm() + (v[b] - v[d]).norm())
+        for (a, b), (c, d) in product(cells, cells)
+    ]
     size = len(cells)
     rows = torch.kron(torch.eye(size), torch.ones(1, size))
     columns = torch.kron(torch.ones(1, size), torch.eye(size))

@@ -3,6 +3,7 @@ temperatures do."""
 
 import itertools
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -129,8 +130,7 @@ def test_rince_says_that_features_are_not_normalised() -> None:
         *((torch.float32, 30, q, 0.01) for q in (0.5, 1.0)),
         *(
             (torch.float16, math.log(16376 * t), q, t)
-            for q in (0.4, 1.0)
-            for t in (0.01, 0.03, 0.05, 0.1)
+            for q, t in product((0.4, 1.0), (0.01, 0.03, 0.05, 0.1))
         ),
         (torch.float64, 300, 1.0, 0.002),
     ],

@@ -3,7 +3,7 @@ definitions."""
 
 import math
 from functools import partial
-from itertools import permutations
+from itertools import chain, permutations
 
 import krippendorff
 import numpy as np
@@ -223,7 +223,7 @@ def test_alpha_is_krippendorffs_and_percent_its_definition(
 ) -> None:
     labels = np.random.default_rng(seed).choice([NAN, 0.0, 1.0, 2.0, 5.0], (annotators, n))
     units = [unit[~np.isnan(unit)] for unit in labels.T if (~np.isnan(unit)).sum() >= 2]
-    assume(len({x for unit in units for x in unit}) > 1)
+    assume(len(set(chain(*units))) > 1)
     agreed = agreement(labels, resamples=100)
     assert agreed.alpha.value == pytest.approx(alpha_of(labels), abs=1e-9)
     equal = [np.mean([c == k for c, k in permutations(unit, 2)]) for unit in units]

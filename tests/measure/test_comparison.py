@@ -1,6 +1,7 @@
 """Two results compared: which figures belong together, what moved, what else differs."""
 
 import math
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -172,7 +173,7 @@ def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
 def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings() -> None:
     def run(value: float, setting: str) -> Result:
         rows = [
-            figure(m, value, task=f"task {i}", metric="average") for i in range(5) for m in "xy"
+            figure(m, value, task=f"task {i}", metric="average") for i, m in product(range(5), "xy")
         ]
         protocols = [protocol(f"task {i}", prompts_hash=f"<{setting}>") for i in range(5)]
         return result(rows, *protocols)

@@ -1,5 +1,6 @@
 """The page of a result, its strips and sheets of pictures."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,7 @@ def test_the_first_table_has_eight_methods_of_all_conclusions_and_what_they_are_
 ):
     rows = [
         bias(m, 0.5, task=f"task {i}", change=None if m == "none" else DOWN)
-        for i in range(3)
-        for m in ("none", "cali", "default", "orth")
+        for i, m in product(range(3), ("none", "cali", "default", "orth"))
     ]
     made = result(rows, *(protocol(f"task {i}") for i in range(3)))
     front = front_rows(readable(made), made.conclusions())
@@ -112,9 +112,7 @@ def test_names_may_hold_anything(tmp_path: Path) -> None:
     odd = "$\\frac{a}$ <b>[red]人\x07%_"
     rows = [
         figure(m, 0.5, task=odd, metric=k, subset=s, change=None if m == "none" else UP)
-        for m in ("none", odd)
-        for k in ("gap", odd)
-        for s in ("", odd, "other")
+        for m, k, s in product(("none", odd), ("gap", odd), ("", odd, "other"))
     ]
     odd_result = result(rows, protocol(odd), name=odd)
     assert "<b>[red]" not in render(odd_result, tmp_path / "p.html", beside=tmp_path).read_text(

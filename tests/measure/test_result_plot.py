@@ -1,19 +1,18 @@
 """The plot of a result: scales, bars and the band of chance."""
 
+from itertools import product
+
 import pytest
 
 from tests.study.made_figures import figure, protocol, result
-from vldebias.measure.page import (
-    dots,
-)
+from vldebias.measure.page import dots
 from vldebias.measure.table import readable
 
 
 def test_a_measure_has_one_scale_whatever_the_task() -> None:
     rows = [
         figure(m, v, task=t, metric="worst_group")
-        for t, v in (("b", 0.2), ("a", 0.9))
-        for m in ("none", "cali")
+        for (t, v), m in product((("b", 0.2), ("a", 0.9)), ("none", "cali"))
     ]
     axes = dots(readable(result(rows, protocol("b"), protocol("a")))).axes
     assert [drawn.get_title()[:3] for drawn in axes] == ["b: ", "a: "]

@@ -1,34 +1,32 @@
 """The table of a result: which cell a figure stands in, and what was published beside it."""
 
+from itertools import product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.study.made_figures import DOWN, figure, protocol, result
-from vldebias.measure.page import (
-    grids,
-)
+from vldebias.measure.page import grids
 from vldebias.measure.table import published, readable
 from vldebias.measure.text import text
 
 
 def test_parts_with_several_measures_are_the_whole_of_a_task_that_has_none() -> None:
-    rows = [
-        figure(
-            m, 0.5, metric=metric, subset=part, better="lower", change=None if m == "none" else DOWN
-        )
-        for part in ("train professions", "unseen professions")
-        for metric in ("discrepancy", "unknown")
-        for m in ("none", "cali")
-    ]
+    rows = []
+    for part, metric in product(
+        ("train professions", "unseen professions"), ("discrepancy", "unknown")
+    ):
+        names = {"metric": metric, "subset": part, "better": "lower"}
+        rows.append(figure("none", 0.5, **names))
+        rows.append(figure("cali", 0.5, change=DOWN, **names))
     t = readable(result(rows, protocol()))
     assert t.whole.all()
     (conclusion,) = result(rows, protocol()).conclusions()
     assert conclusion.subset == "unseen professions"
     many = [
         figure("cali", metric=m, subset=s, n={"jobs": 3})
-        for m in ("discrepancy", "unknown")
-        for s in "abcd"
+        for m, s in product(("discrepancy", "unknown"), "abcd")
     ]
     assert readable(result(rows + many, protocol())).whole.tolist() == [True] * 8 + [False] * 8, (
         "four are many"
@@ -52,7 +50,10 @@ def test_every_figure_stands_in_exactly_one_cell(
         figure(m, i / 100, metric=k, subset=s, lam=lam) for i, (k, m, s, lam) in enumerate(keys)
     ]
     t = readable(result(rows, protocol()))
-    cells = [c.value for _, _, rows, _ in grids(t) for _, row in rows for c in row if c is not None]
+    cells = []
+    for _, _, rows_of_grid, _ in grids(t):
+        for _, row in rows_of_grid:
+            cells += [c.value for c in row if c is not None]
     assert sorted(cells) == [i / 100 for i in range(len(keys))]
 
 

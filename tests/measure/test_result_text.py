@@ -1,5 +1,7 @@
 """What the terminal prints of a result, and the rows for other programs."""
 
+from itertools import product
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,8 @@ def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) 
     ):
         assert value in text(made)
     many = [
-        figure(f"m{i}", 0.5, metric=k) for k in ("average", "gap", "worst_group") for i in range(30)
+        figure(f"m{i}", 0.5, metric=metric)
+        for metric, i in product(("average", "gap", "worst_group"), range(30))
     ]
     assert len(str(result(many, protocol())).splitlines()) == 25
     assert "more figures: to_pandas()" in str(result(many, protocol()))
@@ -33,8 +36,7 @@ def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) 
 def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
     rows = [
         bias(m, 0.5, task=f"task {i}", change=c, n={"images": 100})
-        for i in range(40)
-        for m, c in (("none", None), ("default", DOWN))
+        for i, (m, c) in product(range(40), (("none", None), ("default", DOWN)))
     ]
     made = result(rows, *(protocol(f"task {i}") for i in range(40)))
     shown = str(made).splitlines()
@@ -47,9 +49,7 @@ def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
 def test_every_task_of_a_print_has_its_first_measure_before_the_second_of_any() -> None:
     tasks = [
         figure(m, 0.5, task=t, metric=k)
-        for t in "cab"
-        for k in ("average", "gap", "ndkl@5")
-        for m in "xy"
+        for t, k, m in product("cab", ("average", "gap", "ndkl@5"), "xy")
     ]
     shown = str(result(tasks, *map(protocol, "cab"))).splitlines()
     heads = [line[0] for line in shown if line[1:2] == ":"]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +43,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor, Tensor]:
     """Texts, unit images (n, d) and their gender (n,), all with the attribute in the dimensions
     TOLD alone."""
     generator = torch.Generator().manual_seed(0)
-    prompts = dict.fromkeys(
-        (*GENDER.classes, *GENDER.spurious, *(text for group in GENDER.groups for text in group))
-    )
+    prompts = dict.fromkeys(chain(GENDER.classes, GENDER.spurious, *GENDER.groups))
     texts = {}
     for text in prompts:
         words = text.lower().replace(".", "").split()

@@ -1,6 +1,7 @@
 """Sums of terms: the dense formula, and what each term promises alone is kept in every sum."""
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -49,7 +50,7 @@ def problems(draw: st.DrawFn) -> Problem:
         classes=tuple(concepts[:classes]),
         class_names=tuple(concepts[:classes]),
     )
-    texts = [*concepts, *prompts.spurious, *(text for group in prompts.groups for text in group)]
+    texts = list(chain(concepts, prompts.spurious, *prompts.groups))
     rows = torch.randn(len(texts), dim, generator=noise, dtype=torch.float64)
     images = torch.randn(200, dim, generator=noise, dtype=torch.float64)
     table = TextTable(dict(zip(texts, rows, strict=True)))
@@ -78,9 +79,8 @@ def test_every_sum_levels_the_image_means_as_equalising_alone_does(problem: Prob
     """sqrt(lam w) |D^T P z| <= |z| / 2 for every z: the gap goes to zero as lam grows, at the same
     rate."""
     rows, lam = image_rows(problem)
-    parts = {
-        term: term.rows(problem, "joint") for form in SUMS for term in form.terms
-    }  # for all methods and lam
+    terms = dict.fromkeys(chain(*(form.terms for form in SUMS)))
+    parts = {term: term.rows(problem, "joint") for term in terms}  # for all methods and lam
     for method in SUMS:
         for P in (problem.fit(method, "joint"), method.fit(problem, "joint", parts)):
             assert isinstance(P, CalibratedProjection)
@@ -94,7 +94,7 @@ def test_what_a_bound_leaves_of_a_sum_is_between_it_and_nothing(problem: Problem
     """I - t (I - P) leaves at most (1 - t) of the gap that was there, and t of what the sum
     leaves."""
     rows, lam = image_rows(problem)
-    neutral = [text for group in problem.sets[0].groups for text in group]
+    neutral = list(chain(*problem.sets[0].groups))
     for method in SUMS[2:]:
         unbounded = problem.fit(method, "joint")
         kept = replace(problem, max_loss=0.1, neutral=tuple(neutral)).fit(method, "joint")

@@ -20,11 +20,9 @@ CALI = CalibratedProjection().fit(PAIRS)
 
 
 def test_of_a_prompt_set_it_is_what_its_texts_allow() -> None:
-    rows = {
-        f"{side} {k}": row
-        for k, pair in enumerate(PAIRS)
-        for side, row in zip("ab", pair, strict=True)
-    }
+    rows = {}
+    for k, (a, b) in enumerate(PAIRS):
+        rows |= {f"a {k}": a, f"b {k}": b}
     rows |= {f"class {k}": row for k, row in enumerate(CLASSES)} | {
         f"s {k}": row for k, row in enumerate(SPURIOUS)
     }

@@ -1,5 +1,6 @@
 """Equalising against unlabelled images: running means, their pairs, and what they do to a query."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ def naive_matrix(images: Tensor, within: bool) -> Tensor:
     used = paired or [[classes[0][v] + classes[1][v] for v in (0, 1)]]
     differences = [torch.stack(male).mean(0) - torch.stack(female).mean(0) for male, female in used]
     p = [len(male) * len(female) / (len(male) + len(female)) for male, female in used]
-    parts = [torch.stack(part) for male, female in used for part in (male, female)]
+    parts = [torch.stack(part) for part in chain(*used)]
     s2 = sum(float((part - part.mean(0)).square().sum()) for part in parts) / (
         sum(map(len, parts)) - len(parts)
     )

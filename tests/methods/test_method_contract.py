@@ -268,9 +268,14 @@ LACKS: dict[Need, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "need"), [(a, b) for a in NAMES for b in sorted(METHODS[a].needs - {Need.PAIRS})]
-)
+def needs_of_methods() -> list[tuple[str, Need]]:
+    needs = []
+    for name in NAMES:
+        needs += [(name, need) for need in sorted(METHODS[name].needs - {Need.PAIRS})]
+    return needs
+
+
+@pytest.mark.parametrize(("name", "need"), needs_of_methods())
 def test_a_need_that_is_not_met_is_said_before_anything_is_embedded(name: str, need: Need) -> None:
     change, message = LACKS[need]
     host = TextTable({"nothing": [1.0]})

@@ -1,5 +1,6 @@
 """Target shares: the closed form with targets, rankings with given shares, and refusals."""
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_query_minimises_its_move_plus_the_weighted_misses(
         )
         for members, s in zip(parts, shares, strict=True)
     ]
-    couples = [(i, j) for i in range(groups) for j in range(i + 1, groups)]
+    couples = list(combinations(range(groups), 2))
     precision = [
         len(parts[i]) * len(parts[j]) / (len(parts[i]) + len(parts[j])) for i, j in couples
     ]

@@ -1,5 +1,6 @@
 """A set of one's own on an open_clip model, a transformers model and embeddings: one verdict."""
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def ways() -> dict[str, tuple[Any, dict[str, Any]]]:
     """Host and arguments of each way of use, all of one model."""
     model, _, tokenizer = load_clip()
     words = transformers_tokenizer(weights_dir())
-    texts = list(dict.fromkeys(text for prompts in SETS.values() for text in prompts.texts))
+    texts = list(dict.fromkeys(chain(*(prompts.texts for prompts in SETS.values()))))
     with torch.no_grad():
         rows = model.encode_text(tokenizer(texts))
     return {

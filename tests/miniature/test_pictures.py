@@ -20,7 +20,7 @@ def test_splits_are_disjoint_and_as_large_as_told(name: str) -> None:
     assert (len(test), len(reference)) == (1500, 500)
     assert not set(test.ids) & set(reference.ids)
     assert len({test.fingerprint, reference.fingerprint, open_world(name, n=500).fingerprint}) == 3
-    shown = {data.read(i).tobytes() for data in (test, reference) for i in range(0, 500, 7)}
+    shown = {data.read(i).tobytes() for data, i in product((test, reference), range(0, 500, 7))}
     assert len(shown) == 2 * len(range(0, 500, 7))
 
 

@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,13 @@ from vldebias.prompts import Balancer, balance_prompts, can_balance, load_prompt
 
 SPEC = yaml.safe_load((Path(__file__).parent / "balance_spec.yaml").read_text(encoding="utf-8"))
 LABELLED = Path(__file__).parent / "labelled.jsonl"
-ALONE = [
-    (kind, prompt)
-    for kind in ("stated", "named", "none", "mixed", "context", "other")
-    for prompt in SPEC[kind]
-]
+ALONE = []
+for kind in ("stated", "named", "none", "mixed", "context", "other"):
+    ALONE += [(kind, prompt) for prompt in SPEC[kind]]
 FIRST = {"gender": "female", "age": "old", "race": "Asian", "skin-tone": "dark"}
-ATTRIBUTES = [(names, *row) for names, rows in SPEC["attributes"].items() for row in rows.items()]
+ATTRIBUTES = []
+for names, written_of_prompt in SPEC["attributes"].items():
+    ATTRIBUTES += [(names, *row) for row in written_of_prompt.items()]
 
 
 def state(prompt: str, names: str = "gender") -> str:
@@ -213,7 +214,7 @@ def test_strength_may_change_between_calls():
 
 def test_several_sets_give_tuples_and_cross():
     out = balance_prompts(["a software developer"] * 4, ["gender", "age"])
-    assert Counter(out.values) == {(g, a): 1 for g in ("female", "male") for a in ("young", "old")}
+    assert Counter(out.values) == dict.fromkeys(product(("female", "male"), ("young", "old")), 1)
     for prompt, (gender, age) in zip(out.prompts, out.values, strict=True):
         assert prompt == f"{'an old' if age == 'old' else 'a young'} {gender} software developer"
 

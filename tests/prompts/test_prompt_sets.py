@@ -81,7 +81,7 @@ def test_pairs_are_all_pairs_of_each_group() -> None:
 def test_pairs_are_stated_and_queries_are_not() -> None:
     def law(prompts: PromptSet) -> bool:
         stated = StatedWords(prompts.stated_words)
-        pairs_are_stated = all(stated.find(prompt) for group in prompts.groups for prompt in group)
+        pairs_are_stated = all(stated.find(prompt) for prompt in chain(*prompts.groups))
         return pairs_are_stated and not any(
             stated.find(prompt) for prompt in (*prompts.classes, *prompts.held_out_classes)
         )
@@ -94,7 +94,9 @@ def test_articles_fit() -> None:
         texts = chain(
             prompts.classes, prompts.held_out_classes, *prompts.groups, *prompts.held_out_groups
         )
-        words = [pair for text in texts for pair in pairwise(text.lower().rstrip(".").split())]
+        words = []
+        for text in texts:
+            words += pairwise(text.lower().rstrip(".").split())
         wrong = {"a": "aeio", "an": "bcdfghjklmnpqrstvwxyz"}
         return not any(second[0] in wrong.get(first, "") for first, second in words)
 
@@ -157,10 +159,10 @@ def test_fairface_is_made_of_its_parts() -> None:
         "fairface-race",
         "fairface-age",
     ]
-    assert prompts.pairs == tuple(pair for part in prompts.parts for pair in part.pairs)
+    assert prompts.pairs == tuple(chain(*(part.pairs for part in prompts.parts)))
     assert prompts.classes == prompts.parts[0].classes
     by_value = prompts.by_value(prompts.spurious)
-    assert list(by_value) == [value for part in prompts.parts for value in part.attributes]
+    assert list(by_value) == list(chain(*(part.attributes for part in prompts.parts)))
     assert all(
         part.by_value() == {value: by_value[value] for value in part.attributes}
         for part in prompts.parts
@@ -398,7 +400,7 @@ def test_every_value_of_every_set_has_prompts_of_its_own(name: str) -> None:
     assert list(prompts_of_value) == list(prompts.attributes)
     assert prompts.names_values
     matchers = {value: StatedWords(words) for value, words in prompts.attributes.items()}
-    for prompt in {*prompts.spurious, *(p for group in prompts.groups for p in group)}:
+    for prompt in {*prompts.spurious, *chain(*prompts.groups)}:
         assert list(prompts.values_in(prompt)) == [
             value for value, words in matchers.items() if words.find(prompt)
         ]

@@ -15,9 +15,9 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}  # v\d+(\.\d+)*")
 
 
 def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
-    used = [
-        action for path in WORKFLOWS for action in USES.findall(path.read_text(encoding="utf-8"))
-    ]
+    used = []
+    for path in WORKFLOWS:
+        used += USES.findall(path.read_text(encoding="utf-8"))
     assert used
     assert [action for action in used if not PINNED.fullmatch(action)] == []
 
@@ -26,12 +26,11 @@ def test_only_publishing_may_write_and_only_an_identity() -> None:
     read = {"contents": "read"}
     workflows = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
     assert all(workflow["permissions"] == read for workflow in workflows.values())
-    permissions = {
-        (name, job): settings["permissions"]
-        for name, workflow in workflows.items()
-        for job, settings in workflow["jobs"].items()
-        if "permissions" in settings
-    }
+    permissions = {}
+    for name, workflow in workflows.items():
+        for job, settings in workflow["jobs"].items():
+            if "permissions" in settings:
+                permissions[name, job] = settings["permissions"]
     assert permissions == {("release.yml", "publish"): {"id-token": "write"}}
 
 
@@ -51,13 +50,15 @@ def test_the_source_distribution_has_what_it_is_built_from_and_nothing_heavy() -
     ]["targets"]
     sdist = build["sdist"]
     assert [entry for entry in sdist["include"] if not (ROOT / entry).exists()] == []
-    packed = [
-        path
-        for entry in sdist["include"]
-        for path in ([ROOT / entry] if (ROOT / entry).is_file() else (ROOT / entry).rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-        if not any(path.is_relative_to(ROOT / out) for out in sdist["exclude"])
-    ]
+    included = []
+    for entry in sdist["include"]:
+        place = ROOT / entry
+        included += [place] if place.is_file() else place.rglob("*")
+    packed = []
+    for path in included:
+        is_excluded = any(path.is_relative_to(ROOT / out) for out in sdist["exclude"])
+        if path.is_file() and "__pycache__" not in path.parts and not is_excluded:
+            packed.append(path)
     for source in (*build["wheel"]["packages"], *build["wheel"]["force-include"]):
         assert any(
             path == ROOT / source or path.is_relative_to(ROOT / source) for path in packed

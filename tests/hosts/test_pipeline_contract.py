@@ -152,13 +152,17 @@ def test_the_states_of_a_negative_prompt_change_only_where_that_is_asked_for(nam
     if "negative_prompt" not in inspect.signature(pipe.encode_prompt).parameters:
         # Flux's two calls: test_diffusers.py; the pictures of all of them: below.
         pytest.skip(f"{type(pipe).__name__}.encode_prompt takes no negative prompt")
-    guided = {"do_classifier_free_guidance": True, "negative_prompt": [NEGATIVE] * 2}
-    bare = side.states(pipe, **guided)
+
+    def guided_states() -> Any:
+        # A new list each time: Z-Image writes into the one it gets.
+        return side.states(pipe, do_classifier_free_guidance=True, negative_prompt=[NEGATIVE] * 2)
+
+    bare = guided_states()
     attach = partial(debias, pipe, tiny.gender(), method="cali", lam=1e6)
     with attach():
-        edited = side.states(pipe, **guided)
+        edited = guided_states()
     with attach(negative=True) as attachment:
-        with_negative = side.states(pipe, **guided)
+        with_negative = guided_states()
     for part in attachment.host.parts:
         assert not same_values(edited[part.place], bare[part.place])
         assert same_values(edited[part.twin], bare[part.twin])

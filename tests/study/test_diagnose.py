@@ -1,6 +1,7 @@
 """`vldebias.diagnose`: its questions against scikit-learn and worlds of known answers, and the
 page."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,9 @@ def world() -> tuple[Embeddings, dict[str, torch.Tensor]]:
     rows[:, 0] += 3 * (2 * gender - 1)
     rows[:, 1] += 2 * (2 * smile - 1)
     texts = {}
-    shared = {text: rng.standard_normal(16) for pair in prompts.pairs for text in pair}
-    shared |= {
-        text: shared[pair[0]] for pair in prompts.pairs for text in pair
-    }  # a pair differs in gender alone
+    shared = {text: rng.standard_normal(16) for text in chain(*prompts.pairs)}
+    for pair in prompts.pairs:  # a pair differs in gender alone
+        shared |= dict.fromkeys(pair, shared[pair[0]])
     for text in prompts.texts:
         row = 0.1 * shared.get(text, rng.standard_normal(16)) + np.eye(16)[2]
         row[0] += {("male",): 1.0, ("female",): -1.0}.get(prompts.values_in(text), 0.0)

@@ -147,9 +147,7 @@ def test_a_sweep_is_rows_with_lam() -> None:
     main = evaluate(birds(), lams=(0, 10, 1000))[0]
     keys = {(f.method, f.lam) for f in main.rows if f.metric == "gap"}
     fixed = {("none", None), (MEDIAN, None), ("orth", None)}
-    assert keys == fixed | {
-        (method, lam) for method in ("cali", "orth-cali") for lam in (0.0, 10.0, 1000.0)
-    }
+    assert keys == fixed | {*product(("cali", "orth-cali"), (0.0, 10.0, 1000.0))}
     assert len({(f.metric, f.method, f.subset, f.lam) for f in main.rows}) == len(main.rows)
     plain = evaluate(birds())[0]
     for method in ("cali", "orth-cali"):

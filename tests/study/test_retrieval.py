@@ -4,6 +4,7 @@ refusal."""
 import json
 import warnings
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def rankings(scores: np.ndarray) -> np.ndarray:
     return np.argsort(-scores, axis=1, kind="stable")
 
 
-OTHERS = [prompt for column in CLASSES.values() for prompt in column.values()]
+OTHERS = list(chain(*(column.values() for column in CLASSES.values())))
 PROMPTS = list(dict.fromkeys([*GENDER.texts, *TONE.texts, *QUERIES, *CAPTIONS, *OTHERS]))
 ROWS = torch.randn(len(PROMPTS), D, generator=torch.Generator().manual_seed(1)).double() + 0.8
 TEXTS = TextTable(dict(zip(PROMPTS, ROWS, strict=True)), "made up")
@@ -213,7 +214,7 @@ def test_query_cosine_says_how_far_queries_move_and_stated_ones_stay() -> None:
     expected = float((before * after).sum(1).mean())
     assert cell(part, "query_cosine", "orth-cali").value == pytest.approx(expected)
     assert cell(part, "query_cosine", "none").value == pytest.approx(1)
-    stated = tuple(prompt for group in GENDER.groups[:1] for prompt in group)
+    stated = tuple(GENDER.groups[0])
     (kept,) = evaluate(queries=list(stated))
     assert cell(kept, "query_cosine", "cali").value == pytest.approx(1)
 
@@ -522,11 +523,9 @@ def test_methods_share_their_resamples_and_memory_changes_no_number(
     skew_of_metric, again = gallery.skews({"none": ranked, "again": ranked}).values()
     monkeypatch.setattr(resampling, "_WEIGHTS", 30 * 3)
     parts = gallery.skews({"none": ranked})["none"]
-    assert all(
-        np.array_equal(skew_of_metric[metric], repeated[metric])
-        for metric in skew_of_metric
-        for repeated in (again, parts)
-    )
+    for metric, skews in skew_of_metric.items():
+        assert np.array_equal(skews, again[metric])
+        assert np.array_equal(skews, parts[metric])
 
 
 @pytest.mark.parametrize(("n", "k"), [(200, 20), (10_050, 200)])

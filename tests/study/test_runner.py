@@ -4,6 +4,7 @@ leave when stopped."""
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -86,7 +87,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A task that needs no model: the shares of a table."""
     path = tmp_path_factory.mktemp("table") / "table.csv"
-    rows = [f"{job},{('male', 'female')[i % 2]}" for job in ("nurse", "pilot") for i in range(9)]
+    rows = [
+        f"{job},{('male', 'female')[i % 2]}" for job, i in product(("nurse", "pilot"), range(9))
+    ]
     path.write_text("\n".join(["prompt,value", *rows]))
     return {
         "task": "shares",

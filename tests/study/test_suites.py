@@ -48,9 +48,8 @@ def test_a_shipped_suite_names_what_exists(name: str) -> None:
                 len(column.split(" x ")) == len(sets) for column, sets in task.prompts.items()
             )
         elif isinstance(task, GenerationTask):
-            assert all(
-                prompt_set.pairs for spec in task.variants.values() for prompt_set in spec.prompts
-            )
+            for spec in task.variants.values():
+                assert all(prompt_set.pairs for prompt_set in spec.prompts)
         elif isinstance(task, TextsTask):
             assert all(prompt_set.held_out_pairs for prompt_set in task.sets.values())
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def test_processes_share_the_batch_of_one_and_spares_are_of_other_batches(
     joined = np.concatenate([share.rows(number) for share in shares])
     assert joined.tolist() == alone.rows(number).tolist()
     assert {share.per_epoch for share in shares} == {alone.per_epoch} == {items // (batch * world)}
-    dealt = [row for share in shares for row in share.spares(number)]
+    dealt = list(chain(*(share.spares(number) for share in shares)))
     assert sorted([*dealt, *joined]) == list(range(items)), "each once"
 
 
@@ -151,7 +151,7 @@ def test_every_row_of_a_stream_is_read_once_a_pass_by_one_process(
 
 def numbers(batches: list[Any]) -> list[int]:
     """Which rows of the whole stream they are, in whichever shard."""
-    return [number_of(image) for batch in batches for image in batch.images]
+    return [number_of(image) for image in chain(*(batch.images for batch in batches))]
 
 
 def test_fewer_shards_than_processes_are_shared_row_by_row() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,7 +89,9 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
         labels[1] = -1
     monitor = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups)
     right = monitor.rows(tiny_towers(3))["zero_shot_accuracy"]
-    cells = [(a, b) for a in range(2) for b in range(3) if ((labels == a) & (groups == b)).any()]
+    cells = [
+        (a, b) for a, b in product(range(2), range(3)) if ((labels == a) & (groups == b)).any()
+    ]
     means = [float(right[(labels == a) & (groups == b)].nanmean()) for a, b in cells]
     assert monitor(tiny_towers(3))["zero_shot_worst_group"] == pytest.approx(min(means))
     scores = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(

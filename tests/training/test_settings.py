@@ -1,6 +1,7 @@
 """The one list of settings: a file and flags mean the same, and what does not fit is refused by
 name."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from vldebias.training.settings import GROUPS, LoopSettings, TrainSettings, load
 
 
 def test_every_setting_has_one_group_and_a_description() -> None:
-    names = [name for group in GROUPS.values() for name in group.model_fields]
+    names = list(chain(*(group.model_fields for group in GROUPS.values())))
     assert sorted(names) == sorted(TrainSettings.model_fields)
     assert all(field.description for field in TrainSettings.model_fields.values())
 

@@ -43,7 +43,9 @@ LAUNCH = (
 
 
 def command(folder: Path, settings: dict[str, str], launcher: tuple[str, ...] = ()) -> list[str]:
-    flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    flags = []
+    for name, value in settings.items():
+        flags += ["--set", f"{name}={value}"]
     return [sys.executable, *launcher, *COMMAND, *flags, "--out", str(folder)]
 
 

@@ -190,6 +190,7 @@ def test_where_lam_goes_to_infinity_what_pairs_differ_in_goes_once_or_repeated(l
     A = embeddings(1, 6, seed=1)
     limit = fit(None, S[:, 0] - S[:, 1]).matrix()
     for pairs in (S, S.repeat(2, 1, 1), S.repeat(5, 1, 1)):
+        # At a finite lam 1 / (1 + lam s) is left of each direction: within 100 / lam of the limit.
         assert (fit(pairs, None, lam).matrix() - limit).abs().max() < 100 / lam + 1e-12
         assert (
             fit(pairs, A, lam).matrix() - fit(None, A).matrix() @ limit

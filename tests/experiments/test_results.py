@@ -148,6 +148,7 @@ def test_the_verdict_is_the_highest_arm_that_is_ahead_beyond_its_interval_else_t
     None
 ):
     assert readme.best(arms(a=0.02, b=0.05, c=-0.1), (0.2, 0.4)) == "b"
+    # 0.005 lies inside its interval of 0.01 either side.
     assert readme.best(arms(a=0.005, c=-0.1), (0.2, 0.4)) == readme.BASE
     assert readme.best(arms(), (0.2, 0.4)) == readme.BASE
 

@@ -38,6 +38,8 @@ def cloud() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 def test_geometry_of_a_known_cloud(cloud):
     figures = geometry(*cloud)
     assert list(figures) == list(RANGES)
+    # Nine axes vary by 0.1 each; the tenth is 1 in every image. Texts say the attribute along two
+    # axes, of which images know the first; queries share 1 and differ in 0.1.
     assert figures["effective rank of images"] == pytest.approx(9, abs=0.3)
     assert figures["cosine of the attribute in images and texts"] == pytest.approx(
         0.5**0.5, abs=0.02
@@ -53,6 +55,7 @@ def test_gaps_are_differences_in_standard_deviations(cloud):
     query[1, 2] = 1.0
     none, leaning = gaps(query, images, groups)
     assert abs(none) < 0.1
+    # The groups stand at 0.1 and -0.1 of the first axis, noise of the third is 0.1.
     assert leaning == pytest.approx(0.2 / 0.1, abs=0.1)
 
 
@@ -60,6 +63,7 @@ def test_lean_is_read_along_the_pairs(cloud):
     shares = np.array([0.1, 0.4, 0.6, 0.9])
     queries = np.zeros((4, 10))
     queries[:, 9] = 1.0
+    # Along the pairs, by the logit of each share: a correlation of 1, and of -1 turned around.
     queries[:, 0] = 0.01 * np.log(shares / (1 - shares))
     assert lean(queries, cloud[3], shares) == pytest.approx(1, abs=1e-3)
     assert lean(queries[::-1], cloud[3], shares) == pytest.approx(-1, abs=1e-3)

@@ -77,10 +77,12 @@ def test_skew_and_ndkl_of_one_query_and_of_many_are_their_definitions(
 def test_priors_by_hand() -> None:
     scores = torch.tensor([0.9, 0.8, 0.7, 0.6], dtype=torch.bfloat16)
     groups = ["f", "m", "m", "m"]
+    # All four are shown: 3/4 are m, where even shares are 1/2; the data set has the same 3/4.
     assert max_skew(scores, groups, 4) == pytest.approx(math.log(0.75 / 0.5))
     assert max_skew(scores, groups, 4, prior="dataset") == 0
     assert max_skew(scores, groups, 1, prior="dataset") == pytest.approx(math.log(1 / 0.25))
     assert max_skew(scores, groups, 1, prior=[0.1, 0.9]) == pytest.approx(math.log(10))
+    # Neither of the two shown is of the group 1: log 0, or the floor of 1/4 against 1/2.
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2) == -math.inf
     assert min_skew([3.0, 2.0, 1.0], [0, 0, 1], 2, floor=1 / 4) == pytest.approx(math.log(0.5))
     assert min_skews(np.zeros((1, 2), int), np.array([0.5, 0.5])) == pytest.approx(math.log(0.5)), (

@@ -105,6 +105,7 @@ def test_after_leace_no_affine_probe_beats_a_constant(shares: tuple[float, ...])
     assert (erased.T @ centred / 400).abs().max() < 1e-10
     torch.testing.assert_close(erased.mean(0), rows.mean(0))
     assert probe(rows, codes) > 0.8
+    # The best constant: always the most frequent value.
     assert probe(erased, codes) == int(codes.bincount().max()) / 400
     assert torch.linalg.matrix_rank(output_factor @ right.T) == values - 1
 
@@ -416,6 +417,7 @@ def test_fair_imagen_projects_states_of_a_pipeline_and_takes_one_attribute() -> 
 def test_an_affine_map_scales_with_what_it_is_given() -> None:
     axis = EYE[:3, 1:2]
     edit = TwoTowers.of_maps((axis, axis, 0.5 * axis[:, 0]))
+    # The length is 10, and the constant of 0.5 is added to unit rows: 8 - 8 + 0.5 * 10.
     torch.testing.assert_close(
         edit.image(torch.tensor([6.0, 8.0, 0.0])), torch.tensor([6.0, 5.0, 0.0])
     )

@@ -101,6 +101,7 @@ class TestSpreadAlong:
         many = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
         texts = torch.cat([3 * eye[:2], -3 * eye[:2], 0.1 * eye[2:3]])
         assert spread_along(many * eye[2], texts)[0] < 0.1
+        # All variance lies along one of the two directions kept, 2 of 24: 12 times an even share.
         assert spread_along(many * eye[1], texts)[0] == pytest.approx(12, rel=0.01)
 
     def test_what_does_not_differ_has_no_spread(self) -> None:

@@ -66,6 +66,7 @@ def test_the_measured_pictures_have_no_correlation_and_the_reference_has() -> No
         shares.append(
             np.std([men[jobs == job].mean() for job in range(100) if (jobs == job).sum() > 2])
         )
+    # By chance alone, shares of men differ between professions in the test split, too.
     assert shares[1] > 1.3 * shares[0]
 
 
@@ -83,6 +84,8 @@ def test_noise_is_uniform_of_the_given_deviation_and_differs_between_pictures() 
         pixel_noise(*seed_and_index, 0.01) for seed_and_index in ((7, 3), (7, 3), (7, 4), (8, 3))
     )
     assert np.array_equal(noise_of_picture, again)
+    # 12,288 numbers a picture: a correlation by chance is 0.01. A uniform law of deviation s ends
+    # at s * sqrt(3).
     for noise in (other_picture, seed):
         assert abs(np.corrcoef(noise_of_picture.ravel(), noise.ravel())[0, 1]) < 0.05
     assert noise_of_picture.mean() == pytest.approx(0, abs=3e-4)

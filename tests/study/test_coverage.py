@@ -62,6 +62,7 @@ def test_the_committed_simulation_holds_what_the_documentation_says() -> None:
     def covered(setting: str, interval: str) -> float:
         return committed.row(setting, "coverage", interval).value
 
+    # Known to fail: the worst of tied groups is picked anew, and small groups vary too little.
     assert covered("four groups tied", "worst_group") < 0.7
     assert covered("fourteen groups tied", "worst_group") < 0.05
     assert covered("a worst group of 10 images", "change of worst_group") < 0.92

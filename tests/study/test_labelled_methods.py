@@ -94,6 +94,7 @@ def test_a_reference_leaves_out_the_rows_of_equal_bytes_and_one_measured_whole_i
     reference, measured = (rng.normal(size=(n, 6)).astype(np.float32) for n in (60, 50))
     measured[10:20] = measured[0]
     reference[[3, 7, 59]] = measured[[0, 49, 12]]
+    # Equal but for one number: another image.
     reference[5] = measured[1]
     reference[5, 0] += np.float32(1e-3)
     kept, counts = disjoint(Embeddings.from_arrays(reference), Embeddings.from_arrays(measured))

@@ -162,6 +162,7 @@ def test_one_of_shares_and_one_of_rankings_are_measured_too(package: Path) -> No
     )
     rows.add(recognised=right)
     rows = {(row.metric, row.subset): row for row in drawn.rows if row.method == "none"}
+    # The most frequent value has 2 of 4 nurses and 3 of 4 pilots.
     assert rows["most_shown", "train"].value == (3 / 4 + 2 / 4) / 2
     assert rows["most_shown", "train"].n == {"prompts": 2, "images each": 4}
     worst = [rows[metric, "train, the worst"].value for metric in ("discrepancy", "recognised")]

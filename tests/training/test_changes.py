@@ -100,6 +100,7 @@ def test_what_else_got_worse_is_the_cost_and_a_cosine_is_not() -> None:
 
 def test_the_worst_group_is_picked_again_after_training() -> None:
     cells = torch.tensor([0] * 100 + [1] * 100 + [-1] * 50)
+    # Right of 100: the first group 20, then 95; the second 90, then 40. The third is unknown.
     before = {ACCURACY: torch.cat([rows(20, 80), rows(90, 10), rows(0, 50)])}
     after = {ACCURACY: torch.cat([rows(95, 5), rows(40, 60), rows(50, 0)])}
     conclusion = concluded(before, after, {"zero_shot_worst_group": cells})["zero_shot_worst_group"]

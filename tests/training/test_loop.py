@@ -324,6 +324,7 @@ def test_the_average_is_what_is_scored_and_kept_and_a_short_run_is_scored_ten_ti
     assert torch.equal(seen[-1], made.model.image.weight)
     fit(live, batches(), settings())
     assert not torch.equal(live.model.image.weight, made.model.image.weight)
+    # Without eval_every: ten times at most, the last step among them.
     history = fit(trainee(), batches(), settings(steps=11), monitor=lambda towers: {"score": 1.0})
     assert [entry["step"] for entry in history if "score" in entry] == [1, 3, 5, 7, 9, 10]
 
@@ -385,6 +386,7 @@ def test_an_overflow_of_the_scale_costs_a_step_and_not_the_run() -> None:
 
 
 def test_steps_follow_from_epochs() -> None:
+    # 4 batches an epoch.
     assert settings(steps=None, epochs=2.5).updates(4) == 10
     assert settings(steps=None, epochs=2.5, accumulation=2).updates(4) == 5
     assert settings(steps=3).updates(None) == 3

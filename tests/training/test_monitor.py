@@ -94,6 +94,7 @@ def test_the_worst_group_is_the_lowest_accuracy_of_a_class_within_a_group(unknow
     ]
     means = [float(right[(labels == a) & (groups == b)].nanmean()) for a, b in cells]
     assert monitor(tiny_towers(3))["zero_shot_worst_group"] == pytest.approx(min(means))
+    # With one group for all, a group of a class is the class.
     scores = Monitor(images, labels=labels, class_texts=("a dog", "an emu"), groups=groups * 0)(
         tiny_towers(3)
     )

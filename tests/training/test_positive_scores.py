@@ -86,6 +86,7 @@ def test_the_table_lists_the_most_suspicious_first_and_says_how_well_that_works(
     )
     rows = list(csv.DictReader((tmp_path / "pairs.csv").read_text().splitlines()))
     listed = [int(row["id"][2:]) for row in rows]
+    # Rows without a score come last: 9 is above any cosine.
     assert listed == [*np.argsort(np.where(np.isnan(scores), 9, scores), kind="stable")]
     marks = re.findall(
         r"<figcaption>\d+\. (?:<b>(\w+)</b> )?", (tmp_path / "pairs.html").read_text()

@@ -189,6 +189,7 @@ def test_a_killed_run_goes_on_in_the_middle_of_its_stream(tmp_path: Path) -> Non
     again, resumed_weights = run(stream, tmp_path)
     assert again == losses
     assert equal(resumed_weights, uninterrupted)
+    # Two micro batches a step.
     assert len(stream.decoded) == (8 - killed_step) * 2 * chosen.batch_size, (
         "what was learned from before is not decoded"
     )

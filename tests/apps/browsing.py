@@ -82,17 +82,19 @@ def opened(
     ours = re.compile(
         rf"(http|ws){re.escape(address.removeprefix('http'))}([/?#]|$)|data:|blob:|about:"
     )
-    asked: list[str] = []
-    said: list[Any] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.on("console", lambda message: said.append(message))
+    requested_urls: list[str] = []
+    console_messages: list[Any] = []
+    page.on("request", lambda request: requested_urls.append(request.url))
+    page.on("console", lambda message: console_messages.append(message))
     try:
         if go:
             page.goto(address)
         yield page
-        assert [url for url in asked if not ours.match(url)] == []
+        assert [url for url in requested_urls if not ours.match(url)] == []
         assert [
-            one.text for one in said if one.type == "error" and "Content Security" in one.text
+            message.text
+            for message in console_messages
+            if message.type == "error" and "Content Security" in message.text
         ] == []
     finally:
         context.close()
@@ -104,11 +106,10 @@ def looked_at(page: Any, name: str = "", *, full: bool = True) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     settled(page)
-    findings = [
-        f"{violation['id']} ({violation['impact']}): {violation['help']}: {node['html'][:200]}"
-        for violation in Axe().run(page).response["violations"]
-        for node in violation["nodes"]
-    ]
+    findings = []
+    for violation in Axe().run(page).response["violations"]:
+        title = f"{violation['id']} ({violation['impact']}): {violation['help']}"
+        findings += [f"{title}: {node['html'][:200]}" for node in violation["nodes"]]
     assert not findings, "\n".join(findings)
     assert (
         page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -41,19 +41,25 @@ PEOPLE = PromptSet(
 def draw(folder: Path, images: int = 3, **changes: Any) -> GeneratedImages:
     """Plain images of every prompt under "none" and "cali", each of a colour of its own, with its
     prompt inside."""
-    given = {
+    defaults = {
         "prompts": PEOPLE,
         "attributes": ["gender"],
         "variants": {"cali": {}},
         "images": images,
     }
-    task = GenerationTask.build(given | {"stated_images": 1, "steps": 1, "batch_size": 1} | changes)
-    drawn = task.plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None}).settle(folder)
-    for i, image in enumerate(drawn):
+    task = GenerationTask.build(
+        defaults | {"stated_images": 1, "steps": 1, "batch_size": 1} | changes
+    )
+    generated = task.plan({"pipeline": "Painter", "id": "by hand", "fingerprint": None}).settle(
+        folder
+    )
+    for i, image in enumerate(generated):
         write_png(
-            Image.new("RGB", (8, 8), (40 + i, 90, 160)), drawn.path(image), {"prompt": image.prompt}
+            Image.new("RGB", (8, 8), (40 + i, 90, 160)),
+            generated.path(image),
+            {"prompt": image.prompt},
         )
-    return drawn
+    return generated
 
 
 def study(folder: Path, *questions: Any, out: Path | None = None, **options: Any) -> Any:

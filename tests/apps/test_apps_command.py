@@ -54,9 +54,9 @@ def test_a_port_that_is_taken_is_said(folder: Path, tmp_path: Path) -> None:
     import socket
 
     port = free_port()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", port))
+        occupied.listen()
         command = [
             sys.executable,
             "-m",

@@ -140,8 +140,8 @@ def test_what_is_no_alternative_is_left(text: str) -> None:
 
 
 def test_nested_alternatives_are_chosen() -> None:
-    chosen = {choose_alternatives("a {b|{c|d} e}", str(key)) for key in range(40)}
-    assert chosen == {"a b", "a c e", "a d e"}
+    choices = {choose_alternatives("a {b|{c|d} e}", str(key)) for key in range(40)}
+    assert choices == {"a b", "a c e", "a d e"}
 
 
 def test_a_placeholder_is_filled() -> None:
@@ -169,9 +169,9 @@ def test_shorter_prompts_are_repeated_whole_where_attention_ignores_that() -> No
     rows: list[Conditioning] = [[[two, {}]], [[three, {}]]]
     ((states, _),) = join_rows(rows, FAMILIES["SD1ClipModel"])
     queries = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-    for row, alone in enumerate((two[0], three[0])):
+    for row, prompt_states in enumerate((two[0], three[0])):
         joined = states[row]
-        expected = torch.softmax(queries @ alone.T, dim=-1) @ alone
+        expected = torch.softmax(queries @ prompt_states.T, dim=-1) @ prompt_states
         torch.testing.assert_close(torch.softmax(queries @ joined.T, dim=-1) @ joined, expected)
 
 
@@ -253,10 +253,10 @@ def test_the_wheel_has_no_nodes() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_pictures_of_workflows_hold_them(path: Path) -> None:
     with Image.open(path.with_suffix(".png"), formats=["PNG"]) as picture:
-        held = json.loads(picture.info["workflow"])
-    assert held == json.loads(path.read_text())
+        workflow = json.loads(picture.info["workflow"])
+    assert workflow == json.loads(path.read_text())
     assert path.with_suffix(".png").stat().st_size < 150_000
-    kinds = {node["type"] for node in held["nodes"]}
+    kinds = {node["type"] for node in workflow["nodes"]}
     assert kinds & {"BalancedPromptsText", "BalancedPromptsEncode"}
 
 

@@ -3,6 +3,7 @@ and taken off."""
 
 import threading
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,16 +67,16 @@ def test_options_that_do_not_go_together_are_refused(option: str, value: Any, na
         engines.Engine(**{option: value})
 
 
-def result(before: list[int], after: list[int], **changes: Any) -> Any:
+def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> Any:
     """Twelve pictures a row: 0 male, 1 female, -1 unknown."""
     request = Request("A photo of a doctor.", number=12)
-    plain = Row(rows.PLAIN, codes=tuple(before), recognised=TWELVE)
-    mitigated = replace(Row(rows.PROJECTED, codes=tuple(after), recognised=TWELVE), **changes)
+    plain = Row(rows.PLAIN, codes=tuple(codes_before), recognised=TWELVE)
+    mitigated = replace(Row(rows.PROJECTED, codes=tuple(codes_after), recognised=TWELVE), **changes)
     return Result(request, ("male", "female"), (plain, mitigated))
 
 
 @pytest.mark.parametrize(
-    ("after", "verdict"),
+    ("codes_after", "verdict"),
     [
         ([1] * 12, "no image changed"),
         ([0] * 6 + [1] * 6, "a clear change"),  # 6 of 6 lost: p = .031
@@ -84,9 +85,9 @@ def result(before: list[int], after: list[int], **changes: Any) -> Any:
     ],
 )
 def test_a_projection_is_tested_over_pairs_of_the_same_noise(
-    after: list[int], verdict: str
+    codes_after: list[int], verdict: str
 ) -> None:
-    ((line, _),) = result([1] * 12, after).sentences()
+    ((line, _),) = result([1] * 12, codes_after).sentences()
     assert verdict in line
 
 
@@ -98,8 +99,8 @@ def test_a_lost_subject_is_a_warning() -> None:
 
 
 def test_a_prompt_without_a_person_is_rightly_left_alone() -> None:
-    alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
-    ((line, is_warning),) = alone.sentences()
+    left_alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
+    ((line, is_warning),) = left_alone.sentences()
     assert not is_warning
     assert line.startswith("Left alone: no person is asked for.")
 
@@ -151,19 +152,19 @@ def run(engine: Any, request: Any) -> Any:
 
 
 def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -> None:
-    found = run(painted, Request("A photo of a doctor.", number=12, seed=5))
-    plain, balanced = found.rows
-    hue = [[image.getpixel((0, 0))[0] for image in row.images] for row in found.rows]
+    outcome = run(painted, Request("A photo of a doctor.", number=12, seed=5))
+    plain, balanced = outcome.rows
+    hue = [[image.getpixel((0, 0))[0] for image in row.images] for row in outcome.rows]
     assert hue[0] == hue[1]
     assert len(set(hue[0])) > 6
     assert (plain.count(1), balanced.count(1)) == (12, 6)
     assert balanced.dealt.count("female") == 6
-    ((line, is_warning),) = found.sentences()
+    ((line, is_warning),) = outcome.sentences()
     assert line.startswith("Balanced prompts: asked for 6 men and 6 women, 6 and 6 seen;")
     assert "p =" not in line, "values that were dealt are not tested"
     assert not is_warning
     calls = len(painted.pipe().asked)
-    assert run(painted, found.request) is found, "remembered"
+    assert run(painted, outcome.request) is outcome, "remembered"
     assert len(painted.pipe().asked) == calls
 
 
@@ -172,17 +173,17 @@ def test_rows_start_from_the_same_noise_and_half_gets_each_value(painted: Any) -
     ["A photo of a gull on water.", "A photo of a female doctor.", "A photo of Marie Curie."],
 )
 def test_a_prompt_that_is_left_alone_is_generated_once(painted: Any, prompt: str) -> None:
-    found = run(painted, Request(prompt, number=12))
-    assert found.reason
-    assert found.sentences()[0][0].startswith("Left alone: ")
-    assert {text for call in painted.pipe().asked for text in call} == {prompt}
+    outcome = run(painted, Request(prompt, number=12))
+    assert outcome.reason
+    assert outcome.sentences()[0][0].startswith("Left alone: ")
+    assert set(chain(*painted.pipe().asked)) == {prompt}
     assert sum(map(len, painted.pipe().asked)) == 12
 
 
 def test_strength_is_the_share_of_images_with_a_value(painted: Any) -> None:
-    found = run(painted, Request("A photo of a doctor.", number=12, strength=0.5))
-    assert sum(value is not None for value in found.rows[1].dealt) == 6
-    assert not found.reason
+    outcome = run(painted, Request("A photo of a doctor.", number=12, strength=0.5))
+    assert sum(value is not None for value in outcome.rows[1].dealt) == 6
+    assert not outcome.reason
 
 
 def test_closing_stops_at_the_next_step(painted: Any) -> None:
@@ -228,8 +229,8 @@ def test_the_page_opens_with_what_is_generated_now(engine: Any) -> None:
     opening = page("demo.opening").saved_result()
     now = run(engines.Engine(), opening.request)
     assert now.sentences() == opening.sentences()
-    for generated, shown in zip(now.rows, opening.rows, strict=True):
-        for a, b in zip(generated.images, shown.images, strict=True):
+    for generated, opened_row in zip(now.rows, opening.rows, strict=True):
+        for a, b in zip(generated.images, opened_row.images, strict=True):
             assert np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 2
 
 
@@ -248,9 +249,9 @@ def test_boxes_come_first_and_pictures_fill_them(painted: Any) -> None:
     results = list(rows.generate(painted, request, threading.Event()))
     assert [result.images for result in results] == [0, 8, 16, 20, 24]
     tab = page("demo.generate_tab").GenerateTab
-    shown = [tab._faces(SimpleNamespace(is_small=True), result, 0) for result in results]
-    assert [text.count("<li>") for text in shown] == [12] * 5
-    assert [text.count("face empty") for text in shown] == [12, 4, 4, 0, 0]
+    faces = [tab._faces(SimpleNamespace(is_small=True), result, 0) for result in results]
+    assert [text.count("<li>") for text in faces] == [12] * 5
+    assert [text.count("face empty") for text in faces] == [12, 4, 4, 0, 0]
 
 
 def test_the_seconds_of_a_picture_are_measured_and_told(painted: Any) -> None:

@@ -79,9 +79,9 @@ def test_n_images_become_n_calls_with_even_values() -> None:
     answer = response.json()
     prompts = [image["revised_prompt"] for image in answer["data"]]
     assert [VALUES[prompt] for prompt in prompts] == note(response)["values"]
-    made = [image["b64_json"].split("|") for image in answer["data"]]
-    assert [prompt for prompt, _, _ in made] == prompts
-    assert [seed for _, seed, _ in made] == ["7", "8", "9", "10"]
+    fields_of_image = [image["b64_json"].split("|") for image in answer["data"]]
+    assert [prompt for prompt, _, _ in fields_of_image] == prompts
+    assert [seed for _, seed, _ in fields_of_image] == ["7", "8", "9", "10"]
     assert answer["usage"] == {"total_tokens": 40, "input_tokens_details": {"text_tokens": 16}}
     assert (answer["created"], answer["size"]) == (5, "8x8")
     assert response.headers["x-request-id"] == "r-200"
@@ -124,9 +124,9 @@ def test_several_sets_and_shares() -> None:
 
 def test_a_balancer_brings_settings_of_its_own() -> None:
     upstream = FalseUpstream()
-    kept = Balancer("gender", groups="leave", most=1, seed=3)
+    balancer = Balancer("gender", groups="leave", most=1, seed=3)
     post(
-        images_proxy("http://there/v1", kept, transport=httpx.ASGITransport(app=upstream.app)),
+        images_proxy("http://there/v1", balancer, transport=httpx.ASGITransport(app=upstream.app)),
         {"prompt": "five engineers"},
     )
     assert upstream.seen[0]["prompt"] == "five engineers"
@@ -169,8 +169,8 @@ def test_what_failed_for_a_moment_is_asked_again() -> None:
     assert response.status_code == 200
     assert len(response.json()["data"]) == 2
     assert len(upstream.seen) == 4
-    again = post(proxy(FalseUpstream(), limits=Limits(retries=0)), {"prompt": "A moody CEO"})
-    assert again.status_code == 503
+    refusal = post(proxy(FalseUpstream(), limits=Limits(retries=0)), {"prompt": "A moody CEO"})
+    assert refusal.status_code == 503
 
 
 def test_what_was_paid_for_is_returned() -> None:
@@ -198,9 +198,9 @@ def test_late_answers_end_and_the_others_are_returned() -> None:
 
 
 def test_an_unreachable_server_and_a_strange_answer() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{occupied.getsockname()[1]}/v1"
         app = images_proxy(address, "gender", limits=Limits(retries=0))
         response = post(app, {"prompt": CEO})
         assert response.status_code == 502
@@ -252,8 +252,8 @@ def test_no_more_calls_and_requests_at_once_than_the_limits() -> None:
 
     async def calls(client: httpx.AsyncClient) -> list[int]:
         body = {"prompt": CEO, "n": 4}
-        asked = [client.post(PATH, json=body, headers=RIGHT) for _ in range(6)]
-        return [response.status_code for response in await asyncio.gather(*asked)]
+        requests = [client.post(PATH, json=body, headers=RIGHT) for _ in range(6)]
+        return [response.status_code for response in await asyncio.gather(*requests)]
 
     assert Counter(ask(app, calls)) == {200: 4, 503: 2}
     assert upstream.most == 3
@@ -264,8 +264,8 @@ def test_41_single_requests_are_at_most_two_apart() -> None:
     app = proxy(upstream, seed=None)
 
     async def calls(client: httpx.AsyncClient) -> None:
-        asked = [client.post(PATH, json={"prompt": CEO}, headers=RIGHT) for _ in range(41)]
-        await asyncio.gather(*asked)
+        requests = [client.post(PATH, json={"prompt": CEO}, headers=RIGHT) for _ in range(41)]
+        await asyncio.gather(*requests)
 
     ask(app, calls)
     counts = Counter(VALUES[call["prompt"]] for call in upstream.seen)
@@ -418,10 +418,10 @@ def test_the_command_refuses_in_a_sentence() -> None:
     done = subprocess.run([*command, "localhost"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "expected the base_url of a client" in " ".join(done.stderr.split())
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = str(occupied.getsockname()[1])
         busy = [*command, "http://127.0.0.1:1/v1", "--port", port]
         done = subprocess.run(busy, capture_output=True, text=True)
     assert done.returncode == 2

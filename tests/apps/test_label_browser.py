@@ -23,14 +23,14 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three portraits of each of two unseen professions under two variants; one file is broken."""
     path = tmp_path_factory.mktemp("study") / "images"
-    drawn = draw(path)
+    generated = draw(path)
     world = open_world("portraits", n=40)
-    for i, image in enumerate(drawn):
-        write_png(world.read(i % 40), drawn.path(image), {"prompt": image.prompt})
+    for i, image in enumerate(generated):
+        write_png(world.read(i % 40), generated.path(image), {"prompt": image.prompt})
     return path
 
 
-def asking(folder: Path, out: Path, *more: str) -> list[str]:
+def asking(folder: Path, out: Path, *options: str) -> list[str]:
     return [
         "label",
         str(folder),
@@ -40,7 +40,7 @@ def asking(folder: Path, out: Path, *more: str) -> list[str]:
         "age",
         "--out",
         str(out),
-        *more,
+        *options,
     ]
 
 
@@ -72,10 +72,10 @@ def begin(page: Any, name: str) -> None:
 
 def press(page: Any, key: str) -> None:
     """A key, and then what it brings."""
-    before = page.locator("#question h2").get_attribute("data-step")
+    step = page.locator("#question h2").get_attribute("data-step")
     page.keyboard.press(key)
     page.wait_for_function(
-        "before => document.querySelector('#question h2')?.dataset.step !== before", arg=before
+        "before => document.querySelector('#question h2')?.dataset.step !== before", arg=step
     )
 
 
@@ -138,7 +138,7 @@ def test_a_killed_server_goes_on_at_the_right_image(
             begin(page, "Ada")
             for _ in range(5):
                 press(page, "1")
-            left = page.locator("#question h2").inner_text(), shown(page)
+            place = page.locator("#question h2").inner_text(), shown(page)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
         assert len(answers(out)) == 5
@@ -149,7 +149,7 @@ def test_a_killed_server_goes_on_at_the_right_image(
         with served(asking(folder, out), tmp_path / "log", port) as (address, _):
             page.goto(address)
             begin(page, "ada")
-            assert (page.locator("#question h2").inner_text(), shown(page)) == left
+            assert (page.locator("#question h2").inner_text(), shown(page)) == place
             press(page, "2")
             assert [a.value for a in answers(out)] == [
                 "male",

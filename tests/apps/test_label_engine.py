@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,14 @@ def paper(*paths: str) -> Paper:
     return Paper(Path("nowhere"), records, records)
 
 
-def seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
+def pictures_seen(engine: Any, name: str, choice: int = 0) -> list[bytes]:
     """All pictures in the order in which an annotator who answers the same throughout sees them."""
     place = engine.start(name)
-    found = []
+    pictures = []
     while place.step is not None:
-        found.append(engine.view(place).picture)
+        pictures.append(engine.view(place).picture)
         place = engine.answer(place, choice)
-    return found
+    return pictures
 
 
 def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_own(
@@ -53,15 +54,15 @@ def test_everyone_sees_all_images_once_first_the_same_ones_in_an_order_of_their_
     def engine(seed: int = 0) -> Any:
         return engines.Labelling(images, [GENDER], AnnotationLog(tmp_path / "log"), seed=seed)
 
-    ada, again, ben, other = (
-        [one.path for one in engine(seed)._order(name)]
+    ada, ada_again, ben, other_seed = (
+        [image.path for image in engine(seed)._order(name)]
         for name, seed in (("ada", 0), ("ada", 0), ("ben", 0), ("ada", 1))
     )
     files = [record.path for record in images.records]
-    assert seen(engine(), "ada") == [path.encode() for path in ada]
+    assert pictures_seen(engine(), "ada") == [path.encode() for path in ada]
     assert sorted(ada) == sorted(ben) == sorted(files)
-    assert ada == again
-    assert len({tuple(order) for order in (ada, ben, other, files)}) == 4
+    assert ada == ada_again
+    assert len({tuple(order) for order in (ada, ben, other_seed, files)}) == 4
     assert set(ada[:first]) == set(ben[:first])
     assert ada[:first] != ben[:first]
     assert ada[first:] != ben[first:]
@@ -82,23 +83,25 @@ def test_images_that_come_later_do_not_move_the_others(first: set[int], later: s
 
 
 def test_what_is_shown_says_nothing_about_where_it_comes_from(tmp_path: Path) -> None:
-    drawn = draw(tmp_path)
+    generated = draw(tmp_path)
     engine = study(tmp_path, GENDER, AGE)
     place = engine.start("ada")
     picture = engine.view(place).picture
-    told = repr(replace(engine.view(place), picture=None)) + repr(place)
-    words = {w for image in drawn for w in (image.path, image.variant, image.prompt, image.concept)}
-    assert {word for word in words if word in told} == set()
+    text = repr(replace(engine.view(place), picture=None)) + repr(place)
+    words = set()
+    for image in generated:
+        words |= {image.path, image.variant, image.prompt, image.concept}
+    assert {word for word in words if word in text} == set()
     with Image.open(io.BytesIO(picture)) as image:
         assert image.size == (8, 8)
         assert not image.info
     assert b"prompt" not in picture
-    original = drawn.path(
-        next(i for i in drawn if i.path == engine._asked("ada", place.step)[0].path)
+    original = generated.path(
+        next(i for i in generated if i.path == engine._asked("ada", place.step)[0].path)
     )
     assert b"prompt" in original.read_bytes()  # so that the test above can fail
-    with Image.open(original) as before, Image.open(io.BytesIO(picture)) as after:
-        assert before.convert("RGB").tobytes() == after.convert("RGB").tobytes()
+    with Image.open(original) as source_picture, Image.open(io.BytesIO(picture)) as sent_picture:
+        assert source_picture.convert("RGB").tobytes() == sent_picture.convert("RGB").tobytes()
 
 
 def test_large_images_are_made_smaller_for_the_page(tmp_path: Path) -> None:
@@ -128,8 +131,8 @@ class Twin:
         return next((s for s in steps[start:] + steps[:start] if self.open(s)), None)
 
     def alone(self, step: int) -> int:
-        whole = all(a == NO_PERSON for a in self.said[step // self.k])
-        return step // self.k * self.k if whole else step
+        is_nobody = all(a == NO_PERSON for a in self.said[step // self.k])
+        return step // self.k * self.k if is_nobody else step
 
     def answer(self, value: str) -> None:
         if self.step is None:
@@ -146,8 +149,8 @@ class Twin:
     def forward(self) -> None:
         if self.step is None or self.open(self.step):
             return
-        whole = all(a == NO_PERSON for a in self.said[self.step // self.k])
-        following = self.step + self.k if whole else self.step + 1
+        is_nobody = all(a == NO_PERSON for a in self.said[self.step // self.k])
+        following = self.step + self.k if is_nobody else self.step + 1
         self.step = following if following < len(self.said) * self.k else self.first_open(0)
 
 
@@ -183,13 +186,11 @@ def test_any_session_leaves_what_its_twin_says(
         assert place.step == twin.step
     view = engine.view(place)
     order = [record.path for record in engine._order("ada")]
-    kept = {key[1:]: answer.value for key, answer in AnnotationLog(path).answers().items()}
-    said = {
-        (image, q): v
-        for image, row in zip(order, twin.said, strict=True)
-        for q, v in zip(("gender", "age"), row, strict=True)
-    }
-    assert kept == {key: value for key, value in said.items() if value is not None}
+    answers = {key[1:]: answer.value for key, answer in AnnotationLog(path).answers().items()}
+    expected_answers = {}
+    for image, (gender, age) in zip(order, twin.said, strict=True):
+        expected_answers |= {(image, "gender"): gender, (image, "age"): age}
+    assert answers == {key: value for key, value in expected_answers.items() if value is not None}
     assert view.done == sum(
         not twin.open(2 * i) and not twin.open(2 * i + 1) for i in range(images)
     )
@@ -199,7 +200,7 @@ def test_several_annotators_at_once_do_not_mix(tmp_path: Path) -> None:
     engine = engines.Labelling(paper(*map(str, range(12))), [GENDER], AnnotationLog(tmp_path / "x"))
     names = [f"annotator {i}" for i in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: seen(engine, names[i], i % 4), range(8)))
+        list(pool.map(lambda i: pictures_seen(engine, names[i], i % 4), range(8)))
     answers = engine.log.answers()
     assert len(answers) == 8 * 12 == len(engine.log.read())
     assert all(
@@ -285,17 +286,16 @@ def test_questions_that_cannot_be_asked(attributes: list[str], choices: list[str
 def test_of_a_drawn_folder_the_unseen_concepts_are_labelled_and_missing_images_counted(
     tmp_path: Path,
 ) -> None:
-    drawn = draw(tmp_path)
+    generated = draw(tmp_path)
     folder = studies.ImageFolder.open(tmp_path)
     kinds = {(record.variant, record.concept, record.seed) for record in folder.records}
-    assert kinds == {
-        (v, c, s) for v in ("none", "cali") for c in ("pilot", "baker") for s in range(3)
-    }
+    assert kinds == set(product(("none", "cali"), ("pilot", "baker"), range(3)))
     assert (folder.prompt_set, folder.missing) == ("professions-gender", 0)
     assert all(record.stated is None for record in folder.everything)
-    assert len(drawn) > len(folder.everything) == 24
-    for image in [one for one in drawn if (one.variant, one.part) == ("cali", "unseen")]:
-        drawn.path(image).unlink()
+    assert len(generated) > len(folder.everything) == 24
+    for image in generated:
+        if (image.variant, image.part) == ("cali", "unseen"):
+            generated.path(image).unlink()
     folder = studies.ImageFolder.open(tmp_path)
     assert (len(folder.records), folder.missing) == (6, 6)
     shutil.rmtree(tmp_path / "none")

@@ -29,18 +29,20 @@ def page(engine: Any) -> Any:
         return pages.Page(engine)
 
 
-def shown(updates: list[Any]) -> str:
-    return " ".join(str(one) for one in updates)
+def text_of_updates(updates: list[Any]) -> str:
+    return " ".join(str(update) for update in updates)
 
 
 def test_nothing_that_is_sent_says_where_an_image_comes_from(engine: Any, page: Any) -> None:
-    sent = json.dumps(pages.build_demo(engine).get_config_file(), default=str) + shown(
-        page._start("Ada")
-    )
-    assert "Label images" in sent
+    page_text = json.dumps(
+        pages.build_demo(engine).get_config_file(), default=str
+    ) + text_of_updates(page._start("Ada"))
+    assert "Label images" in page_text
     records = engine.folder.everything
-    assert [one for one in records if one.path in sent or one.prompt in sent] == []
-    assert str(engine.folder.root) not in sent
+    assert [
+        image for image in records if image.path in page_text or image.prompt in page_text
+    ] == []
+    assert str(engine.folder.root) not in page_text
 
 
 def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -> None:
@@ -48,15 +50,15 @@ def test_an_answer_is_kept_and_the_next_question_shown(engine: Any, page: Any) -
     second = page._answering(1)(first[0], first[1])
     (answer,) = engine.log.read()
     assert (answer.annotator, answer.attribute, answer.value) == ("Ada", "gender", "female")
-    assert "Age?" in shown(second)
-    again = page._answering(1)(first[0], second[1])  # the page shows another step by now
+    assert "Age?" in text_of_updates(second)
+    updates = page._answering(1)(first[0], second[1])  # the page shows another step by now
     assert len(engine.log.read()) == 1
-    assert again[0].step == first[0].step
+    assert updates[0].step == first[0].step
 
 
 def test_a_lost_place_and_a_name_that_is_none_ask_for_the_name(page: Any) -> None:
-    assert "lost its place" in shown(page._answering(0)(None, "0"))
-    assert 'role="alert"' in shown(page._start("../../etc"))
+    assert "lost its place" in text_of_updates(page._answering(0)(None, "0"))
+    assert 'role="alert"' in text_of_updates(page._start("../../etc"))
 
 
 def test_an_answer_that_cannot_be_written_is_said_and_the_place_stays(
@@ -68,19 +70,20 @@ def test_an_answer_that_cannot_be_written_is_said_and_the_place_stays(
         raise OSError("no room")
 
     monkeypatch.setattr(engine.log, "append", full)
-    after = page._answering(0)(first[0], first[1])
-    assert "Not saved" in shown(after)
-    assert after[0].step == first[0].step
+    updates = page._answering(0)(first[0], first[1])
+    assert "Not saved" in text_of_updates(updates)
+    assert updates[0].step == first[0].step
 
 
 def test_the_end_names_the_command_that_reads_the_answers(engine: Any, page: Any) -> None:
     now = page._start("Ada")
     while now[0].step is not None:
         now = page._answering(0)(now[0], now[1])
-    assert f"vldebias eval human --labels {engine.log.path} --drawn {engine.folder.root}" in shown(
-        now
+    assert (
+        f"vldebias eval human --labels {engine.log.path} --drawn {engine.folder.root}"
+        in text_of_updates(now)
     )
-    assert "Thank you, Ada" in shown(now)
+    assert "Thank you, Ada" in text_of_updates(now)
 
 
 def test_minutes_are_told_from_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

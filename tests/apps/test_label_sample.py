@@ -1,6 +1,7 @@
 """The sample of a study: drawn by the judge's answers, kept, made larger, and what its answers
 say."""
 
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,8 +39,8 @@ READER = SimpleNamespace(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """60 unseen images of two variants that a judge has read."""
-    drawn = draw(tmp_path / "images", images=15)
-    judge_images(READER, drawn)
+    generated = draw(tmp_path / "images", images=15)
+    judge_images(READER, generated)
     return tmp_path / "images"
 
 
@@ -58,17 +59,19 @@ def test_it_is_drawn_by_the_judge_and_answers_keep_their_weights(folder: Path) -
     answer_all(study, "ada")
     answers = study.log.read()
     assert {answer.image: answer.weight for answer in answers} == weights
-    again = label.open_study(folder, ["gender"], most=20, seed=5)  # the lot is cast
-    assert again.folder.weights == weights
-    assert again.start("ada").step is None
+    reopened = label.open_study(folder, ["gender"], most=20, seed=5)  # the lot is cast
+    assert reopened.folder.weights == weights
+    assert reopened.start("ada").step is None
 
 
 def test_a_larger_one_goes_on_with_the_first_whose_answers_count_less(folder: Path) -> None:
     answer_all(label.open_study(folder, ["gender"], most=20), "ada")
     study = label.open_study(folder, ["gender"], most=40)
     assert (study.progress(), len(study.folder.records)) == ({"ada": 20}, 40)
-    kept = study.log.answers().values()
-    assert {answer.image: answer.weight for answer in kept}.items() <= study.folder.weights.items()
+    answers = study.log.answers().values()
+    assert {
+        answer.image: answer.weight for answer in answers
+    }.items() <= study.folder.weights.items()
     lines = len(study.log.read())
     assert len(label.open_study(folder, ["gender"], most=30).folder.records) == 40  # never smaller
     assert len(study.log.read()) == lines  # said again once
@@ -107,8 +110,8 @@ def test_a_sample_that_was_begun_is_not_mixed(folder: Path, options: dict[str, A
 
 def test_images_that_went_are_named(folder: Path) -> None:
     study = label.open_study(folder, ["gender"], most=20)
-    kept = study.log.path.with_suffix(samples.ENDING)
-    kept.write_text(kept.read_text().replace(".png", ".jpg"))
+    sample_file = study.log.path.with_suffix(samples.ENDING)
+    sample_file.write_text(sample_file.read_text().replace(".png", ".jpg"))
     with pytest.raises(samples.InvalidInputError, match="of its images are not in"):
         label.open_study(folder, ["gender"], most=20)
 
@@ -153,22 +156,22 @@ def test_weighted_estimates_have_no_bias_and_are_narrower_and_unweighted_ones_ar
     rows = []
     for seed in range(SETS):
         truth, judged, sure = world(rng)
-        chosen = sampled(judged, sure, 100, seed).weights
-        weights = np.array([chosen.get(f"{i}.png", 0.0) for i in range(len(truth))])
+        sample_weights = sampled(judged, sure, 100, seed).weights
+        weights = np.array([sample_weights.get(f"{i}.png", 0.0) for i in range(len(truth))])
         labelled = weights > 0
         estimate = corrected_shares(judged, np.where(labelled, truth, -1), 2, weights=weights)
-        held = estimate.figures(2)[1].low <= 0.6 <= estimate.figures(2)[1].high
+        holds_truth = estimate.figures(2)[1].low <= 0.6 <= estimate.figures(2)[1].high
         plain = corrected_shares(
             judged, np.where(rng.permutation(len(truth)) < 100, truth, -1), 2
         ).shares[1]
-        rows.append((estimate.shares[1], plain, truth[labelled].mean(), held))
-    corrected, plain, unweighted, held = np.array(rows).T
+        rows.append((estimate.shares[1], plain, truth[labelled].mean(), holds_truth))
+    corrected, plain, unweighted, holds_truth = np.array(rows).T
     # 0.6 of the world are women. Means of SETS estimates vary by std / sqrt(SETS); an interval of
     # 95 % holds the truth in 91 to 99 % of 200 sets.
     for values in (corrected, plain):
         assert abs(values.mean() - 0.6) < 4 * values.std() / SETS**0.5
     assert abs(unweighted.mean() - 0.6) > 5 * unweighted.std() / SETS**0.5
-    assert 0.91 <= held.mean() <= 0.99
+    assert 0.91 <= holds_truth.mean() <= 0.99
     assert corrected.std() < 0.9 * plain.std()
 
 
@@ -186,9 +189,7 @@ def test_a_larger_sample_holds_the_smaller_one_and_weights_add_up(
     assert len(small.weights) == labels
     assert len(large.weights) == min(labels + added, 100)
     assert sum(small.weights.values()) == pytest.approx(100)
-    assert sorted(path for stratum in small.strata for path in stratum) == sorted(
-        f"{i}.png" for i in range(100)
-    )
+    assert sorted(chain(*small.strata)) == sorted(f"{i}.png" for i in range(100))
 
 
 @pytest.mark.parametrize("labels", [1, 3, 12, 30])

@@ -34,7 +34,7 @@ def report(
         (folder / "p.txt").write_text(
             "A photo of a nurse.\nA photo of a firefighter.\nA photo of a female doctor.\n"
         )
-        asked = [
+        arguments = [
             "audit",
             str(folder / "p.txt"),
             "--out",
@@ -44,7 +44,7 @@ def report(
             "--model",
             "miniature",
         ]
-        assert CliRunner().invoke(app, asked).exit_code == 0
+        assert CliRunner().invoke(app, arguments).exit_code == 0
     else:
         result = Result.read(RESULTS / f"{request.param}.json")
         faces = [Image.effect_noise((64, 64), 60).convert("RGB") for _ in range(8)]

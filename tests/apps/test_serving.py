@@ -40,7 +40,7 @@ def ask(
     **headers: str,
 ) -> int:
     """The status of the answer to a request; headers as `x_forwarded_host`."""
-    sent: list[Any] = []
+    messages: list[Any] = []
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "path": path, "method": method, "client": (client, 1), "headers": raw}
 
@@ -48,10 +48,10 @@ def ask(
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     asyncio.run(guard(scope, receive, send))
-    return int(sent[0]["status"])
+    return int(messages[0]["status"])
 
 
 HERE = ["localhost:7860", "127.0.0.1", "LOCALHOST", "[::1]:7860"]
@@ -76,12 +76,12 @@ def test_requests_from_other_sites_are_refused_and_a_proxy_s_name_is_ours(public
         "https://localhost.evil.example",
     ):
         assert ask(guard, host="localhost:7860", origin=origin) == 403
-    asked = {
+    headers = {
         "host": "127.0.0.1:8000",
         "origin": "https://demo.example.org",
         "x_forwarded_host": "demo.example.org",
     }
-    assert ask(guard, **asked) == (200 if public else 403)
+    assert ask(guard, **headers) == (200 if public else 403)
 
 
 def test_so_many_logins_of_an_address_are_let_through_a_minute(
@@ -182,7 +182,7 @@ def test_calls_that_nobody_fetches_are_cancelled_and_others_go_on() -> None:
 
 
 def test_no_site_may_show_a_page_in_a_frame() -> None:
-    sent: list[Any] = []
+    messages: list[Any] = []
     headers = [
         (b"X-Frame-Options", b"ALLOWALL"),
         (b"content-security-policy", b"default-src *"),
@@ -190,16 +190,16 @@ def test_no_site_may_show_a_page_in_a_frame() -> None:
     ]
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     async def framing(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     asyncio.run(serving.Headers(framing)({"type": "http"}, None, send))
-    names = [name.lower() for name, _ in sent[0]["headers"]]
+    names = [name.lower() for name, _ in messages[0]["headers"]]
     assert names.count(b"content-security-policy") == 1
     assert {b"etag", b"x-frame-options"} <= set(names)
-    assert b"frame-ancestors 'none'" in dict(sent[0]["headers"])[b"content-security-policy"]
+    assert b"frame-ancestors 'none'" in dict(messages[0]["headers"])[b"content-security-policy"]
 
 
 def test_no_page_takes_uploads() -> None:
@@ -214,9 +214,9 @@ def test_credentials_have_two_halves_and_come_from_the_environment(
     monkeypatch.setenv(serving.AUTH, "ada:1234567")
     assert serving.credentials(public=False) == ("ada", "1234567")
     wrong = dict.fromkeys(("", "ada", "ada:", ":secret", ":"), "expected user:password")
-    for auth, said in (wrong | {"ada:1234567": "needs 8 characters, got 7"}).items():
+    for auth, message in (wrong | {"ada:1234567": "needs 8 characters, got 7"}).items():
         monkeypatch.setenv(serving.AUTH, auth)
-        with pytest.raises(InvalidInputError, match=said):
+        with pytest.raises(InvalidInputError, match=message):
             serving.credentials(public=True)
     monkeypatch.delenv(serving.AUTH)
     assert serving.credentials(public=False) is None
@@ -254,8 +254,8 @@ def test_a_signal_ends_the_server_within_two_seconds(
         assert status_of(address, Origin="http://evil.example") == 403
         client = Client(address, verbose=False)
         if command == "demo":
-            asked = ("A photo of a doctor.", "gender", 16, 1, False, 0, 100, 3)
-            drawing = client.submit(*asked, api_name="/generate")
+            request_arguments = ("A photo of a doctor.", "gender", 16, 1, False, 0, 100, 3)
+            drawing = client.submit(*request_arguments, api_name="/generate")
             while drawing.status().code is not Status.PROCESSING:
                 time.sleep(0.1)
             time.sleep(6)  # the models load, and the first picture is being drawn

@@ -35,11 +35,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     children = getattr(command, "commands", None)
-    return (
-        [path]
-        if children is None
-        else [c for n, child in children.items() for c in commands(child, (*path, n))]
-    )
+    if children is None:
+        return [path]
+    paths = []
+    for name, child in children.items():
+        paths += commands(child, (*path, name))
+    return paths
 
 
 COMMANDS = commands(typer.main.get_command(app))
@@ -47,8 +48,8 @@ COMMANDS = commands(typer.main.get_command(app))
 
 @pytest.mark.parametrize("path", [*COMMANDS, ("train", "--settings")], ids=" ".join)
 def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str, ...]) -> None:
-    asked = path if "--settings" in path else (*path, "--help")
-    done = CliRunner().invoke(app, asked, env={"COLUMNS": "80"}, catch_exceptions=False)
+    arguments = path if "--settings" in path else (*path, "--help")
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"}, catch_exceptions=False)
     assert done.exit_code == 0
     assert "…" not in done.output
     if "--settings" not in path:
@@ -58,7 +59,7 @@ def test_a_help_has_an_example_and_two_screens_and_cuts_no_name(path: tuple[str,
 
 
 def test_help_and_lists_do_without_torch() -> None:
-    asked = [
+    light_commands = [
         ["--help"],
         ["debias", "--help"],
         ["label", "--help"],
@@ -69,7 +70,7 @@ def test_help_and_lists_do_without_torch() -> None:
 import sys, vldebias
 from vldebias.cli import app
 vldebias.balance_prompts("a nurse", "gender")
-for arguments in {asked}:
+for arguments in {light_commands}:
     app(arguments, standalone_mode=False)
     heavy = {{'torch', 'scipy', 'gradio', 'transformers', 'diffusers', 'matplotlib'}}
     print(sorted(heavy & set(sys.modules)))
@@ -79,7 +80,7 @@ for arguments in {asked}:
     )
     assert done.stderr == ""
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == ["[]"] * len(
-        asked
+        light_commands
     )
 
 
@@ -214,8 +215,8 @@ def test_a_folder_that_cannot_be_written_is_told(
 
 
 def test_the_device_is_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, device in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+    for has_gpu, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)
         assert (common.device_of("auto"), common.device_of("cpu")) == (device, "cpu")
 
 
@@ -236,12 +237,12 @@ def test_errors_leave_the_process_with_one_message_and_a_code(
         sys.modules["vldebias.cli.quickstart"], "check_out", Mock(side_effect=error)
     )
     monkeypatch.setattr(sys, "argv", ["vldebias", "quickstart"])
-    said, code = (
+    message, code = (
         ("interrupted", "130") if isinstance(error, KeyboardInterrupt) else ("error: x", "2")
     )
     with pytest.raises(SystemExit, match=code):
         cli.main()
-    assert tuple(capsys.readouterr()) == ("", f"{said}\n")
+    assert tuple(capsys.readouterr()) == ("", f"{message}\n")
 
 
 def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> None:
@@ -253,14 +254,16 @@ def test_debias_saves_what_attaches_and_is_inspected_again(tmp_path: Path) -> No
     before, after = fitted["diagnostics"]["waterbirds"]["pair_distance"]
     assert after < before / 2
     assert vldebias.CalibratedProjection.from_pretrained(tmp_path / "b" / "joint").lam == 200
-    again = ("debias", *options, "--projection", str(tmp_path / "b"))
-    told = json.loads(run(*again, "--json"))["roles"]["joint"]
-    assert told["provenance"] == fitted["provenance"]
-    assert "choice" not in told["provenance"]
+    command = ("debias", *options, "--projection", str(tmp_path / "b"))
+    role = json.loads(run(*command, "--json"))["roles"]["joint"]
+    assert role["provenance"] == fitted["provenance"]
+    assert "choice" not in role["provenance"]
     for key in ("pair_distance", "spurious_spread"):
-        kept, known = (one["diagnostics"]["waterbirds"][key] for one in (told, fitted))
-        assert kept == pytest.approx(known, rel=1e-5)
-    copied = run(*again, "--out", str(tmp_path / "c"), heard=True)
+        saved_figure, known = (
+            report["diagnostics"]["waterbirds"][key] for report in (role, fitted)
+        )
+        assert saved_figure == pytest.approx(known, rel=1e-5)
+    copied = run(*command, "--out", str(tmp_path / "c"), heard=True)
     assert "pair distance\twaterbirds\tjoint" in copied
     assert f" -> {tmp_path / 'c' / 'joint'}" in copied
     (tmp_path / "c" / "joint").rename(tmp_path / "c" / "sequence")
@@ -276,8 +279,8 @@ def test_reference_gives_what_the_function_gives(tmp_path: Path) -> None:
         .astype(np.float32)
     )
     file = save_embeddings(tmp_path / "images.npz", Embeddings.from_arrays(features))
-    given = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
-    run(*given, "--out", str(tmp_path / "a"))
+    command = ("debias", "fairface-gender", "--model", "miniature", "--reference", str(file))
+    run(*command, "--out", str(tmp_path / "a"))
     saved = vldebias.CalibratedProjection.from_pretrained(tmp_path / "a" / "joint")
     fitted = vldebias.fit_projection(
         model, "fairface-gender", tokenizer=tokenizer, reference=Reference(features)
@@ -321,8 +324,8 @@ def test_merge_writes_a_checkpoint_that_runs_alone(tmp_path: Path) -> None:
 def test_a_check_prints_a_table_or_json_and_fails_where_something_is_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
-    check = Mock(return_value=iter(found))
+    findings = [Finding("sound", True), Finding("merged", None, "why"), Finding("removed", False)]
+    check = Mock(return_value=iter(findings))
     loaded = Loaded(Mock(), "tiny")
     monkeypatch.setattr("vldebias.study.edit_check.check", check)
     monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)

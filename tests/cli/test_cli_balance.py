@@ -31,31 +31,33 @@ def table(text: str) -> list[list[str]]:
 
 
 def test_what_comes_out_is_what_the_function_gives(prompts: Path) -> None:
-    found = json.loads(
+    report = json.loads(
         run(*ASKED, str(prompts), "--attribute", "gender", "--images", "3", "--json")
     )
-    again = balance_prompts([p for p in PROMPTS for _ in range(3)], "gender", seed=found["seed"])
-    assert [row["prompt"] for row in found["prompts"]] == again.prompts
-    assert [row["value"] for row in found["prompts"]] == again.values
-    assert [row["reason"] for row in found["prompts"]] == again.reasons
+    by_function = balance_prompts(
+        [p for p in PROMPTS for _ in range(3)], "gender", seed=report["seed"]
+    )
+    assert [row["prompt"] for row in report["prompts"]] == by_function.prompts
+    assert [row["value"] for row in report["prompts"]] == by_function.values
+    assert [row["reason"] for row in report["prompts"]] == by_function.reasons
 
 
 def test_a_pipe_gets_a_table_with_reasons(prompts: Path) -> None:
-    asked = (*ASKED, str(prompts), "--attribute", "gender", "--seed", "0")
-    head, *rows = table(run(*asked))
+    command = (*ASKED, str(prompts), "--attribute", "gender", "--seed", "0")
+    head, *rows = table(run(*command))
     assert tuple(head) == balance.COLUMNS
     assert [row[3] for row in rows] == PROMPTS
     assert [row[2] for row in rows] == ["", "stated", "context", ""]
     assert rows[0][1] in ("female", "male")
     assert set(rows[3][1].split(" + ")) == {"1 female", "1 male"}
-    assert run(*asked) == run(*asked)
-    heard = run(*asked, heard=True)
+    assert run(*command) == run(*command)
+    heard = run(*command, heard=True)
     assert "2 of 4 prompts written into; left alone: 1 stated, 1 context (seed 0)" in heard
 
 
 def test_shares_and_several_attributes(prompts: Path) -> None:
-    asked = (*ASKED, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
-    _, *rows = table(run(*asked))
+    command = (*ASKED, str(prompts), "--attribute", "gender", "--shares", "female=1,male=0")
+    _, *rows = table(run(*command))
     assert (rows[0][0], rows[3][0]) == ("A female CEO in an office", "two female doctors")
     _, *rows = table(run(*ASKED, str(prompts), "--attribute", "gender", "--attribute", "age"))
     gender, age = rows[0][1].split("; ")
@@ -78,7 +80,7 @@ def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
         balance.read_prompts(path, "prompt")
 
 
-def made(path: Path, text: str | bytes) -> str:
+def write_file(path: Path, text: str | bytes) -> str:
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
 
@@ -92,10 +94,10 @@ def made(path: Path, text: str | bytes) -> str:
     ({"name": "a.jsonl", "text": "[1]"}, "a.jsonl:1.*an object"),
     ({"name": "a.jsonl", "text": "nurse"}, "a.jsonl:1.*JSON"),
 )
-def test_files_that_are_refused(tmp_path: Path, given: dict[str, str | bytes | None]) -> None:
-    path = tmp_path / str(given["name"])
-    if given["text"] is not None:
-        made(path, given["text"])
+def test_files_that_are_refused(tmp_path: Path, file: dict[str, str | bytes | None]) -> None:
+    path = tmp_path / str(file["name"])
+    if file["text"] is not None:
+        write_file(path, file["text"])
     balance.read_prompts(path, "prompt")
 
 
@@ -105,8 +107,8 @@ def test_files_that_are_refused(tmp_path: Path, given: dict[str, str | bytes | N
     (("female=1", "blue=0"), "blue"),
     (("female=0.2", "male=0.2"), "sum"),
 )
-def test_shares_that_are_refused(prompts: Path, given: tuple[str, ...]) -> None:
-    run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(given))
+def test_shares_that_are_refused(prompts: Path, shares: tuple[str, ...]) -> None:
+    run(*ASKED, str(prompts), "--attribute", "gender", "--shares", ",".join(shares))
 
 
 def test_standard_input_is_read_without_torch_and_head_ends_it() -> None:

@@ -2,6 +2,7 @@
 on bad input."""
 
 import json
+from itertools import product
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -255,10 +256,10 @@ def test_the_paper_is_estimated_and_compared(
     estimated = run(*arguments, "--estimate", heard=True)
     assert "\ngeneration\tminiature\tweights are " in estimated
     assert "about 0.00 hours in all" in estimated
-    shown = run(*arguments, heard=True)
+    output = run(*arguments, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
-    assert "x\t0.250\tx\t0.500\t\n" in shown
-    assert f"page: {tmp_path / 'index.html'}\n" in shown
+    assert "x\t0.250\tx\t0.500\t\n" in output
+    assert f"page: {tmp_path / 'index.html'}\n" in output
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
 
 
@@ -280,8 +281,7 @@ def test_the_quickstart_runs_its_suite_in_one_folder(
 
 LEANING = {
     f"A photo of a {value} {job}.": value == "male"
-    for job in ("nurse", "pilot", "editor", "dancer", "plumber")
-    for value in ("male", "female")
+    for job, value in product(("nurse", "pilot", "editor", "dancer", "plumber"), ("male", "female"))
 }
 AUDIT = ("audit", "prompts.txt", "--attribute", "gender")
 

@@ -21,8 +21,8 @@ QUICK = ("--images", "4", "--steps", "2")
 
 def generate(folder: Path, *options: str, prompt: str = EDITOR) -> dict[str, Any]:
     """The JSON of a run with four pictures a row."""
-    asked = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
-    return json.loads(run(*asked))
+    command = ("generate", prompt, "--out", str(folder), "--json", *QUICK, *options)
+    return json.loads(run(*command))
 
 
 def pixels(folder: Path) -> dict[str, str]:
@@ -31,13 +31,13 @@ def pixels(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("generate")
     return folder, generate(folder, "--attribute", "gender")
 
 
-def test_prompts_values_and_seeds_are_written(whole: tuple[Path, dict[str, Any]]) -> None:
-    folder, facts = whole
+def test_prompts_values_and_seeds_are_written(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    folder, facts = finished_run
     assert json.loads((folder / "generate.json").read_text()) == facts
     rows = {
         name: [p for p in facts["pictures"] if p["method"] == name] for name in facts["methods"]
@@ -54,8 +54,8 @@ def test_prompts_values_and_seeds_are_written(whole: tuple[Path, dict[str, Any]]
     assert all((folder / p["file"]).is_file() for p in facts["pictures"])
 
 
-def test_the_grid_has_a_row_for_each_method(whole: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = whole
+def test_the_grid_has_a_row_for_each_method(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = finished_run
     with Image.open(folder / "grid.png") as grid:
         expected = (grids.LABEL + 4 * 198, grids.HEAD + 2 * 198)
         assert grid.size == expected
@@ -85,34 +85,34 @@ def test_several_attributes_and_methods(tmp_path: Path) -> None:
 
 def ends_after(count: int, error: BaseException) -> Callable[..., Any]:
     """A `write_png` that raises after so many pictures."""
-    written = []
+    pictures_written = []
     write = variants.write_png
 
     def write_png(*arguments: Any, **options: Any) -> Path:
-        if len(written) == count:
+        if len(pictures_written) == count:
             raise error
-        written.append(arguments)
+        pictures_written.append(arguments)
         return write(*arguments, **options)
 
     return write_png
 
 
 def test_a_second_run_goes_on_after_ctrl_c(
-    tmp_path: Path, whole: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finished_run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ("generate", EDITOR, "--attribute", "gender", "--out", str(tmp_path), *QUICK)
+    command = ("generate", EDITOR, "--attribute", "gender", "--out", str(tmp_path), *QUICK)
     with monkeypatch.context() as patched:
         patched.setattr(variants, "write_png", ends_after(3, KeyboardInterrupt()))
-        heard = run(*asked, code=130, heard=True)
+        heard = run(*command, code=130, heard=True)
     assert "3 finished pictures are kept; the same command goes on" in heard
     first = pixels(tmp_path)
-    run(*asked)
+    run(*command)
     assert first.items() <= pixels(tmp_path).items()
-    assert pixels(tmp_path) == pixels(whole[0])
+    assert pixels(tmp_path) == pixels(finished_run[0])
 
 
 def test_a_full_disk_keeps_what_is_finished(
-    tmp_path: Path, whole: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finished_run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patched:
@@ -120,29 +120,31 @@ def test_a_full_disk_keeps_what_is_finished(
         with pytest.raises(InvalidInputError, match=r"disk is full; 5 finished .* make room"):
             generate(tmp_path, "--attribute", "gender")
     generate(tmp_path, "--attribute", "gender")
-    assert pixels(tmp_path) == pixels(whole[0])
+    assert pixels(tmp_path) == pixels(finished_run[0])
 
 
 def test_a_finished_folder_is_not_generated_again(
-    whole: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    finished_run: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, facts = whole
+    folder, facts = finished_run
     monkeypatch.setattr(variants, "write_png", ends_after(0, AssertionError("generated again")))
     assert generate(folder, "--attribute", "gender") == facts
 
 
-def test_other_settings_are_refused_in_one_folder(whole: tuple[Path, dict[str, Any]]) -> None:
+def test_other_settings_are_refused_in_one_folder(
+    finished_run: tuple[Path, dict[str, Any]],
+) -> None:
     with pytest.raises(InvalidInputError, match="another folder"):
-        generate(whole[0], "--attribute", "gender", "--seed", "1")
+        generate(finished_run[0], "--attribute", "gender", "--seed", "1")
 
 
 def test_other_settings_have_another_usual_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ("generate", "a cook", "--attribute", "gender", "--images", "1", "--steps", "1")
+    command = ("generate", "a cook", "--attribute", "gender", "--images", "1", "--steps", "1")
     for seed in ("0", "1"):
-        run(*asked, "--seed", seed)
+        run(*command, "--seed", seed)
     assert len(list((tmp_path / "vldebias-generate").iterdir())) == 2
 
 

@@ -38,12 +38,12 @@ FAST = [*SMALL, "--set", "items=24", "--set", "val_items=12", "--set", "workers=
 def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("vldebias.training.run.train_model")
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
-    told = wide.invoke(app, ["train", "--help"]).stdout
+    help_text = wide.invoke(app, ["train", "--help"]).stdout
     assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= set(
-        re.findall(r"--[a-z0-9-]+", told)
+        re.findall(r"--[a-z0-9-]+", help_text)
     )
     assert all(
-        text in told
+        text in help_text
         for text in ("accelerate launch", f"Default: {load_settings(data='birds').batch_size}.")
     )
     listed = wide.invoke(app, ["train", "--settings"], catch_exceptions=False).stdout
@@ -53,7 +53,7 @@ def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.Mo
 
 
 def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
-    given = [
+    options = [
         "--loss",
         "hard_negative",
         "--set",
@@ -65,9 +65,9 @@ def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
         "--tune",
         "lora",
     ]
-    shown = call("train", *given, "--set", "clip-norm=null", "--show")
+    settings_text = call("train", *options, "--set", "clip-norm=null", "--show")
     path = tmp_path / "run.yaml"
-    path.write_text(shown)
+    path.write_text(settings_text)
     settings = load_settings(path)
     assert (settings.loss, settings.beta, settings.steps, settings.flip) == (
         "hard_negative",
@@ -76,7 +76,7 @@ def test_flags_other_settings_and_a_file_mean_the_same(tmp_path: Path) -> None:
         True,
     )
     assert settings.clip_norm is None
-    assert call("train", "--config", str(path), "--show") == shown == settings.as_yaml()
+    assert call("train", "--config", str(path), "--show") == settings_text == settings.as_yaml()
     path.write_text(call("train", "--preset", "scratch", "--lr", "0.5", "--show"))
     assert load_settings(path) == load_settings(preset="scratch", lr=0.5)
     path.write_text(call("train", "--config", str(path), "--set", "flip=false", "--show"))
@@ -95,11 +95,11 @@ def test_pairs_are_listed_without_training_and_the_best_kept_for_it(tmp_path: Pa
         "caption_noise=0.5",
         "--cpu",
     ]
-    told = json.loads(
+    report = json.loads(
         call(*command, "--set", "workers=0", "--set", "keep=0.5", "--out", str(tmp_path), "--json")
     )
-    assert told["pairs"] == 60
-    assert told["wrong_pairs"]["auroc"]["value"] > 0.8
+    assert report["pairs"] == 60
+    assert report["wrong_pairs"]["auroc"]["value"] > 0.8
     assert len(open_images(load_settings(data=str(tmp_path / "kept.parquet")))) == 30  # type: ignore[arg-type]
     assert not (tmp_path / "model").exists()
 
@@ -119,10 +119,10 @@ def test_the_settings_of_the_sources_are_lines_of_set(loss: str, tmp_path: Path)
     for line in SOURCES[loss]:
         command += ["--set", line]
     call(*command, "--set", "score_pairs=false", "--json")
-    kept = load_settings(tmp_path / "settings.yaml")
+    settings_of_run = load_settings(tmp_path / "settings.yaml")
     for line in SOURCES[loss]:
         name, _, value = line.partition("=")
-        assert str(getattr(kept, name)) in (value, f"{value}.0")
+        assert str(getattr(settings_of_run, name)) in (value, f"{value}.0")
 
 
 def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,10 +134,10 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
     outcome |= {"wrong_pairs": {"auroc": {"value": 0.75, "low": 0.5, "high": 1.0}}}
     fit = Mock(side_effect=[outcome, {"wrong_pairs": None, "files": {}}, None])
     monkeypatch.setattr("vldebias.training.run.train_model", fit)
-    said = call("train", "--data", "birds", heard=True)
+    output = call("train", "--data", "birds", heard=True)
     head = "score on held-out data\tbefore\tafter\tchange, 95 %\tverdict\n"
-    assert said.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
-    assert said.endswith("captions: AUROC 0.750 [0.500, 1.000]\nmodel: vldebias-train/in/model\n")
+    assert output.startswith(f"{head}recall\t0.250\t0.125\t\t\n")
+    assert output.endswith("captions: AUROC 0.750 [0.500, 1.000]\nmodel: vldebias-train/in/model\n")
     assert (fit.call_args.kwargs["cpu"], fit.call_args.kwargs["progress"] is SILENT) == (
         False,
         False,
@@ -151,15 +151,15 @@ def test_what_came_of_a_run_is_printed(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_run_that_made_scores_worse_says_which_at_its_end(tmp_path: Path) -> None:
     command = ["train", *FAST, "--set", "score_pairs=false", "--label", "label", "--lr", "1"]
-    told = call(*command, "--out", str(tmp_path), heard=True)
-    written = json.loads((tmp_path / "run.json").read_text())
-    conclusions = {found["metric"]: found for found in written["conclusions"]}
-    found = conclusions["zero_shot_accuracy"]
-    assert found["before"] == pytest.approx(written["before"]["zero_shot_accuracy"])
-    assert found["after"] == pytest.approx(written["after"]["zero_shot_accuracy"])
-    assert f"# {found['sentence']}" in told
-    assert "worse" in {found["verdict"] for found in conclusions.values()}
-    assert "keep the model that it started from" in told
+    output = call(*command, "--out", str(tmp_path), heard=True)
+    record = json.loads((tmp_path / "run.json").read_text())
+    conclusions = {conclusion["metric"]: conclusion for conclusion in record["conclusions"]}
+    accuracy = conclusions["zero_shot_accuracy"]
+    assert accuracy["before"] == pytest.approx(record["before"]["zero_shot_accuracy"])
+    assert accuracy["after"] == pytest.approx(record["after"]["zero_shot_accuracy"])
+    assert f"# {accuracy['sentence']}" in output
+    assert "worse" in {conclusion["verdict"] for conclusion in conclusions.values()}
+    assert "keep the model that it started from" in output
 
 
 @refused(
@@ -192,21 +192,23 @@ def test_the_commands_of_the_tutorial_and_the_help_go_together(tmp_path: Path) -
     tutorial = (Path(__file__).parents[2] / "docs" / "tutorials" / "fine-tune.md").read_text(
         encoding="utf-8"
     )
-    told = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
-    text = re.sub(r"\\\s*\n\s*", " ", tutorial + told)
+    help_text = (
+        CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app, ["train", "--help"]).stdout
+    )
+    text = re.sub(r"\\\s*\n\s*", " ", tutorial + help_text)
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     commands = [shlex.split(line)[2:] for line in lines if line.startswith("vldebias train --")]
     assert len(commands) >= 8
-    (kept,) = (command for command in commands if command[-2:] == ["--out", "run"])
+    (training,) = (command for command in commands if command[-2:] == ["--out", "run"])
     (tmp_path / "run").mkdir()
     for name in ("run/settings.yaml", "run.yaml"):
-        (tmp_path / name).write_text(call("train", *kept, "--show"))
+        (tmp_path / name).write_text(call("train", *training, "--show"))
     for command in commands:
         here = [
             str(tmp_path / word) if word.endswith(".yaml") else word
             for word in command
             if word != "--show"
         ]
-        shown = tmp_path / "shown.yaml"
-        shown.write_text(call("train", *here, "--show"))
-        Objective(load_settings(shown), temperature=0.07, items=100)
+        settings_file = tmp_path / "shown.yaml"
+        settings_file.write_text(call("train", *here, "--show"))
+        Objective(load_settings(settings_file), temperature=0.07, items=100)

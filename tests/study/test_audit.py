@@ -207,6 +207,16 @@ def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
     assert _is_sure(prediction, 0, 0) is is_sure
 
 
+def test_a_model_may_be_a_name() -> None:
+    by_name = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
+    loaded = vldebias.audit(
+        ["a photo of a nurse"], "gender", model=vldebias.load_host(model="miniature")
+    )
+    assert [row.value for row in by_name.rows] == [row.value for row in loaded.rows]
+    with pytest.raises(InvalidInputError, match="no-such"):
+        vldebias.audit(["a photo of a nurse"], "gender", pipe="no-such/pipeline")
+
+
 class TestAudit:
     def test_unseen_prompts_are_predicted(self, result: Any) -> None:
         rows = {row.subset: row for row in result.rows if row.metric == "predicted_share"}

@@ -94,19 +94,11 @@ class Result(BaseModel, extra="forbid", populate_by_name=True):
         versions and commit."""
         # It is read twice, and may be a generator.
         done = list(parts)
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found: dict[str, Any] = {
+        content: dict[str, Any] = {
             "rows": [row for part in done for row in part.rows],
-            "seconds": seconds,
-            "date": now,
-        }
-        found |= {
             "provenance": [part.provenance for part in done],
-            "versions": versions(),
-            "commit": commit(),
         }
-        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
-        return cls(name=name, command=_command(), platform=machine, **found)
+        return cls(name=name, seconds=seconds, **content, **_origin())
 
     def row(
         self, task: str, metric: str, method: str, *, subset: str = "", lam: float | None = None
@@ -289,6 +281,17 @@ def laid_out(value: Any, depth: int = 0) -> str:
     start, end = "{}" if isinstance(value, dict) else "[]"
     margin = "\n" + " " * deeper
     return start + margin + f",{margin}".join(parts) + "\n" + " " * depth + end
+
+
+def _origin() -> dict[str, Any]:
+    """Return when, where and by what a result is measured: the fields of `Result` about it."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": _command(),
+        "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        "versions": versions(),
+        "commit": commit(),
+    }
 
 
 def _command() -> str | None:

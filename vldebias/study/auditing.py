@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
-from vldebias.hosts.loading import Loaded
+from vldebias.hosts.loading import Loaded, load_host
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
 from vldebias.prompts.prompt_file import read_prompts
@@ -65,9 +65,9 @@ def audit(
     Args:
         prompts: texts, or a file with one a line.
         attribute_set: the prompt set of the attribute, "gender".
-        model, pipe, texts: one of an image-text model (or what `vldebias.load_host` gives), a
-            pipeline, or a mapping prompt -> embedding (d,) that has the prompts, texts of the set,
-            and texts of the calibration's concepts.
+        model, pipe, texts: one of an image-text model, a pipeline, or a mapping prompt -> embedding
+            (d,) that has the prompts, texts of the set, and texts of the calibration's concepts. A
+            model or a pipeline may be what `vldebias.load_host` gives, or a name that it opens.
         calibration: images that were judged, a row each (`prompt`, `value`) or a row of counts per
             prompt. Default: men and women among 250 images of each of 153 occupations by Stable
             Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893).
@@ -119,8 +119,19 @@ def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
         raise InvalidInputError(
             f"expected one of model=, pipe= and texts=, whose text embeddings are read, got {names}"
         )
-    (source,) = passed.values()
-    return source if isinstance(source, Loaded) else Loaded(source, "")
+    ((keyword, source),) = passed.items()
+    return _load(keyword, source)
+
+
+def _load(keyword: str, source: Any) -> Loaded:
+    """Return what embeds texts, loaded where it is a name: of a pipeline for the keyword "pipe"."""
+    if isinstance(source, Loaded):
+        return source
+    if not isinstance(source, str):
+        return Loaded(source, "")
+    if keyword == "pipe":
+        return load_host(pipeline=source)
+    return load_host(model=source)
 
 
 def _advise(

@@ -11,7 +11,7 @@ from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.hosts import Attachment, attachment_of
 from vldebias.hosts.host import TEXT
-from vldebias.measure.result import Result
+from vldebias.measure.result import Result, TaskResult
 from vldebias.methods import Method, get_method
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
@@ -19,16 +19,17 @@ from vldebias.prompts import PromptSet
 from vldebias.schema import Strict
 from vldebias.study.images import ImageTask
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import TASKS, Task
+from vldebias.study.task import Task, find_task
 
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 
 
 class Keywords(NamedTuple):
-    """Hold the options of `evaluate`, sorted."""
+    """Hold the keywords of `evaluate`, sorted."""
 
-    settings: dict[str, Any]  # what the task is
-    inputs: dict[str, Any]  # what it measures
+    task_class: type[Task]
+    settings: dict[str, Any]  # of the task
+    sources: dict[str, Any]  # of the inputs that it measures; None counts as absent
 
 
 class Compared(NamedTuple):
@@ -111,17 +112,9 @@ def evaluate(
     >>> evaluate(texts, features, prompts="gender", labels=labels, k=50)  # doctest: +SKIP
     """
     # 1. Each keyword is a setting of the task, or an input.
-    # A name that no task has raises here, before a model is loaded.
-    task_class = TASKS[str(task)]
-    settings, sources = _sort_keywords(task, task_class, options)
-    # A suite gives its tasks names and titles; here the kind of the task stands for both.
-    settings = {"name": task, "title": task, **settings}
-    if prompts is not None:
-        settings["prompts"] = prompts
-    # A source that is None counts as absent (`Inputs` drops it), so all of them can be listed. The
-    # model stands under two names since nobody says what it is: tasks of images ask for "model",
-    # tasks that generate for "pipeline".
-    sources |= {
+    # The model stands under two names since nobody says what it is: tasks of images ask for
+    # "model", tasks that generate for "pipeline".
+    sources = {
         "model": model,
         "pipeline": model,
         "tokenizer": tokenizer,
@@ -130,54 +123,47 @@ def evaluate(
         "reference": reference,
         "reference_labels": reference_labels,
     }
-    _name_single_columns(sources, prompts)
+    keywords = _sort_keywords(task, prompts, sources, options)
 
     # 2. Inputs are opened by name, when they are first asked for.
     inputs = Inputs(
         Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
-        sources,
+        keywords.sources,
         needs=f"task {task!r}",
         progress=_progress_of(progress),
         split=split,
     )
 
     # 3. What is compared: the methods, the edits, and the attachment that the model carries.
-    if issubclass(task_class, ImageTask):
-        attachment = _attachment_on(model, inputs)
-        if attachment is not None and methods is None:
-            # All methods are compared at the strength at which the user runs the model.
-            settings.setdefault("strength", attachment.strength)
-        methods = _methods_or_default(methods, attachment)
-    if methods is not None:
-        compared = _sort_methods(methods, reference)
-        settings["methods"] = compared.methods
-        inputs.sources["edits"] = compared.edits
+    _add_methods(keywords, inputs, methods)
 
     # 4. The task fills in its defaults, and measures.
     start = time.monotonic()
-    with inputs.progress:
-        # Defaults may depend on the data: k is a twentieth of the images, columns are found by
-        # their values.
-        measured_task = task_class.from_inputs(inputs, settings)
-        measured_task.check_sources(inputs.sources)
-        results = measured_task.measured(inputs.of_task(measured_task))
+    results = _measure(keywords, inputs)
     return Result.from_tasks(task, results, seconds=round(time.monotonic() - start, 3))
 
 
-def _sort_keywords(task: str, task_class: type[Task], options: Mapping[str, Any]) -> Keywords:
-    """Return the options that are settings of the task, and those that its `measure` takes.
+def _sort_keywords(
+    task: str, prompts: Any, sources: Mapping[str, Any], options: Mapping[str, Any]
+) -> Keywords:
+    """Return the keywords as settings of the task and as sources of what its `measure` takes.
 
     Where a setting and an input share a name, as `train` does, a split that is described is a
     setting; data are an input.
 
+    Args:
+        sources: those that have a keyword of their own. options: the others, of either kind.
+
     Raises:
-        InvalidInputError: an option is neither.
+        InvalidInputError: there is no such task, or it has no such option.
     """
+    task_class = find_task(task)
     setting_names = task_class.model_fields
     input_names = task_class.input_names()
     label_names = [name for name in LABELS if name.partition("_")[0] in input_names]
     known = sorted({*setting_names, *input_names, *label_names})
-    keywords = Keywords({}, {})
+    # A suite gives its tasks names and titles; here the kind of the task stands for both.
+    keywords = Keywords(task_class, {"name": task, "title": task}, dict(sources))
     for name, value in options.items():
         if name not in known:
             raise InvalidInputError(
@@ -190,8 +176,34 @@ def _sort_keywords(task: str, task_class: type[Task], options: Mapping[str, Any]
         if name in setting_names and is_described:
             keywords.settings[name] = value
         else:
-            keywords.inputs[name] = value
+            keywords.sources[name] = value
+    if prompts is not None:
+        keywords.settings["prompts"] = prompts
+    _name_single_columns(keywords.sources, prompts)
     return keywords
+
+
+def _add_methods(keywords: Keywords, inputs: Inputs, methods: Any) -> None:
+    """Add the methods to the settings, and the edits that were fitted before to the inputs."""
+    if issubclass(keywords.task_class, ImageTask):
+        attachment = _attachment_on(keywords.sources["model"], inputs)
+        if attachment is not None and methods is None:
+            # All methods are compared at the strength at which the user runs the model.
+            keywords.settings.setdefault("strength", attachment.strength)
+        methods = _methods_or_default(methods, attachment)
+    if methods is not None:
+        compared = _sort_methods(methods, keywords.sources["reference"])
+        keywords.settings["methods"] = compared.methods
+        inputs.sources["edits"] = compared.edits
+
+
+def _measure(keywords: Keywords, inputs: Inputs) -> list[TaskResult]:
+    """Return what the task measures, while its progress is shown."""
+    with inputs.progress:
+        # Defaults may depend on the data: k is a twentieth of the images, columns are found by
+        # their values.
+        task = keywords.task_class.from_inputs(inputs, keywords.settings)
+        return task.measured(inputs.of_task(task))
 
 
 def _name_single_columns(sources: dict[str, Any], prompts: Any) -> None:

@@ -110,9 +110,13 @@ class Inputs(Mapping[str, Any]):
         """Return name -> input of a task: what it prepares itself, and what its `measure` takes.
 
         What was opened for another task is not opened again.
+
+        Raises:
+            InvalidInputError: an input that the task needs is named nowhere.
         """
         # The user's images replace those that a suite names, not the other way round.
         sources = {**task.splits(), **self.sources}
+        task.check_sources(sources)
         # What a task makes itself (a judge, a plan) goes before an input of that name.
         opened = dict(task.prepare(self))
         for name in task.input_names():

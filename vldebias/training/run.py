@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,35 +67,8 @@ def train_model(
         # A missing package shows now, and not when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-    is_main = accelerator.is_main_process
-    if not is_main:
-        progress = SILENT
     training = _Training.prepare(settings, folder, accelerator)
-    weights_at_start = training.weights_for_averaging()
-    steps = settings.updates(training.batches.per_epoch)
-    done, _ = steps_done(folder)
-    with only_writer(folder, progress.say) if is_main else nullcontext(), progress:
-        training.announce(steps, done, progress)
-        # A run that goes on scores the model as loaded,
-        # as the first one did: both are of one start.
-        before = training.score_rows()
-        with progress.bar("training", steps, done=done) as advance:
-            fit(
-                Trainee(training.towers, training.objective, fourier=settings.fourier),
-                training.batches,
-                settings,
-                accelerator=accelerator,
-                folder=folder,
-                identity=training.identity(),
-                monitor=training.monitor,
-                on_step=_StepReport(settings, accelerator, progress, advance),
-            )
-        accelerator.end_training()  # which parts the processes
-        if not is_main:
-            return None
-        # Only the first process writes, so only its copy is averaged.
-        training.average_with(weights_at_start)
-        return training.write(folder, before, progress)
+    return training.run(folder, progress if accelerator.is_main_process else SILENT)
 
 
 class _Training(NamedTuple):
@@ -114,10 +87,7 @@ class _Training(NamedTuple):
     def prepare(cls, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> _Training:
         """Open model and data, and refuse what would fail after the first step."""
         towers = make_towers(settings)
-        check_savable(towers, name=settings.model)
-        refuse_foreign(folder / MODEL)
-        if settings.debias is not None:
-            load_prompts(settings.debias)  # a wrong name shows before the first step
+        _check_outputs(settings, towers, folder)
         data = open_images(settings)
         pairs = None
         if isinstance(data, ImageData):
@@ -140,6 +110,50 @@ class _Training(NamedTuple):
         monitor = Monitor.held_out(settings, data, towers)
         towers.model.to(accelerator.device)
         return cls(settings, accelerator, towers, data, pairs, batches, objective, monitor)
+
+    def run(self, folder: Path, progress: Progress) -> dict[str, Any] | None:
+        """Train, or go on with what a run before has done in the folder; see `train_model`."""
+        weights_at_start = self.weights_for_averaging()
+        with self._writing(folder, progress), progress:
+            done = steps_done(folder)[0]
+            self.announce(done, progress)
+            # A run that goes on scores the model as loaded, as the first one did: both are of one
+            # start.
+            rows_before = self.score_rows()
+            self._fit(folder, done, progress)
+            self.accelerator.end_training()  # which parts the processes
+            if not self.accelerator.is_main_process:
+                return None
+            # Only the first process writes, so only its copy is averaged.
+            self.average_with(weights_at_start)
+            return self.write(folder, rows_before, progress)
+
+    @contextmanager
+    def _writing(self, folder: Path, progress: Progress) -> Iterator[None]:
+        """Hold the lock of the folder, in the process that writes there."""
+        if not self.accelerator.is_main_process:
+            yield
+            return
+        with only_writer(folder, progress.say):
+            yield
+
+    def _fit(self, folder: Path, done: int, progress: Progress) -> None:
+        """Take all steps that are not done, with a bar."""
+        with progress.bar("training", self.steps(), done=done) as advance:
+            fit(
+                Trainee(self.towers, self.objective, fourier=self.settings.fourier),
+                self.batches,
+                self.settings,
+                accelerator=self.accelerator,
+                folder=folder,
+                identity=self.identity(),
+                monitor=self.monitor,
+                on_step=_StepReport(self.settings, self.accelerator, progress, advance),
+            )
+
+    def steps(self) -> int:
+        """Return how many steps the training has."""
+        return self.settings.updates(self.batches.per_epoch)
 
     def weights_for_averaging(self) -> dict[str, Tensor]:
         """Return copies of the weights that learn, where WiSE-FT averages with them at the end."""
@@ -175,7 +189,7 @@ class _Training(NamedTuple):
             identity |= {"processes": 1, "batch_size": self.settings.batch_size * processes}
         return identity
 
-    def announce(self, steps: int, done: int, progress: Progress) -> None:
+    def announce(self, done: int, progress: Progress) -> None:
         """Say what will learn from what, and start the trackers."""
         settings = self.settings
         if settings.track is not None:
@@ -194,6 +208,7 @@ class _Training(NamedTuple):
             f" precision {settings.precision}; loss {settings.loss} at temperature"
             f" {self.objective.temperature:.3g}, negatives from {negatives:,}"
         )
+        steps = self.steps()
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
 
     def scores(self, edit: Edit | None = None) -> dict[str, float]:
@@ -296,6 +311,15 @@ class _StepReport:
             if math.isfinite(score):
                 self.progress.say(f"step {step + 1} of {steps}: {loss}, score {score:.3f}")
                 break
+
+
+def _check_outputs(settings: TrainSettings, towers: Towers, folder: Path) -> None:
+    """Raise InvalidInputError before the first step where something could not be written after the
+    last."""
+    check_savable(towers, name=settings.model)
+    refuse_foreign(folder / MODEL)
+    if settings.debias is not None:
+        load_prompts(settings.debias)
 
 
 def list_pairs(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 INK = "#1f2933"
+LARGEST = 384  # pixels of a side of an image that a page holds
 # Named, since Pillow opens whatever the first bytes look like, and hands EPS by any name to the
 # program gs.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
@@ -173,6 +174,19 @@ def read_png(path: Path, *, pixels: bool = True) -> tuple[Image, dict[str, Any]]
     # What Pillow and json raise for damaged chunks.
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise OSError(f"{path}: {error}") from error
+
+
+def encoded(image: Image) -> bytes:
+    """Return an image as the bytes of a file that a page holds: PNG where it is small, else
+    JPEG."""
+    content = io.BytesIO()
+    if max(image.size) <= 128:
+        # Small pictures are sharp-edged, where JPEG shows; a large one as PNG makes a page of many
+        # megabytes.
+        image.save(content, format="png", optimize=True)
+    else:
+        image.save(content, format="jpeg", quality=88)
+    return content.getvalue()
 
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Plot, list[Any]]:

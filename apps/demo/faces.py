@@ -9,7 +9,7 @@ from html import escape
 
 from PIL import Image
 
-from vldebias.measure.strip import LARGEST, encoded
+from vldebias.pictures import LARGEST, encoded
 
 # Escape closes what is enlarged; one picture is large at a time.
 SCRIPT = """

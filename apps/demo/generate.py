@@ -12,7 +12,6 @@ from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vldebias.measure.wording import in_words, largest_first, listed
@@ -280,6 +279,9 @@ def _images(
     seeds: Sequence[int],
     stop: threading.Event,
 ) -> list[Image.Image]:
+    """Return an image for each prompt and seed, with a method attached or none."""
+    import torch  # not before: the page answers seconds earlier
+
     def at_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         if stop.is_set():
             raise Stopped

@@ -12,9 +12,9 @@ from PIL import Image
 
 from vldebias.pictures import open_image
 
+from .answers import Answer, Found
 from .generate import Result, Row
 from .request import Request
-from .search import Answer, Found
 
 HERE = Path(__file__).parent
 GENERATED = HERE / "opening.json"

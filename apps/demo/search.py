@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +18,12 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.wording import persons
 from vldebias.metrics import max_skew
 
+from .answers import METHODS, Answer, Found
 from .engine import Engine
 from .request import check_choice, check_text
 
-METHODS = ("default", "cali", "orth-cali")
 SHOWN = 12  # pictures of a row
 TOP = 50  # results whose shares are counted
 PUT_RIGHT = 8
@@ -118,60 +116,6 @@ def _embed(
         )
         return normalize(
             host.under(list(texts), host.roles[0], edit, strength=strength).float(), dim=1
-        )
-
-
-@dataclass(frozen=True)
-class Found:
-    """Results of one query.
-
-    rows: of the gallery, the best first. groups: what each of these pictures is counted as. shares:
-    of each group among the first `top`. skew: MaxSkew of these.
-    """
-
-    rows: tuple[int, ...]
-    groups: tuple[str, ...]
-    shares: dict[str, float]
-    skew: float
-    top: int
-
-    @classmethod
-    def from_dict(cls, facts: dict[str, Any]) -> Found:
-        """Return results that were written as JSON."""
-        return cls(**facts | {"rows": tuple(facts["rows"]), "groups": tuple(facts["groups"])})
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Results of one query without and with a method.
-
-    column: the labels by which pictures are counted. why: why the method changes nothing, "" where
-    it acts.
-    """
-
-    query: str
-    column: str
-    before: Found
-    after: Found
-    why: str = ""
-
-    def sentence(self) -> str:
-        """Return how many of the first results each group has, before and after."""
-        before = self.before
-        after = self.after
-        shares = ", ".join(
-            f"{persons(name)} {share:.0%} → {after.shares[name]:.0%}"
-            for name, share in before.shares.items()
-        )
-        skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
-        return f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even."
-
-    def counted(self) -> str:
-        """Return which pictures are shown, and what they are counted as."""
-        shown = len(self.before.rows)
-        return (
-            f"Shown are the first {shown} of {self.before.top}. Below each stands what it is"
-            f" counted as: its label in the column “{self.column}”."
         )
 
 

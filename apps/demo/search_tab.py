@@ -10,7 +10,7 @@ from PIL import Image
 
 from vldebias.measure.wording import person
 
-from . import search
+from .answers import METHODS, Answer, Found
 from .engine import MINIATURE, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
@@ -113,7 +113,9 @@ class SearchTab:
         classified.then(None, None, None, js=undim("classified"), api_visibility="private")
 
     def _search(self, query: str, column: str, method: str, strength: float) -> Iterator[list[Any]]:
-        answer, gallery = search.search(self.engine, query, column, method, strength)
+        from .search import search  # not before: the page answers seconds earlier
+
+        answer, gallery = search(self.engine, query, column, method, strength)
         rows = []
         for title, found in zip(TITLES, (answer.before, answer.after), strict=True):
             pictures = [gallery.picture(self.engine, row) for row in found.rows]
@@ -121,7 +123,9 @@ class SearchTab:
         yield [_lines(answer), *rows]
 
     def _classify(self, method: str) -> Iterator[list[Any]]:
-        groups, mended, gallery = search.classify(self.engine, method)
+        from .search import classify
+
+        groups, mended, gallery = classify(self.engine, method)
         table = [[g.name, g.n, _interval(g.before), _interval(g.after)] for g in groups]
         before = min(group.before[0] for group in groups)
         after = min(group.after[0] for group in groups)
@@ -142,7 +146,7 @@ class SearchTab:
 
 
 def _method(name: str) -> gr.Dropdown:
-    return gr.Dropdown(list(search.METHODS), label="Method", elem_id=name, min_width=110)
+    return gr.Dropdown(list(METHODS), label="Method", elem_id=name, min_width=110)
 
 
 def _interval(value: tuple[float, float, float]) -> str:
@@ -150,7 +154,7 @@ def _interval(value: tuple[float, float, float]) -> str:
     return f"{share:.0%} [{low:.0%}, {high:.0%}]"
 
 
-def _row(title: str, found: search.Found, pictures: Sequence[Image.Image | None]) -> str:
+def _row(title: str, found: Found, pictures: Sequence[Image.Image | None]) -> str:
     """Return a row of results; each says what it is counted as."""
     faces = []
     for place, (group, picture) in enumerate(zip(found.groups, pictures, strict=True), start=1):
@@ -160,7 +164,7 @@ def _row(title: str, found: search.Found, pictures: Sequence[Image.Image | None]
     return row_of_faces(title, faces, len(faces), pixels=True) if faces else ""
 
 
-def _lines(answer: search.Answer, *remarks: str) -> str:
+def _lines(answer: Answer, *remarks: str) -> str:
     """Return what was found, in sentences."""
     texts = [(f"“{answer.query}”", "about"), (answer.sentence(), "line")]
     if answer.why:

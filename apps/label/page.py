@@ -247,22 +247,23 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     # Opened for writing once: a folder without permission shows now.
     with engine.log.path.open("ab"):
         pass
-    variants, prompts = ({getattr(r, key) for r in folder.records} for key in ("variant", "prompt"))
+    number = len(folder.records)
+    variants = {record.variant for record in folder.records}
+    prompts = {record.prompt for record in folder.records}
     lines = [
-        f"{len(folder.records)} images ({len(prompts)} prompts, {len(variants)} variants) in"
-        f" {folder.root}; answers are kept in {engine.log.path}"
+        f"{number} images to label in {folder.root}: {_count(prompts, 'prompt')},"
+        f" {_count(variants, 'variant')}.",
+        f"Each answer is written at once to {engine.log.path}.",
     ]
     if folder.weights:
         lines.append(
-            f"sampled from {folder.strata} strata of the answers of {folder.judge}, more where it"
-            " is unsure; answers keep their weights"
+            f"Images that {folder.judge} is unsure about are asked more often; each answer keeps a"
+            " weight that corrects for it."
         )
     if folder.missing:
-        lines.append(f"{folder.missing} more images of the plan are not generated yet")
-    lines += [
-        f"{name}: {done} of {len(folder.records)} images done"
-        for name, done in engine.progress().items()
-    ]
+        lines.append(f"{folder.missing} more images of the plan are not generated yet.")
+    for name, done in engine.progress().items():
+        lines.append(f"{name}: {done} of {number} images done.")
     err.print("\n".join(lines), markup=False, highlight=False)
     serve(
         build_demo(engine),
@@ -274,6 +275,14 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     )
 
 
+def _count(values: set[str], noun: str) -> str:
+    """Write how many there are: "1 prompt", "2 prompts"."""
+    return f"{len(values)} {noun}{'s' if len(values) != 1 else ''}"
+
+
 def say_address(address: str) -> None:
     """Print the address of the page."""
-    err.print(f"open {address} in a browser; Ctrl-C stops", highlight=False)
+    err.print(
+        f"Open {address} in a browser. Ctrl-C ends it; a later start goes on from there.",
+        highlight=False,
+    )

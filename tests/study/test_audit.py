@@ -241,18 +241,22 @@ class TestAudit:
             text, _, value = row.subset.rpartition(": ")
             if advice.get(text, "").startswith(f"leans {value}:"):
                 assert row.interval[0] > 0.5, "a prompt leans beyond its interval"
-        starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no lean beyond"}
-        starts |= {CASTLE: "not covered", STATED: "states female", CHAIR: "no person found"}
+        starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no clear lean"}
+        starts |= {CASTLE: "unlike the judged", STATED: "states female", CHAIR: "no person found"}
         assert all(advice[text].startswith(start) for text, start in starts.items())
         assert set(list(advice)[-2:]) == {STATED, CHAIR}
-        order = {"leans": 0, "not": 1, "no": 2}
+        order = {"leans": 0, "unlike": 1, "no": 2}
         kinds = [order[line.split()[0]] for line in list(advice.values())[:-2]]
         assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
         description = result.provenance[0].description
-        assert "not covered 3" in description
-        assert f"by {len(JOBS[::2])} judged prompts (given labels)" in description
+        leaning = sum(line.startswith("leans") for line in advice.values())
+        assert description.startswith(f"{leaning} of {len(advice)} prompts clearly lean to a value")
+        assert "3 unlike the judged prompts" in description
+        assert f"a line through {len(JOBS[::2])} judged prompts (given labels)" in description
         assert description.count("Look first at") == 1
-        assert f"Look first at “{next(iter(advice))}”: {0.5 + sure[0]:.0%} " in description
+        first, verdict = next(iter(advice.items()))
+        looked_at = f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
+        assert looked_at in description
         assert not any(STATED in name or CHAIR in name for name in rows), (
             "no share where no image is needed"
         )
@@ -335,7 +339,7 @@ class TestAudit:
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         r2 = audited_prompts.row("audit", "lean_r2", "none", subset="pale").value
         assert (
-            f"left out of the line, is predicted with R2 {r2:.2f}."
+            f"left out of the line, is predicted with R2 {r2:.2f} "
             in audited_prompts.provenance[0].description
         )
 

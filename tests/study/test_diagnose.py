@@ -306,7 +306,7 @@ class TestDiagnose:
         worst = min(rows.values(), key=lambda row: row.value)
         shown = (
             f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%}"
-            " right (all: "
+            " classified right (all: "
         )
         for sentence in (
             "a linear probe predicts it in",

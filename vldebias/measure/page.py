@@ -25,11 +25,11 @@ from vldebias.markup import html_table
 from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.metric import get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
-from vldebias.measure.strip import encoded, read_strip
+from vldebias.measure.strip import read_strip
 from vldebias.measure.table import TEMPLATES, readable, unbiased_squares
 from vldebias.measure.text import LABELS, advice_of, findings_of
 from vldebias.measure.wording import listed_words
-from vldebias.pictures import INK, for_matplotlib, read_png, subplots
+from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.errors import need
-from vldebias.measure.rows import Strip
-from vldebias.pictures import write_png
+from vldebias.measure.rows import NONE, Strip
+from vldebias.pictures import LARGEST, write_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-LARGEST = 384  # pixels of a side of an image in the file
+AS_GENERATED = "as generated"
+
+
+def row_title(method: str) -> str:
+    """Return what the images of a method are called: "as generated", "balanced prompts"."""
+    return AS_GENERATED if method == NONE else method.replace("-", " ")
 
 
 def write_strip(strip: Strip, path: Path, metadata: dict[str, Any]) -> Path:
@@ -52,16 +56,3 @@ def read_strip(sheet: Image, metadata: dict[str, Any]) -> Strip:
         ]
         rows.append((label, [sheet.crop(box) for box in boxes]))
     return Strip(metadata["caption"], words["columns"], rows)
-
-
-def encoded(image: Image) -> bytes:
-    """Return an image as the bytes of a file that a page holds: PNG where it is small, else
-    JPEG."""
-    content = io.BytesIO()
-    if max(image.size) <= 128:
-        # Small pictures are sharp-edged, where JPEG shows; a large one as PNG makes a page of many
-        # megabytes.
-        image.save(content, format="png", optimize=True)
-    else:
-        image.save(content, format="jpeg", quality=88)
-    return content.getvalue()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vldebias.measure.rows import NONE
-
-AS_GENERATED = "as generated"
 # What one person and several persons of a value are called; other values are adjectives: "4 young".
 PERSONS = {"female": ("woman", "women"), "male": ("man", "men")}
 
@@ -48,8 +45,3 @@ def person(value: str) -> str:
 def persons(value: str) -> str:
     """Return what several persons of a value are called: "women", "young"."""
     return PERSONS.get(value, (value, value))[1]
-
-
-def row_title(method: str) -> str:
-    """Return what the images of a method are called: "as generated", "balanced prompts"."""
-    return AS_GENERATED if method == NONE else method.replace("-", " ")

@@ -26,7 +26,7 @@ LEANS, UNCOVERED, UNDECIDED, NOTHING = range(4)
 # Why a prompt is left alone by balanced prompts -> why nothing is predicted of it.
 UNPREDICTED = {
     "named": "names somebody",
-    "context": "its facts fix the value",
+    "context": "facts leave one value",
     "stated": "states a value",
 }
 PUBLISHED_FOR = "stable-diffusion-v1-5"  # part of the names of the pipeline that was judged there
@@ -149,7 +149,7 @@ def _advise(
             # A judged concept is about a person, whatever the words look like.
             reason = None
         stated = " and ".join(named.values_in(text))
-        if not stated and words.find(text):
+        if not stated and reason is None and words.find(text):
             stated = "the attribute"
         advice = _advice_on(
             stated=stated,
@@ -180,10 +180,10 @@ def _advice_on(
     if not is_explained:
         return Advice(UNCOVERED, "cannot be told from its text: generate and judge some images")
     if not is_covered:
-        return Advice(UNCOVERED, "not covered: generate and judge some images")
+        return Advice(UNCOVERED, "unlike the judged prompts: generate and judge some images")
     if is_sure:
         return Advice(LEANS, f"leans {value}: rewrite it or use a method")
-    return Advice(UNDECIDED, "no lean beyond its interval: generate some images")
+    return Advice(UNDECIDED, "no clear lean: generate some images")
 
 
 def _is_sure(prediction: Prediction, side: int, place: int) -> bool:
@@ -222,22 +222,38 @@ def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Return sentences on all prompts, and on the one to look at first."""
-    # "leans female 12, no lean beyond its interval 30, states a value 3": the words before the
-    # colon of an advice.
-    counts = Counter(row.advice.text.partition(":")[0] for row in advised)
-    kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common())
+    # The words before the colon of an advice, such as "leans female": how many prompts have it.
+    count_of_kind = Counter(row.advice.text.partition(":")[0] for row in advised)
+    leaning = sum(row.advice.rank == LEANS for row in advised)
+    listed_kinds = ", ".join(f"{count} {kind}" for kind, count in count_of_kind.most_common())
     sentences = [
-        "Predicted from texts alone, before any image was generated, by"
-        f" {prediction.n_judged} judged prompts ({source}). Of {len(advised)} prompts: {kinds}."
+        f"{leaning or 'None'} of {_prompts(len(advised))} clearly lean{_s(leaning)} to a value:"
+        f" {listed_kinds}."
     ]
     for row in _predicted(advised, prediction)[:1]:
-        side = prediction.side(row.place)
-        share, low, high = prediction.shares[:, side, row.place]
-        sentences.append(
-            f"Look first at “{row.prompt}”: {share:.0%} {prediction.values[side]}"
-            f" [{low:.0%}, {high:.0%}]."
-        )
+        sentences.append(f"Look first at “{row.prompt}”: {_first_look(row, prediction)}.")
+    sentences.append(
+        "Predicted from texts alone, before any image was generated, by a line through"
+        f" {prediction.n_judged} judged prompts ({source})."
+    )
     return sentences
+
+
+def _prompts(count: int) -> str:
+    return f"{count} prompt" if count == 1 else f"{count:,} prompts"
+
+
+def _s(count: int) -> str:
+    """Return the ending of a verb about so many."""
+    return "s" if count <= 1 else ""
+
+
+def _first_look(row: AdvisedPrompt, prediction: Prediction) -> str:
+    """Write the verdict on a prompt with the share that it rests on."""
+    side = prediction.side(row.place)
+    share, low, high = prediction.shares[:, side, row.place]
+    verdict = row.advice.text.partition(":")[0]
+    return f"{verdict}, {share:.0%} {prediction.values[side]} [{low:.0%}, {high:.0%}]"
 
 
 def _with_fit(sentences: list[str], r2: float) -> list[str]:
@@ -246,7 +262,10 @@ def _with_fit(sentences: list[str], r2: float) -> list[str]:
 
     r2: of each calibration prompt, left out of the line.
     """
-    fit = f"Each calibration prompt, left out of the line, is predicted with R2 {r2:.2f}."
+    fit = (
+        f"Each judged prompt, left out of the line, is predicted with R2 {r2:.2f} (1: exactly, 0:"
+        " no better than by their mean)."
+    )
     if r2 <= 0:
         nothing = (
             "What these prompts will show cannot be told from their texts, which explain nothing"

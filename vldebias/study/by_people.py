@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vldebias.measure.wording import counted, listed_words, persons, row_title
+from vldebias.measure.strip import row_title
+from vldebias.measure.wording import counted, listed_words, persons
 
 if TYPE_CHECKING:
     import pandas as pd

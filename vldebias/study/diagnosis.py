@@ -420,9 +420,10 @@ def _provenance(
 ) -> TaskProvenance:
     """Return what is probed; its description comes with the rows."""
     digest = data.about.get("digest")
+    names = [column.name for column in columns.values()]
     return TaskProvenance(
         task="diagnose",
-        title=" by ".join(column.name for column in columns.values()),
+        title=f"What the features hold: {' by '.join(names)}",
         description="",
         n={"images": len(data)},
         split=split_of(data),
@@ -508,14 +509,20 @@ def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> s
     neighbour = probes["neighbour_probe"][NONE].accuracy
     removed = [method for method, probe in linear.items() if probe.accuracy <= probe.limit]
     # Where nothing can be read without a method, it is not the method that removed it.
-    if NONE in removed:
-        conclusion = "nothing to remove"
+    is_read = NONE not in removed
+    if not is_read:
+        conclusion = "; nothing to remove"
+    elif removed:
+        conclusion = f"; removed by {', '.join(removed)}"
+    elif len(linear) > 1:
+        conclusion = "; removed by none of the methods"
     else:
-        conclusion = f"removed by {', '.join(removed) or 'no method'}"
+        conclusion = ""
+    ability = "can" if is_read else "cannot"
     return (
-        f"{name}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out images,"
-        f" nearest neighbours in {neighbour:.0%} (chance at most {linear[NONE].limit:.0%});"
-        f" {conclusion}."
+        f"{name} {ability} be read from the features: a linear probe predicts it in"
+        f" {linear[NONE].accuracy:.0%} of held-out images, nearest neighbours in {neighbour:.0%}"
+        f" (chance at most {linear[NONE].limit:.0%}){conclusion}."
     )
 
 
@@ -549,8 +556,8 @@ def _add_suspects(
             mean = table["sum"].sum() / table["size"].sum()
             advice.append(
                 f"Worst group {parts.origin}: {groups.names[worst]},"
-                f" {large['size'][worst]:,.0f} images, {share:.0%} right (all: {mean:.0%});"
-                " reweight it first."
+                f" {large['size'][worst]:,.0f} images, {share:.0%} classified right (all:"
+                f" {mean:.0%}); reweight it first."
             )
     n = len(frame)
     suspect = int((frame.confidence < 0).sum())

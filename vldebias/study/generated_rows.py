@@ -17,7 +17,8 @@ from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.result import NONE, TaskResult
 from vldebias.measure.rows import WORSE_STRIP, Strip
 from vldebias.measure.shares import discrepancies
-from vldebias.measure.wording import in_words, row_title
+from vldebias.measure.strip import row_title
+from vldebias.measure.wording import in_words
 from vldebias.schema import file_slug
 from vldebias.study.grids import COLUMNS, ROWS, compose
 from vldebias.study.share_rows import ShareRows

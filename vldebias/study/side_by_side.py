@@ -13,7 +13,8 @@ from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
 from vldebias.measure.result import NONE
-from vldebias.measure.wording import in_words, largest_first, listed, row_title
+from vldebias.measure.strip import row_title
+from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts
 from vldebias.study.grids import compose

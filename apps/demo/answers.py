@@ -1,0 +1,64 @@
+"""Hold what a search found, and say it in a sentence; it is read before any model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vldebias.measure.wording import persons
+
+METHODS = ("default", "cali", "orth-cali")
+
+
+@dataclass(frozen=True)
+class Found:
+    """Results of one query.
+
+    rows: of the gallery, the best first. groups: what each of these pictures is counted as. shares:
+    of each group among the first `top`. skew: MaxSkew of these.
+    """
+
+    rows: tuple[int, ...]
+    groups: tuple[str, ...]
+    shares: dict[str, float]
+    skew: float
+    top: int
+
+    @classmethod
+    def from_dict(cls, facts: dict[str, Any]) -> Found:
+        """Return results that were written as JSON."""
+        return cls(**facts | {"rows": tuple(facts["rows"]), "groups": tuple(facts["groups"])})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Results of one query without and with a method.
+
+    column: the labels by which pictures are counted. why: why the method changes nothing, "" where
+    it acts.
+    """
+
+    query: str
+    column: str
+    before: Found
+    after: Found
+    why: str = ""
+
+    def sentence(self) -> str:
+        """Return how many of the first results each group has, before and after."""
+        before = self.before
+        after = self.after
+        shares = ", ".join(
+            f"{persons(name)} {share:.0%} → {after.shares[name]:.0%}"
+            for name, share in before.shares.items()
+        )
+        skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
+        return f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even."
+
+    def counted(self) -> str:
+        """Return which pictures are shown, and what they are counted as."""
+        shown = len(self.before.rows)
+        return (
+            f"Shown are the first {shown} of {self.before.top}. Below each stands what it is"
+            f" counted as: its label in the column “{self.column}”."
+        )

@@ -280,7 +280,8 @@ def _images(
     stop: threading.Event,
 ) -> list[Image.Image]:
     """Return an image for each prompt and seed, with a method attached or none."""
-    import torch  # not before: the page answers seconds earlier
+    # Imported here: torch takes seconds to load, and the page opens without it.
+    import torch
 
     def at_step(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         if stop.is_set():

@@ -113,7 +113,8 @@ class SearchTab:
         classified.then(None, None, None, js=undim("classified"), api_visibility="private")
 
     def _search(self, query: str, column: str, method: str, strength: float) -> Iterator[list[Any]]:
-        from .search import search  # not before: the page answers seconds earlier
+        # Imported here: torch takes seconds to load, and the page opens without it.
+        from .search import search
 
         answer, gallery = search(self.engine, query, column, method, strength)
         rows = []

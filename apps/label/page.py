@@ -13,6 +13,7 @@ import jinja2
 
 from vldebias.cli.common import err
 from vldebias.errors import InvalidInputError
+from vldebias.measure.wording import quantity
 
 from ..serving import serve
 from .engine import Labelling, Place, View
@@ -251,8 +252,8 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     variants = {record.variant for record in folder.records}
     prompts = {record.prompt for record in folder.records}
     lines = [
-        f"{number} images to label in {folder.root}: {_count(prompts, 'prompt')},"
-        f" {_count(variants, 'variant')}.",
+        f"{quantity(number, 'image')} to label in {folder.root}:"
+        f" {quantity(len(prompts), 'prompt')}, {quantity(len(variants), 'variant')}.",
         f"Each answer is written at once to {engine.log.path}.",
     ]
     if folder.weights:
@@ -273,11 +274,6 @@ def serve_study(engine: Labelling, **where: Any) -> None:
         finish=engine.finish,
         **where,
     )
-
-
-def _count(values: set[str], noun: str) -> str:
-    """Write how many there are: "1 prompt", "2 prompts"."""
-    return f"{len(values)} {noun}{'s' if len(values) != 1 else ''}"
 
 
 def say_address(address: str) -> None:

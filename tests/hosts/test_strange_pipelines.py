@@ -1,6 +1,8 @@
 """Pipelines that nobody has seen: each is served right or refused, as a new class and as one of a
 known class."""
 
+import linecache
+
 import diffusers_tiny as tiny
 import pytest
 import torch
@@ -251,3 +253,14 @@ def test_a_class_without_source_is_refused():
     )
     with pytest.raises(UnsupportedHostError, match="source"):
         resolve(acme(type("FrozenPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))
+
+
+def test_a_class_whose_source_is_another_text_is_refused(monkeypatch):
+    # As after `exec` in a program of `python -c`, whose text Python 3.13 gives as the source.
+    text = "import sys\n"
+    monkeypatch.setitem(linecache.cache, "<program>", (len(text), None, [text], "<program>"))
+    members = {}
+    code = "def encode_prompt(self, prompt):\n    return self.encode(prompt)"
+    exec(compile(code, "<program>", "exec"), members)
+    with pytest.raises(UnsupportedHostError, match="another text"):
+        resolve(acme(type("ExecPipeline", (Acme,), {"encode_prompt": members["encode_prompt"]})))

@@ -251,7 +251,7 @@ class TestAudit:
         description = result.provenance[0].description
         leaning = sum(line.startswith("leans") for line in advice.values())
         assert description.startswith(f"{leaning} of {len(advice)} prompts clearly lean to a value")
-        assert "3 unlike the judged prompts" in description
+        assert "unlike the judged prompts: 3" in description
         assert f"a line through {len(JOBS[::2])} judged prompts (given labels)" in description
         assert description.count("Look first at") == 1
         first, verdict = next(iter(advice.items()))

@@ -266,6 +266,17 @@ class TestDiagnose:
             at_chance = read.row("diagnose", "linear_probe", method, subset="gender").value <= limit
             assert (method in protocol.description) == (method != "none" and at_chance)
 
+    def test_what_neighbours_alone_read_is_not_called_unreadable(self) -> None:
+        rng = np.random.default_rng(0)
+        # Opposite corners of a square have one value: no line parts them from the others.
+        corners = rng.integers(2, size=(400, 2))
+        rows = 2.0 * corners - 1 + 0.1 * rng.standard_normal((400, 2))
+        features = np.c_[rows, np.ones(400)]
+        diagnosis = vldebias.diagnose(features, groups=corners[:, 0] ^ corners[:, 1])
+        assert "can be read from the features, but not by a line" in (
+            diagnosis.provenance[0].description
+        )
+
     def test_what_cannot_be_asked_is_refused(self, world: Any, clusters: Any) -> None:
         for labels in (np.zeros(60, int), np.r_[np.zeros(56, int), 1, 1, 1, 1], np.arange(59)):
             with pytest.raises(InvalidInputError, match="labels"):

@@ -19,6 +19,13 @@ def counted(count: int, value: str) -> str:
     return f"{count} {singular if count == 1 else plural}"
 
 
+def quantity(count: int, noun: str) -> str:
+    """Write how many things there are: "1 prompt", "1,200 prompts"."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun}s"
+
+
 def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts with the largest first; equal ones keep their order."""
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))

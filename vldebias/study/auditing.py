@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded, load_host
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
+from vldebias.measure.wording import quantity
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
 from vldebias.prompts.prompt_file import read_prompts
 from vldebias.study.prediction import Prediction, predict, subject
@@ -222,14 +223,10 @@ def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Return sentences on all prompts, and on the one to look at first."""
-    # The words before the colon of an advice, such as "leans female": how many prompts have it.
+    # The words before the colon of an advice, such as "leans female".
     count_of_kind = Counter(row.advice.text.partition(":")[0] for row in advised)
-    leaning = sum(row.advice.rank == LEANS for row in advised)
-    listed_kinds = ", ".join(f"{count} {kind}" for kind, count in count_of_kind.most_common())
-    sentences = [
-        f"{leaning or 'None'} of {_prompts(len(advised))} clearly lean{_s(leaning)} to a value:"
-        f" {listed_kinds}."
-    ]
+    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in count_of_kind.most_common())
+    sentences = [f"{_how_many_lean(advised)} to a value ({kinds})."]
     for row in _predicted(advised, prediction)[:1]:
         sentences.append(f"Look first at “{row.prompt}”: {_first_look(row, prediction)}.")
     sentences.append(
@@ -239,13 +236,15 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
     return sentences
 
 
-def _prompts(count: int) -> str:
-    return f"{count} prompt" if count == 1 else f"{count:,} prompts"
-
-
-def _s(count: int) -> str:
-    """Return the ending of a verb about so many."""
-    return "s" if count <= 1 else ""
+def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
+    """Write how many prompts lean: "1 of 3 prompts clearly leans"."""
+    leaning = sum(row.advice.rank == LEANS for row in advised)
+    asked_about = quantity(len(advised), "prompt")
+    if leaning == 0:
+        return f"None of {asked_about} clearly leans"
+    if leaning == 1:
+        return f"1 of {asked_about} clearly leans"
+    return f"{leaning:,} of {asked_about} clearly lean"
 
 
 def _first_look(row: AdvisedPrompt, prediction: Prediction) -> str:

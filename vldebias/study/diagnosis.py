@@ -506,23 +506,27 @@ def _add_probes(
 def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> str:
     """Write how well the attribute can be read, and which methods removed it."""
     linear = probes["linear_probe"]
-    neighbour = probes["neighbour_probe"][NONE].accuracy
+    neighbour = probes["neighbour_probe"][NONE]
     removed = [method for method, probe in linear.items() if probe.accuracy <= probe.limit]
     # Where nothing can be read without a method, it is not the method that removed it.
-    is_read = NONE not in removed
-    if not is_read:
-        conclusion = "; nothing to remove"
-    elif removed:
+    is_linear = NONE not in removed
+    ability = "can be read from the features"
+    if is_linear and removed:
         conclusion = f"; removed by {', '.join(removed)}"
-    elif len(linear) > 1:
+    elif is_linear and len(linear) > 1:
         conclusion = "; removed by none of the methods"
-    else:
+    elif is_linear:
         conclusion = ""
-    ability = "can" if is_read else "cannot"
+    elif neighbour.accuracy > neighbour.limit:
+        ability = "can be read from the features, but not by a line"
+        conclusion = "; nothing to remove for an edit, which is linear"
+    else:
+        ability = "cannot be read from the features"
+        conclusion = "; nothing to remove"
     return (
-        f"{name} {ability} be read from the features: a linear probe predicts it in"
-        f" {linear[NONE].accuracy:.0%} of held-out images, nearest neighbours in {neighbour:.0%}"
-        f" (chance at most {linear[NONE].limit:.0%}){conclusion}."
+        f"{name} {ability}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out"
+        f" images, nearest neighbours in {neighbour.accuracy:.0%} (chance at most"
+        f" {linear[NONE].limit:.0%}){conclusion}."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, NamedTuple
@@ -42,32 +43,43 @@ class PicturePrompts(NamedTuple):
 
 
 def balance(
-    prompt: str, attribute: str, images: int, shares: str = "", seed: int = 0, index: int = 0
+    prompts: Sequence[str],
+    attribute: str,
+    images: int,
+    shares: str = "",
+    seed: int = 0,
+    index: int = 0,
 ) -> PicturePrompts:
     """Write values of an attribute into the prompt of each picture of a run.
 
     Args:
-        prompt: the prompt, with whatever syntax its generator reads.
+        prompts: the prompts of the run, with whatever syntax their generator reads: one, or the
+            list that another node gives.
         attribute: one of ATTRIBUTES.
-        images: number of pictures of the run.
+        images: number of pictures of each prompt.
         shares: "female: 70, male: 30", in percent or as fractions; empty for even shares.
         seed: decides which picture gets which value.
-        index: number of the run, from 0 on. Runs of equal `images` and `seed` continue each other.
+        index: number of the run, from 0 on. Runs of equal `images` and `seed`, and as many prompts,
+            continue each other.
 
     Raises:
-        InvalidInputError: an unknown attribute or value, shares that do not sum to 100 % or 1,
-            numbers out of range.
+        InvalidInputError: no prompt, an unknown attribute or value, shares that do not sum to
+            100 % or 1, numbers out of range.
     """
+    if not prompts:
+        raise InvalidInputError("prompt: got an empty list; expected a text, or a list of texts")
     _check_number("images", images, 1, MOST_IMAGES)
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
     balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=seed)
     pictures = PicturePrompts([], [], [], "")
     lines: list[str] = []
-    # The pictures of a queue's runs are numbered through.
-    first = index * images
-    for number in range(first, first + images):
-        text, value, reason = _write(balancer, prompt, number)
+    # The pictures of a queue's runs are numbered through, and so are those of a list of prompts:
+    # else the first picture of each prompt would show the same value from the same noise.
+    first = index * images * len(prompts)
+    for place in range(images * len(prompts)):
+        number = first + place
+        text, value, reason = _write(balancer, prompts[place // images], number)
         # Chosen after the value is written: a branch that is a person has the word by then.
         pictures.prompts.append(choose_alternatives(text, f"{seed}/{number}"))
         pictures.values.append(value)
@@ -75,6 +87,24 @@ def balance(
         pictures.seeds.append((seed + number) % (LARGEST + 1))
         lines.append(_line(len(lines) + 1, value, reason))
     return pictures._replace(reasons="\n".join(lines))
+
+
+def single_settings(settings: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return the one value of each setting; ComfyUI gives a list to a node that reads lists.
+
+    Raises:
+        InvalidInputError: another node gives different values, for which there is one run.
+    """
+    value_of_setting: dict[str, Any] = {}
+    for name, values in settings.items():
+        number = len(set(values))
+        if number != 1:
+            raise InvalidInputError(
+                f"{name}: got a list of {number} different values; expected one value for all"
+                " prompts"
+            )
+        value_of_setting[name] = values[0]
+    return value_of_setting
 
 
 def read_shares(text: str, attribute: str) -> dict[str, float] | None:
@@ -93,15 +123,19 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     # "Female" and "female" are one value.
     name_of_spelling = {name.lower(): name for name in names}
     share_of_value: dict[str, float] = {}
-    for part in re.split(r"[,;\n]", text):
+    # Keyboards of Chinese and Japanese write wide colons, commas and digits.
+    for part in re.split(r"[,;\n]", unicodedata.normalize("NFKC", text)):
         if not part.strip():
             continue
         spelling, share = _read_share(part.strip(), names)
         name = name_of_spelling.get(spelling.lower())
         if name is None:
-            suggestion = did_you_mean(spelling, names, otherwise="")
-            sentence = f"shares: {spelling!r} is no value of {attribute}; expected one of"
-            raise InvalidInputError(f"{sentence} {', '.join(names)}. {suggestion}".rstrip())
+            # All values are named, and none is suggested: the nearest spelling of a group of
+            # people may be another group.
+            raise InvalidInputError(
+                f"shares: {spelling!r} is no value of {attribute}; expected one of"
+                f" {', '.join(names)}"
+            )
         if name in share_of_value:
             raise InvalidInputError(f"shares: {name!r} occurs twice; expected each value once")
         share_of_value[name] = share

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from comfy_api.latest import ComfyExtension, io
 
-from .balancing import ATTRIBUTES, LARGEST, MOST_IMAGES, balance, problem_of
+from .balancing import ATTRIBUTES, LARGEST, MOST_IMAGES, balance, problem_of, single_settings
 from .rows import family_of, join_rows
 
 _PROMPT = "a prompt; {gender} marks the place yourself, {red|blue} is chosen for each picture"
 _SHARES = "female: 70, male: 30, in percent or fractions; empty: even shares"
 _SEED = "decides which picture gets which value; keep it, so that the runs of a queue stay even"
 _INDEX = "number of this run; with 'increment' the runs of a queue continue one even sequence"
+_ATTRIBUTE = "what is stated of the person, where the prompt leaves it open"
+_IMAGES = "pictures of a run, of each prompt where another node gives a list of them"
+_PROMPTS_OUT = "the prompt of each picture, for the text of CLIP Text Encode"
+_VALUES_OUT = "the value of each picture, for the names of files; empty where none was written"
+_SEEDS_OUT = "for the sampler's seed; without it pictures of one prompt come out the same"
+_REASONS_OUT = (
+    "a line for each picture, for Preview Any: its value, or why the prompt stays as it is"
+)
+_CONDITIONING_OUT = "a row for each picture, for positive of the sampler"
+_BATCH_OUT = "for batch_size of the empty latent: as many pictures as the conditioning has rows"
 
 
 def _prompt_inputs() -> list[Any]:
@@ -20,8 +31,10 @@ def _prompt_inputs() -> list[Any]:
     return [
         # The page would choose alternatives once for all pictures, and would eat "{gender}".
         io.String.Input("prompt", multiline=True, dynamic_prompts=False, tooltip=_PROMPT),
-        io.Combo.Input("attribute", options=list(ATTRIBUTES), default=ATTRIBUTES[0]),
-        io.Int.Input("images", default=4, min=1, max=MOST_IMAGES, tooltip="pictures of a run"),
+        io.Combo.Input(
+            "attribute", options=list(ATTRIBUTES), default=ATTRIBUTES[0], tooltip=_ATTRIBUTE
+        ),
+        io.Int.Input("images", default=4, min=1, max=MOST_IMAGES, tooltip=_IMAGES),
         io.String.Input("shares", default="", optional=True, tooltip=_SHARES),
         # Without a control of its own, as `seed` gets by its name: a new seed in each run would
         # start a new sequence in each.
@@ -46,10 +59,18 @@ def _prompt_inputs() -> list[Any]:
     ]
 
 
-def _validate(attribute: str | None, shares: str | None) -> bool | str:
-    """Return True, or the sentence that ComfyUI shows instead of running."""
+def _texts(name: str, tooltip: str) -> Any:
+    """Return an output that is a list of texts."""
+    return io.String.Output(name, display_name=name, tooltip=tooltip, is_output_list=True)
+
+
+def _validate(attribute: Sequence[str | None], shares: Sequence[str | None]) -> bool | str:
+    """Return True, or the sentence that ComfyUI shows instead of running.
+
+    attribute, shares: lists of one; of None where another node gives them when it has run.
+    """
     # ComfyUI shows a text to the user, and runs nothing.
-    return problem_of(attribute, shares) or True
+    return problem_of(attribute[0], shares[0]) or True
 
 
 class BalancePrompt(io.ComfyNode):
@@ -66,32 +87,30 @@ class BalancePrompt(io.ComfyNode):
                 "State an attribute of the person in the prompt, evenly over the pictures, where"
                 " the prompt leaves it open. Text alone, for every model."
             ),
+            # A list of prompts is one run: its pictures are dealt evenly, whatever each text is.
+            is_input_list=True,
             inputs=_prompt_inputs(),
             outputs=[
-                io.String.Output("prompts", display_name="prompts", is_output_list=True),
-                io.String.Output("values", display_name="values", is_output_list=True),
-                io.Int.Output("seeds", display_name="seeds", is_output_list=True),
-                io.String.Output("reasons", display_name="reasons"),
+                _texts("prompts", _PROMPTS_OUT),
+                _texts("values", _VALUES_OUT),
+                io.Int.Output(
+                    "seeds", display_name="seeds", tooltip=_SEEDS_OUT, is_output_list=True
+                ),
+                io.String.Output("reasons", display_name="reasons", tooltip=_REASONS_OUT),
             ],
         )
 
     @classmethod
-    def validate_inputs(cls, attribute: str | None = None, shares: str | None = None) -> bool | str:
+    def validate_inputs(
+        cls, attribute: Sequence[str | None] = (None,), shares: Sequence[str | None] = (None,)
+    ) -> bool | str:
         """Refuse an unknown attribute and bad shares before anything runs."""
         return _validate(attribute, shares)
 
     @classmethod
-    def execute(
-        cls,
-        prompt: str,
-        attribute: str,
-        images: int,
-        shares: str = "",
-        seed: int = 0,
-        index: int = 0,
-    ) -> io.NodeOutput:
+    def execute(cls, prompt: list[str], **settings: list[Any]) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
-        pictures = balance(prompt, attribute, images, shares, seed, index)
+        pictures = balance(prompt, **single_settings(settings))
         return io.NodeOutput(*pictures)
 
 
@@ -109,45 +128,40 @@ class EncodeBalancedPrompt(io.ComfyNode):
                 "CLIP Text Encode with a prompt for each picture of the batch. Connect batch_size"
                 " with that of the empty latent. For SD 1, SD 2, SDXL, SD 3 and Flux."
             ),
+            is_input_list=True,
             inputs=[io.Clip.Input("clip"), *_prompt_inputs()],
             outputs=[
-                io.Conditioning.Output("conditioning"),
-                io.Int.Output("batch_size", display_name="batch_size"),
-                io.String.Output("prompts", display_name="prompts", is_output_list=True),
-                io.String.Output("reasons", display_name="reasons"),
+                io.Conditioning.Output("conditioning", tooltip=_CONDITIONING_OUT),
+                io.Int.Output("batch_size", display_name="batch_size", tooltip=_BATCH_OUT),
+                _texts("prompts", _PROMPTS_OUT),
+                io.String.Output("reasons", display_name="reasons", tooltip=_REASONS_OUT),
             ],
         )
 
     @classmethod
-    def validate_inputs(cls, attribute: str | None = None, shares: str | None = None) -> bool | str:
+    def validate_inputs(
+        cls, attribute: Sequence[str | None] = (None,), shares: Sequence[str | None] = (None,)
+    ) -> bool | str:
         """Refuse an unknown attribute and bad shares before anything runs."""
         return _validate(attribute, shares)
 
     @classmethod
-    def execute(
-        cls,
-        clip: Any,
-        prompt: str,
-        attribute: str,
-        images: int,
-        shares: str = "",
-        seed: int = 0,
-        index: int = 0,
-    ) -> io.NodeOutput:
+    def execute(cls, clip: list[Any], prompt: list[str], **settings: list[Any]) -> io.NodeOutput:
         """Return the conditioning, the number of its rows, the prompts, and the reasons as text."""
-        if clip is None:
+        encoder = single_settings({"clip": clip})["clip"]
+        if encoder is None:
             raise ValueError("clip: the checkpoint has no text encoder; connect one that has")
         # Before the prompts are balanced, so that a refused model costs nothing.
-        family = family_of(clip.cond_stage_model)
-        pictures = balance(prompt, attribute, images, shares, seed, index)
+        family = family_of(encoder.cond_stage_model)
+        pictures = balance(prompt, **single_settings(settings))
         # Equal prompts are encoded once: a batch has as many texts as values.
         conditioning_of_prompt = {
-            text: clip.encode_from_tokens_scheduled(clip.tokenize(text))
+            text: encoder.encode_from_tokens_scheduled(encoder.tokenize(text))
             for text in dict.fromkeys(pictures.prompts)
         }
         rows = [conditioning_of_prompt[text] for text in pictures.prompts]
         conditioning = join_rows(rows, family)
-        return io.NodeOutput(conditioning, images, pictures.prompts, pictures.reasons)
+        return io.NodeOutput(conditioning, len(rows), pictures.prompts, pictures.reasons)
 
 
 class BalancedPromptsExtension(ComfyExtension):

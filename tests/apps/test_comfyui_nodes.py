@@ -14,7 +14,13 @@ from PIL import Image
 
 import vldebias
 from apps.comfyui.alternatives import choose_alternatives
-from apps.comfyui.balancing import ATTRIBUTES, balance, problem_of, read_shares
+from apps.comfyui.balancing import (
+    ATTRIBUTES,
+    balance,
+    problem_of,
+    read_shares,
+    single_settings,
+)
 from apps.comfyui.rows import FAMILIES, Conditioning, family_of, join_rows
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 
@@ -22,10 +28,12 @@ ROOT = Path(__file__).parents[2]
 NODES = ROOT / "apps" / "comfyui"
 EXAMPLES = sorted((NODES / "example_workflows").glob("*.json"))
 CEO = "A photo of a CEO in an office"
+# "female: 75%, male: 25%" as keyboards of Chinese and Japanese write it
+WIDE = "female\uff1a\uff17\uff15\uff05\uff0cmale\uff1a25"
 
 
 def test_values_are_even_and_written_into_the_prompts() -> None:
-    pictures = balance(CEO, "gender", 4)
+    pictures = balance([CEO], "gender", 4)
     assert Counter(pictures.values) == {"female": 2, "male": 2}
     assert pictures.prompts == [
         f"A photo of a {value} CEO in an office" for value in pictures.values
@@ -36,45 +44,70 @@ def test_values_are_even_and_written_into_the_prompts() -> None:
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 def test_runs_of_a_queue_continue_one_even_sequence(attribute: str) -> None:
-    values = Counter(balance(CEO, attribute, 1, index=index).values[0] for index in range(41))
+    values = Counter(balance([CEO], attribute, 1, index=index).values[0] for index in range(41))
     assert max(values.values()) - min(values.values()) <= 2
     assert "" not in values
 
 
 def test_runs_stay_even_where_the_text_changes() -> None:
     values = Counter(
-        balance(f"{CEO}, {index}", "gender", 1, index=index).values[0] for index in range(40)
+        balance([f"{CEO}, {index}"], "gender", 1, index=index).values[0] for index in range(40)
     )
     assert values == {"female": 20, "male": 20}
 
 
 def test_runs_of_several_pictures_do_not_repeat_numbers() -> None:
-    together = balance(CEO, "race", 6, seed=5)
-    first = balance(CEO, "race", 3, seed=5, index=0)
-    second = balance(CEO, "race", 3, seed=5, index=1)
+    together = balance([CEO], "race", 6, seed=5)
+    first = balance([CEO], "race", 3, seed=5, index=0)
+    second = balance([CEO], "race", 3, seed=5, index=1)
     assert first.values + second.values == together.values
     assert first.seeds + second.seeds == together.seeds
 
 
+def test_a_list_of_prompts_is_dealt_as_one_run() -> None:
+    people = ["a CEO", "a nurse", "a chef", "a pilot"]
+    pictures = balance(people, "gender", 1)
+    assert Counter(pictures.values) == {"female": 2, "male": 2}
+    assert pictures.seeds == [0, 1, 2, 3]
+    assert [line.split(":")[0] for line in pictures.reasons.splitlines()] == [
+        f"picture {number}" for number in (1, 2, 3, 4)
+    ]
+    together = balance([CEO], "gender", 8)
+    first = balance([CEO, CEO], "gender", 2, index=0)
+    second = balance([CEO, CEO], "gender", 2, index=1)
+    assert first.values + second.values == together.values
+    assert first.seeds + second.seeds == together.seeds
+    with pytest.raises(InvalidInputError, match="empty list"):
+        balance([], "gender", 1)
+
+
+def test_settings_of_a_list_are_one_for_all_prompts() -> None:
+    assert single_settings({"images": [4], "seed": [7, 7]}) == {"images": 4, "seed": 7}
+    with pytest.raises(InvalidInputError, match="seed: got a list of 2 different values"):
+        single_settings({"images": [4], "seed": [7, 8]})
+    with pytest.raises(InvalidInputError, match="seed: got a list of 0 different values"):
+        single_settings({"seed": []})
+
+
 def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
-    pictures = balance("a lady editor", "gender", 2)
+    pictures = balance(["a lady editor"], "gender", 2)
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]
     assert pictures.reasons == "picture 1: left alone (stated)\npicture 2: left alone (stated)"
 
 
 def test_a_group_is_mixed_in_one_picture() -> None:
-    pictures = balance("five engineers", "gender", 2)
+    pictures = balance(["five engineers"], "gender", 2)
     assert sorted(pictures.values) == ["3 female, 2 male", "3 male, 2 female"]
     assert all("women" in text and " men" in text for text in pictures.prompts)
 
 
 @pytest.mark.parametrize(
-    "text", ["female: 75, male: 25", "Female=.75; male=.25", "female: 75 %\nmale: 25 %"]
+    "text", ["female: 75, male: 25", "Female=.75; male=.25", "female: 75 %\nmale: 25 %", WIDE]
 )
 def test_shares_in_percent_or_fractions(text: str) -> None:
     assert read_shares(text, "gender") == {"female": 0.75, "male": 0.25}
-    assert Counter(balance(CEO, "gender", 4, text).values) == {"female": 3, "male": 1}
+    assert Counter(balance([CEO], "gender", 4, text).values) == {"female": 3, "male": 1}
 
 
 def test_shares_that_round_to_the_whole_and_none() -> None:
@@ -89,7 +122,8 @@ def test_shares_that_round_to_the_whole_and_none() -> None:
     [
         ("gender", "female 75", ["female 75", "nothing for even shares"]),
         ("gender", "woman: 75, male: 25", ["'woman'", "female"]),
-        ("gender", "femal: 100", ["did you mean 'female'"]),
+        ("gender", "femal: 100", ["'femal'", "one of male, female"]),
+        ("race", "african: 100", ["'african'", "one of White, Black, Asian, Indian, Latino"]),
         ("gender", "female: 70, male: 40", ["110", "100"]),
         ("gender", "female: 3, male: 1", ["sum to 4"]),
         ("gender", "female: 50, FEMALE: 50", ["twice"]),
@@ -106,7 +140,7 @@ def test_bad_shares_and_attributes_have_a_sentence(
     for word in words:
         assert word in sentence
     with pytest.raises(InvalidInputError):
-        balance(CEO, attribute, 4, shares)
+        balance([CEO], attribute, 4, shares)
 
 
 def test_inputs_that_other_nodes_give_are_not_refused_before() -> None:
@@ -120,12 +154,12 @@ def test_inputs_that_other_nodes_give_are_not_refused_before() -> None:
 )
 def test_numbers_out_of_range_are_refused(numbers: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match=list(numbers)[-1]):
-        balance(CEO, "gender", **numbers)
+        balance([CEO], "gender", **numbers)
 
 
 def test_alternatives_are_chosen_for_each_picture_and_the_rest_passes() -> None:
     syntax = "{red|blue} hat, (CEO:1.2), <lora:film:0.8> BREAK __colour__, {2$$a|b}, {0.3::c|d}"
-    prompts = balance(syntax, "gender", 16).prompts
+    prompts = balance([syntax], "gender", 16).prompts
     assert {text.split()[0] for text in prompts} == {"red", "blue"}
     for text in prompts:
         rest = text.replace("female ", "").replace("male ", "").split(" ", 1)[1]
@@ -145,7 +179,7 @@ def test_nested_alternatives_are_chosen() -> None:
 
 
 def test_a_placeholder_is_filled() -> None:
-    prompts = balance("Portrait of a {gender} chef", "gender", 2).prompts
+    prompts = balance(["Portrait of a {gender} chef"], "gender", 2).prompts
     assert set(prompts) == {"Portrait of a female chef", "Portrait of a male chef"}
 
 
@@ -223,7 +257,7 @@ def test_other_text_encoders_are_refused_by_name() -> None:
 def test_the_text_node_needs_the_text_core_alone() -> None:
     """Neither torch nor a library of models is imported for it."""
     program = (
-        "import sys; from apps.comfyui.balancing import balance; balance('A CEO', 'gender', 2);"
+        "import sys; from apps.comfyui.balancing import balance; balance(['A CEO'], 'gender', 2);"
         " print(sorted({'torch', 'transformers', 'diffusers', 'numpy'} & set(sys.modules)))"
     )
     done = subprocess.run(

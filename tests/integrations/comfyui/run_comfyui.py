@@ -116,6 +116,32 @@ def check_queue(comfy: Comfy) -> None:
         check(abs(counts["female"] - counts["male"]) <= 2, f"{counts}")
 
 
+def check_lists(comfy: Comfy) -> None:
+    """Send a list of prompts through both nodes: the one before gives gender, they give race."""
+    first = text_node(images=10)
+    second = text_node(prompt=["1", 0], attribute="race", images=1)
+    graph = {"1": first, "2": second, "3": node("PreviewAny", source=["1", 1])}
+    for slot in (0, 1, 2):
+        graph[str(10 + slot)] = node("PreviewAny", source=["2", slot])
+    encode = second["inputs"] | {"clip": ["4", 1]}
+    graph["4"] = node("CheckpointLoaderSimple", ckpt_name=CHECKPOINT)
+    graph["5"] = node("BalancedPromptsEncode", **encode)
+    graph["6"] = node("PreviewAny", source=["5", 1])
+    graph["7"] = node("PreviewAny", source=["5", 2])
+    done = comfy.run(graph)
+    check(not done.error, done.error)
+    prompts, races, seeds = (done.outputs[str(10 + slot)]["text"] for slot in (0, 1, 2))
+    counts = Counter(done.outputs["3"]["text"] + races)
+    print("   gender, then race, 10 pictures:", dict(counts))
+    print("  ", prompts[0])
+    print(f"   rows of one conditioning: {done.outputs['6']['text'][0]}")
+    check(counts["female"] == counts["male"] == 5, f"{counts}")
+    check({counts[race] for race in set(races)} == {2} and len(set(races)) == 5, f"{counts}")
+    check(len(set(seeds)) == 10, f"{seeds}")
+    check(done.outputs["6"]["text"] == ["10"], f"{done.outputs['6']}")
+    check(done.outputs["7"]["text"] == prompts, f"{done.outputs['7']}")
+
+
 def example(comfy: Comfy, name: str) -> Graph:
     """Return an example workflow with the tiny checkpoint, small pictures and few steps."""
     saved = json.loads((NODES / "example_workflows" / f"{name}.json").read_text())
@@ -249,6 +275,7 @@ def check_refused(comfy: Comfy) -> None:
     bad: dict[str, dict[str, Any]] = {
         "shares: no number": {"shares": "female 75"},
         "shares: unknown value": {"shares": "woman: 75, male: 25"},
+        "shares: unknown group": {"attribute": "race", "shares": "african: 100"},
         "shares: sum": {"shares": "female: 70, male: 40"},
         "shares: twice": {"shares": "female: 50, Female: 50"},
         "attribute": {"attribute": "gendre"},
@@ -296,6 +323,7 @@ def run(comfyui: Path, python: str, folder: Path, words: Sequence[str] = ()) -> 
     checks: dict[str, Callable[[Comfy], None]] = {
         "Balance Prompt": check_text,
         "A queue with increment": check_queue,
+        "A list of prompts": check_lists,
         "Example workflows": check_pictures,
         "SD 1, a row per picture": lambda comfy: check_rows(comfy, "SD 1"),
         "SD 1, prompts of one and of two blocks": lambda comfy: check_rows(

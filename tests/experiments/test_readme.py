@@ -7,16 +7,19 @@ Outputs are made anew by
 
 import argparse
 import importlib
+import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -25,6 +28,8 @@ from typer.testing import CliRunner
 
 import vldebias
 from eval.notebooks import alike
+from tests.apps.browsing import free_port
+from tests.apps.false_upstream import KEY, FalseUpstream, served
 from vldebias.cli import app
 from vldebias.miniature import load_clip
 
@@ -158,6 +163,71 @@ def test_the_lines_for_an_index_run_on_stand_ins() -> None:
     names = {"vldebias": vldebias, "embed": embed, "vectors": vectors, "index": Index()}
     exec(compile(block, "README.md", "exec"), names)
     assert names["found"].shape == (1, 10)
+
+
+def test_the_server_of_the_lines_for_a_hosted_api_balances_what_a_client_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A server on this machine stands for the public one, and a free port for the printed one."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n(vldebias serve .*?)```", text, re.DOTALL)
+    block = block.replace("8790", str(free_port()))
+    upstream = FalseUpstream()
+    with served(upstream.app) as address:
+        block = block.replace("https://api.openai.com/v1", address)
+        (words,) = commands(block)
+        assert words[words.index("--upstream") + 1] == address
+        # The line that a client's program reads.
+        for name, value in re.findall(r"^export (\w+)=(\S+)$", block, re.MULTILINE):
+            monkeypatch.setenv(name, value)
+        base_url = os.environ["OPENAI_BASE_URL"]
+        monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+        command = [sys.executable, "-m", "vldebias", *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                printed = next((line for line in process.stderr if "base_url=" in line), "")
+                assert printed.strip().endswith(f"base_url={base_url}")
+                answer = httpx.post(
+                    f"{base_url}/images/generations",
+                    json={"prompt": "A photo of a CEO", "n": 4},
+                    headers={"authorization": f"Bearer {KEY}"},
+                )
+            finally:
+                process.terminate()
+    assert answer.status_code == 200, answer.text
+    prompts = sorted(call["prompt"] for call in upstream.seen)
+    assert prompts == ["A photo of a female CEO"] * 2 + ["A photo of a male CEO"] * 2
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/comfyui.md"])
+def test_the_lines_for_comfyui_link_the_nodes_and_install_the_package(
+    page: str, tmp_path: Path
+) -> None:
+    """A folder stands for ComfyUI, and its Python writes down what it was asked for."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n(ln -s .*?)```", text, re.DOTALL)
+    nodes = tmp_path / "ComfyUI" / "custom_nodes"
+    python = tmp_path / "ComfyUI" / ".venv" / "bin" / "python"
+    for folder in (nodes, python.parent):
+        folder.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$PWD" "$@" > ~/asked\n')
+    python.chmod(0o755)
+    environment = os.environ | {"HOME": str(tmp_path)}
+    subprocess.run(["bash", "-ec", block], cwd=ROOT, env=environment, check=True)
+
+    folder, *arguments, package = (tmp_path / "asked").read_text().splitlines()
+    assert arguments == ["-m", "pip", "install"]
+    project = tomllib.loads((Path(folder) / package / "pyproject.toml").read_text())["project"]
+    assert project["name"] == "vldebias"
+    # As ComfyUI loads what it finds there.
+    (link,) = nodes.iterdir()
+    spec = importlib.util.spec_from_file_location("nodes_of_comfyui", link / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert callable(module.comfy_entrypoint)
 
 
 def test_what_one_has_is_six_blocks_of_few_lines() -> None:

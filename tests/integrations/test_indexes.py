@@ -1,12 +1,13 @@
 """`debias_queries` with libraries of search as their registry has them: `make test-integrations`.
 
-Each test holds the lines that the page on indexes prints, with a real text embedder and a small
-index of vectors. Without the libraries they are skipped, and say so.
+Each test reads its lines from the page on indexes and runs them as they are printed, with a real
+text embedder and a small index of vectors. Without the libraries they are skipped, and say so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,43 @@ LABELS = [value for _, value in ENTRIES]
 QUERY = "an experienced engineer"
 STATED = "an experienced woman who is an engineer"
 K = 8
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "index-queries.md"
+# Rows of the table that a test below runs.
+ROWS = (
+    "faiss",
+    "usearch",
+    "qdrant",
+    "sentence-transformers",
+    "chroma",
+    "LangChain",
+    "llama-index",
+    "vectors of queries",
+)
+
+
+def printed_rows() -> dict[str, list[str]]:
+    """Return the expressions in the last column of the page's table, by what one has."""
+    table = PAGE.read_text(encoding="utf-8").partition("| you have |")[2].partition("\n\n")[0]
+    lines_of_row = {}
+    for line in table.splitlines()[2:]:
+        _, name, _, use, _ = line.split("|")
+        lines_of_row[name.strip()] = re.findall(r"`([^`]+)`", use)
+    return lines_of_row
+
+
+def run(line: str, **names: Any) -> Any:
+    """Return what an expression of the page gives."""
+    return eval(compile(line, PAGE.name, "eval"), names)
+
+
+def printed_blocks() -> list[str]:
+    """Return the blocks of the page that need data of the reader's own."""
+    return re.findall(r"```py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_every_row_of_the_page_has_a_test() -> None:
+    assert tuple(printed_rows()) == ROWS
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +105,9 @@ def ranked(vectors: np.ndarray[Any, Any], query: np.ndarray[Any, Any]) -> list[i
 
 def test_sentence_transformers(model: Any, queries: vldebias.DebiasedQueries) -> None:
     texts = [QUERY, STATED]
-    plain = model.encode(texts)
-    edited = queries.embed(texts)
+    line, replaced = printed_rows()["sentence-transformers"]
+    plain = run(replaced, model=model, texts=texts)
+    edited = run(line, queries=queries, texts=texts)
     assert isinstance(edited, np.ndarray)
     assert (edited.dtype, edited.shape) == (plain.dtype, plain.shape)
     assert np.allclose(np.linalg.norm(edited, axis=1), np.linalg.norm(plain, axis=1), atol=1e-5)
@@ -85,17 +124,31 @@ def test_the_default_says_what_it_decided(model: Any) -> None:
     assert choice.reason in repr(queries)
 
 
-def test_saved_and_measured(
-    model: Any, queries: vldebias.DebiasedQueries, vectors: np.ndarray[Any, Any], tmp_path: Path
+def test_measured_and_saved(
+    model: Any,
+    queries: vldebias.DebiasedQueries,
+    vectors: np.ndarray[Any, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    queries.fitted.save_pretrained(tmp_path)
-    again = vldebias.debias_queries(model, vldebias.load_edit(tmp_path))
-    assert np.array_equal(again.embed(QUERY), queries.embed(QUERY))
-    texts = [f"an experienced {job}" for job in JOBS]
-    result = again.measure(vectors, texts, LABELS, k=K, resamples=200)
-    row = result.row("retrieval gender", f"max_skew@{K}", "debiased")
+    monkeypatch.chdir(tmp_path)
+    measured, saved = printed_blocks()
+    # Twice, since the first 50 are counted, which are all of the 32.
+    names = {"queries": queries, "vectors": np.tile(vectors, (2, 1)), "labels": LABELS * 2}
+    exec(compile(measured, PAGE.name, "exec"), names)
+    row = names["result"].row("retrieval gender", "max_skew@50", "debiased")
     assert row.interval[0] <= row.value <= row.interval[1]
     assert row.change is not None
+    names = {"queries": queries, "vldebias": vldebias, "embed": model.encode}
+    exec(compile(saved, PAGE.name, "exec"), names)
+    assert np.array_equal(names["again"].embed(QUERY), queries.embed(QUERY))
+
+
+def test_vectors_of_queries(model: Any, queries: vldebias.DebiasedQueries) -> None:
+    texts = [QUERY, STATED]
+    (line,) = printed_rows()["vectors of queries"]
+    edited = run(line, queries=queries, vectors=model.encode(texts), texts=texts)
+    assert np.array_equal(edited, queries.embed(texts))
 
 
 def test_faiss(
@@ -104,8 +157,9 @@ def test_faiss(
     faiss = pytest.importorskip("faiss")
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    _, rows = index.search(queries.embed([QUERY]), K)
-    assert rows[0].tolist() == expected
+    (line,) = printed_rows()["faiss"]
+    _, rows = run(line, index=index, queries=queries, text=QUERY)
+    assert rows[0].tolist()[:K] == expected
 
 
 def test_usearch(
@@ -114,8 +168,9 @@ def test_usearch(
     index_module = pytest.importorskip("usearch.index")
     index = index_module.Index(ndim=vectors.shape[1], metric="ip")
     index.add(np.arange(len(vectors)), vectors)
-    matches = index.search(queries.embed(QUERY), K, exact=True)
-    assert matches.keys.tolist() == expected
+    (line,) = printed_rows()["usearch"]
+    matches = run(line, index=index, queries=queries, text=QUERY)
+    assert matches.keys.tolist()[:K] == expected
 
 
 def test_qdrant(
@@ -130,8 +185,9 @@ def test_qdrant(
         for row, vector in enumerate(vectors)
     ]
     client.upsert("people", points)
-    response = client.query_points("people", query=queries.embed(QUERY), limit=K)
-    assert [point.id for point in response.points] == expected
+    (line,) = printed_rows()["qdrant"]
+    response = run(line, client=client, name="people", queries=queries, text=QUERY)
+    assert [point.id for point in response.points][:K] == expected
 
 
 def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> None:
@@ -163,14 +219,16 @@ def test_chroma(model: Any, vectors: np.ndarray[Any, Any], tmp_path: Path) -> No
     plain.add(ids=names[:-1], documents=DOCUMENTS[:-1])
     # A collection that exists opens with the queries in the place of its function.
     queries = vldebias.debias_queries(function, "gender", method="cali")
-    collection = client.get_collection("people", embedding_function=queries)
+    opening, asking = printed_rows()["chroma"]
+    collection = run(opening, client=client, name="people", queries=queries)
     collection.add(ids=names[-1:], documents=DOCUMENTS[-1:])
     stored = collection.get(include=["embeddings"])["embeddings"]
     assert np.allclose(stored, vectors, atol=1e-5)
     hits = collection.query(query_texts=[QUERY], n_results=K)
     assert list(map(int, hits["ids"][0])) == ranked(vectors, np.asarray(queries.embed(QUERY)))
-    hits_by_vector = plain.query(query_embeddings=queries.embed([QUERY]), n_results=K)
-    assert hits_by_vector["ids"] == hits["ids"]
+    # Ten, as many as a query returns that names no number.
+    hits_by_vector = run(asking, collection=plain, queries=queries, texts=[QUERY])
+    assert hits_by_vector["ids"][0][:K] == hits["ids"][0]
     assert plain.query(query_texts=[QUERY], n_results=K)["ids"] != hits["ids"]
     # A new one may have queries of a plain function of sentence-transformers.
     of_model = vldebias.debias_queries(model, queries.fitted)
@@ -192,7 +250,8 @@ def test_langchain(model: Any, vectors: np.ndarray[Any, Any], expected: list[int
 
     queries = vldebias.debias_queries(Local(), "gender", method="cali")
     assert isinstance(queries, embeddings.Embeddings)
-    store = vectorstores.InMemoryVectorStore(queries)
+    (line,) = printed_rows()["LangChain"]
+    store = run(line, InMemoryVectorStore=vectorstores.InMemoryVectorStore, queries=queries)
     store.add_texts(DOCUMENTS, ids=[str(row) for row in range(len(DOCUMENTS))])
     documents = store.similarity_search(QUERY, k=K)
     assert [document.page_content for document in documents] == [DOCUMENTS[row] for row in expected]
@@ -224,6 +283,7 @@ def test_llama_index(model: Any, expected: list[int]) -> None:
         for row, text in enumerate(DOCUMENTS)
     ]
     index = core.VectorStoreIndex(nodes=nodes, embed_model=embedding)
-    bundle = schema.QueryBundle(QUERY, embedding=queries.embed(QUERY))
+    (line,) = printed_rows()["llama-index"]
+    bundle = run(line, QueryBundle=schema.QueryBundle, queries=queries, text=QUERY)
     retrieved = index.as_retriever(similarity_top_k=K).retrieve(bundle)
     assert [int(node.node_id) for node in retrieved] == expected

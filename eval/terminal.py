@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from click.testing import Result
 from typer.testing import CliRunner
 
 import vldebias.cli.common as common
@@ -30,7 +31,15 @@ PROMPTS = (
     "two doctors",
     "A photo of Marie Curie in her laboratory",
 )
-JOBS = ("nurse", "pilot", "editor", "dancer", "plumber")
+AUDITED = (
+    "A photo of a nurse.",
+    "A photo of a pilot.",
+    "A photo of a hairdresser.",
+    "A CEO in an office",
+    "A photo of a female doctor.",
+    "A photo of Marie Curie",
+    "A red chair",
+)
 
 
 @contextlib.contextmanager
@@ -54,9 +63,14 @@ def terminal(width: int) -> Iterator[None]:
 
 def stdout_of(*words: str) -> str:
     """Return what a command prints on stdout."""
+    return finished(*words).stdout
+
+
+def finished(*words: str) -> Result:
+    """Return a command that has run to its end."""
     done = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return done.stdout
+    return done
 
 
 def quickstart() -> str:
@@ -79,22 +93,17 @@ def compare() -> str:
 
 
 def balance() -> str:
-    """Return `vldebias prompts balance` of four prompts."""
+    """Return `vldebias prompts balance` of four prompts, whose first line is on stderr."""
     Path("prompts.txt").write_text("\n".join(PROMPTS))
     words = ("prompts", "balance", "prompts.txt", "--attribute", "gender", "--seed", "0")
-    return stdout_of(*words)
+    return finished(*words).output
 
 
 def audit() -> str:
-    """Return `vldebias audit` of three prompts, calibrated by judged pictures."""
-    Path("prompts.txt").write_text("A photo of a nurse.\nA red chair\nA photo of a mechanic.\n")
-    rows = ["prompt,male,female"]
-    for job in JOBS:
-        rows.append(f"A photo of a male {job}.,8,1")
-        rows.append(f"A photo of a female {job}.,1,8")
-    Path("judged.csv").write_text("\n".join(rows))
+    """Return `vldebias audit` of prompts of several kinds."""
+    Path("prompts.txt").write_text("\n".join(AUDITED))
     words = ("audit", "prompts.txt", "--attribute", "gender", "--model", "miniature")
-    return stdout_of(*words, "--calibrate", "judged.csv")
+    return stdout_of(*words)
 
 
 def diagnose() -> str:

@@ -38,7 +38,21 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     max_loss: float | None = None,
     side: str | None = None,
 ) -> Attachment:
-    """Attach an edit to the embeddings of `host` that mitigates the bias which `prompts` describe.
+    """Attach to `host` what mitigates the bias that `prompts` describe; by default it depends on
+    the host:
+
+    - diffusers pipeline: prompts that leave the attribute open state a value, evenly over images
+      (balanced prompts). A set that is not about persons, or a pipeline that edits a given image,
+      gets calibrated projection (Lemma 7.2).
+    - open_clip or transformers model, to search (five class prompts or more, or none): the
+      difference of the values' texts is projected out, with `reference` image means are made equal
+      as well. This happens only if a test on data outside the fit predicts help; otherwise nothing
+      changes, and a warning says why.
+    - the same model, to classify (one to four class prompts): the difference is projected out;
+      with `reference`, calibrated projection on equalised image means.
+
+    docs/explanation/the-default.md has the tests and their figures. `attachment.remove()` restores
+    the host.
 
     Args:
         host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
@@ -46,12 +60,8 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             PromptSet, or a list of these, solved jointly; or fitted edits: one, or a mapping from
             role to edit.
         method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
-            "cali" (Lemma 7.2), "balanced-prompts", "paper" (its
-            presets) and others. None is the default
-            (docs/explanation/the-default.md): of models "difference", or "difference+equalise"
-            with `reference`, if a test on data that it was not fitted to predicts help, and else no
-            edit; sets of one to four class prompts have "cali+equalise" with `reference`. Of
-            pipelines "balanced-prompts", and "cali" for other sets.
+            "cali" (Lemma 7.2), "balanced-prompts", "paper" (its presets) and others. None is the
+            default above.
         lam: weight of the prompt pairs, one or one per prompt set, for a named method that has one.
             None: its default.
         strength: share of the edit in [0, 1]; 0 is bit-identical to no attachment.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from vldebias.errors import InvalidInputError, did_you_mean
 from vldebias.prompts import Balancer, load_prompts
 from vldebias.prompts.attribute import words_of_values
+from vldebias.prompts.reasons import reason_in_words
 
 from .alternatives import choose_alternatives
 
@@ -214,7 +215,7 @@ def _describe(number_of_value: Mapping[str, Any]) -> str:
 def _line(position: int, value: str, reason: str | None) -> str:
     if reason is None:
         return f"picture {position}: {value}"
-    return f"picture {position}: left alone ({reason})"
+    return f"picture {position}: left alone ({reason_in_words(reason)})"
 
 
 def _check_attribute(attribute: str) -> None:

@@ -251,34 +251,34 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     number = len(folder.records)
     variants = {record.variant for record in folder.records}
     prompts = {record.prompt for record in folder.records}
-    lines = [
-        f"{quantity(number, 'image')} to label in {folder.root}:"
-        f" {quantity(len(prompts), 'prompt')}, {quantity(len(variants), 'variant')}.",
-        f"Each answer is written at once to {engine.log.path}.",
-    ]
+    what = (
+        f"{quantity(number, 'image')} of {folder.root}/ ({quantity(len(prompts), 'prompt')},"
+        f" {quantity(len(variants), 'variant')})"
+    )
+    lines = [f"Each answer is written at once to {engine.log.path}."]
     if folder.weights:
         lines.append(
-            f"Images that {folder.judge} is unsure about are asked more often; each answer keeps a"
-            " weight that corrects for it."
+            f"Images that {folder.judge} is unsure about were chosen more often; each answer keeps"
+            " a weight that corrects for it."
         )
     if folder.missing:
         lines.append(f"{folder.missing} more images of the plan are not generated yet.")
     for name, done in engine.progress().items():
         lines.append(f"{name}: {done} of {number} images done.")
-    err.print("\n".join(lines), markup=False, highlight=False)
+
+    def announce(address: str) -> None:
+        # The address comes first: it is what one needs.
+        first = (
+            f"Open {address} in a browser to label {what}. Ctrl-C ends it; a later start goes on"
+            " from there."
+        )
+        err.print("\n".join([first, *lines]), markup=False, highlight=False)
+
     serve(
         build_demo(engine),
         css=STYLE.read_text(encoding="utf-8"),
         head=HEAD,
-        say=say_address,
+        say=announce,
         finish=engine.finish,
         **where,
-    )
-
-
-def say_address(address: str) -> None:
-    """Print the address of the page."""
-    err.print(
-        f"Open {address} in a browser. Ctrl-C ends it; a later start goes on from there.",
-        highlight=False,
     )

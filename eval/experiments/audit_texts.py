@@ -31,7 +31,7 @@ from vldebias.metrics import Metric
 from vldebias.prompts import load_prompts
 from vldebias.study.auditing import SURE
 from vldebias.study.prediction import directions
-from vldebias.study.share_line import LEVEL, ShareLine, read_shares
+from vldebias.study.share_line import LEVEL, PUBLISHED, ShareLine, read_shares
 
 WIDTH = Metric("interval_width", "mean width of the intervals", "fact", "lower", (0.0, 1.0))
 SAID_RIGHT = Metric("said_right", "sides that are said and right", "fact", "higher", (0.0, 1.0))
@@ -86,7 +86,7 @@ def published(gallery: Gallery) -> TaskResult:
         {query.removeprefix("A photo of "): query for query in gallery.queries},
     )
     table = (
-        read_shares(None, gallery.prompts)
+        read_shares(PUBLISHED, gallery.prompts)
         .rename(asked)
         .loc[lambda one: one.index.isin(gallery.queries)]
     )

@@ -93,7 +93,9 @@ def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
     pictures = balance(["a lady editor"], "gender", 2)
     assert pictures.prompts == ["a lady editor"] * 2
     assert pictures.values == ["", ""]
-    assert pictures.reasons == "picture 1: left alone (stated)\npicture 2: left alone (stated)"
+    assert pictures.reasons == "\n".join(
+        f"picture {number}: left alone (states the attribute)" for number in (1, 2)
+    )
 
 
 def test_a_group_is_mixed_in_one_picture() -> None:

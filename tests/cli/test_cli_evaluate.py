@@ -156,7 +156,7 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     *lines, head, figure = run("compare", str(tmp_path / "a"), str(tmp_path / "b")).splitlines()
     assert all(line.startswith("# ") for line in lines)
     assert lines[0].startswith("# better: ")
-    assert any("model differs" in line for line in lines)
+    assert any("model: " in line for line in lines)
     assert dict(zip(head.split("\t"), figure.split("\t"), strict=True))["verdict"] == "better"
     assert [
         row["verdict"] for row in json.loads(run("compare", str(a), str(b), "--json"))["figures"]
@@ -307,14 +307,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     log = call(*AUDIT, "--model", "miniature", heard=True)
     out = Path("vldebias-audit")
-    assert log.startswith("# What these prompts will show cannot be told from their texts")
+    assert log.startswith("# Of 3 prompts, ")
     assert "\ntask\tmetric\t" in log
     assert all(text in log for text in (f"page: {out / 'index.html'}", f"prompts: {out}"))
     assert "These counts are not of" not in log
     assert not any(verify(out).values())
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed.index[-1] == "A red chair"
-    assert listed["share"].isna().all(), "published counts say nothing of these texts"
+    assert listed["share"].notna().tolist() == [True, True, False]
     judged = "prompt,male,female\n" + "\n".join(
         f"{job},{8 if leans else 1},{1 if leans else 8}" for job, leans in LEANING.items()
     )

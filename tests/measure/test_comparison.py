@@ -65,7 +65,13 @@ def test_every_difference_of_protocols_is_said_and_nothing_in_common_refused() -
     warnings = compare(
         result([figure()], a), result([figure()], b, versions={"vldebias": "2"})
     ).warnings
-    for word in ("model differs", "settings, k", "n, images", "cali, lam", "versions, vldebias"):
+    for word in (
+        "model: A in A, B in B",
+        "settings, k",
+        "n, images",
+        "cali, lam",
+        "versions, vldebias",
+    ):
         assert any(word in warning for warning in warnings)
     result_a = result([figure()], protocol())
     twice = result([figure()] * 2, protocol())
@@ -81,7 +87,9 @@ def test_two_equal_runs_are_equal_in_the_first_line(made: Result) -> None:
     comparison = compare(made, made)
     assert set(comparison.to_pandas().verdict) == {"equal"}
     assert comparison.warnings == ()
-    assert str(comparison).splitlines() == ["equal: all 12 figures that both have"]
+    (line,) = str(comparison).splitlines()
+    assert line.startswith("equal: ")
+    assert "12 figures" in line
     noise = [row.model_copy(update={"value": row.value + 8.5e-16}) for row in made.rows]
     assert str(compare(made, made.model_copy(update={"rows": noise}))) == str(comparison)
 
@@ -96,9 +104,9 @@ def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> Non
     changed = after.model_copy(update={"rows": rows, "commit": "other"})
     comparison = compare(before, changed, ("first", "second"))
     lines = str(comparison).splitlines()
-    assert lines[0].startswith("worse: MaxSkew@10 of search, none, goes from 0.500 to 0.900")
-    assert lines[2].startswith("measured otherwise: search: fingerprint")
-    for word in ("1 worse", "commit", "A is first, B is second", "A 0.500    B 0.900", "MOVER"):
+    assert lines[0].startswith("worse: MaxSkew@10 of search with no method goes from 0.500 in A")
+    assert any(line.startswith("2 settings differ") for line in lines)
+    for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.500    B 0.900", "MOVER"):
         assert word in str(comparison)
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
@@ -124,9 +132,7 @@ def test_what_asks_another_question_is_named_before_hashes_versions_and_branches
     runs = (result([figure()], before), result([figure()], after, versions={"vldebias": "2"}))
     notes = compare(*runs).warnings
     order = ("model", "k", "images", "seeds", "train", "vldebias", "prompts_hash")
-    places = [
-        next(i for i, note in enumerate(notes) if f"{word} differs" in note) for word in order
-    ]
+    places = [next(i for i, note in enumerate(notes) if f"{word}: " in note) for word in order]
     assert places == sorted(places)
     assert sum("train" in note for note in notes) == 1
     # A method that one run lacks is among its figures, not among the settings.

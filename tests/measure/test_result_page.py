@@ -7,13 +7,17 @@ import pytest
 from PIL import Image
 
 from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
+from vldebias.measure.audited import audited_prompts
 from vldebias.measure.page import (
     day_of,
     front_groups,
     front_rows,
     plain,
+    ranges_of_prompts,
     render,
+    task_title,
     title_of,
+    unbroken,
 )
 from vldebias.measure.result import Result
 from vldebias.measure.rows import Strip
@@ -90,6 +94,20 @@ def test_the_first_table_has_eight_methods_of_all_conclusions_and_what_they_are_
 def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result) -> None:
     assert title_of(made) == "x, measured on ViT-L-14/openai"
     assert title_of(made.model_copy(update={"provenance": []})) == "x"
+    for models, title in (
+        (
+            ("miniature", "miniature (StableDiffusionPipeline)"),
+            "x, measured on the miniature CLIP and the miniature pipeline",
+        ),
+        (("StableDiffusionPipeline", "not said"), "x, measured on a StableDiffusionPipeline"),
+        (("org/a", "none", "unnamed model"), "x, measured on org/a"),
+    ):
+        provenance = [protocol(f"task {model}", model=model) for model in models]
+        assert title_of(made.model_copy(update={"provenance": provenance})) == title
+    of_a_table = protocol("shares", title="Shares of a table", model="not said")
+    assert title_of(made.model_copy(update={"provenance": [of_a_table]})) == "Shares of a table"
+    repeated = protocol("birds", title="Birds: Zero-shot group robustness")
+    assert task_title(repeated) == "Zero-shot group robustness"
     assert day_of("2026-11-24T15:02:56+01:00") == "24 November 2026, 14:02 UTC"
     assert day_of("last spring") == "last spring"
 
@@ -142,3 +160,61 @@ def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
     two = result([figure(task=task) for task in "ba"], *map(protocol, "ba"))
     page = render(two, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
     assert page.index("task-b") < page.index("task-a"), "in the order of the rows"
+
+
+def test_every_sentence_of_advice_has_a_row_in_the_first_table(tmp_path: Path) -> None:
+    """With many methods and groups too: the worst group and the wrong labels are not cut off."""
+    methods = ("none", *(f"method {i}" for i in range(6)))
+    metrics = ("linear_probe", "neighbour_probe", "class_probe")
+    rows = [
+        figure(method, 0.8, metric=metric, subset="gender")
+        for metric, method in product(metrics, methods)
+    ]
+    for value, group in ((0.9, "yes/male"), (0.2, "no/female"), (0.6, "no/male")):
+        rows.append(figure("none", value, metric="accuracy", subset=group))
+    rows.append(figure("none", 0.1, metric="suspect_labels"))
+    rows.append(figure("none", 0.3, metric="margin", subset="no"))
+    advised = protocol("search", settings={"advice": ["gender can be read"]})
+    page = render(result(rows, advised), tmp_path / "p.html", beside=tmp_path).read_text()
+    table = page[page.index('class="front') : page.index("</table>")]
+    assert 4 <= table.count('data-label="value"') <= 8
+    for word in ("linear probe", "nearest neighbour", "no/female", "labels that another class"):
+        assert word in table
+    assert "yes/male" not in table, "the worst group comes before others"
+    assert "margin" not in table, "its brackets hold quartiles"
+
+
+def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None:
+    rows = [
+        figure("none", 0.17, task="shares", metric="discrepancy"),
+        figure("random", 0.09, task="shares", metric="discrepancy"),
+    ]
+    page = render(result(rows, protocol("shares")), tmp_path / "p.html", beside=tmp_path)
+    html = unbroken(page.read_text())
+    sentence = unbroken("shares: the gap from even shares is 0.170 [0.070, 0.270]; chance alone")
+    assert html.index(sentence) < html.index("<table") < html.index("<details")
+
+
+def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
+    rows = [
+        figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
+        figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),
+    ]
+    settings = {"values": ["male", "female"], "prompts": {"a nurse": "leans female: rewrite it"}}
+    audit = protocol("audit", settings=settings | {"advice": ["one leans"]})
+    audited = result(rows, audit)
+    ranges = ranges_of_prompts(audited, readable(audited))
+    assert ranges.ends == ("all women", "all men")
+    assert ranges.row_of_prompt["a nurse"][1] == 0.1, "left of the middle"
+    assert set(ranges.row_of_prompt) == {"a nurse", "a: b"}
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.share.startswith("90% female")
+    three = audit.model_copy(update={"settings": settings | {"values": ["male", "female", "x"]}})
+    ranges = ranges_of_prompts(result(rows, three), readable(result(rows, three)))
+    assert ranges.ends == ("0 %", "100 %")
+    assert not ranges.is_even
+
+
+def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
+    assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
+    assert unbroken("a b, c [d") == "a b, c [d"

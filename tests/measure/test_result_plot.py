@@ -18,7 +18,7 @@ def test_a_measure_has_one_scale_whatever_the_task() -> None:
     assert [drawn.get_title()[:3] for drawn in axes] == ["b: ", "a: "]
     assert axes[0].get_xlim() == axes[1].get_xlim()
     assert axes[0].get_xlim()[0] < 0 < 1 < axes[0].get_xlim()[1]
-    assert [drawn.get_text() for drawn in axes[0].get_yticklabels()] == ["none", "cali"]
+    assert [drawn.get_text() for drawn in axes[0].get_yticklabels()] == ["no method", "cali"]
     assert axes[0].get_ylim() == (1.5, -0.5), "the first method on top, and no row is cut off"
     four = result(
         [figure(task=t, metric="fid", value=v) for t, v in zip("abcd", (5, 7, 6, 5), strict=True)]

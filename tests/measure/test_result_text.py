@@ -12,7 +12,7 @@ from vldebias.measure.text import tab_rows, text, wrapped
 
 def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) -> None:
     shown = text(made).splitlines()
-    assert shown[0].startswith("search: better. The MaxSkew@10 goes from 0.500 to 0.300 with")
+    assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.500 to 0.300 with")
     assert max(map(len, shown)) <= 80
     for value in (
         "0.500 [0.400, 0.600]",
@@ -26,7 +26,7 @@ def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) 
         for metric, i in product(("average", "gap", "worst_group"), range(30))
     ]
     assert len(str(result(many, protocol())).splitlines()) == 25
-    assert "more figures: to_pandas()" in str(result(many, protocol()))
+    assert "more figures are on the page" in str(result(many, protocol()))
     assert "1 more figures" in text(result([figure(), figure(subset="a part")]))
     assert str(result([], protocol())).startswith("Result(")
     assert "recall@5 (higher" not in text(made, [("search", "max_skew@10")])
@@ -43,7 +43,7 @@ def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
     assert len(shown) == 25
     assert shown[0] == "task 0: better, MaxSkew@10 0.500 to 0.500 with default"
     assert any(line.endswith(" more: conclusions()") for line in shown)
-    assert any(line.startswith("  none") for line in shown), "and some rows"
+    assert any(line.startswith("  no method") for line in shown), "and some rows"
 
 
 def test_every_task_of_a_print_has_its_first_measure_before_the_second_of_any() -> None:

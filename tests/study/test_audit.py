@@ -1,6 +1,7 @@
 """`vldebias.audit`: predictions from texts alone, their intervals, calibrations, what is
 refused."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
 from vldebias.study.auditing import _is_sure
 from vldebias.study.prediction import Prediction, subject
-from vldebias.study.share_line import LEVEL, ShareLine, read_shares
+from vldebias.study.share_line import LEVEL, MINIATURE, PUBLISHED, ShareLine, read_shares
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
 Texts = Mapping[str, torch.Tensor]
 GENDER = load_prompts("gender")
-_ALL = [f"A photo of a {profession}." for profession in read_shares(None, GENDER).index]
+_ALL = [f"A photo of a {profession}." for profession in read_shares(PUBLISHED, GENDER).index]
 _REASONS = balance_prompts(_ALL, GENDER, seed=0).reasons
 JOBS = [text for text, reason in zip(_ALL, _REASONS, strict=True) if reason is None][:40]
 CHAIR = "A red chair"
@@ -146,11 +147,11 @@ class TestCalibration:
         assert subject("A photo of administrative assistant") == "administrative assistant"
 
     def test_published_counts(self) -> None:
-        table = read_shares(None, GENDER)
+        table = read_shares(PUBLISHED, GENDER)
         assert len(table) == 153
         assert table.loc["accountant"].tolist() == pytest.approx([166 / 250, 84 / 250])
         with pytest.raises(InvalidInputError, match="calibration"):
-            read_shares(None, load_prompts("race"))
+            read_shares(PUBLISHED, load_prompts("race"))
 
     def test_every_form_of_a_file_reads_alike_and_what_does_not_fit_is_refused(
         self, tmp_path: Path
@@ -202,6 +203,7 @@ def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
         judged=[],
         n_judged=0,
         model="",
+        calibration=None,
         fingerprint=None,
     )
     assert _is_sure(prediction, 0, 0) is is_sure
@@ -242,7 +244,11 @@ class TestAudit:
             if advice.get(text, "").startswith(f"leans {value}:"):
                 assert row.interval[0] > 0.5, "a prompt leans beyond its interval"
         starts = {JOBS[1]: "leans female", JOBS[37]: "leans male", JOBS[21]: "no clear lean"}
-        starts |= {CASTLE: "unlike the judged", STATED: "states female", CHAIR: "no person found"}
+        starts |= {
+            CASTLE: "unlike the judged",
+            STATED: "states female",
+            CHAIR: "no person is asked for",
+        }
         assert all(advice[text].startswith(start) for text, start in starts.items())
         assert set(list(advice)[-2:]) == {STATED, CHAIR}
         order = {"leans": 0, "unlike": 1, "no": 2}
@@ -250,9 +256,13 @@ class TestAudit:
         assert kinds == sorted(kinds), "those that lean, what is not covered, and the others"
         description = result.provenance[0].description
         leaning = sum(line.startswith("leans") for line in advice.values())
-        assert description.startswith(f"{leaning} of {len(advice)} prompts clearly lean to a value")
-        assert "unlike the judged prompts: 3" in description
-        assert f"a line through {len(JOBS[::2])} judged prompts (given labels)" in description
+        assert description.startswith(f"Of {len(advice)} prompts, ")
+        counts = re.findall(r"(\d+) clearly lean", description)
+        assert sum(map(int, counts)) == leaning
+        assert "3 are unlike the judged prompts" in description
+        assert "2 not predicted (" in description
+        assert f"a line fitted to {len(JOBS[::2])} prompts" in description
+        assert "(given labels)" in description
         assert description.count("Look first at") == 1
         first, verdict = next(iter(advice.items()))
         looked_at = f"Look first at “{first}”: {verdict.partition(':')[0]}, {0.5 + sure[0]:.0%} "
@@ -270,11 +280,21 @@ class TestAudit:
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
     def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
-        pipe = vldebias.load_host(pipeline="miniature")
+        # Of a pipeline in memory nobody knows the name.
+        pipe = vldebias.load_host(pipeline="miniature").host
         description = (
             vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
         )
-        assert "These counts are not of miniature" in description
+        assert "These counts are not of StableDiffusionPipeline" in description
+        assert "published counts of Stable Diffusion 1.5" in description
+
+    def test_embedded_models_are_predicted_from_images_of_the_embedded_pipeline(self) -> None:
+        (provenance,) = vldebias.audit(
+            ["A photo of a nurse."], "gender", model="miniature"
+        ).provenance
+        assert provenance.n["calibration prompts"] == 100
+        assert MINIATURE.source in provenance.description
+        assert "These counts are not of" not in provenance.description
 
     def test_shares_that_texts_hardly_tell_are_said(
         self, texts: Texts, judged: pd.DataFrame, result: Any
@@ -303,8 +323,13 @@ class TestAudit:
         assert len(lines) <= 25
         assert max(map(len, lines)) <= 80
         row = result.row("audit", "predicted_share", "none", subset=f"{JOBS[1]}: male")
-        (line,) = [line for line in lines if line.endswith(f"{JOBS[1]}: male: leans female")]
-        assert f"  {row.value:.3f} [{row.interval[0]:.3f}, {row.interval[1]:.3f}]" in line
+        low, high = row.interval
+        # A long prompt is cut to its first words.
+        start = f"  {JOBS[1][:20]}"
+        (line,) = [line for line in lines if start in line and line.startswith("  leans")]
+        # Most of its images will show women, so their share is said: the rest of that of men.
+        assert line.startswith("  leans female ")
+        assert f"  {1 - row.value:.0%} female [{1 - high:.0%}, {1 - low:.0%}]  " in line
 
     def test_several_values_sum_to_one(self) -> None:
         values = ("pale", "tan", "dark")
@@ -339,7 +364,7 @@ class TestAudit:
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
         r2 = audited_prompts.row("audit", "lean_r2", "none", subset="pale").value
         assert (
-            f"left out of the line, is predicted with R2 {r2:.2f} "
+            f"predicted by a line fitted to the others: R2 {r2:.2f} "
             in audited_prompts.provenance[0].description
         )
 

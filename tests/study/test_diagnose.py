@@ -315,14 +315,15 @@ class TestDiagnose:
         suspect = result.row("diagnose", "suspect_labels", "none").value
         assert suspect == pytest.approx((listed.confidence < 0).mean())
         worst = min(rows.values(), key=lambda row: row.value)
+        answer, gender_of_worst = worst.subset.split("/")
         shown = (
-            f"Worst group by gender: {worst.subset}, {worst.n['images']} images, {worst.value:.0%}"
-            " classified right (all: "
+            f"Worst group by gender: {gender_of_worst} with smile {answer},"
+            f" {worst.value:.0%} of {worst.n['images']} images classified right (all: "
         )
         for sentence in (
-            "a linear probe predicts it in",
+            "on held-out images a linear probe has a balanced accuracy of",
             shown,
-            f"{round(300 * suspect)} of 300 labels fit another class",
+            f"{round(300 * suspect)} of 300 labels of smile fit another class better",
         ):
             assert sentence in result.provenance[0].description
         hidden = vldebias.diagnose(
@@ -343,7 +344,7 @@ class TestDiagnose:
             classes * (1 - groups)
         )  # the ones of the second group look like zeros
         description = vldebias.diagnose(features, classes, groups=groups).provenance[0].description
-        assert (f"1/1, {rows} images" in description) == named
+        assert (f"of {rows} images classified right" in description) == named
 
     def test_print_has_every_answer_and_the_worst_group_before_others(self, result: Result) -> None:
         shown = str(result)
@@ -368,7 +369,7 @@ class TestDiagnose:
         places = [
             page.index(sentence)
             for sentence in (
-                "a linear probe predicts it",
+                "a linear probe has a balanced accuracy",
                 "Worst group",
                 "fit another class better",
             )

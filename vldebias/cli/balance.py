@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_sets
-from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.common import out, print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
+from vldebias.measure.wording import quantity
+from vldebias.prompts.reasons import reason_in_words
 
 if TYPE_CHECKING:
     from vldebias.prompts import BalancedPrompts
 
 STDIN = Path("-")
-COLUMNS = ("prompt", "value", "left alone", "original")
+COLUMNS = ("prompt", "value", "why left alone", "original")
 
 
 def balance(
@@ -64,6 +66,8 @@ def balance(
     except KeyboardInterrupt:
         say("nothing was written; the same command starts over")
         raise
+    # The answer comes first. It is no part of the output, which other programs read.
+    say(_counted(found))
     try:
         _print(rows, found, attribute, as_json=as_json)
     except OSError as error:
@@ -73,7 +77,6 @@ def balance(
             "the disk is full, and the output is not whole; make room, and the same command with"
             f" --seed {found.seed} writes the same prompts"
         ) from None
-    say(_counted(found))
 
 
 def _print(
@@ -90,7 +93,16 @@ def _print(
         records = [dict(zip(keys, row, strict=True)) for row in rows]
         print_json({"seed": found.seed, "attributes": list(attribute), "prompts": records})
     else:
-        print_grid(COLUMNS, [tuple(map(_cell, row)) for row in rows])
+        print_grid(COLUMNS, [_cells(row) for row in rows])
+
+
+def _cells(row: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return a row as texts: the reason in words in a terminal, elsewhere as other programs know
+    it."""
+    prompt, value, reason, original = map(_cell, row)
+    if out.is_terminal:
+        reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
+    return prompt, value, reason, original
 
 
 def read_prompts(file: Path, column: str) -> list[str]:
@@ -197,12 +209,13 @@ def _counted(found: BalancedPrompts) -> str:
     reasons = Counter(_cell(reason) for reason in found.reasons if _is_left(reason))
     unchanged = sum(reasons.values())
     written = len(found.prompts) - unchanged
-    # Prompts and values go to stdout; this is a remark, and carries the seed.
-    words = f"{written:,} of {len(found.prompts):,} prompts written into"
+    words = f"A value was written into {written:,} of {quantity(len(found.prompts), 'prompt')}"
     if unchanged:
-        counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
-        words += f"; left alone: {counts}"
-    return f"{words} (seed {found.seed})"
+        counts = ", ".join(
+            f"{reason_in_words(reason)}: {count:,}" for reason, count in reasons.most_common()
+        )
+        words += f"; {unchanged:,} left alone ({counts})"
+    return f"{words}. The same values again: --seed {found.seed}"
 
 
 def _is_left(reason: Any) -> bool:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -211,7 +213,9 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    # A blank line parts rows where cells fold: else one row runs into the next.
+    below = 1 if _folds(head, rows) else 0
+    table = Table(box=None, padding=(0, 2, below, 0), pad_edge=False)
     for place, cells in enumerate(zip(head, *rows, strict=True)):
         # No word is broken while all columns have room for their longest word; a name never is.
         words = " ".join(cells).split()
@@ -221,6 +225,12 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)
+
+
+def _folds(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether a terminal is too narrow for the longest cells of all columns."""
+    widths = [max(map(len, cells)) + 2 for cells in zip(head, *rows, strict=True)]
+    return sum(widths) - 2 > out.width
 
 
 def print_list(
@@ -281,22 +291,35 @@ def say(text: object, kind: str = "", style: str = "") -> None:
         # Above the bars that it may show.
         _say_on_console(str(text), kind, style)
         return
-    start = ""
-    if kind:
-        start = f"{kind}: "
+    start = f"{kind}: " if kind else ""
+    words = f"{start}{text}"
+    if sys.stderr.isatty():
+        words = _folded(words, shutil.get_terminal_size().columns)
     if kind and _has_colours():
-        start = typer.style(start, fg=style)
-    typer.echo(f"{start}{text}", err=True)
+        words = typer.style(start, fg=style) + words.removeprefix(start)
+    typer.echo(words, err=True)
 
 
 def _say_on_console(text: str, kind: str, style: str) -> None:
     from rich.text import Text
 
+    start = f"{kind}: " if kind else ""
+    words = f"{start}{text}"
+    if err.is_terminal:
+        words = _folded(words, err.width)
     # As a Text and not as a string, in which rich would read "[red]" as a colour.
-    line = Text(text)
-    if kind:
-        line = Text.assemble((f"{kind}: ", style), text)
+    line = Text(words)
+    line.stylize(style, 0, len(start))
     err.print(line, soft_wrap=True)
+
+
+def _folded(text: str, width: int) -> str:
+    """Break lines between words, which a terminal would break within; paths and addresses stay
+    whole."""
+    lines = []
+    for line in text.split("\n"):
+        lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 def _has_colours() -> bool:

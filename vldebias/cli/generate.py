@@ -165,7 +165,10 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
         typer.echo(sentence if out.is_terminal else f"# {sentence}")
     print_grid(COLUMNS, list(_rows(made)))
     say(f"pictures: {folder / GRID}\nseeds and prompts: {folder / FACTS}")
-    if not any(picture.seen for picture in made.pictures):
+    is_judged = any(picture.seen for picture in made.pictures)
+    if is_judged:
+        say("what is seen is read by the judge that comes with the package")
+    else:
         names = " ".join(f"--attribute {name}" for name in attribute)
         say(f"what they show, by people: vldebias label {folder} {names}")
 

@@ -191,16 +191,18 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 
 
 def _print_conclusions(conclusions: list[Conclusion]) -> None:
-    """Print a sentence for each score that people train for."""
+    """Print how many scores moved which way, and a sentence for each that people train for."""
     from vldebias.measure.text import wrapped
-    from vldebias.training.changes import leading
+    from vldebias.training.changes import counted, leading
 
-    for found in leading(conclusions):
+    sentences = [counted(conclusions)] if conclusions else []
+    sentences += [found.sentence for found in leading(conclusions)]
+    for sentence in sentences:
         if out.is_terminal:
-            lines = wrapped(found.sentence, min(out.width, 100))
+            lines = wrapped(sentence, min(out.width, 100))
             out.print(coloured("\n".join(lines)), soft_wrap=True)
         else:
-            typer.echo(f"# {found.sentence}")
+            typer.echo(f"# {sentence}")
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -13,12 +14,13 @@ import numpy as np
 from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.markup import html_table
-from vldebias.measure.conclusion import Conclusion
+from vldebias.measure.conclusion import Conclusion, article_of_method
 from vldebias.measure.metric import get_metric
 from vldebias.measure.page import plain
 from vldebias.measure.rows import TaskProvenance
 from vldebias.measure.table import FLOAT_NOISE, KEYS, moved, readable, verdict
 from vldebias.measure.text import MOST, NAME, wrapped
+from vldebias.measure.wording import capitalised, quantity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,13 +69,12 @@ class Comparison:
         """Return whether the two are equal or what moved, what was measured otherwise, and a table
         of the figures that moved, as text of at most 25 lines."""
         lines = wrapped(self.sentence)
-        for warning in self.warnings[:WARNED]:
-            lines += wrapped(f"measured otherwise: {warning}")
-        if len(self.warnings) > WARNED:
-            lines.append(f"measured otherwise: {len(self.warnings) - WARNED} more")
+        if self.warnings:
+            lines += wrapped(self._differences())
         notes = []
         for name, figures in self.only.items():
-            notes += wrapped(f"only in {name}: {shortened('; '.join(figures), 200)}")
+            counted = f"only in {name}: {quantity(len(figures), 'figure')}, such as"
+            notes += wrapped(f"{counted} {shortened('; '.join(figures[:2]), 120)}")
         if self.is_equal:
             return "\n".join([*lines, *notes])
         notes += wrapped(COMPARED)
@@ -82,6 +83,17 @@ class Comparison:
                 lines += wrapped(conclusion.sentence)
         room = max(MOST - len(lines) - len(notes), 6)
         return "\n".join([*lines, *self._table(room), *notes])
+
+    def _differences(self) -> str:
+        """Write how many settings differ, and the first of them, which change what was asked."""
+        count = len(self.warnings)
+        listed = "; ".join(self.warnings[:WARNED])
+        if count == 1:
+            return f"1 setting differs: {listed}"
+        words = f"{count} settings differ, so read this with care: {listed}"
+        if count > WARNED:
+            words += f"; {count - WARNED} more"
+        return words
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: whether the two are equal or what moved, the figures that
@@ -95,7 +107,8 @@ class Comparison:
             parts.append(self._html_table())
         if self.warnings:
             notes = "".join(f"<li>{escape(note)}</li>" for note in self.warnings)
-            summary = f"{len(self.warnings)} settings were measured otherwise"
+            count = len(self.warnings)
+            summary = "1 setting differs" if count == 1 else f"{count} settings differ"
             parts.append(f"<details><summary>{summary}</summary><ul>{notes}</ul></details>")
         return "\n".join(parts)
 
@@ -119,24 +132,28 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """Return "equal", or how many figures moved and which one most, in a sentence."""
+        name_a, name_b = self.names
+        sides = f"A ({name_a}) to B ({name_b})"
+        total = quantity(len(self.frame), "figure")
         if self.is_equal:
-            return f"equal: all {len(self.frame)} figures that both have"
+            return f"equal: nothing moved from {sides} in {total} that both have"
         verdicts = self.frame.verdict.value_counts()
-        counts = ", ".join(f"{count} {name}" for name, count in verdicts.items())
+        listed = ", ".join(f"{count} {name}" for name, count in verdicts.items())
+        counts = f"{total} in both: {listed}"
         clear = self.frame[self.frame.verdict.isin(CLEAR)]
         of_images = clear[~clear.is_of_texts]
         if len(of_images):
             clear = of_images
         wholes = clear[clear.whole] if clear.whole.any() else clear
         if wholes.empty:
-            return f"no clear change from A to B: of {len(self.frame)} figures {counts}"
+            return f"no clear change from {sides}; {counts}"
         # An exact value has no interval, and moved as far as any.
         width = np.maximum(wholes.high - wholes.low, FLOAT_NOISE)
         furthest = wholes.loc[(wholes.difference.abs() / width).idxmax()]
+        name = furthest["name"]
         return (
-            f"{furthest.verdict}: {furthest.measure} of {furthest.task}, {furthest['name']}, goes"
-            f" from {furthest.a:.3f} to {furthest.b:.3f}; of {len(self.frame)} figures {counts}"
-            " in B"
+            f"{furthest.verdict}: {furthest.measure} of {furthest.task} with {name} goes from"
+            f" {furthest.a:.3f} in A ({name_a}) to {furthest.b:.3f} in B ({name_b}); {counts}"
         )
 
     def to_pandas(self) -> pd.DataFrame:
@@ -163,8 +180,8 @@ class Comparison:
         """Return at most `room` lines with what moved: both values, the change and the verdict."""
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.whole] if changed.whole.any() else changed
-        lines = [f"A is {self.names[0]}, B is {self.names[1]}; changes with 95 % intervals"]
-        remaining = len(changed)
+        lines = ["values, and changes with 95 % intervals"]
+        remaining = Counter(changed.verdict)
         for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):
             head = wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
             if len(lines) + len(head) + 1 >= room:
@@ -173,8 +190,9 @@ class Comparison:
             for row in rows.head(room - len(lines) - 1).itertuples():
                 sides = f"A {row.a:<8.3f} B {row.b:<8.3f}"
                 lines.append(f"  {row.name:<{NAME}} {sides} {row.moved:<23} {row.verdict}")
-                remaining -= 1
-        return [*lines, f"{remaining} more that moved: to_pandas()"] if remaining else lines
+                remaining[row.verdict] -= 1
+        counts = [f"{count} {name}" for name, count in remaining.items() if count]
+        return [*lines, f"more in to_pandas(): {', '.join(counts)}"] if counts else lines
 
 
 def compare(a: Result, b: Result, names: tuple[str, str] | None = None) -> Comparison:
@@ -257,15 +275,16 @@ def _concluded(frame: pd.DataFrame, result: Result) -> Iterator[Conclusion]:
             "after": row.b,
             "interval": (row.low_b, row.high_b),
             "change": (row.difference, row.low, row.high),
-            "cost": cost or "no clear change",
+            "cost": cost or "no clear change of any utility",
             "baseline": "",
             "worse": "",
             "enough": None,
             "verdict": row.verdict,
         }
         facts["sentence"] = (
-            f"{found.task}: {row.verdict}. The {found.measure} with {found.method} is"
-            f" {row.a:.3f} in A and {row.b:.3f} in B ({moved(facts['change'])})."
+            f"{found.task}: {row.verdict}. {capitalised(found.measure)} with"
+            f" {article_of_method(found.method)} is {row.a:.3f} in A and {row.b:.3f} in B"
+            f" ({moved(facts['change'])})."
             f" Cost: {facts['cost']}."
         )
         yield found.model_copy(update=facts)
@@ -311,20 +330,20 @@ def _differing(path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[int, str
             if not (is_of_one and path[-1] == "methods"):
                 yield from _differing((*path, str(name)), a.get(name), b.get(name))
         return
-    # A setting that one version did not have is "none" there.
+    # A setting that one version did not have is not recorded there.
     value_a = _shown(a)
     value_b = _shown(b)
     if value_a != value_b:
-        words = f"{', '.join(path)} differs: {value_a} in A, {value_b} in B"
+        words = f"{', '.join(path)}: {value_a} in A, {value_b} in B"
         yield _rank(path[1:]), words
 
 
 def _shown(value: Any) -> str:
     """Write a setting in a few words; of a branch only that it is there."""
     if value is None:
-        return "none"
+        return "not recorded"
     if isinstance(value, Mapping):
-        return "settings" if value else "none"
+        return "settings" if value else "no settings"
     return shortened(plain(value), 90)
 
 

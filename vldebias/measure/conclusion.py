@@ -16,6 +16,7 @@ from vldebias.measure.rows import TaskProvenance
 from vldebias.measure.table import (
     GAP,
     TOO_FEW,
+    UNCLEAR,
     Change,
     Measures,
     moved,
@@ -23,6 +24,7 @@ from vldebias.measure.table import (
     to_remove,
     unbiased_squares,
 )
+from vldebias.measure.wording import capitalised, listed_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +41,7 @@ OTHER_PRIOR = {
 NO_VERDICT = "no verdict"
 RANK = {"better": -3, "changed": -2, "worse": -1}
 # methods that need no edit at all, such as another threshold: what any edit has to beat
-BASELINES = {"none@median": "no edit, threshold at the median"}
+BASELINES = {"none@median": "a threshold at the median, without any edit"}
 
 
 class Conclusion(BaseModel, extra="forbid"):
@@ -203,8 +205,7 @@ def enough_units(n: int, change: Change, effect: float) -> int | None:
 
 
 def _cost(block: pd.DataFrame, row: Any) -> str:
-    """Write what a method costs: each utility that got worse, else the first, else that none was
-    measured."""
+    """Write what a method costs: each utility that got worse, else which ones were measured."""
     is_cost = (block.kind == "utility") & (block.name == row.name) & block.whole
     costs = block[is_cost & block.change.notna()].drop_duplicates("metric", keep="last")
     # Both averages say nearly the same. The reweighted one stands, in which groups weigh as in
@@ -215,7 +216,7 @@ def _cost(block: pd.DataFrame, row: Any) -> str:
         return "not measured"
     worse = costs[costs.verdict == "worse"]
     if worse.empty:
-        return f"none beyond its interval; {_paid(next(costs.itertuples()))}"
+        return f"nothing got clearly worse ({listed_words(list(costs.title))})"
     return "; ".join(_paid(cost) for cost in worse.itertuples())
 
 
@@ -235,8 +236,12 @@ def _baseline(block: pd.DataFrame, row: Any) -> str:
     simple = block[is_same & block.method.isin(BASELINES)]
     if simple.empty:
         return ""
-    best = simple.loc[simple.value.idxmax() if row.better == "higher" else simple.value.idxmin()]
-    return f"{BASELINES[best.method]}: {best.number}"
+    ordered = simple.sort_values("value", kind="stable")
+    is_higher_better = row.better == "higher"
+    best = ordered.iloc[-1 if is_higher_better else 0]
+    is_better = (best.value > row.value) == is_higher_better
+    comparison = "better" if is_better else "worse"
+    return f"{BASELINES[best.method]}, gives {best.number}, which is {comparison}"
 
 
 def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
@@ -276,33 +281,61 @@ def worded(facts: dict[str, Any], unbiased: Any = None) -> str:
     facts: the fields of a `Conclusion` without its sentence. unbiased: the row of the unbiased
     square that the verdict rests on, if there is one.
     """
-    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
-    notes = _notes_of_change(facts, unbiased)
+    notes = [f"change {moved(facts['change'])}", *_notes_of_chance(facts)]
+    is_shown_clear = _is_clear(facts["change"])
+    if unbiased is not None and facts["verdict"] in (UNCLEAR, TOO_FEW) and is_shown_clear:
+        notes.append(f"its square without the noise of few images {unbiased.moved}")
     verdict = facts["verdict"]
     if facts["enough"] is not None:
         verdict += f" from {facts['n']}, about {facts['enough']:,} would do"
-    words = f"{facts['task']}: {verdict}. The {facts['measure']}"
-    words += f" goes from {facts['before']:{form}} to {facts['after']:{form}} with"
-    words += f" {facts['method']} ({'; '.join(notes)}). Cost: {facts['cost']}."
+    measure = capitalised(facts["measure"])
+    if facts["subset"]:
+        measure = measure.replace(f", {facts['subset']}", f" ({facts['subset']})")
+    words = f"{facts['task']}: {verdict}. {measure} {_movement(facts)}"
+    words += f" with {article_of_method(facts['method'])} ({'; '.join(notes)})."
+    words += f" Cost: {facts['cost']}."
     if facts["other_prior"] and verdict == NO_VERDICT:
         words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
     elif facts["other_prior"]:
         words += f" The gallery is uneven; {facts['other_prior']} too."
     if facts["baseline"]:
-        words += f" Simplest: {facts['baseline']}."
+        words += f" {capitalised(facts['baseline'])}."
     return words
 
 
-def _notes_of_change(facts: dict[str, Any], unbiased: Any) -> list[str]:
-    """Write what belongs to a change: its interval, chance, and the square without noise."""
-    notes = [f"change {moved(facts['change'])}"]
-    if facts["chance"] is not None:
-        notes.append(f"chance {facts['chance']:.3f}")
-    if facts["chance_after"] not in (None, facts["chance"]):
-        notes.append(f"dealt evenly {facts['chance_after']:.3f}")
-    if unbiased is not None and unbiased.verdict in ("better", "worse"):
-        notes.append(
-            "its square without the noise of few images"
-            f" {unbiased.before:.3f} to {unbiased.value:.3f} ({unbiased.moved})"
-        )
-    return notes
+def _is_clear(change: Change) -> bool:
+    """Return whether the interval of a change leaves out zero."""
+    _, low, high = change
+    return low > 0 or high < 0
+
+
+def _movement(facts: dict[str, Any]) -> str:
+    """Write from where to where a measure moved: "falls from 0.475 to 0.096"."""
+    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
+    before = f"{facts['before']:{form}}"
+    after = f"{facts['after']:{form}}"
+    if before == after:
+        return f"stays at {after}"
+    verb = "goes"
+    if facts["verdict"] in ("better", "worse", "changed"):
+        verb = "rises" if facts["after"] > facts["before"] else "falls"
+    return f"{verb} from {before} to {after}"
+
+
+def article_of_method(method: str) -> str:
+    """Write the name of a method in a sentence: "the default" for the one that nobody names."""
+    return f"the {method}" if method == ATTACHED else method
+
+
+def _notes_of_chance(facts: dict[str, Any]) -> list[str]:
+    """Write what chance gives, and whether the method came down to it."""
+    chance = facts["chance"]
+    if chance is None:
+        return []
+    low, high = facts["interval"]
+    is_dealt = facts["chance_after"] not in (None, chance)
+    if is_dealt:
+        return [f"chance {chance:.3f}, an even deal {facts['chance_after']:.3f}"]
+    if low <= chance <= high:
+        return [f"no more than chance, {chance:.3f}"]
+    return [f"chance {chance:.3f}"]

@@ -198,10 +198,10 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
         "texts",
     ),
     ("suspect_labels", "labels that another class fits better", "fact", "lower", SHARE),
-    ("margin", "margin", "fact", "higher"),
-    ("gn_margin", "gradient-normalised margin", "fact", "higher"),
-    ("kv_margin", "k-variance normalised margin", "fact", "higher"),
-    ("kv_gn_margin", "k-variance gradient-normalised margin", "fact", "higher"),
+    ("margin", "margin, median [quartiles]", "fact", "higher"),
+    ("gn_margin", "gradient-normalised margin, median [quartiles]", "fact", "higher"),
+    ("kv_margin", "k-variance normalised margin, median [quartiles]", "fact", "higher"),
+    ("kv_gn_margin", "k-variance gradient-normalised margin, median [quartiles]", "fact", "higher"),
     ("k_variance", "k-variance", "fact", "neither", POSITIVE),
 )
 for _row in _TABLE:

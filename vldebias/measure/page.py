@@ -10,7 +10,7 @@ import base64
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -22,13 +22,21 @@ import numpy as np
 from vldebias.errors import need
 from vldebias.files import write_atomically
 from vldebias.markup import html_table
-from vldebias.measure.conclusion import Conclusion, conclusions
-from vldebias.measure.metric import get_metric
+from vldebias.measure.audited import audited_prompts
+from vldebias.measure.conclusion import LEADS, Conclusion, conclusions
+from vldebias.measure.metric import SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.measure.strip import read_strip
-from vldebias.measure.table import TEMPLATES, readable, unbiased_squares
+from vldebias.measure.table import (
+    TEMPLATES,
+    TOO_FEW,
+    UNCLEAR,
+    readable,
+    unbiased_squares,
+    verdict,
+)
 from vldebias.measure.text import LABELS, advice_of, findings_of
-from vldebias.measure.wording import listed_words
+from vldebias.measure.wording import capitalised, listed_words, persons
 from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
@@ -41,11 +49,31 @@ if TYPE_CHECKING:
 # of charts: lines, and methods that were given labels
 GRID = "#e4e7eb"
 LABELLED = "#c9ccd1"
-UNNAMED = "unnamed model"  # of embeddings that say nothing of their model
+# models of which nothing is known, such as those of embeddings and of tables
+UNNAMED = ("", "none", "not said", "unnamed model")
 PLAIN = "#8a94a0"  # the model without a method
 OTHERS = ("#d9a441", "#b4656f", "#7d6b91", "#5f7a4f")  # methods that have no colour of their own
 MOST = 8  # rows of the first table
 PROMPTS = 20  # rows of the first table of an audit; the file of prompts has the others
+LABEL = 24  # letters of a line of a method's name in a plot
+# What a diagnosis says in no sentence: brackets of margins hold quartiles, and a class that can be
+# read is no finding.
+FURTHER = ("margin", "gn_margin", "kv_margin", "kv_gn_margin", "k_variance")
+CLASS_PROBE = "class_probe"
+# Title of a measure -> what it is, for a reader who has never seen it.
+MEANINGS = {
+    "worst-group accuracy": (
+        "the share of images that are classified right in the group where that is least"
+    ),
+    "MaxSkew": (
+        "how far the value that is shown too often exceeds the share that it should have among the"
+        " first k results, as a logarithm; 0 is no excess, 0.69 is twice that share"
+    ),
+    "gap from even shares": (
+        "the distance between the shares of the values among images and even shares; 0 is even,"
+        " 0.71 where all show the same of two values"
+    ),
+}
 
 
 def plain(value: Any) -> str:
@@ -108,8 +136,11 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "advice": advice,
         "conclusions": found,
         "front": front_groups(frame, found),
-        "figures": _figures(frame) if advice else [],
-        "prompts": _audited(result, frame),
+        "statements": [] if found or advice else _statements(frame),
+        "figures": [] if found else _figures(frame, is_advised=bool(advice)),
+        "prompts": audited_prompts(result, frame),
+        "ranges": ranges_of_prompts(result, frame),
+        "explained": _explained(found),
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, beside),
         "blocks": _blocks(result, frame, pictures),
@@ -125,13 +156,45 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
 def title_of(result: Result) -> str:
     """Return the heading of a page: what was measured, and on which models."""
     names = dict.fromkeys(provenance.model for provenance in result.provenance)
-    models = [name for name in names if name not in ("", UNNAMED)]
-    title = result.name
+    models = listed_words([model_in_words(name) for name in names if name not in UNNAMED])
     if advice_of(result) and len(result.provenance) == 1:
-        title = ": ".join([result.provenance[0].title or title, *models])
-    elif models:
-        title += f", measured on {listed_words(models)}"
+        title = result.provenance[0].title or result.name
+        return f"{title} ({models})" if models else title
+    title = result.name
+    if findings_of(result):
+        title = "What people's labels show"
+    elif not models and _has_one_task(result):
+        # A suite has a name and models; a table of images has neither.
+        title = result.provenance[0].title or title
+    if models:
+        title += f", measured on {models}"
     return title
+
+
+def _has_one_task(result: Result) -> bool:
+    """Return whether all tasks are about the same, such as "shares" and "shares corrected"."""
+    tasks = [provenance.task for provenance in result.provenance]
+    return bool(tasks) and all(task.startswith(tasks[0]) for task in tasks)
+
+
+def model_in_words(name: str) -> str:
+    """Write which model was measured: a name, or what is known of one without a name."""
+    if name == "miniature":
+        return "the miniature CLIP"
+    if name.startswith("miniature") and name.rstrip(")").endswith("Pipeline"):
+        return "the miniature pipeline"
+    # A pipeline that was not loaded by a name is known by its class alone.
+    if name.isidentifier() and name.endswith("Pipeline"):
+        return f"a {name}"
+    return name
+
+
+def task_title(provenance: TaskProvenance) -> str:
+    """Return what the title of a task adds to its name, each part once: of the task "birds" with
+    the title "Birds: Zero-shot group robustness" the words after the colon."""
+    parts = dict.fromkeys(provenance.title.split(": "))
+    added = [part for part in parts if part.casefold() != provenance.task.casefold()]
+    return ": ".join(filter(None, added))
 
 
 def day_of(date: str | None) -> str:
@@ -200,58 +263,165 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
             notes.append(f"chance {first.chance:.3f}")
         note = ", ".join(filter(None, notes))
         shown = list(methods.itertuples())
-        verdict_notes = [_verdict_note(square_of_gap.get(row.Index)) for row in shown]
+        verdict_notes = [_verdict_note(row, square_of_gap.get(row.Index)) for row in shown]
         groups.append(FrontGroup(task, measure, note, before, shown, verdict_notes))
     return groups
 
 
-def _verdict_note(square: Any) -> str:
-    """Write the change of the unbiased square that a verdict rests on, "" where there is none."""
-    if square is None:
+def _verdict_note(row: Any, square: Any) -> str:
+    """Write what a verdict rests on where the interval beside it says more than the verdict does,
+    "" elsewhere.
+
+    square: the row of the unbiased square that the verdict rests on, if there is one.
+    """
+    if square is None or row.verdict not in (UNCLEAR, TOO_FEW):
         return ""
-    return f"its square, without the noise of few images: {square.moved}"
+    change = (row.change, row.change_low, row.change_high)
+    if verdict(change, row.better) == UNCLEAR:
+        return ""
+    return (
+        "Few images make every gap look larger. Without that, its square changes by"
+        f" {square.moved}, and the verdict rests on this."
+    )
 
 
-def _figures(frame: pd.DataFrame) -> list[Any]:
-    """Return the first figures of a result that compares no methods, such as a diagnosis."""
-    return list(frame[frame.metric != "predicted_share"].head(MOST).itertuples())
+class FigureGroup(NamedTuple):
+    """Hold rows of one measure where no methods are compared.
 
-
-class AuditedPrompt(NamedTuple):
-    """Hold what an audit says of one prompt.
-
-    share: such as "87 % male [60 %, 95 %]", "" where none is predicted. verdict: what is known.
-    remedy: what to do about it.
+    note: which way is better. is_share: the values are between 0 and 1.
     """
 
-    prompt: str
-    share: str
-    verdict: str
-    remedy: str
+    task: str
+    measure: str
+    note: str
+    is_share: bool
+    rows: list[Any]
 
 
-def _audited(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
-    """Return what an audit says of each prompt, in its order: what to look at first is first."""
-    shares = frame[frame.metric == "predicted_share"]
-    # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
-    share_of_prompt: dict[str, Any] = {}
-    for row in shares.itertuples():
-        prompt, _, value = row.subset.rpartition(": ")
-        written = f"{row.value:.0%} {value} [{row.low:.0%}, {row.high:.0%}]"
-        known = share_of_prompt.get(prompt)
-        if known is None or row.value > known[0]:
-            share_of_prompt[prompt] = row.value, written
-    audited = []
-    for provenance in result.provenance:
-        # Tasks without advice keep the prompts there that they measured on.
-        if not provenance.settings.get("advice"):
+def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
+    """Return the first figures of a result that has no conclusions, such as a diagnosis: at most
+    eight rows, by measure."""
+    rows = _advised_rows(frame) if is_advised else _leading_rows(frame)
+    groups = []
+    for (task, title), block in rows.groupby(["task", "title"], sort=False):
+        note = block.hint.iloc[0].strip(" ()")
+        is_share = get_metric(block.metric.iloc[0], strict=False).bounds == SHARE
+        groups.append(FigureGroup(task, title, note, is_share, list(block.itertuples())))
+    return groups
+
+
+def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows that sentences of advice rest on: of each measure the first, then those of
+    methods, then others."""
+    is_left_out = frame.metric.isin([*FURTHER, "predicted_share"]) | frame.method.isin(CHANCES)
+    # The worst groups are what a sentence is about.
+    measured = frame[~is_left_out]
+    is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)
+    ordered = measured.assign(worst=measured.value.where(is_utility, 0.0))
+    ordered = ordered.sort_values("worst", kind="stable").sort_values(
+        "metric", key=lambda names: names.map(_places(measured.metric)), kind="stable"
+    )
+    turn = ordered.groupby("metric").cumcount()
+    is_first = (turn == 0) & (ordered.metric != CLASS_PROBE)
+    rank = np.where(is_first, 0, np.where(ordered.kind == "bias", 1, 2))
+    chosen = ordered.assign(rank=rank).sort_values("rank", kind="stable").head(MOST)
+    return ordered[ordered.index.isin(chosen.index)]
+
+
+def _places(names: Iterable[str]) -> dict[str, int]:
+    """Return name -> its place among the different names."""
+    return {name: place for place, name in enumerate(dict.fromkeys(names))}
+
+
+def _leading_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each task that `_statements` is about, and the shares behind it."""
+    chosen: list[Any] = []
+    for _, block in frame.groupby("task", sort=False):
+        row = _measured_bias(block)
+        if row is None:
             continue
-        advice_of_prompt = provenance.settings.get("prompts") or {}
-        for prompt, advice in advice_of_prompt.items():
-            verdict, _, remedy = advice.partition(": ")
-            _, share = share_of_prompt.get(prompt, (0.0, ""))
-            audited.append(AuditedPrompt(prompt, share, verdict, remedy))
-    return audited
+        prefix = "corrected_" if row.metric.startswith("corrected_") else ""
+        # Shares of single prompts rest on fewer units than those of all.
+        is_share = (block.metric == f"{prefix}share") & (block.n == row.n)
+        chosen += [row.Index, *block.index[is_share & (block.method == NONE)]]
+    return frame.loc[chosen[:MOST]]
+
+
+def _statements(frame: pd.DataFrame) -> list[str]:
+    """Return a sentence for each task of a result that compares no methods: what its bias is, and
+    what chance gives."""
+    sentences = []
+    for task, block in frame.groupby("task", sort=False):
+        row = _measured_bias(block)
+        if row is None:
+            continue
+        sentence = f"{task}: the {row.measure} is {row.number}"
+        if not np.isnan(row.chance):
+            sentence += f"; chance alone gives {row.chance:.3f}"
+        sentences.append(f"{sentence}.")
+    return sentences[:MOST]
+
+
+def _measured_bias(block: pd.DataFrame) -> Any:
+    """Return the row of a task's bias without a method; None where none was measured."""
+    rows = block[block.whole & (block.kind == "bias") & (block.method == NONE)]
+    row_of_metric = {row.metric: row for row in reversed(list(rows.itertuples()))}
+    for metric in (*LEADS, *rows.metric):
+        if metric in row_of_metric:
+            return row_of_metric[metric]
+    return None
+
+
+class Ranges(NamedTuple):
+    """Hold where the predicted shares of prompts and their intervals lie on a line.
+
+    ends: what stands at the ends of the line. is_even: its middle is an even share. row_of_prompt:
+    low, value and high of each prompt, from 0 to 1.
+    """
+
+    ends: tuple[str, str]
+    is_even: bool
+    row_of_prompt: dict[str, tuple[float, float, float]]
+
+
+def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
+    """Return the ranges of an audit. Of two values they are those of the first, so that the line
+    leads from all of the other one to all of this one; of more they are the likeliest's."""
+    shares = frame[frame.metric == "predicted_share"]
+    values: list[str] = []
+    for provenance in result.provenance:
+        values += provenance.settings.get("values", ())
+    row_of_prompt: dict[str, tuple[float, float, float]] = {}
+    for row in shares.itertuples():
+        # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+        prompt, _, _ = row.subset.rpartition(": ")
+        known = row_of_prompt.get(prompt)
+        if known is None or row.value > known[1]:
+            row_of_prompt[prompt] = (row.low, row.value, row.high)
+    shown = {subset.rpartition(": ")[2] for subset in shares.subset}
+    if len(values) == 2 and len(shown) == 1:
+        (value,) = shown
+        (other,) = set(values) - shown
+        return Ranges((f"all {persons(other)}", f"all {persons(value)}"), True, row_of_prompt)
+    return Ranges(("0 %", "100 %"), False, row_of_prompt)
+
+
+def unbroken(words: str) -> str:
+    """Return words whose intervals no line break parts."""
+    return re.sub(r"\[[^\[\]]*\]", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
+
+
+def _explained(found: Sequence[Conclusion]) -> list[str]:
+    """Return what the measures of conclusions mean, a sentence each."""
+    sentences: list[str] = []
+    for conclusion in found:
+        title, at, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
+        title = title.removesuffix(", corrected by people")
+        name = f"{title}@k" if at else title
+        if title in MEANINGS:
+            sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
+    # Several conclusions are about one measure.
+    return list(dict.fromkeys(sentences))
 
 
 def notebook(result: Result) -> str:
@@ -273,7 +443,7 @@ def _front_table(frame: pd.DataFrame, found: Sequence[Conclusion]) -> str:
         for row in group.rows:
             cells = (group.before, row.number, row.moved, row.verdict)
             rows.append((group.task, group.measure, row.name, *cells))
-    head = ("task", "measure", "method", "none [95 %]", "with it [95 %]", "change", "verdict")
+    head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
     return html_table("", head, rows)
 
 
@@ -322,21 +492,41 @@ def _blocks(
     for task, block in frame.groupby("task", sort=False):
         provenance = known.get(str(task)) or TaskProvenance(task=str(task), description="")
         shown = [picture for picture in pictures if picture[0].get("task") == task]
-        blocks.append({"about": provenance, "pictures": shown, "grids": list(grids(block))})
+        evidence = {"about": provenance, "pictures": shown, "grids": list(grids(block))}
+        blocks.append({**evidence, "title": task_title(provenance)})
     return blocks
 
 
-def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[bytes]:
+class DrawnPanel(NamedTuple):
+    """Hold the plot of one measure, and the words above it, which are the page's own text."""
+
+    task: str
+    measure: str
+    note: str
+    svg: bytes
+
+
+def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[DrawnPanel]:
     """Return a plot for each measure as SVG, whose letters are text in the page's type."""
     colors = _colors(rows, provenance)
     drawn = []
     with need("matplotlib").rc_context({"svg.fonttype": "none", "svg.hashsalt": "vldebias"}):
         for panel in _panels(rows):
-            plot, (axis,) = subplots(1, 1, (3.6, 0.8 + 0.24 * panel.name.nunique()))
+            names = panel[~panel.method.isin(CHANCES)].name.unique()
+            lines = max(_label(name).count("\n") + 1 for name in names)
+            plot, (axis,) = subplots(1, 1, (3.6, 0.4 + (0.12 + 0.14 * lines) * len(names)))
             _draw_panel(axis, panel, rows, colors)
-            plot.tight_layout()
-            drawn.append(_as_svg(plot))
+            axis.tick_params(labelsize=9)
+            plot.tight_layout(pad=0.3)
+            first = panel.iloc[0]
+            note = first.hint.strip(" ()")
+            drawn.append(DrawnPanel(first.task, first.measure, note, _as_svg(plot)))
     return drawn
+
+
+def _label(name: str) -> str:
+    """Return the name of a method in lines beside a plot."""
+    return fill(for_matplotlib(name), LABEL, break_long_words=False)
 
 
 def _as_svg(plot: Plot) -> bytes:
@@ -359,6 +549,7 @@ def write_page(path: Path, template: str, values: Mapping[str, Any]) -> Path:
         "plain": plain,
         "inline": lambda png: base64.b64encode(png).decode(),
         "embedded": _embedded,
+        "unbroken": unbroken,
         "markup": lambda svg: need("markupsafe").Markup(svg.decode()),
     }
     return write_atomically(path, environment.get_template(f"{template}.html.jinja").render(values))
@@ -386,6 +577,7 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     colors = _colors(rows, provenance)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_panel(axis, panel, rows, colors)
+        _entitle(axis, panel.iloc[0])
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     plot.tight_layout()
@@ -436,20 +628,27 @@ def _draw_panel(
             color=LABELLED if row.uses_labels else shade,
             capsize=2,
         )
-    axis.set_yticks(range(len(points)), list(map(for_matplotlib, points.name)))
+    axis.set_yticks(range(len(points)), list(map(_label, points.name)))
     # The first method on top, as in the tables.
     axis.set_ylim(len(points) - 0.5, -0.5)
     first = panel.iloc[0]
     low, high = _scale(rows[rows.metric == first.metric])
     margin = 0.02 * ((high - low) or 1)
     axis.set_xlim(low - margin, high + margin)
-    title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
-    axis.set_title(f"{title}\n{first.hint.strip(' ()')}".rstrip(), fontsize=8.5, color=INK)
     axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
     axis.set_axisbelow(True)
     axis.tick_params(labelsize=8, colors=INK, length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.spines["bottom"].set_color(GRID)
+
+
+def _entitle(axis: Any, first: Any) -> None:
+    """Write task and measure above a panel, and which way is better.
+
+    first: a row of the panel.
+    """
+    title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
+    axis.set_title(f"{title}\n{first.hint.strip(' ()')}".rstrip(), fontsize=8.5, color=INK)
 
 
 def _scale(rows: pd.DataFrame) -> tuple[float, float]:

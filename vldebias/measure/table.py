@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 OWN_LAM = 1000.0  # at which the paper measures classifiers
 SWEPT = (200.0, 400.0, 600.0)  # the further lambda of Table 7.3
+# methods of rows -> what readers call them
+NAMES = {NONE: "no method", CHANCE: "chance", "none@median": "median threshold"}
 DAGGER = "†"  # of methods that were given labels
 FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order differ by that much
 # "nothing to remove" is said where the model may be at most so far above chance
@@ -205,7 +207,7 @@ def _furthest_from_chance(
 
 def _names(frame: pd.DataFrame) -> pd.Series[str]:
     """Return what readers call each method."""
-    shown = frame.method.replace({CHANCE: "chance"})
+    shown = frame.method.replace(NAMES)
     shown += np.where(frame.uses_labels, DAGGER, "")
     varying = frame.groupby([*KEYS, "method"])[["lam", "strength"]].transform(
         "nunique", dropna=False
@@ -220,14 +222,26 @@ def _verdicts(frame: pd.DataFrame) -> list[str]:
     """Return the verdict of each row.
 
     The gap of few images that were drawn is too large, by an amount that shrinks as the shares
-    move: its verdict is that of its unbiased square. Dealt shares have no such noise, and the
-    square subtracts it all the same: it has no verdict there.
+    move: its verdict is that of its unbiased square, if the interval of the gap itself leaves out
+    zero as well. Dealt shares have no such noise, and the square subtracts it all the same: it has
+    no verdict there.
     """
     tested = _tested(frame)
     found = []
     for row, (change, effect) in zip(frame.itertuples(), tested, strict=True):
-        found.append("" if row.metric == SQUARED and row.is_dealt else _judged(row, change, effect))
+        judged = _judged(row, change, effect)
+        if row.metric == SQUARED and row.is_dealt:
+            judged = ""
+        elif judged in ("better", "worse") and _shown_verdict(row) == UNCLEAR:
+            # A reader sees the interval of the gap: no verdict says more than that interval does.
+            judged = UNCLEAR
+        found.append(judged)
     return found
+
+
+def _shown_verdict(row: Any) -> str:
+    """Return the verdict of the change that stands in the row itself."""
+    return verdict((row.change, row.change_low, row.change_high), row.better)
 
 
 def _judged(row: Any, change: Change, effect: float) -> str:

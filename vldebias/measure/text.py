@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vldebias.measure.audited import AuditedPrompt, audited_prompts
 from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.measure.table import DAGGER, Measures, named, readable
@@ -23,6 +24,7 @@ NAME = 16  # columns of the name of a method, so that a row fits in 80
 MOST = 25  # lines
 ROWS = 6  # lines that the rows have at least
 PART_ROWS = 4  # rows of a measure of a result without methods
+AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
@@ -44,14 +46,14 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     for sentence in findings_of(result):
         shown += wrapped(sentence, width)
     shown += _sentences(found, width, max_lines - len(shown) - len(notes) - ROWS)
-    shown += wrapped(f"{result.name}: values, and changes from none, with 95 % intervals", width)
+    shown += wrapped(f"{result.name}: values and changes, with 95 % intervals", width)
     room = max_lines - len(shown) - len(notes) - 1
     rows = _rows(wholes, found, max(room, 0))
     # A row has a margin of two; further lines of it, and names of measures, have another one.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
     if remaining > 0:
-        notes.append(f"{remaining} more figures: to_pandas(), plot(), write()")
+        notes.append(f"{remaining} more figures are on the page and in to_pandas()")
     return "\n".join([*shown, *rows, *notes])
 
 
@@ -81,46 +83,68 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
-    """Return the advice of a result and rows of each of its measures, those of the worst parts
-    first."""
+    """Return the advice of a result and the rows that it rests on: of an audit its prompts, else
+    rows of each measure, those of the worst parts first."""
     lines: list[str] = []
     for sentence in advice_of(result):
         lines += wrapped(sentence, width)
-    advice_of_part: dict[str, str] = {}
-    for provenance in result.provenance:
-        advice_of_part |= provenance.settings.get("prompts", {})
+    prompts = audited_prompts(result, frame)
+    room = max_lines - len(lines) - 1
+    if prompts:
+        lines += _prompt_lines(prompts, room, width)
+        return "\n".join(lines)
+
     blocks = [block for _, block in frame.groupby("title", sort=False)]
-    counts = _counts([len(block) for block in blocks], max_lines - len(lines) - 1)
+    counts = _counts([len(block) for block in blocks], room)
     for block, count in zip(blocks, counts, strict=True):
         if count > 0:
-            lines += _block_of_parts(block, count, advice_of_part, width)
-
-    # Parts without a figure, such as prompts that are not predicted, have their advice alone.
-    parts_with_figures = {row.subset.rpartition(": ")[0] for row in frame.itertuples()}
-    for part, advice in advice_of_part.items():
-        if part not in parts_with_figures and len(lines) < max_lines - 1:
-            lines.append(f"  {advice.partition(':')[0]:<28} {part}"[:width])
+            lines += _block_of_parts(block, count, width)
     remaining = len(frame) - sum(counts)
     if remaining:
-        lines.append(f"{remaining} more figures: to_pandas(), plot(), write()")
+        lines.append(f"{remaining} more figures are on the page and in to_pandas()")
     return "\n".join(lines)
 
 
-def _block_of_parts(
-    block: pd.DataFrame, count: int, advice_of_part: Mapping[str, str], width: int
-) -> list[str]:
+def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
+    """Return at most `room` lines with verdict, share and text of prompts, and one that counts the
+    others."""
+    # The head takes a line.
+    shown = prompts[: max(room - 1, 0)]
+    rows = [AUDIT_HEAD]
+    for row in shown:
+        rows.append((row.verdict, row.share, row.prompt))
+    verdict_width = max(len(verdict) for verdict, _, _ in rows)
+    share_width = max(len(share) for _, share, _ in rows)
+    lines = []
+    for verdict, share, prompt in rows:
+        line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  "
+        lines.append(line + _cut(prompt, width - len(line)))
+    if len(shown) < len(prompts):
+        lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
+    return lines
+
+
+def _cut(words: str, width: int) -> str:
+    """Return words on one line, cut to a width; what is cut ends with dots."""
+    line = " ".join(words.split())
+    if len(line) <= width:
+        return line
+    return f"{line[: max(width - 3, 0)]}..."
+
+
+def _block_of_parts(block: pd.DataFrame, count: int, width: int) -> list[str]:
     """Return the name of a measure and lines of its first rows, the worst parts first."""
     if block.better.iloc[0] == "higher" and (block.method == NONE).all():
         block = block.sort_values("value", kind="stable")
     lines = [f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width]]
     for row in block.head(count).itertuples():
-        lines.append(_line_of_part(row, advice_of_part)[:width])
+        lines.append(_line_of_part(row)[:width])
     return lines
 
 
 def _counts(sizes: list[int], room: int) -> list[int]:
     """Return how many rows of each block are shown, each below a line of its own, so that they fit
-    into a room of lines. A few measures, such as the shares of an audit, have all of it."""
+    into a room of lines. One or two measures have all of it."""
     rows_of_block = PART_ROWS if len(sizes) > 2 else room
     counts = []
     for size in sizes:
@@ -131,22 +155,19 @@ def _counts(sizes: list[int], room: int) -> list[int]:
     return counts
 
 
-def _line_of_part(row: Any, advice_of_part: Mapping[str, str]) -> str:
-    """Return a row of a part as a line: its number, whom it is about and what is advised."""
+def _line_of_part(row: Any) -> str:
+    """Return a row of a part as a line: its number, whom it is about and how many there are."""
     words = []
     if row.subset:
         words.append(row.subset)
     if row.method != NONE:
         words.append(row.name)
-    prompt = row.subset.rpartition(": ")[0]
-    advice = advice_of_part.get(prompt, "").partition(":")[0]
-    if not advice:
-        unit = next(iter(json.loads(row.counts)), "")
-        advice = f"{row.n:,} {unit}"
+    unit = next(iter(json.loads(row.counts)), "")
+    count = f"{row.n:,} {unit}"
     part = ", ".join(words)
     if part:
-        advice = f"{part}: {advice}"
-    return f"  {row.number:<21} {advice}"
+        count = f"{part}: {count}"
+    return f"  {row.number:<21} {count}"
 
 
 def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:

@@ -52,3 +52,8 @@ def person(value: str) -> str:
 def persons(value: str) -> str:
     """Return what several persons of a value are called: "women", "young"."""
     return PERSONS.get(value, (value, value))[1]
+
+
+def capitalised(words: str) -> str:
+    """Write words as the start of a sentence; the other letters keep their case."""
+    return words[:1].upper() + words[1:]

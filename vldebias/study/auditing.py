@@ -14,6 +14,7 @@ from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.measure.wording import quantity
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
 from vldebias.prompts.prompt_file import read_prompts
+from vldebias.prompts.reasons import reason_in_words
 from vldebias.study.prediction import Prediction, predict, subject
 from vldebias.study.share_line import LEVEL, with_words
 
@@ -24,13 +25,6 @@ SURE = 0.9  # chance of a side from which on a prompt is said to lean
 POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
 # Ranks of advice: what to look at first comes first.
 LEANS, UNCOVERED, UNDECIDED, NOTHING = range(4)
-# Why a prompt is left alone by balanced prompts -> why nothing is predicted of it.
-UNPREDICTED = {
-    "named": "names somebody",
-    "context": "facts leave one value",
-    "stated": "states a value",
-}
-PUBLISHED_FOR = "stable-diffusion-v1-5"  # part of the names of the pipeline that was judged there
 
 
 class Advice(NamedTuple):
@@ -71,7 +65,8 @@ def audit(
             model or a pipeline may be what `vldebias.load_host` gives, or a name that it opens.
         calibration: images that were judged, a row each (`prompt`, `value`) or a row of counts per
             prompt. Default: men and women among 250 images of each of 153 occupations by Stable
-            Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893).
+            Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893); for the embedded
+            models, among 12 images of each of 100 professions by the embedded pipeline.
 
     Returns:
         Rows `predicted_share` of each prompt; the provenance says what to look at first, and has
@@ -94,10 +89,10 @@ def audit(
     prediction = predict(loaded, requested, attribute, calibration, texts)
     advised = _advise(requested, attribute, prediction)
 
-    source = "published counts of Stable Diffusion 1.5" if calibration is None else "given labels"
+    shipped = prediction.calibration
+    source = "given labels" if shipped is None else shipped.source
     sentences = _summary(advised, prediction, source)
-    is_of_another = pipe is not None and PUBLISHED_FOR not in prediction.model
-    if calibration is None and is_of_another:
+    if pipe is not None and shipped is not None and shipped.model not in prediction.model:
         sentences.append(
             f"These counts are not of {prediction.model}: expect larger errors, or label images of"
             " it (calibration)."
@@ -209,9 +204,7 @@ def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | No
 
 def _unpredicted(reason: str) -> str:
     """Write why nothing is predicted of a prompt that balanced prompts leave alone."""
-    is_about_nobody = reason.startswith("no person")
-    words = "no person found" if is_about_nobody else UNPREDICTED.get(reason, reason)
-    return f"{words}: nothing to predict"
+    return f"{reason_in_words(reason)}: nothing to predict"
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
@@ -223,28 +216,54 @@ def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Return sentences on all prompts, and on the one to look at first."""
-    # The words before the colon of an advice, such as "leans female".
-    count_of_kind = Counter(row.advice.text.partition(":")[0] for row in advised)
-    kinds = ", ".join(f"{kind}: {count:,}" for kind, count in count_of_kind.most_common())
-    sentences = [f"{_how_many_lean(advised)} to a value ({kinds})."]
+    sentences = [_how_many_lean(advised)]
     for row in _predicted(advised, prediction)[:1]:
         sentences.append(f"Look first at “{row.prompt}”: {_first_look(row, prediction)}.")
     sentences.append(
-        "Predicted from texts alone, before any image was generated, by a line through"
-        f" {prediction.n_judged} judged prompts ({source})."
+        "The shares are predicted from texts alone, before any image was generated, by a line"
+        f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
     )
     return sentences
 
 
 def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
-    """Write how many prompts lean: "1 of 3 prompts clearly leans"."""
-    leaning = sum(row.advice.rank == LEANS for row in advised)
-    asked_about = quantity(len(advised), "prompt")
-    if leaning == 0:
-        return f"None of {asked_about} clearly leans"
-    if leaning == 1:
-        return f"1 of {asked_about} clearly leans"
-    return f"{leaning:,} of {asked_about} clearly lean"
+    """Write how many prompts lean to each value, and why others are not predicted.
+
+    "Of 4 prompts, 1 clearly leans male, 2 have no clear lean; 1 not predicted (names a person: 1)."
+    """
+    # The words before the colon of an advice, such as "leans female".
+    count_of_kind = Counter(row.advice.text.partition(":")[0] for row in advised)
+    unpredicted = Counter(
+        row.advice.text.partition(":")[0] for row in advised if row.advice.rank == NOTHING
+    )
+    clauses = []
+    if not any(row.advice.rank == LEANS for row in advised):
+        clauses.append("none clearly leans to a value")
+    # Prompts that lean come first, as in the order of the prompts.
+    for kind, count in count_of_kind.items():
+        if kind not in unpredicted:
+            clauses.append(_counted_kind(kind, count))
+    words = f"Of {quantity(len(advised), 'prompt')}, {', '.join(clauses)}"
+    if unpredicted:
+        reasons = ", ".join(f"{kind}: {count:,}" for kind, count in unpredicted.most_common())
+        words += f"; {unpredicted.total():,} not predicted ({reasons})"
+    return f"{words}."
+
+
+def _counted_kind(kind: str, count: int) -> str:
+    """Write how many prompts have an advice: "1 clearly leans male", "2 have no clear lean"."""
+    is_single = count == 1
+    if kind.startswith("leans "):
+        verb = "clearly leans" if is_single else "clearly lean"
+        kind = kind.removeprefix("leans ")
+    elif kind.startswith("unlike "):
+        verb = "is" if is_single else "are"
+    elif kind.startswith("cannot "):
+        verb = ""
+        kind = kind.replace("its text", "texts")
+    else:
+        verb = "has" if is_single else "have"
+    return " ".join(filter(None, [f"{count:,}", verb, kind]))
 
 
 def _first_look(row: AdvisedPrompt, prediction: Prediction) -> str:
@@ -262,8 +281,8 @@ def _with_fit(sentences: list[str], r2: float) -> list[str]:
     r2: of each calibration prompt, left out of the line.
     """
     fit = (
-        f"Each judged prompt, left out of the line, is predicted with R2 {r2:.2f} (1: exactly, 0:"
-        " no better than by their mean)."
+        f"Judged prompts, each predicted by a line fitted to the others: R2 {r2:.2f} (1 is exact, 0"
+        " no better than their mean share)."
     )
     if r2 <= 0:
         nothing = (
@@ -303,6 +322,7 @@ def _result(
         settings={
             "calibration": source,
             "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
+            "values": prediction.values,
             "prompts": {row.prompt: row.advice.text for row in advised},
             "advice": sentences,
         },

@@ -258,6 +258,11 @@ class Column(NamedTuple):
     name: str
     labels: Labels
 
+    @property
+    def title(self) -> str:
+        """What a sentence calls a label: the name of its column, "class" for an array."""
+        return "class" if self.name == "labels" else self.name
+
 
 class Parts(NamedTuple):
     """Hold the values that split the rows into groups, and where they are from."""
@@ -338,7 +343,7 @@ def diagnose(
         advice.append(_advice_on_probes(columns["groups"].name, probes))
     if "labels" in columns:
         classes = columns["labels"].labels
-        advice += _add_suspects(result, data, classes, probed.parts, seed)
+        advice += _add_suspects(result, data, columns["labels"], probed.parts, seed)
         _add_margins(result, data, classes, head, seed)
     result.provenance.description = " ".join(advice)
     result.provenance.settings = {
@@ -524,16 +529,20 @@ def _advice_on_probes(name: str, probes: Mapping[str, Mapping[str, Probe]]) -> s
         ability = "cannot be read from the features"
         conclusion = "; nothing to remove"
     return (
-        f"{name} {ability}: a linear probe predicts it in {linear[NONE].accuracy:.0%} of held-out"
-        f" images, nearest neighbours in {neighbour.accuracy:.0%} (chance at most"
-        f" {linear[NONE].limit:.0%}){conclusion}."
+        f"{name} {ability}: on held-out images a linear probe has a balanced accuracy of"
+        f" {linear[NONE].accuracy:.0%}, nearest neighbours {neighbour.accuracy:.0%} (guessing at"
+        f" most {linear[NONE].limit:.0%}){conclusion}."
     )
 
 
 def _add_suspects(
-    result: TaskResult, data: Embeddings, classes: Labels, parts: Parts | None, seed: int
+    result: TaskResult, data: Embeddings, column: Column, parts: Parts | None, seed: int
 ) -> list[str]:
-    """Add the accuracy of each group and the share of suspect labels; return sentences on both."""
+    """Add the accuracy of each group and the share of suspect labels; return sentences on both.
+
+    column: of the classes.
+    """
+    classes = column.labels
     frame = wrong_labels(data.features, classes, seed=seed)
     advice = []
     if parts is not None:
@@ -558,16 +567,19 @@ def _add_suspects(
             worst = large["mean"].idxmin()
             share = large["mean"][worst]
             mean = table["sum"].sum() / table["size"].sum()
+            class_code, value_code = divmod(int(worst), len(parts.labels.names))
+            class_name = f"{column.title} {classes.names[class_code]}"
             advice.append(
-                f"Worst group {parts.origin}: {groups.names[worst]},"
-                f" {large['size'][worst]:,.0f} images, {share:.0%} classified right (all:"
-                f" {mean:.0%}); reweight it first."
+                f"Worst group {parts.origin}: {parts.labels.names[value_code]} with {class_name},"
+                f" {share:.0%} of {large['size'][worst]:,.0f} images classified right (all:"
+                f" {mean:.0%}); give it more weight in training."
             )
     n = len(frame)
+    of_column = "" if column.title == "class" else f" of {column.name}"
     suspect = int((frame.confidence < 0).sum())
     advice.append(
-        f"{suspect:,} of {n:,} labels fit another class better: look at them, the least credible"
-        " first."
+        f"{suspect:,} of {n:,} labels{of_column} fit another class better: check them, the least"
+        " credible first."
     )
     result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     return advice

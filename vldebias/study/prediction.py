@@ -22,7 +22,13 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.loading import Loaded
 from vldebias.prompts import PromptSet, fill
-from vldebias.study.share_line import ShareLine, read_shares, with_words
+from vldebias.study.share_line import (
+    Calibration,
+    ShareLine,
+    read_shares,
+    shipped_calibration,
+    with_words,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +55,7 @@ class Prediction(NamedTuple):
     judged: list[str]  # prompts and concepts of the calibration, as its table has them
     n_judged: int  # how many of them could be embedded
     model: str  # what embedded the texts
+    calibration: Calibration | None  # the counts that come with the package; None: a user's
     fingerprint: dict[str, Any] | None  # of its weights
 
     @property
@@ -79,14 +86,16 @@ def predict(
         loaded: the model or pipeline that embeds texts, or a mapping from prompt to embedding.
         prompts: texts, each once.
         attribute: the prompt set of the attribute.
-        calibration: what `read_shares` takes.
+        calibration: what `read_shares` takes. None: what comes with the package for this model.
         texts: the only texts that can be embedded; None: any.
 
     Raises:
         InvalidInputError: a calibration that does not fit, or a text that cannot be embedded.
     """
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
-    table = read_shares(calibration, attribute)
+    model = loaded.name or host.model_id or host.name
+    shipped = shipped_calibration(model) if calibration is None else None
+    table = read_shares(calibration if shipped is None else shipped, attribute)
     judged = _embeddable(table, texts)
     along = directions(host, attribute, texts)
     role = host.roles[0]
@@ -107,7 +116,8 @@ def predict(
         lines=lines,
         judged=list(table.index),
         n_judged=len(judged),
-        model=loaded.name or host.model_id or host.name,
+        model=model,
+        calibration=shipped,
         fingerprint=host.weights,
     )
 

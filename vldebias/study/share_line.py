@@ -18,10 +18,39 @@ if TYPE_CHECKING:
 
 LEVEL = 0.95
 LEAST = 8  # prompts that a calibration needs
-PUBLISHED = Path(__file__).parent / "calibrations" / "fair-diffusion.csv"
+FOLDER = Path(__file__).parent / "calibrations"
 # Words of values in tables, besides those of a prompt set.
 WORDS = {"male": ("man", "men", "boy"), "female": ("woman", "women", "girl")}
 Floats = NDArray[np.float64]
+
+
+class Calibration(NamedTuple):
+    """Hold counts of judged images that come with the package.
+
+    file: its name in the folder of calibrations; the head of the file says where it is from.
+    model: a part of the names of the pipeline that generated the images. source: what a report
+    calls the counts.
+    """
+
+    file: str
+    model: str
+    source: str
+
+
+PUBLISHED = Calibration(
+    "fair-diffusion.csv", "stable-diffusion-v1-5", "published counts of Stable Diffusion 1.5"
+)
+MINIATURE = Calibration(
+    "miniature.csv", "miniature", "12 images of each profession by the embedded pipeline"
+)
+
+
+def shipped_calibration(model: str) -> Calibration:
+    """Return the counts to predict a model's images from: the embedded pipeline's for the embedded
+    models, else the published ones."""
+    if model == MINIATURE.model:
+        return MINIATURE
+    return PUBLISHED
 
 
 class LeaveOneOut(NamedTuple):
@@ -124,14 +153,17 @@ def with_words(prompts: PromptSet) -> PromptSet:
     return replace(prompts, attributes=attributes)
 
 
-def read_shares(source: str | Path | pd.DataFrame | None, prompts: PromptSet) -> pd.DataFrame:
+def read_shares(
+    source: str | Path | pd.DataFrame | Calibration, prompts: PromptSet
+) -> pd.DataFrame:
     """Return the shares of the values among the images of each prompt: a row per prompt, a column
     per value.
 
     Args:
         source: a table or its file, with a row per image (`prompt`, `value`; other values are left
             out), or a row per prompt with a column of counts for each value; values by their names
-            or words in the prompt set. None: the published counts of men and women.
+            or words in the prompt set. Or a calibration that comes with the package, which counts
+            men and women.
         prompts: the prompt set of the attribute.
 
     Raises:
@@ -139,15 +171,15 @@ def read_shares(source: str | Path | pd.DataFrame | None, prompts: PromptSet) ->
     """
     pandas = need("pandas")
     values = list(prompts.attributes)
-    if source is None and set(values) != {"male", "female"}:
+    if isinstance(source, Calibration) and set(values) != {"male", "female"}:
         raise InvalidInputError(
             f"{prompts.name}: expected calibration= (--calibrate judged.csv) of images that you"
-            " labelled, 30 prompts with 8 images each; the published counts are of male and female"
-            " alone"
+            " labelled, 30 prompts with 8 images each; the counts that come with the package are"
+            " of male and female alone"
         )
     table: Any = source
-    if source is None:
-        table = pandas.read_csv(PUBLISHED, comment="#")
+    if isinstance(source, Calibration):
+        table = pandas.read_csv(FOLDER / source.file, comment="#")
     elif not isinstance(source, pandas.DataFrame):
         table = read_table(Path(source)).to_pandas()
     value_of_word = {}

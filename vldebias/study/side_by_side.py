@@ -17,6 +17,7 @@ from vldebias.measure.strip import row_title
 from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts
+from vldebias.prompts.reasons import reason_in_words
 from vldebias.study.grids import compose
 from vldebias.study.variants import Variant, generate
 
@@ -177,7 +178,7 @@ class SideBySide:
         seen = self.seen(method, attribute)
         if not requested:
             reason = self.reasons.get(attribute) if method != NONE else None
-            start = f"left alone ({reason}), " if reason else ""
+            start = f"left alone ({reason_in_words(reason)}), " if reason else ""
             counted = f"{in_words(largest_first(seen))} seen" if seen else f"{len(row)} pictures"
         else:
             requested = largest_first(requested)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from vldebias.measure.classification import interval_of, lowest_accuracy, mean_a
 from vldebias.measure.conclusion import Conclusion, enough_units, paid, worded
 from vldebias.measure.resampling import resampled_counts
 from vldebias.measure.table import TOO_FEW, UNCLEAR, Change, verdict
+from vldebias.measure.wording import quantity
 
 RESAMPLES = 2000
 TASK = "held-out data"
@@ -57,9 +59,22 @@ def conclusions_of_training(
                 lost.append(
                     paid(other["measure"], other["before"], other["after"], other["change"])
                 )
-        facts = facts | {"cost": "; ".join(lost) or "none beyond its interval"}
+        facts = facts | {"cost": "; ".join(lost) or "no other score got clearly worse"}
         conclusions.append(Conclusion(**facts, sentence=worded(facts)))
     return conclusions
+
+
+def counted(conclusions: Sequence[Conclusion]) -> str:
+    """Write how many scores moved which way: "Of 9 scores on held-out data 2 got better, 1 worse;
+    6 show no clear change."."""
+    number_of_verdict = Counter(found.verdict for found in conclusions)
+    better = number_of_verdict["better"]
+    worse = number_of_verdict["worse"]
+    unclear = len(conclusions) - better - worse
+    return (
+        f"Of {quantity(len(conclusions), 'score')} on held-out data {better or 'none'} got better,"
+        f" {worse or 'none'} worse; {unclear or 'none'} without a clear change."
+    )
 
 
 def leading(conclusions: list[Conclusion]) -> list[Conclusion]:

@@ -1,0 +1,77 @@
+"""Count the men and women that the embedded pipeline generates of each profession.
+
+python -m eval.experiments.calibration
+
+`vldebias audit` predicts the embedded models' images from these counts, as it predicts those of
+Stable Diffusion from published ones. Some minutes on two cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from vldebias.judge.judges import Judge, MiniatureJudge, decide, predict
+from vldebias.miniature import load_pipeline
+from vldebias.prompts import load_prompts
+from vldebias.study.share_line import FOLDER, MINIATURE
+
+IMAGES = 12  # of each profession
+STEPS = 8
+GUIDANCE = 3.0
+SURE = 0.8  # below, an image shows nobody whose gender is known
+HEAD = f"""\
+# model: the embedded pipeline, {IMAGES} images of each profession, {STEPS} steps
+# ids: {MINIATURE.model}
+# prompt: as professions-gender asks for it
+# judge: the embedded judge, known from a probability of {SURE}; other images are in no column
+# source: python -m eval.experiments.calibration
+prompt,male,female
+"""
+
+
+def main() -> None:
+    """Write the file of counts."""
+    path = FOLDER / MINIATURE.file
+    path.write_text(HEAD + "".join(lines()), encoding="utf-8")
+    print(path)
+
+
+def lines() -> Iterator[str]:
+    """Yield a line for each profession: its name, and how many men and women were generated."""
+    professions = load_prompts("professions-gender")
+    names = (*professions.class_names, *professions.held_out_class_names)
+    prompts = (*professions.classes, *professions.held_out_classes)
+    pipe = load_pipeline()
+    pipe.set_progress_bar_config(disable=True)
+    judge = MiniatureJudge().ready()
+    for name, prompt in zip(names, prompts, strict=True):
+        values = values_seen(judge, generated(pipe, prompt))
+        print(name, values.count("male"), values.count("female"), flush=True)
+        yield f"{name},{values.count('male')},{values.count('female')}\n"
+
+
+def generated(pipe: Any, prompt: str) -> Sequence[Any]:
+    """Return the images of a prompt, from the same noise for every prompt."""
+    noises = [torch.Generator().manual_seed(seed) for seed in range(IMAGES)]
+    result = pipe(
+        prompt,
+        num_images_per_prompt=IMAGES,
+        generator=noises,
+        num_inference_steps=STEPS,
+        guidance_scale=GUIDANCE,
+    )
+    return list(result.images)
+
+
+def values_seen(judge: Judge, images: Sequence[Any]) -> list[str]:
+    """Return the gender of each image of which it is known."""
+    genders = judge.names["gender"]
+    codes = decide(predict(judge, images)["gender"], genders, SURE).codes
+    return [genders[code] for code in codes if code >= 0]
+
+
+if __name__ == "__main__":
+    main()

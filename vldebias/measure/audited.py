@@ -1,0 +1,76 @@
+"""Say what an audit found about each of its prompts: terminal and page show the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.measure.result import Result
+
+
+class AuditedPrompt(NamedTuple):
+    """Hold what an audit says of one prompt.
+
+    share: of the value that most of its images will show, such as "87% male [60%, 95%]"; "" where
+    none is predicted. verdict: what is known. remedy: what to do about it.
+    """
+
+    prompt: str
+    share: str
+    verdict: str
+    remedy: str
+
+
+class PredictedShare(NamedTuple):
+    """Hold the share of a value that is predicted for a prompt, with its interval."""
+
+    share: float
+    value: str
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%} {self.value} [{self.low:.0%}, {self.high:.0%}]"
+
+
+def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
+    """Return what an audit says of each prompt, in its order: what to look at first is first.
+
+    frame: of `readable`. A result that is no audit has none.
+    """
+    audited = []
+    for provenance in result.provenance:
+        # Tasks without advice keep the prompts there that they measured on.
+        if not provenance.settings.get("advice"):
+            continue
+        values = provenance.settings.get("values", ())
+        share_of_prompt = _likeliest_shares(frame[frame.task == provenance.task], values)
+        advice_of_prompt = provenance.settings.get("prompts") or {}
+        for prompt, advice in advice_of_prompt.items():
+            verdict, _, remedy = advice.partition(": ")
+            share = share_of_prompt.get(prompt, "")
+            audited.append(AuditedPrompt(prompt, str(share), verdict, remedy))
+    return audited
+
+
+def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
+    """Return prompt -> the share of the value that most of its images will show."""
+    largest: dict[str, PredictedShare] = {}
+    for row in frame[frame.metric == "predicted_share"].itertuples():
+        # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+        prompt, _, value = row.subset.rpartition(": ")
+        shares = [PredictedShare(row.value, value, row.low, row.high)]
+        if len(values) == 2:
+            shares.append(_other_share(row, value, values))
+        if prompt in largest:
+            shares.append(largest[prompt])
+        largest[prompt] = max(shares)
+    return largest
+
+
+def _other_share(row: Any, value: str, values: list[str]) -> PredictedShare:
+    """Return the share of the other of two values, of which a result has the first alone."""
+    (other_value,) = [name for name in values if name != value]
+    return PredictedShare(1 - row.value, other_value, 1 - row.high, 1 - row.low)

@@ -1,0 +1,26 @@
+"""Say in words why balanced prompts leave a prompt alone."""
+
+from __future__ import annotations
+
+WORDS = {
+    "stated": "states the attribute",
+    "named": "names a person",
+    "context": "facts leave one value",
+    "group": "a group whose values cannot be mixed",
+    "pronoun": "a pronoun stands for the person",
+    "edit": "edits a picture that has its person",
+    "not English": "not in English",
+    "truncated": "the person stands behind the last token that is read",
+}
+NO_PERSON = "no person"  # how reasons begin where nobody is asked for
+
+
+def reason_in_words(reason: str) -> str:
+    """Return a reason of `BalancedPrompts.reasons` in words; one that has none as it is.
+
+    >>> reason_in_words("context")
+    'facts leave one value'
+    """
+    if reason.startswith(NO_PERSON):
+        return "no person is asked for"
+    return WORDS.get(reason, reason)

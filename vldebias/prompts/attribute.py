@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.context import is_fixed_by_context
 from vldebias.prompts.decisions import Decider
+from vldebias.prompts.emoji import has_stating_emoji
 from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
 from vldebias.prompts.scene import Scene, read_scene
@@ -192,6 +193,8 @@ class Attribute:
             return self._found_by_user(self.find, prompt)
         if is_edit(prompt):
             return "edit"
+        if has_stating_emoji(prompt, self.kind):
+            return "stated"
         # Any text of a JSON may state a value; only those of a subject are read for a person.
         if json_texts(prompt) is not None and self._states_anywhere(prompt):
             return "stated"

@@ -25,7 +25,7 @@ COMMANDS = {
     ),
     "commands/eval": ("Commands: eval", ("eval",)),
 }
-WIDE = ("methods/", "fine-tuning")
+WIDE = ("methods/", "fine-tuning", "commands")
 
 
 def on_files(files: Files, config: Any) -> Files:

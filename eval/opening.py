@@ -3,11 +3,21 @@ of both tabs, and opening.png."""
 
 from __future__ import annotations
 
-import shutil
 import threading
+from pathlib import Path
+from typing import Any
+
+from matplotlib.font_manager import findfont
+from PIL import Image, ImageDraw, ImageFont
 
 from eval.tables import RESULTS
 from vldebias.cli.apps import page
+from vldebias.measure.wording import in_words
+from vldebias.pictures import INK
+
+LABEL = 36  # pixels of the line above a row
+LETTERS = 22
+FONT = "DejaVu Sans:bold"
 
 
 def main() -> None:
@@ -18,7 +28,7 @@ def main() -> None:
     for result in page("demo.generate").generate(engine, request, threading.Event()):
         print(f"{result.share:.0%}", end=" ", flush=True)
     opening.save_result(result)
-    shutil.copyfile(opening.GENERATED.with_suffix(".png"), RESULTS / "opening.png")
+    save_labelled(result, RESULTS / "opening.png")
     print(*(text for text, _ in result.sentences()), sep="\n")
 
     query = page("demo.search_tab").QUERIES[0]
@@ -29,6 +39,20 @@ def main() -> None:
     ]
     opening.save_search(opening.SavedSearch(answer, *pictures))
     print(answer.sentence())
+
+
+def save_labelled(result: Any, path: Path) -> None:
+    """Write the rows of a result as a picture, each below a line that says what it shows."""
+    rows = [page("demo.opening").sheet_of([row.images]) for row in result.rows]
+    height = LABEL + rows[0].height
+    picture = Image.new("RGB", (rows[0].width, height * len(rows)), "white")
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.truetype(findfont(FONT), LETTERS)
+    for i, (row, pictures) in enumerate(zip(result.rows, rows, strict=True)):
+        seen = {value: count for value, count in result.seen(row).items() if count}
+        pen.text((0, i * height + 4), f"{row.name.capitalize()}: {in_words(seen)}", INK, font)
+        picture.paste(pictures, (0, i * height + LABEL))
+    picture.save(path, optimize=True)
 
 
 if __name__ == "__main__":

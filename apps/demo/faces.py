@@ -11,13 +11,23 @@ from PIL import Image
 
 from vldebias.pictures import LARGEST, encoded
 
-# Escape closes what is enlarged; one picture is large at a time.
+# Escape and a click beside it close what is enlarged; one picture is large at a time.
 SCRIPT = """
 <script>
+const closeFaces = () => {
+  const boxes = document.querySelectorAll(".face input:checked");
+  for (const box of boxes) box.checked = false;
+  return boxes.length;
+};
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape") return;
-  for (const box of document.querySelectorAll(".face input:checked")) box.checked = false;
+  if (event.key === "Escape") closeFaces();
 });
+// The shade takes no clicks: what lies under it must not take them either.
+document.addEventListener("click", (event) => {
+  if (event.target.closest(".face") || !closeFaces()) return;
+  event.preventDefault();
+  event.stopPropagation();
+}, true);
 document.addEventListener("change", (event) => {
   if (!event.target.matches(".face input") || !event.target.checked) return;
   for (const box of document.querySelectorAll(".face input:checked"))

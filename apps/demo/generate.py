@@ -16,6 +16,7 @@ from PIL import Image
 
 from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.prompts import Balancer, fill, load_prompts
+from vldebias.prompts.reasons import NO_PERSON_REASON, reason_in_words
 
 from .engine import MINIATURE, Engine
 from .request import ATTRIBUTES, Request
@@ -30,11 +31,6 @@ LOST = 0.75  # of the recognised subjects: when fewer are left, the line turns r
 AT_ONCE = {True: 8, False: 1}
 NO_PERSON = ("a photo without a person", "a photo of an object", "an empty scene")
 MINIATURE_NAMES = {"gender": "gender", "age": "age", "skin tone": "tone"}
-WHY = {
-    "stated": "the prompt states the attribute itself",
-    "named": "the prompt names a person",
-    "no person": "no person is asked for",
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,8 @@ class Result:
     """The rows of one request, complete or in progress.
 
     reason: why the prompt was left alone, "" where it was balanced. share: of the work that is
-    done. seconds: that the work took so far, None where it was saved before.
+    done. seconds: that the work took so far, None where it was saved before. generated: images that
+    the pipeline made; the others are the same as in the first row.
     """
 
     request: Request
@@ -71,6 +68,12 @@ class Result:
     reason: str = ""
     share: float = 0.0
     seconds: float | None = None
+    generated: int = 0
+
+    @property
+    def asks_for_nobody(self) -> bool:
+        """Return whether the prompt was left alone since it asks for no person."""
+        return self.reason.startswith(NO_PERSON_REASON)
 
     @property
     def whole(self) -> bool:
@@ -93,7 +96,7 @@ class Result:
         lines = []
         for row in further_rows:
             if row.name == BALANCED and self.reason:
-                why = WHY.get(self.reason, self.reason)
+                why = reason_in_words(self.reason)
                 lines.append((f"Left alone: {why}. Both rows are the same.", False))
             else:
                 lines.append(self._sentence(plain, row))
@@ -221,6 +224,7 @@ class Work:
             self.plans.append(Plan(PROJECTED, "cali", unchanged))
         self.rows = [Row(plan.name) for plan in self.plans]
         self.rows[1] = replace(self.rows[1], dealt=tuple(balanced.values))
+        self.generated = 0
 
     def run(self) -> None:
         """Generate all rows.
@@ -255,6 +259,7 @@ class Work:
         else:
             seeds = [self.request.seed + place for place in places]
             images = _images(self.engine, self.request, plan.method, prompts, seeds, self.stop)
+            self.generated += len(images)
         codes, recognised = read(images, self.request.prompt)
         self.rows[row_number] = replace(
             row,
@@ -268,7 +273,8 @@ class Work:
         seconds = time.monotonic() - self.start
         done = sum(len(row.images) for row in rows)
         share = done / (self.request.number * len(rows))
-        self.say(Result(self.request, values, rows, self.reason, share, seconds))
+        generated = self.generated
+        self.say(Result(self.request, values, rows, self.reason, share, seconds, generated))
 
 
 def _images(

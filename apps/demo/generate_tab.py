@@ -31,6 +31,9 @@ GUIDANCE = {True: 3.0, False: 7.5}
 ROWS = (PLAIN, BALANCED, PROJECTED)
 EMPTY = "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
 SAVED = "A saved example, generated before. Change the prompt or a setting, and press Generate."
+STOPPED = "Stopped. Press Generate to start again."
+ABOUT = """Pictures in the same place start from the same noise. Balanced prompts name a value for
+each image; the projection changes the text embedding alone. Neither makes a model fair."""
 
 
 class GenerateTab:
@@ -57,6 +60,7 @@ class GenerateTab:
                 for row_number in range(len(ROWS))
             ]
         self._options()
+        gr.HTML(f"<p>{ABOUT}</p>", elem_classes="head")
         self._connect()
 
     def _ask(self) -> None:
@@ -75,15 +79,20 @@ class GenerateTab:
 
     def _options(self) -> None:
         """Lay out what stands below the pictures: prompts to try, settings, and code."""
-        gr.Markdown("Try:", elem_classes="try")
+        gr.Markdown("Try:", elem_classes="note")
         with gr.Row(elem_classes="try"):
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in TRY]
         with gr.Accordion("Settings", open=False, elem_id="settings"):
             with gr.Row(elem_id="more"):
                 self.projection = gr.Checkbox(
-                    False, label="Add the projection as a third row", elem_id="projection"
+                    False,
+                    label="Add the projection as a third row",
+                    elem_id="projection",
+                    min_width=260,
                 )
-                self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", elem_id="strength")
+                self.strength = gr.Slider(
+                    0, 1, 1, step=0.05, label="Strength", elem_id="strength", min_width=260
+                )
             with gr.Row():
                 self.number = gr.Dropdown(list(NUMBERS), value=NUMBERS[-1], label="Images of a row")
                 self.seed = gr.Number(0, label="Seed", precision=0)
@@ -96,6 +105,8 @@ class GenerateTab:
                 language="python",
                 elem_id="code",
                 interactive=False,
+                # A line that runs out of its box cannot be read on a phone.
+                wrap_lines=True,
             )
 
     @property
@@ -126,7 +137,7 @@ class GenerateTab:
         for event in (self.status.change, *(work.then for work in works)):
             event(None, None, None, js=undim("rows"), api_visibility="private")
         self.halt.click(
-            lambda: lines([("Stopped.", "about")]),
+            lambda: lines([(STOPPED, "about")]),
             None,
             [self.status],
             # Gradio then closes the generators, which ends the work.
@@ -147,12 +158,15 @@ class GenerateTab:
         Gradio closes this generator when the visitor stops it or leaves, and that stops the work.
         """
         request = Request.from_form(*values)
-        for result in generate(self.engine, request, threading.Event()):
+        results = generate(self.engine, request, threading.Event())
+        for number, result in enumerate(results):
+            # What is complete at once was generated for somebody before.
+            is_remembered = number == 0 and result.whole
             rows = [
                 gr.update(value=self._faces(result, row_number), visible=_has(result, row_number))
                 for row_number in range(len(ROWS))
             ]
-            yield [_status(result), _verdict(result), *rows]
+            yield [_status(result, is_remembered=is_remembered), _verdict(result), *rows]
 
     def _show_code(self, *values: Any) -> Any:
         try:
@@ -167,7 +181,7 @@ class GenerateTab:
         row = result.rows[row_number]
         title = row.name.capitalize()
         # Nobody is counted where nobody is asked for: a judge of people reads something in a gull.
-        if row.images and result.reason != "no person":
+        if row.images and not result.asks_for_nobody:
             title = f"{title}: {in_words(result.seen(row))}"
             unclear = row.codes.count(-1)
             title += f", {unclear} unclear" if unclear else ""
@@ -182,7 +196,7 @@ def _has(result: Result | None, row_number: int) -> bool:
 def _named(result: Result, row: Row, place: int) -> str:
     """Return the name of a picture: its seed, and what the judge reads in it."""
     seed = f"seed {result.request.seed + place}"
-    if result.reason == "no person":
+    if result.asks_for_nobody:
         return seed
     return f"{seed}: {_read(result, row, place)}"
 
@@ -193,21 +207,30 @@ def _read(result: Result, row: Row, place: int) -> str:
     return person(result.values[code]) if code >= 0 else "cannot be told"
 
 
-def _status(result: Result | None) -> str:
-    """Return how far the work is, and how long a picture takes."""
+def _status(result: Result | None, *, is_remembered: bool = False) -> str:
+    """Return how far the work is, and how long a picture takes.
+
+    is_remembered: whether the pictures were generated by an earlier request.
+    """
     if result is None:
         return lines([(EMPTY, "about")])
     if result.seconds is None:
         return lines([(SAVED, "about")])
     requested = result.request.number * len(result.rows)
     if not result.images:
-        return lines([(f"0 of {requested} pictures: the models are loaded …", "about")])
-    pace = result.seconds / result.images
-    if result.whole:
-        text = f"{requested} pictures in {result.seconds:.1f} s, {pace:.2f} s each."
-    else:
-        remaining = pace * (requested - result.images)
+        return lines([(f"0 of {requested} pictures: the first are on their way …", "about")])
+    pace = result.seconds / result.generated
+    if not result.whole:
+        remaining = result.seconds / result.images * (requested - result.images)
         text = f"{result.images} of {requested} pictures, {pace:.2f} s each; {remaining:.0f} s more"
+        return lines([(text, "about")])
+    counted = f"{requested} pictures"
+    if result.generated < requested:
+        # A row that is the same as the first one takes no time.
+        counted += f", {result.generated} of them generated,"
+    text = f"{counted} in {result.seconds:.1f} s, {pace:.2f} s each."
+    if is_remembered:
+        text = f"Remembered: {text}"
     return lines([(text, "about")])
 
 

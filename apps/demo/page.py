@@ -19,10 +19,9 @@ from .faces import SCRIPT
 from .generate_tab import GenerateTab
 from .search_tab import SearchTab
 
-TOY = "A toy world of cartoons: its figures say nothing about another model."
+TOY = """A toy world of cartoons that knows people at work and birds: its figures say nothing about
+another model."""
 HEAD = "<h1>What does a model generate when you do not say who?</h1><p>{toy}</p>"
-ABOUT = """Pictures in the same place start from the same noise. Balanced prompts name a value for
-each image; the projection changes the text embedding alone. Neither makes a model fair."""
 
 
 def style() -> str:
@@ -41,7 +40,6 @@ def build_demo(engine: Engine) -> gr.Blocks:
                 GenerateTab(engine)
             with gr.Tab("Search and classify", id="search"):
                 SearchTab(engine)
-        gr.HTML(f"<p>{ABOUT}</p>", elem_classes="head")
     return demo
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from PIL import Image
@@ -16,13 +17,17 @@ from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
 from .opening import SavedSearch, saved_search
 
+if TYPE_CHECKING:
+    from .search import Group
+
 QUERIES = (
     "A photo of a nurse.",
     "A photo of a doctor.",
     "A photo of an interpreter.",
     "A photo of a manager.",
 )
-TITLES = ("Without the method", "With the method")
+METHOD = METHODS[0]  # of the saved example
+HEADS = ("group", "pictures", "without", "with method")
 SAVED = "A saved example. Change the query or a setting, and press Search."
 BIRDS = """The model takes land behind a bird for a land bird. Each method is fitted to texts
 alone."""
@@ -40,22 +45,21 @@ class SearchTab:
         self._connect()
 
     def _lay_out_search(self, first: SavedSearch | None) -> None:
-        gr.Markdown("## One query, two rows")
+        gr.Markdown("## One query, two rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
-                QUERIES[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=160
+                QUERIES[0], label="Query", elem_id="query", max_lines=3, scale=4, min_width=170
             )
             self.column = gr.Dropdown(
                 ["gender", "age"],
                 label="Groups",
                 elem_id="groups",
-                min_width=150,
+                min_width=130,
                 # The columns of a user's file are known when it is read,
                 # after the page is laid out.
                 allow_custom_value=True,
             )
             self.method = _method("method")
-            self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength", min_width=210)
             self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
         with gr.Column(elem_id="results"):
             self.verdict = gr.HTML(_opening_lines(first), elem_id="search-verdict")
@@ -65,10 +69,12 @@ class SearchTab:
             ]
         with gr.Row(elem_classes="try"):
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in QUERIES]
+        with gr.Accordion("Settings", open=False):
+            self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength")
 
     def _lay_out_birds(self) -> None:
-        gr.Markdown("## Land birds and water birds: the worst of four groups")
-        gr.Markdown(BIRDS)
+        title = "## Land birds and water birds: the worst of four groups"
+        gr.Markdown(f"{title}\n\n{BIRDS}", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.birds_method = _method("birds-method")
             self.check = gr.Button(
@@ -76,12 +82,7 @@ class SearchTab:
             )
         with gr.Column(elem_id="classified"):
             self.worst = gr.HTML(elem_id="classify-verdict")
-            self.groups = gr.Dataframe(
-                headers=["group", "pictures", "before", "after"],
-                interactive=False,
-                visible=False,
-                elem_id="accuracy",
-            )
+            self.groups = gr.HTML(visible=False, elem_id="accuracy")
             self.mended = gr.HTML(visible=False, elem_id="mended")
 
     def _connect(self) -> None:
@@ -118,7 +119,7 @@ class SearchTab:
 
         answer, gallery = search(self.engine, query, column, method, strength)
         rows = []
-        for title, found in zip(TITLES, (answer.before, answer.after), strict=True):
+        for title, found in zip(_titles(method), (answer.before, answer.after), strict=True):
             pictures = [gallery.picture(self.engine, row) for row in found.rows]
             rows.append(_row(title, found, pictures))
         yield [_lines(answer), *rows]
@@ -127,7 +128,6 @@ class SearchTab:
         from .search import classify
 
         groups, mended, gallery = classify(self.engine, method)
-        table = [[g.name, g.n, _interval(g.before), _interval(g.after)] for g in groups]
         before = min(group.before[0] for group in groups)
         after = min(group.after[0] for group in groups)
         count = sum(group.n for group in groups)
@@ -141,7 +141,7 @@ class SearchTab:
         shown = row_of_faces("Put right by the method", faces, len(faces), pixels=True)
         yield [
             lines([(text, "line")]),
-            gr.update(value=table, visible=True),
+            gr.update(value=_table(groups), visible=True),
             gr.update(value=shown, visible=bool(faces)),
         ]
 
@@ -150,9 +150,27 @@ def _method(name: str) -> gr.Dropdown:
     return gr.Dropdown(list(METHODS), label="Method", elem_id=name, min_width=110)
 
 
+def _titles(method: str) -> tuple[str, str]:
+    """Return the headings of both rows."""
+    return "Without the method", f"With the method “{method}”"
+
+
+def _table(groups: Sequence[Group]) -> str:
+    """Return the accuracy of each group as a table."""
+    heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
+    rows = []
+    for group in groups:
+        values = (str(group.n), _interval(group.before), _interval(group.after))
+        cells = "".join(f"<td>{value}</td>" for value in values)
+        rows.append(f'<tr><th scope="row">{escape(group.name)}</th>{cells}</tr>')
+    caption = "<caption>Share classified rightly, with 95 % intervals</caption>"
+    return f"<table>{caption}<tr>{heads}</tr>{''.join(rows)}</table>"
+
+
 def _interval(value: tuple[float, float, float]) -> str:
     share, low, high = value
-    return f"{share:.0%} [{low:.0%}, {high:.0%}]"
+    # A no-break space: a narrow window breaks the line before the interval.
+    return f"{share:.0%} [{low:.0%},\N{NO-BREAK SPACE}{high:.0%}]"
 
 
 def _row(title: str, found: Found, pictures: Sequence[Image.Image | None]) -> str:
@@ -185,7 +203,5 @@ def _opening(first: SavedSearch | None) -> list[str]:
     if first is None:
         return ["", ""]
     answer = first.answer
-    return [
-        _row(TITLES[0], answer.before, first.before),
-        _row(TITLES[1], answer.after, first.after),
-    ]
+    before, after = _titles(METHOD)
+    return [_row(before, answer.before, first.before), _row(after, answer.after, first.after)]

@@ -98,8 +98,10 @@ def test_a_lost_subject_is_a_warning() -> None:
     assert "recognised in 6 of 12, 12 as generated. The subject is lost." in line
 
 
-def test_a_prompt_without_a_person_is_rightly_left_alone() -> None:
-    left_alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason="no person")
+@pytest.mark.parametrize("reason", ["no person", "no person in the picture"])
+def test_a_prompt_without_a_person_is_rightly_left_alone(reason: str) -> None:
+    left_alone = replace(result([1] * 12, [1] * 12, name=rows.BALANCED), reason=reason)
+    assert left_alone.asks_for_nobody
     ((line, is_warning),) = left_alone.sentences()
     assert not is_warning
     assert line.startswith("Left alone: no person is asked for.")
@@ -259,11 +261,23 @@ def test_the_seconds_of_a_picture_are_measured_and_told(painted: Any) -> None:
     request = Request("A photo of a cook.", number=12)
     first, second, *_, last = rows.generate(painted, request, threading.Event())
     assert 0 < second.seconds <= last.seconds
-    assert "the models are loaded" in tab._status(first)
+    assert "0 of 24 pictures" in tab._status(first)
     assert "8 of 24 pictures" in tab._status(second)
     text = f"24 pictures in {last.seconds:.1f} s, {last.seconds / 24:.2f} s each."
     assert text in tab._status(last)
     assert "A saved example" in tab._status(replace(last, seconds=None))
+    assert f"Remembered: {text}" in tab._status(last, is_remembered=True)
+
+
+def test_pictures_that_are_the_same_are_not_counted_as_generated(painted: Any) -> None:
+    tab = page("demo.generate_tab")
+    outcome = run(painted, Request("A red chair", number=12))
+    assert outcome.generated == 12
+    text = f"24 pictures, 12 of them generated, in {outcome.seconds:.1f} s"
+    assert text in tab._status(outcome)
+    assert f"{outcome.seconds / 12:.2f} s each." in tab._status(outcome)
+    row = tab.GenerateTab._faces(SimpleNamespace(is_small=True), outcome, 0)
+    assert "women" not in row, "nobody is counted where nobody is asked for"
 
 
 def test_the_tone_of_a_skin_is_counted_by_the_words_of_the_prompt_set(engine: Any) -> None:

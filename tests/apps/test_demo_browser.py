@@ -41,6 +41,7 @@ def test_results_are_dimmed_when_a_setting_changes_and_try_runs(address: str, br
         verdict(page)
         page.get_by_label("Prompt").fill("A photo of a nurse.")
         page.locator("#rows.stale").wait_for()
+        looked_at(page)
         page.get_by_role("button", name="A photo of a gull on water.").click()
         page.wait_for_function(
             "document.querySelector('#verdict').innerText.includes('Left alone')"
@@ -65,6 +66,22 @@ def test_a_click_enlarges_and_escape_closes(address: str, browser: Any, width: i
         assert large["y"] >= 0
         page.keyboard.press("Escape")
         assert first.bounding_box()["width"] == small["width"]
+        first.click()
+        page.get_by_role("tab", name="Search and classify").click()
+        assert first.is_visible(), "what lies under the shade takes no click"
+        assert first.bounding_box()["width"] == small["width"], "a click beside it closes it too"
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_settings_and_code_can_be_read(address: str, browser: Any, width: int) -> None:
+    with opened(browser, address, width) as page:
+        verdict(page)
+        for name in ("Settings", "The same in Python"):
+            page.get_by_role("button", name=name).first.click()
+        code = page.locator("#code .cm-scroller")
+        code.wait_for()
+        assert code.evaluate("box => box.scrollWidth <= box.clientWidth"), "lines are wrapped"
+        looked_at(page)
 
 
 def test_boxes_stay_where_they_are_while_pictures_come(address: str, browser: Any) -> None:
@@ -98,7 +115,21 @@ def test_a_search_and_a_classification(address: str, browser: Any) -> None:
         page.locator("#search-verdict .line").wait_for()
         page.locator("#classify-button").click()
         page.locator("#classify-verdict .line").wait_for()
+        assert page.locator("#accuracy tr").count() == 5
         looked_at(page, "demo-search")
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_an_empty_query_is_answered_by_one_message(address: str, browser: Any, width: int) -> None:
+    with opened(browser, address, width) as page:
+        page.get_by_role("tab", name="Search and classify").click()
+        first = page.locator("#search-0 img").first.bounding_box()
+        assert first["y"] + first["height"] < 844, "the first picture is on the first screen"
+        page.get_by_label("Query").fill("")
+        page.locator("#search-button").click()
+        page.get_by_text("query: it is empty").wait_for()
+        shown = [part for part in page.locator("#results .error").all() if part.is_visible()]
+        assert shown == []
 
 
 def test_what_a_visitor_sends_is_shown_as_text(address: str, browser: Any) -> None:

@@ -48,7 +48,7 @@ def report(
     else:
         result = Result.read(RESULTS / f"{request.param}.json")
         faces = [Image.effect_noise((64, 64), 60).convert("RGB") for _ in range(8)]
-        rows = [(f"as row {i}: 7 male, 1 not told", faces) for i in range(4)]
+        rows = [(f"as row {i}: 7 male, 1 unclear", faces) for i in range(4)]
         strip = Strip("The same seeds", [f"seed {i}" for i in range(8)], rows)
         write_strip(strip, folder / "a-strip.png", {"run": result.name, "task": "a"})
         render(result, folder / "index.html", beside=folder)
@@ -107,6 +107,28 @@ def test_images_can_be_seen_and_enlarged_by_mouse_and_keys(
         page.locator(".face input").first.focus()
         page.keyboard.press("Space")
         assert images.first.bounding_box()["width"] > 200
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("report", ["rivals_miniature"], indirect=True)
+def test_no_word_of_a_plot_is_cut_off(browser: Any, report: tuple[str, str], width: int) -> None:
+    """Names of methods may be as long as "subspace projection and neutral mean, zero-shot"."""
+    with opened(browser, "http://127.0.0.1", width, HEIGHTS[width], go=False) as page:
+        page.set_content(report[1])
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll(".dots svg")].flatMap(plot => {
+                const room = plot.getBoundingClientRect();
+                const isOutside = text => {
+                    const box = text.getBoundingClientRect();
+                    return box.left < room.left - 1 || box.right > room.right + 1;
+                };
+                return [...plot.querySelectorAll("text")].filter(isOutside)
+                    .map(text => text.textContent);
+            })"""
+        )
+        assert page.locator(".dots svg").count() == 4
+        assert cut == []
+        looked_at(page)
 
 
 @pytest.mark.parametrize("report", ["quickstart", "miniature"], indirect=True)

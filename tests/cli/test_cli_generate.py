@@ -57,7 +57,8 @@ def test_prompts_values_and_seeds_are_written(finished_run: tuple[Path, dict[str
 def test_the_grid_has_a_row_for_each_method(finished_run: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = finished_run
     with Image.open(folder / "grid.png") as grid:
-        expected = (grids.LABEL + 4 * 198, grids.HEAD + 2 * 198)
+        _, left, above = grids.layout(4 * 198)
+        expected = (left + 4 * 198, above + 2 * 198)
         assert grid.size == expected
 
 

@@ -136,7 +136,7 @@ def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: R
         "default",
     )
     assert conclusion.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.200, -0.050])"
-    for word in ("a nurse", "default", "1 of 2", "+0.200"):
+    for word in ("a nurse", "1 of 2", "+0.200"):
         assert word in conclusion.worse
     for word in ("MaxSkew@10", "search", "better", "0.500", "0.300", "chance 0.100", "-0.100"):
         assert word in conclusion.sentence

@@ -33,7 +33,7 @@ from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
 from vldebias.study import evaluate
-from vldebias.study.grids import CELL, GAP, HEAD, LABEL
+from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs
 
 HASH = load_prompts("professions-gender").hash
@@ -162,14 +162,15 @@ def test_pictures_stand_side_by_side_by_job(painted: Painted, parts: Parts) -> N
     assert set(plots) == {f"generation-gender-{part}-side-by-side" for part in ("train", "unseen")}
     _, sheet = plots["generation-gender-unseen-side-by-side"]
     step = CELL + GAP
-    assert sheet.size == (LABEL + 10 * step, HEAD + 4 * 2 * step)
+    _, left, above = layout(10 * step)
+    assert sheet.size == (left + 10 * step, above + 4 * 2 * step)
 
     def count_of_first_value(job: str) -> int:
         return int((genders(painted, variant="none", concept=job) == 0).sum())
 
     for row, job in enumerate(sorted(UNSEEN, key=count_of_first_value)):
-        top = HEAD + 2 * row * step
-        cells = [sheet.getpixel((LABEL + column * step, top)) for column in range(10)]
+        top = above + 2 * row * step
+        cells = [sheet.getpixel((left + column * step, top)) for column in range(10)]
         images = chosen(drawn, variant="none", part="unseen", concept=job)
         assert cells == [shows[image.path] for image in images]
     assert parts["generation age"].pictures == {}  # the images stand with the first attribute

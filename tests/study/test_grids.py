@@ -18,7 +18,7 @@ import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
 from vldebias.hosts.attachment import attachment_of
 from vldebias.miniature import load_pipeline
-from vldebias.study.grids import CELL, GAP, HEAD, LABEL, grid
+from vldebias.study.grids import CELL, GAP, HEAD, LABEL, grid, layout
 
 FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."
@@ -32,8 +32,10 @@ def assert_drawn(
     expected = pipe(
         text, generator=noise, num_inference_steps=2, guidance_scale=3.0, output_type="pil"
     ).images[0]
-    start = LABEL + column * (CELL + GAP)
-    top = HEAD + row * (CELL + GAP)
+    columns = picture.width // (CELL + GAP)
+    _, left, above = layout(columns * (CELL + GAP))
+    start = left + column * (CELL + GAP)
+    top = above + row * (CELL + GAP)
     zoom = CELL // 64
     shown = np.asarray(picture.crop((start, top, start + CELL, top + CELL)))[
         zoom // 2 :: zoom, zoom // 2 :: zoom

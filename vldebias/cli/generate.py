@@ -74,7 +74,8 @@ def generate_command(
     check_methods(method or ())
     pipeline = named.pop("pipeline", MINIATURE)
     # The libraries below take seconds to import.
-    say(f"“{prompt}” without and with {', '.join(method or ('default',))}, by {pipeline}")
+    methods = ", ".join(method or ("the default",))
+    say(f"“{prompt}” without and with {methods}, by {pipeline}")
     from vldebias.prompts import load_prompts
     from vldebias.study.side_by_side import Request
 

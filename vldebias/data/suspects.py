@@ -27,7 +27,7 @@ THUMB = 160  # pixels
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <style>:root{color-scheme:light dark}
-body{font:14px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:1200px}
+body{font:14px/1.4 system-ui,sans-serif;margin:2rem auto;max-width:1200px;padding:0 1rem}
 figure{margin:0;min-width:0}img{max-width:100%}p,code{overflow-wrap:anywhere;margin:.2rem 0}
 main{display:grid;grid-template-columns:repeat(auto-fill,minmax(160px,1fr));gap:1.5rem}</style>"""
 

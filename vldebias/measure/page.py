@@ -517,7 +517,7 @@ def _drawn(rows: pd.DataFrame, provenance: Sequence[TaskProvenance]) -> list[Dra
             plot, (axis,) = subplots(1, 1, (3.6, 0.4 + (0.12 + 0.14 * lines) * len(names)))
             _draw_panel(axis, panel, rows, colors)
             axis.tick_params(labelsize=9)
-            plot.tight_layout(pad=0.3)
+            plot.tight_layout(pad=0.8)
             first = panel.iloc[0]
             note = first.hint.strip(" ()")
             drawn.append(DrawnPanel(first.task, first.measure, note, _as_svg(plot)))

@@ -13,6 +13,7 @@ from vldebias.measure.audited import AuditedPrompt, audited_prompts
 from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
 from vldebias.measure.table import DAGGER, Measures, named, readable
+from vldebias.measure.wording import quantity_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,7 +164,7 @@ def _line_of_part(row: Any) -> str:
     if row.method != NONE:
         words.append(row.name)
     unit = next(iter(json.loads(row.counts)), "")
-    count = f"{row.n:,} {unit}"
+    count = quantity_of(row.n, unit)
     part = ", ".join(words)
     if part:
         count = f"{part}: {count}"

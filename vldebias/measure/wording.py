@@ -26,6 +26,17 @@ def quantity(count: int, noun: str) -> str:
     return f"{count:,} {noun}s"
 
 
+def quantity_of(count: int, units: str) -> str:
+    """Write how many there are of units named in the plural: "1 image", "20 queries"."""
+    if count != 1:
+        return f"{count:,} {units}"
+    if units.endswith("ies"):
+        return f"1 {units.removesuffix('ies')}y"
+    if units.endswith("sses"):
+        return f"1 {units.removesuffix('es')}"
+    return f"1 {units.removesuffix('s')}"
+
+
 def largest_first(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts with the largest first; equal ones keep their order."""
     return dict(sorted(counts.items(), key=lambda pair: -pair[1]))

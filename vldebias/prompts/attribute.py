@@ -193,10 +193,9 @@ class Attribute:
             return self._found_by_user(self.find, prompt)
         if is_edit(prompt):
             return "edit"
-        if has_stating_emoji(prompt, self.kind):
-            return "stated"
         # Any text of a JSON may state a value; only those of a subject are read for a person.
-        if json_texts(prompt) is not None and self._states_anywhere(prompt):
+        is_json = json_texts(prompt) is not None
+        if has_stating_emoji(prompt, self.kind) or (is_json and self._states_anywhere(prompt)):
             return "stated"
         try:
             readings = read_alternatives(prompt)

@@ -12,7 +12,7 @@ WORDS = {
     "not English": "not in English",
     "truncated": "the person stands behind the last token that is read",
 }
-NO_PERSON = "no person"  # how reasons begin where nobody is asked for
+NO_PERSON_REASON = "no person"  # how reasons begin where nobody is asked for
 
 
 def reason_in_words(reason: str) -> str:
@@ -21,6 +21,6 @@ def reason_in_words(reason: str) -> str:
     >>> reason_in_words("context")
     'facts leave one value'
     """
-    if reason.startswith(NO_PERSON):
+    if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
     return WORDS.get(reason, reason)

@@ -560,20 +560,7 @@ def _add_suspects(
                 n={"images": int(size)},
                 subset=groups.names[code],
             )
-        # A group of three images is the worst one by chance: no advice rests on it, and its row is
-        # there.
-        large = table[table["size"] >= FEW]
-        if len(large):
-            worst = large["mean"].idxmin()
-            share = large["mean"][worst]
-            mean = table["sum"].sum() / table["size"].sum()
-            class_code, value_code = divmod(int(worst), len(parts.labels.names))
-            class_name = f"{column.title} {classes.names[class_code]}"
-            advice.append(
-                f"Worst group {parts.origin}: {parts.labels.names[value_code]} with {class_name},"
-                f" {share:.0%} of {large['size'][worst]:,.0f} images classified right (all:"
-                f" {mean:.0%}); give it more weight in training."
-            )
+        advice += _advice_on_groups(table, column, parts)
     n = len(frame)
     of_column = "" if column.title == "class" else f" of {column.name}"
     suspect = int((frame.confidence < 0).sum())
@@ -583,6 +570,29 @@ def _add_suspects(
     )
     result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     return advice
+
+
+def _advice_on_groups(table: pd.DataFrame, column: Column, parts: Parts) -> list[str]:
+    """Write which group does worst; nothing where all groups are small.
+
+    table: code of a group -> sum (of images that are classified right), size, mean. column: of the
+    classes.
+    """
+    # A group of three images is the worst one by chance: no advice rests on it, and its row is
+    # there.
+    large = table[table["size"] >= FEW]
+    if large.empty:
+        return []
+    worst = large["mean"].idxmin()
+    share = large["mean"][worst]
+    mean = table["sum"].sum() / table["size"].sum()
+    class_code, value_code = divmod(int(worst), len(parts.labels.names))
+    class_name = f"{column.title} {column.labels.names[class_code]}"
+    return [
+        f"Worst group {parts.origin}: {parts.labels.names[value_code]} with {class_name},"
+        f" {share:.0%} of {large['size'][worst]:,.0f} images classified right (all: {mean:.0%});"
+        " give it more weight in training."
+    ]
 
 
 def _add_margins(

@@ -399,5 +399,5 @@ def _counted(counts: Counts, values: Sequence[str]) -> str:
     count_of_value = {value: int(n) for n, value in zip(counts[:-1], values, strict=True) if n}
     words = in_words(count_of_value)
     if counts[-1]:
-        words += f", {counts[-1]} not told"
+        words += f", {counts[-1]} unclear"
     return words.removeprefix(", ")

@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 
 COLUMNS = 10
 ROWS = 4
-# Pixels of a grid.
+# Pixels of a grid, at the smallest letters; with larger letters labels and heads grow by the same
+# factor.
 CELL = 192
 GAP = 6
 LABEL = 150
 HEAD = 26
 LINE = 17  # pixels from a line of text to the next
+LETTERS = 13
+# Letters of a row of images, so many times as wide as they are high: a page of 750 pixels that
+# shows the whole grid shows its letters at 12 pixels.
+WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
 
@@ -146,48 +151,66 @@ def compose(
     texts: of the rows. images: name -> a row of images for each text. heads: of the columns.
     """
     pil_image = need("PIL.Image")
-    width, height = next(iter(images.values()))[0][0].size
-    larger = max(height, width)
-    # Large pictures are shrunk to a cell; small ones, as the miniature's 32 pixels, are enlarged by
-    # a whole factor, so that every pixel stays a square.
-    scale = CELL / larger if larger >= CELL else CELL // larger
-    # (width, height) in pixels, as PIL has sizes
-    cell = (round(width * scale), round(height * scale))
-    right = LABEL + len(heads) * (cell[0] + GAP)
-    bottom = HEAD + len(texts) * len(images) * (cell[1] + GAP)
-    sheet = pil_image.new("RGB", (right, bottom), "white")
+    size = next(iter(images.values()))[0][0].size
+    cell = _cell(size)
+    row_width = len(heads) * (cell[0] + GAP)
+    letters, left, top = layout(row_width)
+    bottom = top + len(texts) * len(images) * (cell[1] + GAP)
+    sheet = pil_image.new("RGB", (left + row_width, bottom), "white")
     pen = need("PIL.ImageDraw").Draw(sheet)
     for column, head in enumerate(heads):
-        pen.text((LABEL + column * (cell[0] + GAP), 5), head, INK, _font("DejaVuSans"))
+        place = (left + column * (cell[0] + GAP), 5)
+        pen.text(place, head, INK, _font("DejaVuSans", letters))
     # Small pictures keep their pixels when they are enlarged.
-    kind = pil_image.Resampling.NEAREST if scale >= 1 else pil_image.Resampling.LANCZOS
-    top = HEAD
+    is_enlarged = cell[0] >= size[0]
+    kind = pil_image.Resampling.NEAREST if is_enlarged else pil_image.Resampling.LANCZOS
     for i, text in enumerate(texts):
         for name, rows in images.items():
             # The text stands once, beside the first of its rows.
             is_first = name == next(iter(images))
-            _write_label(pen, top, name, text if is_first else "", cell[1])
+            _write_label(pen, top, name, text if is_first else "", cell[1], letters)
             for column, image in enumerate(rows[i]):
-                sheet.paste(image.resize(cell, kind), (LABEL + column * (cell[0] + GAP), top))
+                sheet.paste(image.resize(cell, kind), (left + column * (cell[0] + GAP), top))
             top += cell[1] + GAP
     return sheet
 
 
-def _write_label(pen: Any, top: int, name: str, text: str, height: int) -> None:
-    """Write a name in bold and a text below it, left of a row of images of this height."""
-    # About 9 pixels a letter in bold and 8 in plain, on the wide side: a name that is broken early
-    # can be read, one that runs into the images cannot.
+def layout(row_width: int) -> tuple[int, int, int]:
+    """Return the height of letters, and the margins on the left of a row of images of this width
+    and above it."""
+    letters = max(LETTERS, row_width // WIDTH_IN_LETTERS)
+    return letters, LABEL * letters // LETTERS, HEAD * letters // LETTERS
+
+
+def _cell(size: tuple[int, int]) -> tuple[int, int]:
+    """Return the (width, height) in pixels at which a grid shows a picture of this size."""
+    width, height = size
+    larger = max(height, width)
+    # Large pictures are shrunk to a cell; small ones, as the miniature's 32 pixels, are enlarged by
+    # a whole factor, so that every pixel stays a square.
+    scale = CELL / larger if larger >= CELL else CELL // larger
+    return round(width * scale), round(height * scale)
+
+
+def _write_label(pen: Any, top: int, name: str, text: str, height: int, letters: int) -> None:
+    """Write a name in bold and a text below it, left of a row of images of this height.
+
+    letters: their height in pixels.
+    """
+    line = LINE * letters // LETTERS
+    # About 9 pixels a letter in bold and 8 in plain where letters are 13 high, on the wide side: a
+    # name that is broken early can be read, one that runs into the images cannot.
     lines = wrap(name, (LABEL - 2 * GAP) // 9, max_lines=2, placeholder="…")
-    pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold"))
+    pen.multiline_text((GAP, top), "\n".join(lines), INK, _font("DejaVuSans-Bold", letters))
     if not text:
         return
-    max_lines = max(1, height // 16 - len(lines))
+    max_lines = max(1, height // line - len(lines))
     words = wrap(text, (LABEL - 2 * GAP) // 8, max_lines=max_lines, placeholder="…")
-    place = (GAP, top + LINE * len(lines))
-    pen.multiline_text(place, "\n".join(words), PALE, _font("DejaVuSans"))
+    place = (GAP, top + line * len(lines))
+    pen.multiline_text(place, "\n".join(words), PALE, _font("DejaVuSans", letters))
 
 
-def _font(name: str) -> Any:
-    """Return a font that comes with matplotlib."""
+def _font(name: str, letters: int) -> Any:
+    """Return a font that comes with matplotlib, with letters of this height in pixels."""
     folder = Path(need("matplotlib").get_data_path(), "fonts", "ttf")
-    return need("PIL.ImageFont").truetype(str(folder / f"{name}.ttf"), 13)
+    return need("PIL.ImageFont").truetype(str(folder / f"{name}.ttf"), letters)

@@ -109,7 +109,10 @@ class Result:
             requested = largest_first({value: row.dealt.count(value) for value in self.values})
             seen = self.seen(row)
             numbers = listed([seen[value] for value in requested])
+            shown = {value: count for value, count in self.seen(plain).items() if count}
             found = f"asked for {in_words(requested)}, {numbers} seen"
+            if shown:
+                found += f" (before: {in_words(shown)})"
         else:
             first = int(np.argmax([plain.count(code) for code in range(len(self.values))]))
             found = f"{in_words(self.seen(row))}; {_tested(plain, row, first)}"
@@ -117,9 +120,7 @@ class Result:
         after = sum(row.recognised)
         is_lost = after < LOST * before
         warning = " The subject is lost." if is_lost else ""
-        recognised = (
-            f"subject recognised in {after} of {self.request.number}, {before} as generated"
-        )
+        recognised = f"subject recognised in {after} of {self.request.number} (before: {before})"
         return f"{row.name.capitalize()}: {found}; {recognised}.{warning}", is_lost
 
 

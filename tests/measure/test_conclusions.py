@@ -152,7 +152,7 @@ def test_without_the_default_it_is_about_what_gains_most_and_has_no_labels(made:
     (conclusion,) = made.model_copy(update={"rows": rows}).conclusions()
     assert conclusion.method == "cali"
     measured = "recall@5, average accuracy and precision@5"
-    assert conclusion.cost == f"nothing got clearly worse ({measured})"
+    assert conclusion.cost == f"none of {measured} got clearly worse"
 
 
 def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() -> None:

@@ -181,7 +181,8 @@ class Comparison:
         changed = self.frame[self.frame.verdict != "equal"]
         changed = changed[changed.whole] if changed.whole.any() else changed
         lines = ["values, and changes with 95 % intervals"]
-        remaining = Counter(changed.verdict)
+        remaining = Counter(self.frame.verdict)
+        del remaining["equal"]
         for (task, measure), rows in changed.groupby(["task", "measure"], sort=False):
             head = wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
             if len(lines) + len(head) + 1 >= room:

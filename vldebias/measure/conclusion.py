@@ -29,8 +29,12 @@ from vldebias.measure.wording import capitalised, listed_words, quantity_of
 if TYPE_CHECKING:
     import pandas as pd
 
-# the method that `debias` attaches where none is named: conclusions are about it
-ATTACHED = "default"
+# the methods that `debias` attaches where none is named, to a model and to a pipeline: conclusions
+# are about them
+DEFAULT = "default"
+ATTACHED = (DEFAULT, "balanced-prompts")
+# A verdict that would need so many times the units gets no number: nobody would measure them.
+MANY_TIMES = 100
 # the measure that a conclusion is about, if there is one of them: corrected by people, then plain
 LEADS = (f"corrected_{GAP}", GAP)
 # measures against the other prior, which stand beside MaxSkew where a gallery is uneven
@@ -156,9 +160,10 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
         lead = lead[~lead.method.isin(BASELINES)]
     # Clear gains first, the largest first among equals.
     ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
-    for row in ranked:
-        if row.method == ATTACHED:
-            return row
+    row_of_method = {row.method: row for row in reversed(ranked)}
+    for method in ATTACHED:
+        if method in row_of_method:
+            return row_of_method[method]
     return ranked[0]
 
 
@@ -192,10 +197,11 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
 def enough_units(n: int, change: Change, effect: float) -> int | None:
     """Return how many units would tell whether something changed, rounded up to two digits.
 
-    n: how many there are. effect: what there is to remove or to gain; None where it is nothing.
+    n: how many there are. effect: what there is to remove or to gain; None where it is nothing, or
+    so little that MANY_TIMES as many would not tell.
     """
     width = change[2] - change[1]
-    if effect <= 0 or width <= 0:
+    if effect <= 0 or width <= 0 or (2 * width / effect) ** 2 > MANY_TIMES:
         return None
     # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
     exact = n * (2 * width / effect) ** 2
@@ -216,8 +222,17 @@ def _cost(block: pd.DataFrame, row: Any) -> str:
         return "not measured"
     worse = costs[costs.verdict == "worse"]
     if worse.empty:
-        return f"nothing got clearly worse ({listed_words(list(costs.title))})"
+        return nothing_worse(list(dict.fromkeys(costs.title)))
     return "; ".join(_paid(cost) for cost in worse.itertuples())
+
+
+def nothing_worse(measures: Sequence[str]) -> str:
+    """Write that no utility got clearly worse: "neither recall@1 nor AUC got clearly worse"."""
+    if len(measures) == 1:
+        return f"{measures[0]} did not get clearly worse"
+    if len(measures) == 2:
+        return f"neither {measures[0]} nor {measures[1]} got clearly worse"
+    return f"none of {listed_words(measures)} got clearly worse"
 
 
 def _paid(cost: Any) -> str:
@@ -291,7 +306,8 @@ def worded(facts: dict[str, Any], unbiased: Any = None) -> str:
         measure = measure.replace(f", {facts['subset']}", f" ({facts['subset']})")
     words = f"{facts['task']}: {verdict}. {measure} {_movement(facts)}"
     words += f" with {article_of_method(facts['method'])} ({'; '.join(notes)})."
-    words += f" Cost: {facts['cost']}."
+    if facts["cost"]:
+        words += f" Cost: {facts['cost']}."
     if facts["other_prior"] and verdict == NO_VERDICT:
         words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
     elif facts["other_prior"]:
@@ -322,7 +338,7 @@ def _movement(facts: dict[str, Any]) -> str:
 
 def article_of_method(method: str) -> str:
     """Write the name of a method in a sentence: "the default" for the one that nobody names."""
-    return f"the {method}" if method == ATTACHED else method
+    return f"the {method}" if method == DEFAULT else method
 
 
 def _notes_of_chance(facts: dict[str, Any]) -> list[str]:
@@ -333,7 +349,8 @@ def _notes_of_chance(facts: dict[str, Any]) -> list[str]:
     low, high = facts["interval"]
     is_dealt = facts["chance_after"] not in (None, chance)
     if is_dealt:
-        return [f"chance {chance:.3f}, an even deal {facts['chance_after']:.3f}"]
+        dealt = f"values dealt evenly {facts['chance_after']:.3f}"
+        return [f"chance gives {chance:.3f}, {dealt}"]
     if low <= chance <= high:
-        return [f"no more than chance, {chance:.3f}"]
+        return [f"about what chance gives, {chance:.3f}"]
     return [f"chance {chance:.3f}"]

@@ -206,6 +206,8 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
 )
 for _row in _TABLE:
     register_metric(Metric(*_row))
+# what the title of a judge's measure ends with, once people's labels have corrected it
+CORRECTED = " of all images together, corrected by people"
 for _name in (
     "share",
     "discrepancy",
@@ -213,5 +215,5 @@ for _name in (
     "max_skew",
 ):  # of a judge, with labels of people
     _base = METRICS[_name]
-    _title = f"{_base.title}, corrected by people"
+    _title = f"{_base.title}{CORRECTED}"
     register_metric(replace(_base, name=f"corrected_{_name}", title=_title, reads="", compute=None))

@@ -24,7 +24,7 @@ from vldebias.files import write_atomically
 from vldebias.markup import html_table
 from vldebias.measure.audited import audited_prompts
 from vldebias.measure.conclusion import LEADS, Conclusion, conclusions
-from vldebias.measure.metric import SHARE, get_metric
+from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.measure.strip import read_strip
 from vldebias.measure.table import (
@@ -416,7 +416,7 @@ def _explained(found: Sequence[Conclusion]) -> list[str]:
     sentences: list[str] = []
     for conclusion in found:
         title, at, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
-        title = title.removesuffix(", corrected by people")
+        title = title.removesuffix(CORRECTED)
         name = f"{title}@k" if at else title
         if title in MEANINGS:
             sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")

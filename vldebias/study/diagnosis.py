@@ -565,8 +565,8 @@ def _add_suspects(
     of_column = "" if column.title == "class" else f" of {column.name}"
     suspect = int((frame.confidence < 0).sum())
     advice.append(
-        f"{suspect:,} of {n:,} labels{of_column} fit another class better: check them, the least"
-        " credible first."
+        f"{suspect:,} of {n:,} labels{of_column} fit another class better: either they or the"
+        " classifier are wrong; check the least credible first."
     )
     result.add("suspect_labels", NONE, suspect / n, wilson_interval(suspect, n), n={"images": n})
     return advice

@@ -41,7 +41,9 @@ PUBLISHED = Calibration(
     "fair-diffusion.csv", "stable-diffusion-v1-5", "published counts of Stable Diffusion 1.5"
 )
 MINIATURE = Calibration(
-    "miniature.csv", "miniature", "12 images of each profession by the embedded pipeline"
+    "miniature.csv",
+    "miniature",
+    "12 images of each profession by the toy pipeline that is embedded",
 )
 
 

@@ -59,7 +59,7 @@ def conclusions_of_training(
                 lost.append(
                     paid(other["measure"], other["before"], other["after"], other["change"])
                 )
-        facts = facts | {"cost": "; ".join(lost) or "no other score got clearly worse"}
+        facts = facts | {"cost": "; ".join(lost)}
         conclusions.append(Conclusion(**facts, sentence=worded(facts)))
     return conclusions
 
@@ -78,8 +78,10 @@ def counted(conclusions: Sequence[Conclusion]) -> str:
 
 
 def leading(conclusions: list[Conclusion]) -> list[Conclusion]:
-    """Return the conclusions to say in words: of the scores that people train for."""
-    return [found for found in conclusions if found.metric in LEADS]
+    """Return the conclusions to say in words: of scores that clearly moved; where none did, of the
+    scores that people train for."""
+    clear = [found for found in conclusions if found.verdict in ("better", "worse")]
+    return clear or [found for found in conclusions if found.metric in LEADS]
 
 
 def _compared(

@@ -1,0 +1,75 @@
+"""The built documentation in a browser: nothing runs out of its place, and axe finds nothing."""
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.browsing import NARROW, WIDE, looked_at, opened
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+# Pages with wide code, wide tables, pictures, printed frames and generated reference.
+PAGES = (
+    "",
+    "how-to/balance-prompts/",
+    "how-to/comfyui/",
+    "how-to/generate/",
+    "explanation/evidence/",
+    "tutorials/audit-a-prompt-list/",
+    "commands/eval/",
+    "reference/",
+)
+OVERFLOWING_CODE = """() =>
+    [...document.querySelectorAll(".md-content pre:not(.framed) > code")]
+        .filter(code => code.scrollWidth > code.clientWidth + 1)
+        .map(code => code.textContent.slice(0, 80))"""
+SMALL_PICTURES = """() =>
+    [...document.querySelectorAll(".md-content img")]
+        .filter(image => !image.closest("a")
+            && image.getBoundingClientRect().width < 0.5 * image.naturalWidth)
+        .map(image => image.src)"""
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serve files without a line for each request."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of the documentation, built into a folder of its own."""
+    pytest.importorskip("mkdocs")
+    site = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    command += ["--config-file", str(ROOT / ".mkdocs.yml"), "--site-dir", str(site)]
+    # Pages of commands are made by running them.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_pages_fit_and_can_be_read(browser: Any, address: str, width: int, colours: Any) -> None:
+    with opened(browser, address, width, go=False, color_scheme=colours) as page:
+        for name in PAGES:
+            page.goto(f"{address}/{name}")
+            page.wait_for_load_state("load")
+            assert page.evaluate(OVERFLOWING_CODE) == [], name
+            assert page.evaluate(SMALL_PICTURES) == [], name
+            looked_at(page)

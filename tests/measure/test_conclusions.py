@@ -211,6 +211,8 @@ def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_squar
     is_taken_back = (change, squared) == (DOWN, STILL)
     assert (moved(squared) in group.verdict_notes[0]) == is_taken_back
     assert ("square" in conclusion.sentence) == is_taken_back
+    rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
+    assert len(rows) == is_taken_back, "the terminal says it too"
 
 
 def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vldebias.measure.wording import persons
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -74,3 +76,37 @@ def _other_share(row: Any, value: str, values: list[str]) -> PredictedShare:
     """Return the share of the other of two values, of which a result has the first alone."""
     (other_value,) = [name for name in values if name != value]
     return PredictedShare(1 - row.value, other_value, 1 - row.high, 1 - row.low)
+
+
+class Ranges(NamedTuple):
+    """Hold where the predicted shares of prompts and their intervals lie on a line.
+
+    ends: what stands at the ends of the line. is_even: its middle is an even share. row_of_prompt:
+    low, value and high of each prompt, from 0 to 1.
+    """
+
+    ends: tuple[str, str]
+    is_even: bool
+    row_of_prompt: dict[str, tuple[float, float, float]]
+
+
+def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
+    """Return the ranges of an audit. Of two values they are those of the first, so that the line
+    leads from all of the other one to all of this one; of more they are the likeliest's."""
+    shares = frame[frame.metric == "predicted_share"]
+    values: list[str] = []
+    for provenance in result.provenance:
+        values += provenance.settings.get("values", ())
+    row_of_prompt: dict[str, tuple[float, float, float]] = {}
+    for row in shares.itertuples():
+        # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
+        prompt, _, _ = row.subset.rpartition(": ")
+        known = row_of_prompt.get(prompt)
+        if known is None or row.value > known[1]:
+            row_of_prompt[prompt] = (row.low, row.value, row.high)
+    shown = {subset.rpartition(": ")[2] for subset in shares.subset}
+    if len(values) == 2 and len(shown) == 1:
+        (value,) = shown
+        (other,) = set(values) - shown
+        return Ranges((f"all {persons(other)}", f"all {persons(value)}"), True, row_of_prompt)
+    return Ranges(("0 %", "100 %"), False, row_of_prompt)

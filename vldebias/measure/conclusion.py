@@ -16,9 +16,9 @@ from vldebias.measure.rows import TaskProvenance
 from vldebias.measure.table import (
     GAP,
     TOO_FEW,
-    UNCLEAR,
     Change,
     Measures,
+    contradicting_squares,
     moved,
     named,
     to_remove,
@@ -143,7 +143,8 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "enough": _enough(block, row),
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
-    return Conclusion(**facts, sentence=worded(facts, unbiased_squares(block).get(row.Index)))
+    square = contradicting_squares(block).get(row.Index)
+    return Conclusion(**facts, sentence=worded(facts, square))
 
 
 def _leading(block: pd.DataFrame, measures: Measures) -> Any:
@@ -288,16 +289,15 @@ def _other_prior_words(row: Any) -> str:
     return f"{OTHER_PRIOR[name]} {row.before:.3f} to {row.value:.3f} ({row.moved}), {row.verdict}"
 
 
-def worded(facts: dict[str, Any], unbiased: Any = None) -> str:
+def worded(facts: dict[str, Any], square: Any = None) -> str:
     """Write a conclusion in words.
 
-    facts: the fields of a `Conclusion` without its sentence. unbiased: the row of the unbiased
-    square that the verdict rests on, if there is one.
+    facts: the fields of a `Conclusion` without its sentence. square: the row of the unbiased square
+    that the verdict rests on, where the change alone would say more.
     """
     notes = [f"change {moved(facts['change'])}", *_notes_of_chance(facts)]
-    is_shown_clear = _is_clear(facts["change"])
-    if unbiased is not None and facts["verdict"] in (UNCLEAR, TOO_FEW) and is_shown_clear:
-        notes.append(f"its square without the noise of few images {unbiased.moved}")
+    if square is not None:
+        notes.append(f"its square without the noise of few images {square.moved}")
     verdict = facts["verdict"]
     if facts["enough"] is not None:
         verdict += f" from {facts['n']}, about {facts['enough']:,} would do"
@@ -315,12 +315,6 @@ def worded(facts: dict[str, Any], unbiased: Any = None) -> str:
     if facts["baseline"]:
         words += f" {capitalised(facts['baseline'])}."
     return words
-
-
-def _is_clear(change: Change) -> bool:
-    """Return whether the interval of a change leaves out zero."""
-    _, low, high = change
-    return low > 0 or high < 0
 
 
 def _movement(facts: dict[str, Any]) -> str:

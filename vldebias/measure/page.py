@@ -22,21 +22,14 @@ import numpy as np
 from vldebias.errors import need
 from vldebias.files import write_atomically
 from vldebias.markup import html_table
-from vldebias.measure.audited import audited_prompts
+from vldebias.measure.audited import audited_prompts, ranges_of_prompts
 from vldebias.measure.conclusion import LEADS, Conclusion, conclusions
 from vldebias.measure.metric import CORRECTED, SHARE, get_metric
 from vldebias.measure.rows import CHANCES, NONE, WORSE_STRIP, Strip, TaskProvenance
 from vldebias.measure.strip import read_strip
-from vldebias.measure.table import (
-    TEMPLATES,
-    TOO_FEW,
-    UNCLEAR,
-    readable,
-    unbiased_squares,
-    verdict,
-)
+from vldebias.measure.table import TEMPLATES, contradicting_squares, readable
 from vldebias.measure.text import LABELS, advice_of, findings_of
-from vldebias.measure.wording import capitalised, listed_words, persons
+from vldebias.measure.wording import capitalised, listed_words
 from vldebias.pictures import INK, encoded, for_matplotlib, read_png, subplots
 
 if TYPE_CHECKING:
@@ -251,7 +244,7 @@ class FrontGroup(NamedTuple):
 def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[FrontGroup]:
     """Return the rows of `front_rows` by measure, each beside the value without a method."""
     front = front_rows(frame, found)
-    square_of_gap = unbiased_squares(frame)
+    square_of_row = contradicting_squares(frame)
     groups = []
     for (task, measure), rows in front.groupby(["task", "measure"], sort=False):
         methods = rows[~rows.method.isin([NONE, *CHANCES])]
@@ -263,21 +256,17 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
             notes.append(f"chance {first.chance:.3f}")
         note = ", ".join(filter(None, notes))
         shown = list(methods.itertuples())
-        verdict_notes = [_verdict_note(row, square_of_gap.get(row.Index)) for row in shown]
+        verdict_notes = [_verdict_note(square_of_row.get(row.Index)) for row in shown]
         groups.append(FrontGroup(task, measure, note, before, shown, verdict_notes))
     return groups
 
 
-def _verdict_note(row: Any, square: Any) -> str:
-    """Write what a verdict rests on where the interval beside it says more than the verdict does,
-    "" elsewhere.
+def _verdict_note(square: Any) -> str:
+    """Write what a verdict rests on where the interval beside it says more, "" elsewhere.
 
-    square: the row of the unbiased square that the verdict rests on, if there is one.
+    square: the row of the unbiased square that it rests on.
     """
-    if square is None or row.verdict not in (UNCLEAR, TOO_FEW):
-        return ""
-    change = (row.change, row.change_low, row.change_high)
-    if verdict(change, row.better) == UNCLEAR:
+    if square is None:
         return ""
     return (
         "Few images make every gap look larger. Without that, its square changes by"
@@ -370,40 +359,6 @@ def _measured_bias(block: pd.DataFrame) -> Any:
         if metric in row_of_metric:
             return row_of_metric[metric]
     return None
-
-
-class Ranges(NamedTuple):
-    """Hold where the predicted shares of prompts and their intervals lie on a line.
-
-    ends: what stands at the ends of the line. is_even: its middle is an even share. row_of_prompt:
-    low, value and high of each prompt, from 0 to 1.
-    """
-
-    ends: tuple[str, str]
-    is_even: bool
-    row_of_prompt: dict[str, tuple[float, float, float]]
-
-
-def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
-    """Return the ranges of an audit. Of two values they are those of the first, so that the line
-    leads from all of the other one to all of this one; of more they are the likeliest's."""
-    shares = frame[frame.metric == "predicted_share"]
-    values: list[str] = []
-    for provenance in result.provenance:
-        values += provenance.settings.get("values", ())
-    row_of_prompt: dict[str, tuple[float, float, float]] = {}
-    for row in shares.itertuples():
-        # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
-        prompt, _, _ = row.subset.rpartition(": ")
-        known = row_of_prompt.get(prompt)
-        if known is None or row.value > known[1]:
-            row_of_prompt[prompt] = (row.low, row.value, row.high)
-    shown = {subset.rpartition(": ")[2] for subset in shares.subset}
-    if len(values) == 2 and len(shown) == 1:
-        (value,) = shown
-        (other,) = set(values) - shown
-        return Ranges((f"all {persons(other)}", f"all {persons(value)}"), True, row_of_prompt)
-    return Ranges(("0 %", "100 %"), False, row_of_prompt)
 
 
 def unbroken(words: str) -> str:

@@ -291,6 +291,17 @@ def unbiased_squares(frame: pd.DataFrame) -> dict[Any, Any]:
     return square_of_gap
 
 
+def contradicting_squares(frame: pd.DataFrame) -> dict[Any, Any]:
+    """Return index of a row -> its unbiased square, where the interval of the row leaves out zero
+    and that of the square does not: a reader has to be told what the verdict rests on."""
+    square_of_gap = {}
+    for index, square in unbiased_squares(frame).items():
+        row = frame.loc[index]
+        if row.verdict in (UNCLEAR, TOO_FEW) and _shown_verdict(row) != UNCLEAR:
+            square_of_gap[index] = square
+    return square_of_gap
+
+
 def to_remove(row: Any) -> float:
     """Return how far the model is from chance, or from the best that the measure can be."""
     least, largest = get_metric(row.metric, strict=False).bounds

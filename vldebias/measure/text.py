@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from vldebias.measure.audited import AuditedPrompt, audited_prompts
 from vldebias.measure.conclusion import Conclusion, conclusions
 from vldebias.measure.rows import CHANCE, COLUMNS, NONE
-from vldebias.measure.table import DAGGER, Measures, named, readable
+from vldebias.measure.table import DAGGER, Measures, contradicting_squares, named, readable
 from vldebias.measure.wording import quantity_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: 
     shown += _sentences(found, width, max_lines - len(shown) - len(notes) - ROWS)
     shown += wrapped(f"{result.name}: values and changes, with 95 % intervals", width)
     room = max_lines - len(shown) - len(notes) - 1
-    rows = _rows(wholes, found, max(room, 0))
+    rows = _rows(wholes, found, contradicting_squares(frame), max(room, 0))
     # A row has a margin of two; further lines of it, and names of measures, have another one.
     shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
     remaining = len(frame) - len(shown_rows)
@@ -196,9 +196,14 @@ def wrapped(sentence: str, width: int = 80) -> list[str]:
     return broken.split("\n")
 
 
-def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]:
+def _rows(
+    wholes: pd.DataFrame, found: list[Conclusion], square_of_row: Mapping[Any, Any], room: int
+) -> list[str]:
     """Return at most `room` lines with the rows of each measure under its name: those of the
-    conclusions first, then the first measure of every task, and so on."""
+    conclusions first, then the first measure of every task, and so on.
+
+    square_of_row: of `contradicting_squares`.
+    """
     methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
     # Every conclusion has its rows, if few of them.
     row_limit = max(room // max(len(found), 1) - 1, 2)
@@ -212,7 +217,7 @@ def _rows(wholes: pd.DataFrame, found: list[Conclusion], room: int) -> list[str]
     for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
         lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
         for row in _first(rows, methods.get((task, measure), ""), row_limit).itertuples():
-            lines += _lines_of(row)
+            lines += _lines_of(row, square_of_row.get(row.Index))
     return lines[:room]
 
 
@@ -224,12 +229,17 @@ def _first(rows: pd.DataFrame, method: str, count: int) -> pd.DataFrame:
     return rows[rows.index.isin(chosen)]
 
 
-def _lines_of(row: Any) -> list[str]:
-    """Return a row as a line, or two where its name is long, and the published figure below."""
+def _lines_of(row: Any, square: Any = None) -> list[str]:
+    """Return a row as a line, or two where its name is long, and below what belongs to it: the
+    published figure, and the square that its verdict rests on."""
     name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
     line = f"  {name:<{NAME}} {row.number:<20} {row.moved:<23} {row.verdict}".rstrip()
-    published = [] if np.isnan(row.published) else [f"  published: {row.name} {row.published:.3f}"]
-    return [*line.split("\n"), *published]
+    lines = line.split("\n")
+    if not np.isnan(row.published):
+        lines.append(f"  published: {row.name} {row.published:.3f}")
+    if square is not None:
+        lines.append(f"    squared, without the noise of few images: {square.moved}")
+    return lines
 
 
 def tab_rows(

@@ -67,8 +67,8 @@ def balance(
         InvalidInputError: no prompt, an unknown attribute or value, shares that do not sum to
             100 % or 1, numbers out of range.
     """
-    if not prompts:
-        raise InvalidInputError("prompt: got an empty list; expected a text, or a list of texts")
+    if isinstance(prompts, str) or not prompts:
+        raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of one text or more")
     _check_number("images", images, 1, MOST_IMAGES)
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)

@@ -77,7 +77,7 @@ def test_a_list_of_prompts_is_dealt_as_one_run() -> None:
     second = balance([CEO, CEO], "gender", 2, index=1)
     assert first.values + second.values == together.values
     assert first.seeds + second.seeds == together.seeds
-    with pytest.raises(InvalidInputError, match="empty list"):
+    with pytest.raises(InvalidInputError, match=r"prompts: got \[\]"):
         balance([], "gender", 1)
 
 

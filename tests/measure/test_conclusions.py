@@ -28,6 +28,7 @@ from vldebias.measure.text import text
         ((0.1, 8.5e-16, 0.2), "higher", "no clear change"),
         ((0.1, 0.1, 0.1), "higher", "changed"),
         (None, "higher", ""),
+        ((0.1, float("nan"), float("nan")), "lower", ""),
     ],
 )
 def test_a_verdict_needs_an_interval_that_excludes_zero_beyond_float_noise(
@@ -196,6 +197,7 @@ def test_the_plain_gap_leads_and_dealt_shares_have_a_chance_of_their_own() -> No
         pytest.param(DOWN, DOWN, True, id="gap and square"),
         pytest.param(STILL, DOWN, False, id="square alone: the interval beside it holds zero"),
         pytest.param(DOWN, STILL, False, id="gap alone: that may be the noise of few images"),
+        pytest.param(UP, DOWN, False, id="gap and square say the opposite"),
     ],
 )
 def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_square(
@@ -213,6 +215,29 @@ def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_squar
     assert ("square" in conclusion.sentence) == is_taken_back
     rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
     assert len(rows) == is_taken_back, "the terminal says it too"
+
+
+def test_priors_of_which_one_alone_can_tell_disagree() -> None:
+    wide = (-0.1, -1.0, 0.8)
+    rows = [bias("none", 0.5), bias("default", 0.4, change=wide)]
+    names = {"metric": "max_skew_dataset@10", "better": "lower", "task": "search"}
+    rows += [figure("none", 0.5, **names), figure("default", 0.3, change=DOWN, **names)]
+    (conclusion,) = result(rows, protocol("search")).conclusions()
+    assert (conclusion.verdict, conclusion.enough) == ("no verdict", None)
+    assert "the two priors disagree" in conclusion.sentence
+
+
+def test_a_gap_that_did_not_move_names_no_square() -> None:
+    same = (0.0, 0.0, 0.0)
+    (conclusion,) = gaps(same, same, deals=False).conclusions()
+    assert "square" not in conclusion.sentence
+
+
+def test_a_task_of_simple_baselines_alone_is_concluded() -> None:
+    rows = [figure("none", 0.5, metric="worst_group")]
+    rows.append(figure("none@median", 0.7, metric="worst_group", change=UP))
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert (conclusion.method, conclusion.verdict) == ("median threshold", "better")
 
 
 def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class AuditedPrompt(NamedTuple):
     """Hold what an audit says of one prompt.
 
-    share: of the value that most of its images will show, such as "87% male [60%, 95%]"; "" where
-    none is predicted. verdict: what is known. remedy: what to do about it.
+    share: of its likeliest value, such as "87% male [60%, 95%]"; "" where none is predicted.
+    verdict: what is known. remedy: what to do about it.
     """
 
     prompt: str
@@ -58,17 +58,16 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
 
 
 def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
-    """Return prompt -> the share of the value that most of its images will show."""
+    """Return prompt -> the share of its likeliest value; of equal ones the first."""
     largest: dict[str, PredictedShare] = {}
     for row in frame[frame.metric == "predicted_share"].itertuples():
         # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
         prompt, _, value = row.subset.rpartition(": ")
-        shares = [PredictedShare(row.value, value, row.low, row.high)]
+        shares = [largest[prompt]] if prompt in largest else []
+        shares.append(PredictedShare(row.value, value, row.low, row.high))
         if len(values) == 2:
             shares.append(_other_share(row, value, values))
-        if prompt in largest:
-            shares.append(largest[prompt])
-        largest[prompt] = max(shares)
+        largest[prompt] = max(shares, key=lambda predicted: predicted.share)
     return largest
 
 
@@ -82,7 +81,7 @@ class Ranges(NamedTuple):
     """Hold where the predicted shares of prompts and their intervals lie on a line.
 
     ends: what stands at the ends of the line. is_even: its middle is an even share. row_of_prompt:
-    low, value and high of each prompt, from 0 to 1.
+    low, share and high of each prompt, from 0 to 1.
     """
 
     ends: tuple[str, str]
@@ -91,8 +90,11 @@ class Ranges(NamedTuple):
 
 
 def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
-    """Return the ranges of an audit. Of two values they are those of the first, so that the line
-    leads from all of the other one to all of this one; of more they are the likeliest's."""
+    """Return the ranges of an audit.
+
+    Two values: shares of the first; the left end is all of the second, the right end all of the
+    first. More: shares of the likeliest value.
+    """
     shares = frame[frame.metric == "predicted_share"]
     values: list[str] = []
     for provenance in result.provenance:

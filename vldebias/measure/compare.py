@@ -35,6 +35,7 @@ COMPARED = (
 CLEAR = ("better", "worse", "changed")
 SIDES = ["a", "low_a", "high_a", "b", "low_b", "high_b"]
 WARNED = 3  # differences of the runs, in print
+CONCLUDED = 3  # conclusions, in print
 HTML_ROWS = 8  # figures that a notebook shows
 # Values of two runs that differ by less are equal: they are sums of float32, whose order another
 # machine or number of threads changes.
@@ -78,7 +79,7 @@ class Comparison:
         if self.is_equal:
             return "\n".join([*lines, *notes])
         notes += wrapped(COMPARED)
-        for conclusion in self.conclusions:
+        for conclusion in self.conclusions[:CONCLUDED]:
             if conclusion.verdict != "equal":
                 lines += wrapped(conclusion.sentence)
         room = max(MOST - len(lines) - len(notes), 6)

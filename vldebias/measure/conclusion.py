@@ -43,6 +43,7 @@ OTHER_PRIOR = {
     "max_skew_uniform": "against even shares",
 }
 NO_VERDICT = "no verdict"
+# clear gains first, then what has no direction, then clear losses
 RANK = {"better": -3, "changed": -2, "worse": -1}
 # methods that need no edit at all, such as another threshold: what any edit has to beat
 BASELINES = {"none@median": "a threshold at the median, without any edit"}
@@ -140,7 +141,7 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "worse": _who_got_worse(block, row),
         "other_prior": "" if other_row is None else _other_prior_words(other_row),
         "n": quantity_of(row.n, next(iter(json.loads(row.counts)), "")),
-        "enough": _enough(block, row),
+        "enough": _enough(block, row) if agrees else None,
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
     square = contradicting_squares(block).get(row.Index)
@@ -156,16 +157,15 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
         return None
     lead = bias[bias.metric == _lead_metric(bias)]
     lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
-    if len(lead) > 1:
-        # The question is what an edit does; the baseline stands beside it in the sentence.
-        lead = lead[~lead.method.isin(BASELINES)]
+    # The question is what an edit does; the baseline stands beside it in the sentence.
+    edits = lead[~lead.method.isin(BASELINES)]
+    lead = lead if edits.empty else edits
     # Clear gains first, the largest first among equals.
     ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
-    row_of_method = {row.method: row for row in reversed(ranked)}
-    for method in ATTACHED:
-        if method in row_of_method:
-            return row_of_method[method]
-    return ranked[0]
+    attached = [row for row in ranked if row.method in ATTACHED]
+    # The default of models goes before that of pipelines, where both were measured.
+    attached.sort(key=lambda row: ATTACHED.index(row.method))
+    return (attached or ranked)[0]
 
 
 def _lead_metric(bias: pd.DataFrame) -> str:
@@ -198,14 +198,19 @@ def _enough(block: pd.DataFrame, row: Any) -> int | None:
 def enough_units(n: int, change: Change, effect: float) -> int | None:
     """Return how many units would tell whether something changed, rounded up to two digits.
 
-    n: how many there are. effect: what there is to remove or to gain; None where it is nothing, or
-    so little that MANY_TIMES as many would not tell.
+    Returns None where there is nothing to tell, or where MANY_TIMES as many would not tell it.
+
+    n: how many there are. effect: what there is to remove or to gain.
     """
     width = change[2] - change[1]
-    if effect <= 0 or width <= 0 or (2 * width / effect) ** 2 > MANY_TIMES:
+    # Also where one of them is NaN.
+    if not (n > 0 and effect > 0 and width > 0):
         return None
     # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
-    exact = n * (2 * width / effect) ** 2
+    times = (2 * width / effect) ** 2
+    if times > MANY_TIMES:
+        return None
+    exact = n * max(times, 1)
     # No more than two digits of it are known.
     step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
     return math.ceil(exact / step) * step
@@ -298,17 +303,17 @@ def worded(facts: dict[str, Any], square: Any = None) -> str:
     notes = [f"change {moved(facts['change'])}", *_notes_of_chance(facts)]
     if square is not None:
         notes.append(f"its square without the noise of few images {square.moved}")
-    verdict = facts["verdict"]
+    headline = facts["verdict"]
     if facts["enough"] is not None:
-        verdict += f" from {facts['n']}, about {facts['enough']:,} would do"
+        headline += f" from {facts['n']}, about {facts['enough']:,} would do"
     measure = capitalised(facts["measure"])
     if facts["subset"]:
         measure = measure.replace(f", {facts['subset']}", f" ({facts['subset']})")
-    words = f"{facts['task']}: {verdict}. {measure} {_movement(facts)}"
+    words = f"{facts['task']}: {headline}. {measure} {_movement(facts)}"
     words += f" with {article_of_method(facts['method'])} ({'; '.join(notes)})."
     if facts["cost"]:
         words += f" Cost: {facts['cost']}."
-    if facts["other_prior"] and verdict == NO_VERDICT:
+    if facts["other_prior"] and facts["verdict"] == NO_VERDICT:
         words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
     elif facts["other_prior"]:
         words += f" The gallery is uneven; {facts['other_prior']} too."
@@ -336,15 +341,15 @@ def article_of_method(method: str) -> str:
 
 
 def _notes_of_chance(facts: dict[str, Any]) -> list[str]:
-    """Write what chance gives, and whether the method came down to it."""
+    """Write what chance gives, and whether the interval of the method holds it."""
     chance = facts["chance"]
     if chance is None:
         return []
-    low, high = facts["interval"]
     is_dealt = facts["chance_after"] not in (None, chance)
     if is_dealt:
         dealt = f"values dealt evenly {facts['chance_after']:.3f}"
         return [f"chance gives {chance:.3f}, {dealt}"]
+    low, high = facts["interval"]
     if low <= chance <= high:
         return [f"about what chance gives, {chance:.3f}"]
     return [f"chance {chance:.3f}"]

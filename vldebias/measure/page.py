@@ -290,7 +290,7 @@ class FigureGroup(NamedTuple):
 def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
     """Return the first figures of a result that has no conclusions, such as a diagnosis: at most
     eight rows, by measure."""
-    rows = _advised_rows(frame) if is_advised else _leading_rows(frame)
+    rows = _advised_rows(frame) if is_advised else _bias_rows(frame)
     groups = []
     for (task, title), block in rows.groupby(["task", "title"], sort=False):
         note = block.hint.iloc[0].strip(" ()")
@@ -300,8 +300,8 @@ def _figures(frame: pd.DataFrame, *, is_advised: bool) -> list[FigureGroup]:
 
 
 def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rows that sentences of advice rest on: of each measure the first, then those of
-    methods, then others."""
+    """Return rows that sentences of advice rest on, at most MOST: the first row of each measure but
+    the probe of classes, then other rows of bias, then the rest."""
     is_left_out = frame.metric.isin([*FURTHER, "predicted_share"]) | frame.method.isin(CHANCES)
     # The worst groups are what a sentence is about.
     measured = frame[~is_left_out]
@@ -322,7 +322,7 @@ def _places(names: Iterable[str]) -> dict[str, int]:
     return {name: place for place, name in enumerate(dict.fromkeys(names))}
 
 
-def _leading_rows(frame: pd.DataFrame) -> pd.DataFrame:
+def _bias_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the row of each task that `_statements` is about, and the shares behind it."""
     chosen: list[Any] = []
     for _, block in frame.groupby("task", sort=False):

@@ -29,6 +29,7 @@ FLOAT_NOISE = 1e-9  # a change below it is rounding: sums in another order diffe
 # "nothing to remove" is said where the model may be at most so far above chance
 NARROW = 0.15
 UNCLEAR = "no clear change"
+CLEAR = ("better", "worse")
 TOO_FEW = "too few to tell"
 NOTHING = "nothing to remove"
 GAP = "discrepancy"
@@ -45,7 +46,7 @@ def verdict(change: Change | None, better: str) -> str:
     "equal" where nothing moved beyond float noise, "changed" where neither direction is better or
     the change has no interval, "" where there is no change.
     """
-    if change is None or np.isnan(change[0]):
+    if change is None or np.isnan(change).any():
         return ""
     if max(map(abs, change)) <= FLOAT_NOISE:
         return "equal"
@@ -222,9 +223,9 @@ def _verdicts(frame: pd.DataFrame) -> list[str]:
     """Return the verdict of each row.
 
     The gap of few images that were drawn is too large, by an amount that shrinks as the shares
-    move: its verdict is that of its unbiased square, if the interval of the gap itself leaves out
-    zero as well. Dealt shares have no such noise, and the square subtracts it all the same: it has
-    no verdict there.
+    move: its verdict is that of its unbiased square, if the interval of the gap itself says so as
+    well. Dealt shares have no such noise, which the square subtracts all the same: the squared row
+    has no verdict there.
     """
     tested = _tested(frame)
     found = []
@@ -232,14 +233,14 @@ def _verdicts(frame: pd.DataFrame) -> list[str]:
         judged = _judged(row, change, effect)
         if row.metric == SQUARED and row.is_dealt:
             judged = ""
-        elif judged in ("better", "worse") and _shown_verdict(row) == UNCLEAR:
+        elif judged in CLEAR and _verdict_of_own_interval(row) != judged:
             # A reader sees the interval of the gap: no verdict says more than that interval does.
             judged = UNCLEAR
         found.append(judged)
     return found
 
 
-def _shown_verdict(row: Any) -> str:
+def _verdict_of_own_interval(row: Any) -> str:
     """Return the verdict of the change that stands in the row itself."""
     return verdict((row.change, row.change_low, row.change_high), row.better)
 
@@ -297,7 +298,9 @@ def contradicting_squares(frame: pd.DataFrame) -> dict[Any, Any]:
     square_of_gap = {}
     for index, square in unbiased_squares(frame).items():
         row = frame.loc[index]
-        if row.verdict in (UNCLEAR, TOO_FEW) and _shown_verdict(row) != UNCLEAR:
+        is_unclear = row.verdict in (UNCLEAR, TOO_FEW)
+        says_more = _verdict_of_own_interval(row) in CLEAR
+        if is_unclear and says_more and _verdict_of_own_interval(square) == UNCLEAR:
             square_of_gap[index] = square
     return square_of_gap
 

@@ -6,12 +6,16 @@ import unicodedata
 
 # Kind of attribute -> words of the Unicode names of characters that state it.
 STATING = {
-    "gender": {"WOMAN", "MAN", "GIRL", "BOY", "FEMALE", "MALE", "PRINCESS", "PRINCE"},
+    "gender": {"WOMAN", "WOMEN", "GIRL", "FEMALE", "PRINCESS", "MOTHER"}
+    | {"MAN", "MEN", "BOY", "MALE", "PRINCE", "FATHER"},
     "age": {"BABY", "CHILD", "GIRL", "BOY", "OLDER"},
-    # The modifiers of skin tone are named after Fitzpatrick's scale.
+    # The modifiers of skin tone are named after Fitzpatrick's scale. They say no origin, but an
+    # origin written beside them may contradict what they show.
     "skin": {"FITZPATRICK"},
     "origin": {"FITZPATRICK"},
 }
+# Words of names that say that no person is shown: "BABY BOTTLE", "BLACK DRAUGHTS MAN".
+THINGS = {"BOTTLE", "CHICK", "DRAUGHTS"}
 SYMBOLS = ("So", "Sk")  # categories of pictures and of their modifiers
 
 
@@ -25,8 +29,9 @@ def has_stating_emoji(text: str, kind: str) -> bool:
     """
     stating = STATING.get(kind, set())
     for character in text:
-        if not character.isascii() and unicodedata.category(character) in SYMBOLS:
-            words = unicodedata.name(character, "").split()
-            if stating.intersection(words):
-                return True
+        if unicodedata.category(character) not in SYMBOLS:
+            continue
+        words = unicodedata.name(character, "").split()
+        if stating.intersection(words) and not THINGS.intersection(words):
+            return True
     return False

@@ -239,7 +239,7 @@ def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
     clauses = []
     if not any(row.advice.rank == LEANS for row in advised):
         clauses.append("none clearly leans to a value")
-    # Prompts that lean come first, as in the order of the prompts.
+    # `advised` is sorted by rank, so that kinds that lean come first.
     for kind, count in count_of_kind.items():
         if kind not in unpredicted:
             clauses.append(_counted_kind(kind, count))

@@ -14,6 +14,8 @@ def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) 
     shown = text(made).splitlines()
     assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.500 to 0.300 with")
     assert max(map(len, shown)) <= 80
+    (conclusion,) = made.conclusions()
+    assert f"What got worse: {conclusion.worse}." in " ".join(text(made).split())
     for value in (
         "0.500 [0.400, 0.600]",
         "4 more figures",

@@ -112,7 +112,9 @@ def test_a_pipe_has_the_sentences_and_a_table_with_tabs(
     common.print_result(result, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     sentences = [line for line in lines if line.startswith("# ")]
-    assert sentences == [f"# {conclusion.sentence}" for conclusion in result.conclusions()]
+    for sentence, conclusion in zip(sentences, result.conclusions(), strict=True):
+        assert sentence.startswith(f"# {conclusion.sentence}")
+        assert conclusion.worse in sentence, "what got worse stands beside what got better"
     head, *rows = [line.split("\t") for line in lines if not line.startswith("# ")]
     verdicts = {(row[0], row[1], row[2], row[3]): row[head.index("verdict")] for row in rows}
     for conclusion in result.conclusions():

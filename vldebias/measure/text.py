@@ -79,8 +79,15 @@ def sentences(result: Result, measures: Measures = ()) -> list[str]:
     advice = advice_of(result)
     if advice:
         return advice
-    concluded = [conclusion.sentence for conclusion in result.conclusions(measures)]
+    concluded = [_with_losses(conclusion) for conclusion in result.conclusions(measures)]
     return [*findings_of(result), *concluded]
+
+
+def _with_losses(conclusion: Conclusion) -> str:
+    """Return the sentence of a conclusion, and what got worse under its method."""
+    if not conclusion.worse:
+        return conclusion.sentence
+    return f"{conclusion.sentence} What got worse: {conclusion.worse}."
 
 
 def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
@@ -176,7 +183,7 @@ def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
     rest on."""
     lines: list[str] = []
     for conclusion in found:
-        lines += wrapped(conclusion.sentence, width)
+        lines += wrapped(_with_losses(conclusion), width)
     if len(lines) <= room:
         return lines
     blocks = [wrapped(conclusion.short, width) for conclusion in found]

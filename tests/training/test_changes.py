@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vldebias.measure.conclusion import Conclusion
-from vldebias.training.changes import conclusions_of_training, leading
+from vldebias.training.changes import conclusions_of_training, counted, leading
 
 ACCURACY = "zero_shot_accuracy"
 RECALL = "recall@1 image->text"
@@ -96,6 +96,18 @@ def test_what_else_got_worse_is_the_cost_and_a_cosine_is_not() -> None:
         ACCURACY,
         RECALL,
     ]
+
+
+def test_scores_that_clearly_moved_are_said_and_all_are_counted() -> None:
+    further = "recall@10 text->image"
+    before = {ACCURACY: rows(300, 100), further: rows(200, 200)}
+    after = {ACCURACY: before[ACCURACY], further: flipped(before[further], range(200, 280))}
+    conclusions = list(concluded(before, after).values())
+    assert [found.metric for found in leading(conclusions)] == [further]
+    assert counted(conclusions).startswith("Of 2 scores on held-out data 1 got better, none worse")
+    # Where nothing moved, the scores that people train for are said.
+    unmoved = list(concluded(before, before).values())
+    assert [found.metric for found in leading(unmoved)] == [ACCURACY]
 
 
 def test_the_worst_group_is_picked_again_after_training() -> None:

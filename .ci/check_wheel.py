@@ -10,7 +10,7 @@ MOST_MB = 30  # shipped weights and pictures stay below it
 NEWEST_METADATA = (2, 4)  # what the action that publishes can read
 EXPECTED = (
     "vldebias/py.typed",
-    "vldebias/prompts/balance_words.txt",
+    "vldebias/prompts/english/words.txt",
     "vldebias/miniature/configs.json",
     "vldebias/miniature/weights/",
     "vldebias/measure/templates/",

@@ -19,7 +19,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 HERE = Path(__file__).parent
-TARGET = HERE.parent / "vldebias" / "prompts" / "balance_wordnet.txt.gz"
+TARGET = HERE.parent / "vldebias" / "prompts" / "english" / "wordnet.txt.gz"
 LISTS = dict(
     line.split(": ")
     for line in (HERE / "lexicon.txt").read_text().replace("\n  ", " ").splitlines()[2:]

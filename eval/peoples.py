@@ -9,12 +9,12 @@ import re
 import sys
 from pathlib import Path
 
-from vldebias.prompts.words import classes, read_lists
+from vldebias.prompts.english.words import classes, read_lists
 
-FACTS = Path(__file__).parents[1] / "vldebias" / "prompts" / "facts"
+FACTS = Path(__file__).parents[1] / "vldebias" / "prompts" / "english" / "facts"
 TARGET = FACTS / "peoples.txt"
 HEADER = """\
-# Peoples and nations as WordNet 3.1 names them (licence: ../balance_wordnet.LICENSE), made by
+# Peoples and nations as WordNet 3.1 names them (licence: ../wordnet.LICENSE), made by
 # eval/peoples.py. Those of `people-capital` are words of other things too and count with a capital.
 """
 PEOPLE = re.compile(

@@ -3,8 +3,8 @@
 import pytest
 
 from vldebias.prompts import balance_prompts, load_prompts
-from vldebias.prompts.context import RULES, attribute_kind, find_rules, is_fixed_by_context
-from vldebias.prompts.subject import Subject, find_subject
+from vldebias.prompts.english.context import RULES, attribute_kind, find_rules, is_fixed_by_context
+from vldebias.prompts.english.subject import Subject, find_subject
 
 SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
 NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]

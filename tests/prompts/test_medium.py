@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vldebias.prompts import balance_prompts, load_prompts
-from vldebias.prompts.context import RULES, attribute_kind
+from vldebias.prompts.english.context import RULES, attribute_kind
 
 LABELLED = Path(__file__).with_name("labelled.jsonl")
 SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}

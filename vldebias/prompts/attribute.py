@@ -10,15 +10,20 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts.context import is_fixed_by_context
 from vldebias.prompts.decisions import Decider
 from vldebias.prompts.emoji import has_stating_emoji
-from vldebias.prompts.groups import Group, Mixture, can_mix, find_group, mixtures, names_a_group
-from vldebias.prompts.prompt_set import PromptSet, StatedWords
-from vldebias.prompts.scene import Scene, read_scene
-from vldebias.prompts.subject import Subject, find_subject
-from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
-from vldebias.prompts.words import (
+from vldebias.prompts.english.context import is_fixed_by_context
+from vldebias.prompts.english.groups import (
+    Group,
+    Mixture,
+    can_mix,
+    find_group,
+    mixtures,
+    names_a_group,
+)
+from vldebias.prompts.english.scene import Scene, read_scene
+from vldebias.prompts.english.subject import Subject, find_subject
+from vldebias.prompts.english.words import (
     adjective,
     classes,
     has_gendered,
@@ -28,6 +33,8 @@ from vldebias.prompts.words import (
     person,
     religions,
 )
+from vldebias.prompts.prompt_set import PromptSet, StatedWords
+from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
 
 Find = Callable[[str], int | None]
 Value = str | Mixture | None

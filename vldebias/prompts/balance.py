@@ -35,10 +35,10 @@ from vldebias.prompts.attribute import (
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
-from vldebias.prompts.groups import describe, fits
+from vldebias.prompts.english.groups import describe, fits
+from vldebias.prompts.english.words import is_proper
 from vldebias.prompts.prompt_set import PromptSet, append_word, load_prompts
 from vldebias.prompts.syntax import is_in_capitals
-from vldebias.prompts.words import is_proper
 
 Sets = (
     str

@@ -27,7 +27,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.files import explain, packaged, read_yaml, write_atomically
 from vldebias.markup import html_table
 from vldebias.names import is_file_of_set, packaged_set
-from vldebias.prompts.words import lists
+from vldebias.prompts.english.words import lists
 
 MAX_PAIRS = 200_000
 _LISTS = (

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from vldebias.prompts.words import gendered, lists, person
+from vldebias.prompts.english.words import gendered, lists, person
 
 MOST_READINGS = 64  # each is read as a prompt of its own
 

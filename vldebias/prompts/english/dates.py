@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vldebias.prompts.text import Text
+from vldebias.prompts.english.text import Text
 
 # "1943", "1870s", "1914-18"; "79ad", "480bce".
 _YEAR = re.compile(r"(1\d{3})(['\u2019]?s)?(?:-\d+)?|\d{1,4}(bce?|ad|ce)")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from vldebias.prompts.text import Text
-from vldebias.prompts.words import (
+from vldebias.prompts.english.text import Text
+from vldebias.prompts.english.words import (
     STOPS,
     has_listed,
     kinds,

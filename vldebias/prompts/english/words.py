@@ -1,8 +1,8 @@
 """Look up English words: their classes, their lists, their singular and base forms.
 
-`balance_wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence:
-`balance_wordnet.LICENSE`) and the name lists of the US census of 1990 (public domain); its classes
-are explained there. `balance_words.txt` is written by hand.
+`wordnet.txt.gz` is made by `eval/lexicon.py` from WordNet 3.1 (licence:
+`wordnet.LICENSE`) and the name lists of the US census of 1990 (public domain); its classes
+are explained there. `words.txt` is written by hand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STOPS = ("determiner", "preposition", "function")
 
 @cache
 def _words() -> dict[str, str]:
-    with gzip.open(_HERE / "balance_wordnet.txt.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(_HERE / "wordnet.txt.gz", "rt", encoding="utf-8") as file:
         return dict(line.rstrip("\n").split("\t") for line in file)
 
 
@@ -45,9 +45,9 @@ def classes(word: str) -> str:
 
 @cache
 def lists() -> dict[str, dict[str, None]]:
-    """Return the lists of `balance_words.txt` by name; the keys of a list are its words in
+    """Return the lists of `words.txt` by name; the keys of a list are its words in
     order."""
-    return read_lists(_HERE / "balance_words.txt")
+    return read_lists(_HERE / "words.txt")
 
 
 def read_lists(path: Path) -> dict[str, dict[str, None]]:

@@ -13,10 +13,10 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from vldebias.prompts.facts import Fact, lists_of_word
+from vldebias.prompts.english.facts import Fact, lists_of_word
+from vldebias.prompts.english.scene import Scene, is_capital, read_scene
+from vldebias.prompts.english.words import has_gendered, lists, origins
 from vldebias.prompts.prompt_set import PromptSet
-from vldebias.prompts.scene import Scene, is_capital, read_scene
-from vldebias.prompts.words import has_gendered, lists, origins
 
 _KIND_OF_LIST = {"age": "age", "skin": "skin tone", "origin": "race"}
 _ORIGINS = ("people", "people-capital")

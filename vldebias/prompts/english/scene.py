@@ -12,10 +12,18 @@ from collections import defaultdict
 from collections.abc import Container, Iterable
 from functools import lru_cache
 
-from vldebias.prompts.dates import MODERN, year_of_word
-from vldebias.prompts.facts import Fact, find_facts, lists_of_word
-from vldebias.prompts.text import Text, read_text
-from vldebias.prompts.words import STOPS, adjective, gendered, kinds, listed, origins, person
+from vldebias.prompts.english.dates import MODERN, year_of_word
+from vldebias.prompts.english.facts import Fact, find_facts, lists_of_word
+from vldebias.prompts.english.text import Text, read_text
+from vldebias.prompts.english.words import (
+    STOPS,
+    adjective,
+    gendered,
+    kinds,
+    listed,
+    origins,
+    person,
+)
 
 _NEAR = 8  # words behind a noun that may still describe it: "a member of the Ku Klux Klan"
 _LINKS = ("of", "in", "from", "for", "with", "on")

@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.prompts.names import find_names, is_named
-from vldebias.prompts.text import Text, read_text
-from vldebias.prompts.words import (
+from vldebias.prompts.english.names import find_names, is_named
+from vldebias.prompts.english.text import Text, read_text
+from vldebias.prompts.english.words import (
     STOPS,
     adjective,
     base,

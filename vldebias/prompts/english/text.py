@@ -7,7 +7,7 @@ from bisect import bisect_right
 from functools import lru_cache
 from itertools import islice
 
-from vldebias.prompts.words import listed
+from vldebias.prompts.english.words import listed
 
 # A word with its hyphens and apostrophes: "mother-in-law's", "R&B".
 _WORD = re.compile(r"[^\W_]+(?:[-'\u2019&.][^\W_]+)*['\u2019]?")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from vldebias.prompts.subject import Subject
-from vldebias.prompts.words import has_listed, listed, lists, person, singular
+from vldebias.prompts.english.subject import Subject
+from vldebias.prompts.english.words import has_listed, listed, lists, person, singular
 
 _COLLECTIVE_SIZES = {"pair": 2, "duo": 2, "trio": 3, "quartet": 4, "quintet": 5, "both": 2}
 # Groups in which nobody is counted: "a crowd of angry nurses".

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from vldebias.prompts.text import Text
-from vldebias.prompts.words import read_lists, singular
+from vldebias.prompts.english.text import Text
+from vldebias.prompts.english.words import read_lists, singular
 
 _FOLDER = Path(__file__).parent / "facts"
 _SHORTEST_STEM = 4

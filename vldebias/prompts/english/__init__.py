@@ -1,0 +1,1 @@
+"""Read an English prompt: its words, persons, names, facts and groups."""

@@ -2,8 +2,10 @@
 on bad input."""
 
 import json
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -253,14 +255,46 @@ def test_the_paper_is_estimated_and_compared(
     measure = Mock(return_value=pd.DataFrame([row]))
     monkeypatch.setattr(paper, "paper", measure)
     arguments = ("paper", "--only", "generation", "--pipeline", "miniature", "--out", str(tmp_path))
-    estimated = run(*arguments, "--estimate", heard=True)
-    assert "\ngeneration\tminiature\tweights are " in estimated
-    assert "about 0.00 hours in all" in estimated
     output = run(*arguments, heard=True)
     assert measure.call_args.kwargs == {"stop_after_estimate": False}
     assert "x\t0.250\tx\t0.500\t\n" in output
     assert f"page: {tmp_path / 'index.html'}\n" in output
     assert json.loads(run(*arguments, "--json")) == [row | {"difference": None}]
+
+
+def test_an_estimate_adds_up_what_could_be_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(parts: set[str]) -> Callable[..., pd.DataFrame]:
+        def measure(out: Path, runs: Sequence[paper.Run], *_: Any, **__: Any) -> pd.DataFrame:
+            for planned in runs:
+                if planned.suite.name in parts:
+                    planned.seconds = 5400.0
+                else:
+                    planned.failure = "failed to load"
+            return pd.DataFrame()
+
+        return measure
+
+    arguments = ["paper", "--estimate", "--only", "generation,human", "--out", str(tmp_path)]
+    arguments += ["--pipeline", "miniature"]
+    monkeypatch.setattr(paper, "paper", timed({"generation", "human"}))
+    estimated = run(*arguments, heard=True)
+    assert "\ngeneration\tminiature\tweights are " in estimated
+    assert "about 3.00 hours in all; without --estimate it runs" in estimated
+    monkeypatch.setattr(paper, "paper", timed({"human"}))
+    estimated = run(*arguments, heard=True, code=1)
+    assert "about 1.50 hours for 1 of 2 parts" in " ".join(estimated.split())
+    monkeypatch.setattr(paper, "paper", timed(set()))
+    estimated = run(*arguments, heard=True, code=1)
+    assert "no model could be loaded" in estimated
+    assert "hours" not in estimated.replace("no model", "")
+
+
+def test_the_help_of_the_paper_names_all_its_parts() -> None:
+    shown = run("paper", "--help")
+    for part in paper.PARTS:
+        assert part in shown
 
 
 def test_the_quickstart_runs_its_suite_in_one_folder(

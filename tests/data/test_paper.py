@@ -32,6 +32,7 @@ from vldebias.study.paper import (
     PIPELINE,
     PIPELINE_PARTS,
     PUBLISHED_PIPELINE,
+    UNNAMED_CLIP,
     command,
     compared,
     paper,
@@ -246,21 +247,39 @@ def test_a_part_that_breaks_is_named_and_the_rest_is_measured(
     assert f"published figures are of {PUBLISHED_PIPELINE}" in page
 
 
+def page_of(folder: Path) -> str:
+    """The page that compares published and measured figures."""
+    return (folder / "index.html").read_text(encoding="utf-8")
+
+
 def test_every_published_figure_has_a_row_and_its_difference(
     stand_ins: Path, tmp_path: Path
 ) -> None:
     runs = plan(stand_ins, ["waterbirds"], ["miniature"])
     frame = paper(tmp_path / "out", runs, Options(out=tmp_path, resamples=20), SILENT)
-    assert frame.empty  # the paper has no figures of this model
+    # The paper has no figures of this model: all that its tables have is measured.
+    assert frame.published.isna().all()
+    assert frame.measured.notna().all()
+    assert frame["published of"].eq("").all()
+    page = (tmp_path / "out/index.html").read_text()
+    assert f"{len(frame)} more figures were measured that the paper does not have" in page
+    assert "the paper has no figures of it" in page
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
     (run,) = runs
     run.model = "RN50:openai"  # the same measurements beside the figures of another model
     measured = Result.read(tmp_path / "out/waterbirds-miniature/result.json")
     frame = compared([run], {run.name: measured}, tmp_path)
     assert tuple(frame) == HEAD
-    expected = published("waterbirds", "RN50 openai")
-    swept = {lam: published("waterbirds", "RN50 openai", lam=lam) for lam in SWEPT}
-    assert len(frame) == len(expected) + sum(map(len, swept.values())) > 20
+    expected = published("waterbirds", "RN50:openai")
+    swept = {lam: published("waterbirds", "RN50:openai", lam=lam) for lam in SWEPT}
+    cosines = frame[frame["published of"] == UNNAMED_CLIP]
+    assert sorted(cosines.published) == [0.65, 0.66, 0.70, 0.75]
+    assert cosines.measured.notna().all()
+    assert len(frame) == len(expected) + len(cosines) + sum(map(len, swept.values())) > 20
+    # No published average or gap of a method with labels stands beside a plain one.
+    has_labels = frame.method.isin(["erm-linear", "wise-ft", "dfr-sub", "contrastive-adapter"])
+    assert set(frame[has_labels].metric) == {"worst_group", "average_reweighted", "gap_reweighted"}
+    assert "weigh the groups by their frequency in training" in page_of(tmp_path)
     for lam, figures in swept.items():
         row = frame[(frame.metric == "gap") & (frame.method == f"orth-cali at lambda {lam:g}")]
         assert row.published.item() == figures["waterbirds", "gap", "orth-cali", ""]
@@ -271,9 +290,15 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert row.measured == measured.row("waterbirds", "worst_group", "orth-cali", lam=1000.0).value
     assert row.low <= row.measured <= row.high
     assert row.difference == pytest.approx(row.measured - row.published)
-    assert all(
-        text in (tmp_path / "index.html").read_text() for text in ("0.740", f"{row.measured:.3f}")
-    )
+    assert all(text in page_of(tmp_path) for text in ("0.740", f"{row.measured:.3f}"))
+    # The same measurements beside the figures of the paper's other model, which lacks some tables.
+    run.model = "ViT-L-14:openai"
+    frame = compared([run], {run.name: measured}, tmp_path)
+    lacking = frame[frame.published.isna()]
+    assert set(lacking.method) == {"cali", *(f"orth-cali at lambda {lam:g}" for lam in SWEPT)} | {
+        "orth-cali"  # of pairs without the class
+    }
+    assert lacking.measured.notna().all()
 
 
 @pytest.mark.slow

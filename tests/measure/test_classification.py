@@ -19,6 +19,7 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from tests.refusals import refused
 from vldebias.measure.classification import (
     Reweighted,
+    ReweightedGap,
     accuracy_gap,
     interval_of,
     lowest_accuracy,
@@ -144,6 +145,10 @@ def test_a_resample_of_cells_is_a_resample_of_images() -> None:
         (
             Reweighted(np.array([5.0, 0.0, 1.0])),
             [(5 * counts[:, 0] + counts[:, 2]) / 6 for counts in shares],
+        ),
+        (
+            ReweightedGap(np.array([5.0, 0.0, 1.0])),
+            [(5 * c[:, 0] + c[:, 2]) / 6 - c.min(1) for c in shares],
         ),
     ):
         fast, unmitigated = (

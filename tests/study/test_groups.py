@@ -297,6 +297,12 @@ def test_baselines_use_labels_and_say_so() -> None:
     assert cell(part, "worst_group", "dfr-sub").value > cell(part, "worst_group", "none").value
     chosen = part.provenance.methods["dfr-sub"]["chosen"]
     assert 0 < chosen["val_worst_group"] < chosen["val_average"] < 1
+    for method in ("none", "erm-linear"):
+        average, worst, gap = (
+            cell(part, metric, method).value
+            for metric in ("average_reweighted", "worst_group", "gap_reweighted")
+        )
+        assert gap == pytest.approx(average - worst)
     progress = Progress(Console(file=io.StringIO(), width=200))
     evaluate(
         birds(40), train=None, val=None, baselines=("erm-linear",), progress=progress, resamples=2

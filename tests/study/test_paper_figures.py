@@ -59,7 +59,7 @@ def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> 
         n={"professions": 20, "images each": 1000},
     )
     t = compared([run], {run.name: result([row])}, tmp_path).set_index(["data", "metric", "method"])
-    assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 16, ["generation"])
+    assert (run.model, len(t), t.suite.unique().tolist()) == ("own/pipe", 24, ["generation"])
     figures_row = t.loc["gender", "discrepancy, unseen professions", "cali"]
     assert (figures_row.published, figures_row.measured, figures_row.low, figures_row.high) == (
         0.354,
@@ -74,7 +74,9 @@ def test_generated_people_stand_beside_the_published_figures(tmp_path: Path) -> 
     assert (
         t.loc["pairs race", "pair_distance, unseen", "none"].published,
         t.measured.isna().sum(),
-    ) == (0.69, 15)
+    ) == (0.69, 23)
+    deviation = t.loc["race", "discrepancy_deviation, train professions", "none"]
+    assert deviation.published == 0.16
 
 
 def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(

@@ -1,5 +1,7 @@
 """Figures of a table that somebody else made."""
 
+import statistics
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -68,6 +70,8 @@ def test_figures_are_those_of_the_counts_and_compared_with_the_baseline():
         ]
         counts = (np.array(codes).reshape(8, 30, 1) == [0, 1]).sum(1)
         assert rows["discrepancy", method, ""].value == pytest.approx(discrepancies(counts).mean())
+        deviation = rows["discrepancy_deviation", method, ""].value
+        assert deviation == pytest.approx(statistics.pstdev(discrepancies(counts).tolist()))
         squares = squared_discrepancies(counts).mean()
         assert rows["discrepancy_squared", method, ""].value == pytest.approx(squares)
         assert rows["unknown", method, ""].value == pytest.approx(1 / 30)

@@ -199,7 +199,12 @@ def paper(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only waterbirds, celeba, fairface or generation; several with commas."),
+        typer.Option(
+            help=(
+                "Only these parts, with commas: waterbirds, celeba, fairface, generation, human,"
+                " backgrounds."
+            )
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -219,13 +224,15 @@ def paper(
     as_json: Json = False,
     **named: Any,
 ) -> None:
-    """Measure Tables 7.2 to 7.8 and A.9 of the paper and the backgrounds of section 7.6.4, and
+    """Measure Tables 7.1 to 7.8 and A.9 of the paper and the backgrounds of section 7.6.4, and
     compare them with the published figures, on one page.
 
     First prints what each part needs, whether data and weights are here, and how many hours it
     takes on this machine, from a timed sample. Runs what it can: a part that fails ends no other.
     A run that was stopped continues where it was. Exit code 1 if a part was not measured;
     one that waits for people's answers is no failure.
+
+    A model that is not the paper's gets the same figures, with the published column empty.
 
     Of generation it has the paper's part: 100 images of each of 100 professions, without and with
     the method, for gender and for race. `vldebias eval generation` measures the rest. The part
@@ -262,8 +269,7 @@ def paper(
         # JSON has no NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
-        hours = sum(run.seconds or 0 for run in runs) / 3600
-        say(f"about {hours:.2f} hours in all; without --estimate it runs")
+        _print_hours(runs)
     else:
         _print_figures(frame)
         say(f"page: {out / 'index.html'}")
@@ -278,6 +284,21 @@ def _print_plan(runs: Sequence[Run]) -> None:
         # What a part lacks stands in its state.
         rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
     print_grid(("suite", "model", "state", "source", "needs"), rows)
+
+
+def _print_hours(runs: Sequence[Run]) -> None:
+    """Print how long all parts take that could be timed, and how many could not."""
+    timed = [run.seconds for run in runs if run.seconds is not None]
+    hours = sum(timed) / 3600
+    if not timed:
+        say("no model could be loaded, so nothing was timed and nothing can be measured")
+    elif len(timed) == len(runs):
+        say(f"about {hours:.2f} hours in all; without --estimate it runs")
+    else:
+        say(
+            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot be"
+            " measured yet. Without --estimate these run"
+        )
 
 
 def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:

@@ -62,6 +62,17 @@ class Reweighted:
         return (present * hits / np.maximum(size, 1)).sum(axis=-1) / present.sum(axis=-1)
 
 
+@dataclass(frozen=True, eq=False)
+class ReweightedGap:
+    """Compute `Reweighted` minus the worst group's accuracy, >= 0, for weights (g,)."""
+
+    weights: Floats
+
+    def __call__(self, hits: Counts, size: Counts) -> Floats:
+        """Return values (...) from hits and sizes (..., g)."""
+        return Reweighted(self.weights)(hits, size) - lowest_accuracy(hits, size)
+
+
 def interval_of(
     statistic: Statistic, cells: Counts, drawn: Counts
 ) -> tuple[float, Bounds, tuple[float, float, float]]:

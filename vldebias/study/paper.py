@@ -20,7 +20,7 @@ from vldebias.hosts.loading import SCHEMAS, Loaded, check_name, has_weights, loa
 from vldebias.judge.judges import ClipJudge
 from vldebias.measure.page import write_page
 from vldebias.measure.result import Measurement, Result
-from vldebias.measure.table import SWEPT, published
+from vldebias.measure.table import SWEPT, published, published_of_any_model
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.schema import file_slug
@@ -68,6 +68,8 @@ PIPELINE_PARTS = (GENERATION, HUMAN, BACKGROUNDS)
 # What the paper's tables of generated images are of: it left the hub in November 2025, so that
 # figures of another pipeline stand beside them, by name.
 PUBLISHED_PIPELINE = "stable diffusion 2.1"
+# What Table 7.1 is of: one of the CLIP models that the other tables name.
+UNNAMED_CLIP = "a CLIP that the paper does not name"
 # The tasks of the suite `generation` that have published figures; the others are another command.
 GENERATION_TASKS = ("pairs", "gender", "race")
 # What the paper shows as pictures or in words, without a figure.
@@ -309,8 +311,9 @@ def paper(
 
     A run that fails ends no other: its `failure` is set, and the rest is measured and written.
 
-    The frame has the columns `HEAD` and a row for each published figure; `measured` is NaN where it
-    is not measured.
+    The frame has the columns `HEAD` and a row for each figure of the paper's tables that is
+    published of the model, where `measured` is NaN if it is not measured, or that was measured,
+    where `published` is NaN if the paper has it of other models alone.
     """
     results = dict[str, Result]()
     for run in runs:
@@ -386,32 +389,47 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     keys = ["suite", "data", "model", "published of"]
     blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(keys, sort=False)]
     states = [(run, run.name in results) for run in runs]
-    write_page(out / "index.html", "paper", {"blocks": blocks, "runs": states})
+    is_reweighted = frame.metric.str.endswith("_reweighted") & frame.published.notna()
+    page = {"blocks": blocks, "runs": states, "has_reweighted": bool(is_reweighted.any())}
+    write_page(out / "index.html", "paper", page)
     return frame
 
 
 def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:
-    """Return a row of `HEAD` for each figure that the paper has of a run, and for each of
-    `UNPUBLISHED` that was measured."""
-    source = PUBLISHED_PIPELINE if run.suite.name in PIPELINE_PARTS else run.model
-    rows = list[tuple[Any, ...]]()
+    """Return a row of `HEAD` for each figure that the paper has of a run, and for each further
+    figure of its tables, or of `UNPUBLISHED`, that was measured."""
+    suite = run.suite.name
+    source = PUBLISHED_PIPELINE if suite in PIPELINE_PARTS else run.model
+    is_of_paper = bool(published(suite, source))
     row_of_figure = dict[tuple[str, str, str, str], Measurement]()
     row_at_lam = dict[tuple[Any, ...], Measurement]()
     for row in result.rows if result is not None else ():
         key = (row.task, row.metric, row.method, row.subset)
         row_of_figure.setdefault(key, row)
         row_at_lam[(*key, row.lam)] = row
-    for key, value in published(run.suite.name, source).items():
-        rows.append(_row(run, key, value, source, row_of_figure.get(key)))
+
+    # (key of the figure as it is shown, what was measured, what is published, of which model)
+    figures = list[tuple[Any, ...]]()
+    for key, value in published_of_any_model(suite, source).items():
+        figures.append((key, row_of_figure.get(key), value, source))
     # Table 7.3: the same rows at further lambdas, whose method is named with it.
     for lam in SWEPT:
-        for key, value in published(run.suite.name, source, lam=lam).items():
+        for key, value in published_of_any_model(suite, source, lam=lam).items():
             task, metric, method, subset = key
             shown = (task, metric, f"{method} at lambda {lam:g}", subset)
-            rows.append(_row(run, shown, value, source, row_at_lam.get((*key, lam))))
+            figures.append((shown, row_at_lam.get((*key, lam)), value, source))
+    # Table 7.1 is of one of the models of the others.
+    for key, value in published(suite, UNNAMED_CLIP).items():
+        cosine = value if is_of_paper else float("nan")
+        figures.append((key, row_of_figure.get(key), cosine, UNNAMED_CLIP))
     for key, measurement in row_of_figure.items():
-        if measurement.metric in UNPUBLISHED.get(run.suite.name, ()):
-            rows.append(_row(run, key, float("nan"), source, measurement))
+        if measurement.metric in UNPUBLISHED.get(suite, ()):
+            figures.append((key, measurement, float("nan"), source))
+
+    rows = list[tuple[Any, ...]]()
+    for key, measured, value, model in figures:
+        if measured is not None or value == value:
+            rows.append(_row(run, key, value, model if is_of_paper else "", measured))
     return rows
 
 

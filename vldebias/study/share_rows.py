@@ -158,6 +158,9 @@ class ShareRows:
                 value = float(draws.mean())
                 self.result.add(metric, CHANCE, value, interval, n=self.n, subset=self.subset)
 
+        # Tables 7.7 and 7.8 have it behind their means; of all prompts, not a sample of more.
+        self.add_means("discrepancy_deviation", self.gaps, statistic=_deviation)
+
     def _even_draws(self, compute: Any, sizes: NDArray[np.integer]) -> Floats:
         """Return draws (resamples,) of the mean over prompts where images are of even shares."""
         values = len(self.names)
@@ -253,6 +256,11 @@ def _largest(values: Floats) -> Floats:
 
 def _smallest(values: Floats) -> Floats:
     return np.min(values, axis=-1)
+
+
+def _deviation(values: Floats) -> Floats:
+    """Return the standard deviation (...) of values (..., p), divided by p."""
+    return np.std(values, axis=-1)
 
 
 def dealt_gaps(counts: Floats, *, resamples: int = 2000, seed: int = 0) -> Floats:

@@ -11,7 +11,6 @@ whenever that is in doubt.
 from __future__ import annotations
 
 import random
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,26 +18,18 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from vldebias.errors import InvalidInputError
 from vldebias.markup import html_table
-from vldebias.prompts.attribute import (
-    GROUPS,
-    NEXT_TEXT,
-    Attribute,
-    Find,
-    Place,
-    Value,
-    words_of_values,
-)
+from vldebias.prompts.attribute import GROUPS, Attribute, words_of_values
 from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
-from vldebias.prompts.english.groups import describe, fits
-from vldebias.prompts.english.words import is_proper
-from vldebias.prompts.prompt_set import PromptSet, append_word, load_prompts
-from vldebias.prompts.syntax import is_in_capitals
+from vldebias.prompts.groups import Mixture, fits
+from vldebias.prompts.language import Language, Person, Replacement, Saying, Value, replace_all
+from vldebias.prompts.persons import MOST_PERSONS, NEXT_TEXT, Find, Finder, Shown
+from vldebias.prompts.prompt_set import PromptSet, load_prompts
 
 Sets = (
     str
@@ -47,6 +38,8 @@ Sets = (
     | Mapping[str, Any]
     | Sequence[str | Path | PromptSet | Mapping[str, Any]]
 )
+
+_Hand = tuple[Value, ...]  # the values of one attribute, one for each person of an image
 
 MOST = 10_000  # prompts that a Balancer remembers
 _LONGEST_BLOCK = 1000  # images over which `Balancer.at` is even
@@ -64,12 +57,15 @@ class BalancedPrompts:
         reasons: why a prompt was left alone: "stated", "named", "no person", "context", "group",
             ...; None if a value was written. For several sets, tuples of reasons.
         seed: the seed that was used: with it the same call gives the same values.
+        people: for each image its persons who were given a value, in their order, each as (noun,
+            value): `values` is of the first of them. For several sets, (noun, tuple of values).
     """
 
     prompts: list[str]
     values: list[Any]
     reasons: list[Any]
     seed: int
+    people: list[list[tuple[str, Any]]] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: each prompt, what was written, or why nothing was."""
@@ -172,8 +168,8 @@ class Balancer:
             raise InvalidInputError(f"sets: got {self.sets!r}; expected at least one prompt set")
         shares = self.shares or {}
         _check_names_of_shares(shares, parts)
-        self._attributes = [self._attribute(part, shares) for part in parts]
-        _check_different(self._attributes)
+        self._finders = [self._finder(part, shares) for part in parts]
+        _check_different([finder.attribute for finder in self._finders])
         self._single = is_one_set and len(parts) == 1
         self._dealers = self._new_dealers(self.seed)
 
@@ -207,16 +203,21 @@ class Balancer:
         seed = seed_from(self.seed, block)
         made = self._balance([text] * length, self._new_dealers(seed), seed)
         return BalancedPrompts(
-            [made.prompts[row]], [made.values[row]], [made.reasons[row]], self._checked_seed
+            [made.prompts[row]],
+            [made.values[row]],
+            [made.reasons[row]],
+            self._checked_seed,
+            [made.people[row]],
         )
 
     def _images_of_a_block(self, prompt: str) -> int:
-        """Return over how many images of a prompt the shares of all attributes are even."""
+        """Return over how many images of a prompt the shares of all persons are even."""
         images = 1
-        for attribute in self._attributes:
-            outcomes = attribute.outcomes(prompt, self.strength)
-            if not isinstance(outcomes, str):
-                images *= block_length(outcomes)
+        for finder in self._finders:
+            strength = self.strength
+            for shown in _open_persons(finder, prompt):
+                images *= block_length(finder.outcomes(prompt, shown, strength))
+                strength = 1.0  # the others get a value where the first one does
         return images
 
     def next_texts(
@@ -242,12 +243,13 @@ class Balancer:
         return written, replace(balanced, prompts=first)
 
     def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
-        """Write given values into prompts, such as second prompts of the same images, where they
-        can be stated."""
-        return [
-            self._write(prompt, self._as_row(value))
-            for prompt, value in zip(prompts, values, strict=True)
-        ]
+        """Write given values into prompts, such as second prompts of the same images, beside the
+        first person of whom they can be said."""
+        written: list[str] = []
+        for prompt, value in zip(prompts, values, strict=True):
+            row = [(dealt,) for dealt in self._as_row(value)]
+            written.append(self._write(prompt, row))
+        return written
 
     @property
     def _checked_seed(self) -> int:
@@ -258,7 +260,7 @@ class Balancer:
         """Return one value for each attribute."""
         if self._single:
             return [values]
-        return values or [None] * len(self._attributes)
+        return values or [None] * len(self._finders)
 
     def _check_arguments(self) -> None:
         _check_whole_number("seed", self.seed)
@@ -275,71 +277,141 @@ class Balancer:
                 " {'female': 0.5, 'male': 0.5}"
             )
 
-    def _attribute(self, part: PromptSet, shares: Mapping[str, float]) -> Attribute:
+    def _finder(self, part: PromptSet, shares: Mapping[str, float]) -> Finder:
         decider = None
         if self.decide is not None:
             decider = Decider(self.decide, part.attributes, self.most)
-        return Attribute(part, shares, find=self.find, decide=decider, groups=self.groups)
+        return Finder(Attribute(part, shares, self.groups), self.find, decider)
 
-    def _new_dealers(self, seed: int) -> list[Dealer[Value]]:
-        return [Dealer(f"{seed}/{i}", self.most) for i in range(len(self._attributes))]
+    def _new_dealers(self, seed: int) -> list[list[Dealer[Value]]]:
+        """Return for each attribute one dealer for each person: persons are independent."""
+        dealers: list[list[Dealer[Value]]] = []
+        for number in range(len(self._finders)):
+            names = [f"{seed}/{number}"]
+            names += [f"{seed}/{number}/{person}" for person in range(1, MOST_PERSONS)]
+            dealers.append([Dealer(name, self.most) for name in names])
+        return dealers
 
     def _balance(
-        self, prompts: Sequence[str], dealers: Sequence[Dealer[Value]], seed: int
+        self, prompts: Sequence[str], dealers: Sequence[Sequence[Dealer[Value]]], seed: int
     ) -> BalancedPrompts:
         """Deal values to prompts and write them."""
         if not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
-        for attribute in self._attributes:
-            attribute.ask(prompts)
-        values: list[list[Value]] = [[] for _ in prompts]
-        reasons: list[list[str | None]] = [[] for _ in prompts]
+        for finder in self._finders:
+            finder.ask(prompts)
+        hands: list[list[_Hand]] = [[] for _ in prompts]
         for prompt, rows in _rows_of_prompts(prompts).items():
             # Equal prompts get their values in an order that the seed decides.
-            random.Random(f"{seed}/{dealers[0].images_of(prompt)}/{prompt}").shuffle(rows)
-            for attribute, dealer in zip(self._attributes, dealers, strict=True):
-                # Rows of equal values of the attributes before stand together: so the attributes
-                # cross evenly.
-                rows.sort(key=lambda row: list(map(str, values[row])))
-                dealt, reason = self._deal(attribute, dealer, prompt, len(rows))
-                for row, value in zip(rows, dealt, strict=True):
-                    values[row].append(value)
-                    reasons[row].append(reason if value is None else None)
-        written = [self._write(prompt, row) for prompt, row in zip(prompts, values, strict=True)]
+            images = dealers[0][0].images_of(prompt)
+            random.Random(f"{seed}/{images}/{prompt}").shuffle(rows)
+            for finder, dealers_of_finder in zip(self._finders, dealers, strict=True):
+                for row in rows:
+                    hands[row].append(())
+                persons = _open_persons(finder, prompt)
+                strength = self.strength
+                for shown, dealer in zip(persons, dealers_of_finder, strict=False):
+                    outcomes = finder.outcomes(prompt, shown, strength)
+                    _deal(dealer, prompt, outcomes, rows, hands)
+                    strength = 1.0  # the others get a value where the first one does
+        written = [self._write(prompt, hand) for prompt, hand in zip(prompts, hands, strict=True)]
         form: Any = itemgetter(0) if self._single else tuple
-        return BalancedPrompts(written, list(map(form, values)), list(map(form, reasons)), seed)
+        return BalancedPrompts(
+            written,
+            [form([_first(dealt) for dealt in hand]) for hand in hands],
+            [form(self._reasons(*pair)) for pair in zip(prompts, hands, strict=True)],
+            seed,
+            [self._people(*pair) for pair in zip(prompts, hands, strict=True)],
+        )
 
-    def _deal(
-        self, attribute: Attribute, dealer: Dealer[Value], prompt: str, images: int
-    ) -> tuple[list[Value], str]:
-        """Return the values of an attribute for the images of a prompt, and why some have none."""
-        outcomes = attribute.outcomes(prompt, self.strength)
-        if isinstance(outcomes, str):
-            return [None] * images, outcomes
-        return dealer.deal(prompt, images, outcomes), "strength"
+    def _reasons(self, prompt: str, hand: Sequence[_Hand]) -> list[str | None]:
+        """Return for each attribute why a prompt has no value of it; None where it has one."""
+        reasons: list[str | None] = []
+        for finder, dealt in zip(self._finders, hand, strict=True):
+            persons = finder.persons(prompt)
+            reason = persons if isinstance(persons, str) else "strength"
+            reasons.append(reason if _first(dealt) is None else None)
+        return reasons
 
-    def _write(self, prompt: str, values: Sequence[Value]) -> str:
-        """Write one value of each attribute into a prompt, where it can be stated."""
-        words: list[_Words] = []
-        for attribute, value in zip(self._attributes, values, strict=True):
-            if value is None:
-                continue
-            places = attribute.place(prompt)
-            if isinstance(places, str):
-                continue  # a reason to leave the prompt alone
-            for place in places:
-                words += _words_for(attribute, place, value)
+    def _people(self, prompt: str, hand: Sequence[_Hand]) -> list[tuple[str, Any]]:
+        """Return the persons of an image who were given a value, in their order."""
+        values_of_person = defaultdict[tuple[int, str], list[Value]](lambda: [None] * len(hand))
+        for number, (finder, dealt) in enumerate(zip(self._finders, hand, strict=True)):
+            for shown, value in zip(_open_persons(finder, prompt), dealt, strict=False):
+                if value is not None:
+                    values_of_person[shown.start, shown.noun][number] = value
+        people: list[tuple[str, Any]] = []
+        for (_, noun), values in sorted(values_of_person.items(), key=itemgetter(0)):
+            people.append((noun, values[0] if self._single else tuple(values)))
+        return people
+
+    def _write(self, prompt: str, hand: Sequence[_Hand]) -> str:
+        """Write the values of an image into its prompt, where they can be stated."""
+        sayings = self._sayings(prompt, hand)
         written = []
         start = 0
         for text in prompt.split(NEXT_TEXT):
             end = start + len(text)
-            inside: list[_Words] = []
-            for word in words:
-                if start <= word.start <= end:
-                    inside.append(word.moved(-start))
-            written.append(_insert(text, inside))
+            sayings_of_language = defaultdict[Language, list[Saying]](list)
+            for language, saying in sayings:
+                if start <= saying.person.place[0] <= end:
+                    moved = saying._replace(person=saying.person.moved(-start))
+                    sayings_of_language[language].append(moved)
+            replacements: list[Replacement] = []
+            for language, sayings_of_text in sayings_of_language.items():
+                replacements += language.write(text, sayings_of_text)
+            written.append(replace_all(text, replacements))
             start = end + len(NEXT_TEXT)
         return NEXT_TEXT.join(written)
+
+    def _sayings(self, prompt: str, hand: Sequence[_Hand]) -> list[tuple[Language, Saying]]:
+        """Return what is said of whom, wherever a person is mentioned, and in which language."""
+        sayings: list[tuple[Language, Saying]] = []
+        for finder, dealt in zip(self._finders, hand, strict=True):
+            for shown, value in zip(_open_persons(finder, prompt), dealt, strict=False):
+                if value is None:
+                    continue
+                for person, language in shown.mentions:
+                    if _can_say(person, value):
+                        sayings.append((language, Saying(person, finder.attribute, value)))
+        return sayings
+
+
+def _can_say(person: Person, value: str | Mixture) -> bool:
+    """Return whether a value can be said of a person; a mixture may have been made for another
+    text, "five nurses", than this one, "a nurse"."""
+    if isinstance(value, str):
+        return True
+    return person.group is not None and fits(person.group, value)
+
+
+def _open_persons(finder: Finder, prompt: str) -> tuple[Shown, ...]:
+    """Return the persons of a prompt who get a value."""
+    persons = finder.persons(prompt)
+    return () if isinstance(persons, str) else persons
+
+
+def _deal(
+    dealer: Dealer[Value],
+    prompt: str,
+    outcomes: Mapping[Value, float],
+    rows: list[int],
+    hands: list[list[_Hand]],
+) -> None:
+    """Deal the values of a person to the images of a prompt, in the rows of a list."""
+    # Rows of equal values dealt before stand together: so persons and attributes cross evenly.
+    rows.sort(key=lambda row: list(map(str, chain(*hands[row]))))
+    # Where the first person got nothing, the image is left as it is.
+    left = {row for row in rows if hands[row][-1] and _first(hands[row][-1]) is None}
+    dealt = iter(dealer.deal(prompt, len(rows) - len(left), outcomes))
+    for row in rows:
+        value = None if row in left else next(dealt)
+        hands[row][-1] = (*hands[row][-1], value)
+
+
+def _first(dealt: _Hand) -> Value:
+    """Return the value of the first person; None if nobody has one."""
+    return dealt[0] if dealt else None
 
 
 def _rows_of_prompts(prompts: Iterable[str]) -> dict[str, list[int]]:
@@ -348,86 +420,6 @@ def _rows_of_prompts(prompts: Iterable[str]) -> dict[str, list[int]]:
     for row, prompt in enumerate(prompts):
         rows_of_prompt[prompt].append(row)
     return rows_of_prompt
-
-
-class _Words(NamedTuple):
-    """Hold words for a place of a prompt.
-
-    Attributes:
-        start, end: the characters that they replace.
-        kind: "before" a noun, "behind" it, or "aside" between commas.
-        rank: the order of adjectives at one place.
-        text: the words.
-    """
-
-    start: int
-    end: int
-    kind: str
-    rank: int
-    text: str
-
-    def moved(self, offset: int) -> _Words:
-        """Return the same words for a text that has so many characters before it."""
-        return self._replace(start=self.start + offset, end=self.end + offset)
-
-
-def _words_for(attribute: Attribute, place: Place, value: Value) -> list[_Words]:
-    """Return the words that say a value at a place; none where they do not fit."""
-    if isinstance(value, Mapping):
-        # A mixture may have been made for another text of the image: "five nurses", "a nurse".
-        if place.group is None or not fits(place.group, value):
-            return []
-        text = describe(value, attribute.words, place.group.young)
-        return [_Words(place.behind, place.behind, "aside", 0, text)]
-    word = attribute.words[str(value)]
-    if not attribute.has_phrases:
-        return [_Words(place.start, place.end, "before", attribute.rank, word)]
-    start = place.start if place.start < place.end else place.behind
-    return [_Words(start, place.behind, "behind", 0, word)]
-
-
-def _insert(prompt: str, words: Sequence[_Words]) -> str:
-    """Write words into a prompt, from its end to its start, so that offsets before them hold."""
-    in_capitals = is_in_capitals(prompt)  # "A CEO IN AN OFFICE" gets "FEMALE"
-    # Words for one place are written together: "an old female nurse".
-    words_of_place = defaultdict[tuple[int, int, str], list[tuple[int, str]]](list)
-    for start, end, kind, rank, text in words:
-        words_of_place[start, end, kind].append((rank, text.upper() if in_capitals else text))
-    for (start, end, kind), ranked in sorted(words_of_place.items(), reverse=True):
-        texts = [text for _, text in sorted(ranked)]
-        text_before = prompt[:start]
-        slot = prompt[start:end]
-        text_behind = prompt[end:]
-        if kind == "before":
-            prompt = _before(text_before, _like(slot, " ".join(texts)), text_behind.lstrip())
-        elif kind == "behind":
-            prompt = f"{text_before.rstrip()} {' and '.join(texts)}{_spaced(text_behind)}"
-        else:
-            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", text_behind) else ","
-            prompt = f"{text_before}, {', '.join(texts)}{comma}{_spaced(text_behind)}"
-    return prompt
-
-
-def _before(text_before: str, word: str, text_behind: str) -> str:
-    """Return a prompt with a word before a noun; its first letter is a capital at the start."""
-    if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
-        word = word[0].upper() + word[1:]
-        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan priests"
-            text_behind = text_behind[0].lower() + text_behind[1:]
-    return f"{append_word(text_before, word)} {text_behind}"
-
-
-def _like(slot: str, word: str) -> str:
-    """Return a word in the letters of its placeholder: {gender}, {Gender} or {GENDER}."""
-    letters = slot.strip("{ }")
-    if len(letters) > 1 and letters.isupper():
-        return word.upper()
-    return word[0].upper() + word[1:] if letters[:1].isupper() else word
-
-
-def _spaced(right: str) -> str:
-    """Return the rest of a prompt with a space before a word."""
-    return f" {right}" if re.match(r"\w", right) else right
 
 
 def _checked_prompts(prompts: Any) -> list[str]:

@@ -9,7 +9,7 @@ WORDS = {
     "group": "a group whose values cannot be mixed",
     "pronoun": "a pronoun stands for the person",
     "edit": "edits a picture that has its person",
-    "not English": "not in English",
+    "unknown language": "in a language that is not known",
     "truncated": "the person stands behind the last token that is read",
 }
 NO_PERSON_REASON = "no person"  # how reasons begin where nobody is asked for

@@ -66,8 +66,6 @@ def _reason_to_leave(text: Text, gender: bool) -> str:
     """Why a prompt as a whole is left alone; "" if it is not."""
     if len(text.prompt) > 4 and text.prompt.isupper():
         return "upper case"
-    if _is_foreign(text):
-        return "not English"
     if gender and has_gendered(text.low):
         return "stated"
     words = f" {' '.join(text.low)} "
@@ -77,8 +75,8 @@ def _reason_to_leave(text: Text, gender: bool) -> str:
     return ""
 
 
-def _is_foreign(text: Text) -> bool:
-    """Whether more words are foreign than English."""
+def is_foreign(text: Text) -> bool:
+    """Return whether more words are foreign than English."""
     foreign = 0
     before = ""
     for word in text.words:

@@ -1,0 +1,240 @@
+"""Find the persons of an English text, and write values beside them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.english.adjectives import rank_of
+from vldebias.prompts.english.context import is_fixed_by_context
+from vldebias.prompts.english.groups import describe, find_group, names_a_group
+from vldebias.prompts.english.scene import Scene, read_scene
+from vldebias.prompts.english.subject import Subject, find_subject, is_foreign
+from vldebias.prompts.english.text import read_text
+from vldebias.prompts.english.words import has_gendered, is_proper, listed, person
+from vldebias.prompts.groups import Group, can_mix
+from vldebias.prompts.language import Language, Person, Replacement, Saying
+from vldebias.prompts.prompt_set import append_word
+from vldebias.prompts.syntax import is_in_capitals
+
+# The person is a pronoun alone, "someone at a desk": there is no noun to write before.
+_PRONOUN = re.compile(r"\b(?:someone|somebody|anyone|anybody|everyone|everybody)\b", re.IGNORECASE)
+
+
+class English(Language):
+    """Read and write English prompts, by word lists."""
+
+    code = "en"
+    name = "English"
+
+    def reads(self, text: str) -> bool:
+        """Return whether a text is in English, or at least in no other language."""
+        return not is_foreign(read_text(text))
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+        """Return the persons of a text, or the reason why nobody gets a value."""
+        subject = find_subject(text, attribute.gender)
+        if _states(text, attribute) and not _states_of_picture_alone(text, subject, attribute):
+            return "stated"
+        if isinstance(subject, str):
+            return _why_nobody(subject, text)
+        if attribute.kind and _states_in_phrase(text, subject, attribute):
+            return "stated"
+        group = find_group(text, subject)
+        if group is not None and _leaves(group, attribute):
+            return "group"
+        is_fixed = is_fixed_by_context(text, subject.start, subject.end, attribute.set)
+        offset = _place_among_adjectives(subject, attribute)
+        start, _ = subject.words[-1]
+        return (
+            Person(
+                noun=text[start : subject.end],
+                start=start,
+                end=subject.end,
+                place=(offset, offset),
+                reason="context" if is_fixed else "",
+                group=group,
+            ),
+        )
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return whether any word of a text states a value."""
+        if _states(text, attribute):
+            return True
+        return attribute.gender and has_gendered(re.findall(r"[\w'-]+", text.lower()))
+
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return the replacements that write values beside nouns, with the articles that fit."""
+        in_capitals = is_in_capitals(text)  # "A CEO IN AN OFFICE" gets "FEMALE"
+        # Words for one place are written together: "an old female nurse".
+        words_of_slot = defaultdict[_Slot, list[tuple[int, str]]](list)
+        for saying in sayings:
+            word = _word_for(saying)
+            if in_capitals:
+                word = word.upper()
+            words_of_slot[_slot_of(saying)].append((saying.attribute.rank, word))
+        replacements: list[Replacement] = []
+        for slot, ranked in words_of_slot.items():
+            words = [word for _, word in sorted(ranked)]
+            replacements.append(_replacement(text, slot, words))
+        return replacements
+
+
+# ---- whether a person is open
+
+
+def _place_among_adjectives(subject: Subject, attribute: Attribute) -> int:
+    """Return the offset at which English writes the value among a noun's adjectives."""
+    for offset, word in subject.words[:-1]:
+        if rank_of(word) >= attribute.rank:
+            return offset
+    noun_offset, _ = subject.words[-1]
+    return noun_offset
+
+
+def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool:
+    """Return whether an adjective of the subject's phrase states a value."""
+    scene = read_scene(text, subject.start, subject.end)
+    for offset, word in subject.words[:-1]:
+        if attribute.kind == "origin" and word.endswith("skinned"):
+            return True  # "a pale skinned nurse"
+        if rank_of(word) != attribute.rank or _is_rank_at_work(word, scene):
+            continue
+        # "a newborn photographer" says for whom, not how old.
+        position = scene.text.start.index(offset)
+        if attribute.kind != "age" or not scene.is_for_age(position):
+            return True
+    return False
+
+
+def _is_rank_at_work(word: str, scene: Scene) -> bool:
+    """Return whether an adjective is a rank: "a senior engineer", not "a senior couple"."""
+    return word == "senior" and not listed(scene.noun, "people")
+
+
+def _leaves(group: Group, attribute: Attribute) -> bool:
+    """Return whether a group is left alone: it cannot be mixed, and is not of one value."""
+    if attribute.groups == "leave":
+        return True
+    if attribute.groups == "same" or 1 in attribute.shares.values():
+        return attribute.has_phrases
+    if not group.mixes or not attribute.gender:
+        return True  # only women and men have nouns in the plural
+    return not can_mix(attribute.words.values())
+
+
+def _states(text: str, attribute: Attribute) -> bool:
+    """Return whether a text states a value; roles such as "alumnus" do so for gender alone."""
+    for word in attribute.stated.find(text):
+        is_role = attribute.gender and person(word.lower())
+        if not is_role:
+            return True
+    return False
+
+
+def _states_of_picture_alone(text: str, subject: Subject | str, attribute: Attribute) -> bool:
+    """Return whether all that states a value says how a picture is made, or where a thing is from:
+    "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
+    if isinstance(subject, str):
+        return False
+    scene = read_scene(text, subject.start, subject.end)
+    rest = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
+    return not _states(rest, attribute)
+
+
+def _why_nobody(reason: str, text: str) -> str:
+    """Return a reason that says more: a group is shown, or the person is a pronoun."""
+    if not reason.startswith("no person"):
+        return reason
+    if _PRONOUN.search(text):
+        return "pronoun"
+    return "group" if names_a_group(text) else reason
+
+
+# ---- writing
+
+
+class _Slot(NamedTuple):
+    """Hold where words go: "before" a noun, "behind" it, or "aside" between commas."""
+
+    start: int
+    end: int
+    kind: str
+
+
+def _slot_of(saying: Saying) -> _Slot:
+    """Return where the word for a value goes."""
+    person, attribute, value = saying
+    start, end = person.place
+    behind = person.end if person.group is None else person.group.end
+    if isinstance(value, Mapping):
+        return _Slot(behind, behind, "aside")
+    if not attribute.has_phrases:
+        return _Slot(start, end, "before")
+    is_placeholder = start < end
+    return _Slot(start if is_placeholder else behind, behind, "behind")
+
+
+def _word_for(saying: Saying) -> str:
+    """Return how a value is said: by its word, or by the numbers of a mixture."""
+    person, attribute, value = saying
+    if isinstance(value, Mapping):
+        is_young = person.group is not None and person.group.young
+        return describe(value, attribute.words, is_young)
+    return attribute.words[value]
+
+
+def _replacement(text: str, slot: _Slot, words: Sequence[str]) -> Replacement:
+    """Return the replacement that writes words into a slot of a text."""
+    start, end, kind = slot
+    behind = text[end:]
+    if kind == "before":
+        return _before(text, slot, _like(text[start:end], " ".join(words)))
+    if kind == "behind":
+        start = len(text[:start].rstrip())
+        return Replacement(start, end, f" {' and '.join(words)}{_space_before(behind)}")
+    comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", behind) else ","
+    return Replacement(start, end, f", {', '.join(words)}{comma}{_space_before(behind)}")
+
+
+def _before(text: str, slot: _Slot, word: str) -> Replacement:
+    """Return the replacement that writes a word before a noun, with the article that fits; its
+    first letter is a capital at the start."""
+    text_before = text[: slot.start]
+    text_behind = text[slot.end :].lstrip()
+    end = len(text) - len(text_behind)
+    noun_start = ""
+    if not text_before.strip() and re.match(r"[A-Z][a-z]", text_behind):
+        word = word[0].upper() + word[1:]
+        if not is_proper(text_behind.split()[0].lower()):  # "Tibetan priests"
+            noun_start = text_behind[0].lower()
+            end += 1
+    written = append_word(text_before, word)
+    start = _length_in_common(text_before, written)
+    return Replacement(start, end, f"{written[start:]} {noun_start}")
+
+
+def _length_in_common(text: str, other: str) -> int:
+    """Return how many characters two texts have in common at their start."""
+    if other.startswith(text):
+        return len(text)
+    length = 0
+    while text[length] == other[length]:
+        length += 1
+    return length
+
+
+def _like(slot: str, word: str) -> str:
+    """Return a word in the letters of its placeholder: {gender}, {Gender} or {GENDER}."""
+    letters = slot.strip("{ }")
+    if len(letters) > 1 and letters.isupper():
+        return word.upper()
+    return word[0].upper() + word[1:] if letters[:1].isupper() else word
+
+
+def _space_before(behind: str) -> str:
+    """Return a space where the rest of a prompt begins with a word."""
+    return " " if re.match(r"\w", behind) else ""

@@ -1,0 +1,87 @@
+"""Mix the values of an attribute inside one picture: three women and two men of five engineers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+_MIXED_WORDS = {"female", "male"}
+
+
+class Group(NamedTuple):
+    """Hold the persons that a noun in the plural names.
+
+    Attributes:
+        end: offset behind the noun, where the mixture is written.
+        size: how many they are, or None if the prompt does not count them.
+        young: whether they are children, who are girls and boys.
+        mixes: whether they can be mixed; a couple, a family or a crowd is left alone.
+    """
+
+    end: int
+    size: int | None
+    young: bool
+    mixes: bool
+
+
+class Mixture(dict[str, int | None]):
+    """Hold value -> number of persons in one picture, in the order of the text; None: uncounted.
+
+    It is a dict that can be counted and used as a key, like the values of single persons.
+    """
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+def can_mix(words: Iterable[str]) -> bool:
+    """Return whether the values said by these words have nouns for persons in the plural."""
+    return {word.lower() for word in words} == _MIXED_WORDS
+
+
+def mixtures(group: Group, shares: Mapping[str, float]) -> dict[str | Mixture, float]:
+    """Return the mixtures of a group and the share of the images that each gets, for two values.
+
+    Over these images the persons have the shares: five engineers at .5 are three and two in one
+    half of the images and two and three in the other. Where all have one value, it is that value.
+
+    shares: value -> share of the persons, for two values; they sum to 1.
+    """
+    first, second = shares
+    if group.size is None:
+        return {Mixture({first: None, second: None}): 1.0}
+    expected = shares[first] * group.size
+    count = math.floor(expected + 1e-9)
+    # 2.5 women of five are two in one half of the images and three in the other.
+    rest = round(expected - count, 9)
+    share_of_mixture: dict[str | Mixture, float] = {}
+    for number, share in ((count, 1 - rest), (count + 1, rest)):
+        if share <= 0:
+            continue
+        orders = _orders({first: number, second: group.size - number})
+        for order in orders:
+            share_of_mixture[order] = share / len(orders)
+    return share_of_mixture
+
+
+def _orders(counts: Mapping[str, int]) -> list[str | Mixture]:
+    """Return the counts with the larger first; both orders where they are equal."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    (value, larger), (_, smaller) = ranked
+    if not smaller:
+        return [value]
+    if larger == smaller:
+        # "a woman and a man": which is named first is even as well.
+        return [Mixture(ranked), Mixture(reversed(ranked))]
+    return [Mixture(ranked)]
+
+
+def fits(group: Group, mixture: Mapping[str, int | None]) -> bool:
+    """Return whether a mixture, perhaps made for another text, can be written behind a group."""
+    size = 0
+    for count in mixture.values():
+        if count is None:
+            return group.mixes and group.size is None
+        size += count
+    return group.mixes and group.size == size

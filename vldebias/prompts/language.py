@@ -1,0 +1,109 @@
+"""Say what a language does for balanced prompts: find the persons of a text, and write values.
+
+A new language is a class with these four methods and a line in `languages.py`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.groups import Group, Mixture
+
+Value = str | Mixture | None
+
+
+class Person(NamedTuple):
+    """Hold one person of a text, or the group that a noun in the plural names.
+
+    Attributes:
+        noun: the noun as it is written; "" for a placeholder or a place that the user found.
+        start, end: the characters of the noun with the modifiers that are part of it, "police
+            officer".
+        place: the characters that a word for a value replaces; equal where it is inserted.
+        reason: why no value is written beside this person, "stated" or "group"; "" if one can be.
+            "context" (facts leave one value) can be overruled by the user's `decide`.
+        group: the persons of a noun in the plural.
+    """
+
+    noun: str
+    start: int
+    end: int
+    place: tuple[int, int]
+    reason: str = ""
+    group: Group | None = None
+
+    def moved(self, offset: int) -> Person:
+        """Return the same person in a text that has so many characters before it."""
+        start, end = self.place
+        group = self.group
+        return self._replace(
+            start=self.start + offset,
+            end=self.end + offset,
+            place=(start + offset, end + offset),
+            group=None if group is None else group._replace(end=group.end + offset),
+        )
+
+
+class Saying(NamedTuple):
+    """Hold a value of an attribute that is to be said of a person."""
+
+    person: Person
+    attribute: Attribute
+    value: str | Mixture
+
+
+class Replacement(NamedTuple):
+    """Hold a text that takes the place of the characters from start to end."""
+
+    start: int
+    end: int
+    text: str
+
+
+class Language(ABC):
+    """Read and write prompts in one language.
+
+    code: as in ISO 639, "de". name: in English.
+    """
+
+    code: str
+    name: str
+
+    @abstractmethod
+    def reads(self, text: str) -> bool:
+        """Return whether a text is in this language."""
+
+    @abstractmethod
+    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+        """Return every person whom a text shows, in order, or the reason why nobody gets a value.
+
+        Args:
+            text: a reading of a prompt: as long as the prompt, but what is markup is blank, and
+                what ends a clause is a line end. So offsets in it are offsets in the prompt.
+            attribute: what is balanced. A person whose value of it is fixed has a `reason`.
+
+        Returns:
+            The persons; or "stated", "named", "no person", "no person in the picture", "pronoun",
+            "group", ... as `vldebias.prompts.reasons` says them in words.
+        """
+
+    @abstractmethod
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return whether any word of a text states a value, of whatever it is said."""
+
+    @abstractmethod
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return what to replace in a text so that it says these values; no two overlap.
+
+        All values of a text come at once, since endings may have to agree.
+        """
+
+
+def replace_all(text: str, replacements: Iterable[Replacement]) -> str:
+    """Return a text with its replacements, made from its end to its start so that offsets hold."""
+    for start, end, new in sorted(replacements, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text

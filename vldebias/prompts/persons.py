@@ -1,0 +1,275 @@
+"""Find the persons of a prompt for one attribute, and which values its images get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from vldebias.errors import InvalidInputError
+from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.decisions import Decider
+from vldebias.prompts.emoji import has_stating_emoji
+from vldebias.prompts.groups import Group, mixtures
+from vldebias.prompts.language import Language, Person, Value
+from vldebias.prompts.languages import LANGUAGES, language_of
+from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
+
+Find = Callable[[str], int | None]
+
+MOST_PERSONS = 4  # of a prompt that get a value; the first ones
+NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
+_CACHED = 2000  # prompts
+
+
+class Mention(NamedTuple):
+    """Hold a place of a prompt at which a person is named, and the language that reads it."""
+
+    person: Person
+    language: Language
+
+    def moved(self, offset: int) -> Mention:
+        """Return the same mention in a text that has so many characters before it."""
+        return Mention(self.person.moved(offset), self.language)
+
+
+class Shown(NamedTuple):
+    """Hold a person whom the images of a prompt show.
+
+    Attributes:
+        mentions: where the person is named: once in each alternative and text of an image.
+        reason: why this person gets no value; "" if one is given.
+    """
+
+    mentions: tuple[Mention, ...]
+    reason: str
+
+    @property
+    def noun(self) -> str:
+        """The noun of the first mention."""
+        return self.mentions[0].person.noun
+
+    @property
+    def start(self) -> int:
+        """Where the first mention stands."""
+        return self.mentions[0].person.start
+
+    @property
+    def group(self) -> Group | None:
+        """The persons of a noun in the plural."""
+        return self.mentions[0].person.group
+
+
+_Reading = tuple[Mention, ...] | str
+
+
+def in_one_line(prompt: str) -> str:
+    """Return the texts of one image as one that a reader can read."""
+    return prompt.replace(NEXT_TEXT, " | ")
+
+
+class Finder:
+    """Find the persons of prompts for one attribute, and remember them.
+
+    find, decide: as of `balance_prompts`.
+    """
+
+    def __init__(
+        self, attribute: Attribute, find: Find | None = None, decide: Decider | None = None
+    ) -> None:
+        self.attribute = attribute
+        self._find = find
+        self._decide = decide
+        self._search = lru_cache(maxsize=_CACHED)(self._search_uncached)
+
+    def persons(self, prompt: str) -> tuple[Shown, ...] | str:
+        """Return the persons of a prompt who get a value, or the reason why nobody does."""
+        found = self._search(prompt)
+        if isinstance(found, str):
+            return found
+        allowed = self._allowed(prompt)
+        if allowed is not None and not self._leaves_choice(allowed):
+            return "context"
+        persons: list[Shown] = []
+        for shown in found:
+            is_open = not shown.reason or (shown.reason == "context" and allowed is not None)
+            if is_open:
+                persons.append(shown)
+        return tuple(persons[:MOST_PERSONS]) or found[0].reason
+
+    def outcomes(self, prompt: str, shown: Shown, strength: float) -> dict[Value, float]:
+        """Return the values of a person in the images of a prompt, with their shares.
+
+        strength: share of the images that get a value; the rest gets None.
+        """
+        shares: Mapping[Any, float] = self._allowed_shares(prompt)
+        # "five engineers" get "three women and two men" in place of a value.
+        if shown.group is not None and self._mixes(shown.group, shares):
+            shares = mixtures(shown.group, shares)
+        outcomes: dict[Value, float] = {value: share * strength for value, share in shares.items()}
+        return outcomes | {None: 1 - strength}
+
+    def ask(self, prompts: Sequence[str]) -> None:
+        """Ask `decide` about those prompts that have a person, in one call where it takes a
+        list."""
+        if self._decide is None:
+            return
+        placed: list[str] = []
+        for prompt in prompts:
+            if not isinstance(self._search(prompt), str):
+                placed.append(in_one_line(prompt))
+        self._decide.ask(placed)
+
+    def _allowed(self, prompt: str) -> tuple[str, ...] | None:
+        """Return the values that `decide` allows; None to let the word lists decide."""
+        if self._decide is None:
+            return None
+        return self._decide.allowed(in_one_line(prompt))
+
+    def _leaves_choice(self, allowed: Sequence[str]) -> bool:
+        """Return whether several values are allowed, of which one at least has a share."""
+        return len(allowed) > 1 and sum(self.attribute.shares[value] for value in allowed) > 0
+
+    def _allowed_shares(self, prompt: str) -> dict[str, float]:
+        """Return the shares of the values that `decide` allows; they sum to 1."""
+        shares = self.attribute.shares
+        allowed = self._allowed(prompt)
+        if allowed is None:
+            return shares
+        total = sum(shares[value] for value in allowed)
+        return {value: shares[value] / total for value in shares if value in allowed}
+
+    def _mixes(self, group: Group, shares: Mapping[str, float]) -> bool:
+        """Return whether the persons of a group get different values."""
+        if self.attribute.groups != "mixed" or not group.mixes:
+            return False
+        return sum(share > 0 for share in shares.values()) > 1
+
+    # ---- reading a prompt
+
+    def _search_uncached(self, prompt: str) -> tuple[Shown, ...] | str:
+        """Return the persons of a prompt, open or not; of several texts of one image, of all."""
+        readings: list[_Reading] = []
+        start = 0
+        for text in prompt.split(NEXT_TEXT):
+            for reading in self._read_text(text):
+                if isinstance(reading, str):
+                    readings.append(reading)
+                else:
+                    # Offsets count in the whole, not in this text alone.
+                    readings.append(tuple(mention.moved(start) for mention in reading))
+            start += len(text) + len(NEXT_TEXT)
+        return _join(readings)
+
+    def _read_text(self, text: str) -> list[_Reading]:
+        """Return the persons of each reading of a text, or the reason why there are none."""
+        slots = [match.span() for match in self.attribute.slots.finditer(text)]
+        if slots:
+            # A placeholder says where the value goes, so that nothing else is read.
+            return [(_mention_at(text, *slot),) for slot in slots]
+        if self._find is not None:
+            return [self._found_by_user(self._find, text)]
+        if is_edit(text):
+            return ["edit"]
+        # Any text of a JSON may state a value; only those of a subject are read for a person.
+        is_json = json_texts(text) is not None
+        has_emoji = has_stating_emoji(text, self.attribute.kind)
+        if has_emoji or (is_json and self._states_anywhere(text)):
+            return ["stated"]
+        try:
+            readings = read_alternatives(text)
+        except UnreadableSyntaxError as problem:
+            return [str(problem)]
+        return [self._read(reading) for reading in readings]
+
+    def _found_by_user(self, find: Find, text: str) -> _Reading:
+        offset = find(text)
+        if offset is None:
+            return "find gave no place"
+        is_number = isinstance(offset, int) and not isinstance(offset, bool)
+        if not is_number or not 0 <= offset <= len(text):
+            raise InvalidInputError(
+                f"find: got {offset!r} for {text!r}; expected a character offset or None"
+            )
+        return (_mention_at(text, offset, offset),)
+
+    def _states_anywhere(self, text: str) -> bool:
+        """Return whether any text of a JSON states a value; "negative": "male" asks for others."""
+        language = language_of(text)
+        return language is not None and language.states(text, self.attribute)
+
+    def _read(self, reading: str) -> _Reading:
+        """Return the persons of one reading of a prompt, or the reason why there are none."""
+        language = language_of(reading)
+        if language is None:
+            return "unknown language"
+        found = language.find(reading, self.attribute)
+        if isinstance(found, str):
+            return found
+        return tuple(Mention(person, language) for person in found)
+
+
+def _mention_at(text: str, start: int, end: int) -> Mention:
+    """Return a mention without a noun: a placeholder, or a place that the user found."""
+    language = language_of(text) or LANGUAGES[-1]
+    return Mention(Person("", end, end, (start, end)), language)
+
+
+def _join(readings: Sequence[_Reading]) -> tuple[Shown, ...] | str:
+    """Return the persons of all readings.
+
+    A reason for one of them counts for all, unless it is that there is no person: "a {nurse|lamp}".
+    """
+    for reading in readings:
+        if isinstance(reading, str) and not reading.startswith("no person"):
+            return reading
+    mentions_of_person: list[list[Mention]] = []
+    for reading in readings:
+        if not isinstance(reading, str):
+            _add(mentions_of_person, reading)
+    if not mentions_of_person:
+        return str(readings[0])
+    persons: list[Shown] = []
+    for mentions in mentions_of_person:
+        # "{five nurses|a nurse}": a mixture cannot be written into both.
+        kinds_of_groups = {_kind_of_group(mention.person.group) for mention in mentions}
+        reasons = [mention.person.reason for mention in mentions if mention.person.reason]
+        if len(kinds_of_groups) > 1:
+            reasons.append("group")
+        persons.append(Shown(tuple(mentions), reasons[0] if reasons else ""))
+    return tuple(persons)
+
+
+def _add(mentions_of_person: list[list[Mention]], reading: Sequence[Mention]) -> None:
+    """Add the mentions of a reading to the persons of the readings before.
+
+    A person is the same at the same place, else by the same noun, else by the order.
+    """
+    known = len(mentions_of_person)
+    free = list(range(known))
+    for mention in reading:
+        number = _same_person(mentions_of_person, free, mention)
+        if number is None:
+            mentions_of_person.append([mention])
+            continue
+        free.remove(number)
+        if mention not in mentions_of_person[number]:
+            mentions_of_person[number].append(mention)
+
+
+def _same_person(
+    mentions_of_person: list[list[Mention]], free: list[int], mention: Mention
+) -> int | None:
+    """Return which of the persons that are free a mention names; None if it is a new one."""
+    for number in free:
+        if mention in mentions_of_person[number]:
+            return number
+    noun = mention.person.noun.lower()
+    for number in free:
+        if noun in {known.person.noun.lower() for known in mentions_of_person[number]}:
+            return number
+    return free[0] if free else None
+
+
+def _kind_of_group(group: Group | None) -> tuple[int | None, bool] | None:
+    return None if group is None else (group.size, group.mixes)

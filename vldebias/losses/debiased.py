@@ -50,7 +50,9 @@ def _log_debiased(
     """
     # Nothing is corrected, and log tau+ has no value.
     if tau_plus == 0:
-        return log_all
+        if below_floor == "biased":
+            return log_all
+        return torch.where(log_all > log_floor, log_all, log_floor)
     # From a ratio of 1 (log 0) on, the correction takes away more than there is.
     ratio = log_positive + math.log(tau_plus) - log_all
     defined = ratio < 0
@@ -64,8 +66,11 @@ def _log_debiased(
     return torch.where(above, log_g, log_floor)
 
 
-def _log_floor(floor: float | None, temperature: float | Tensor) -> float | Tensor:
+def _log_floor(floor: float | None, temperature: float | Tensor, tau_plus: float) -> float | Tensor:
     """Return the log of the least value of g."""
+    if floor is None and tau_plus == 0:
+        # A mean that is not corrected is never below its minimum.
+        return -math.inf
     if floor is None:
         # Rows of norm 1 have s >= -1/t.
         return -1 / temperature
@@ -91,7 +96,7 @@ def debiased_contrastive(
 
     over the N negatives u and M positives v of a row: a share tau+ of randomly sampled rows are of
     the anchor's own class, and their contribution is estimated from the positives and taken out
-    (Chuang et al., Debiased Contrastive Learning, 2020). tau+ = 0 is `info_nce`;
+    (Chuang et al., Debiased Contrastive Learning, 2020). tau+ = 0 without a floor is `info_nce`;
     `hard_negative_contrastive` with beta = 0 is this loss.
 
     lightly's `DCLLoss` is DEcoupled contrastive learning, which drops the positive below; this is
@@ -180,7 +185,7 @@ def hard_negative_contrastive(
         log_positive = log_positive - torch.logsumexp(beta * scores, 2)
     else:
         log_positive = log_positive - math.log(scores.shape[2])
-    log_floor = _log_floor(floor, options["temperature"])
+    log_floor = _log_floor(floor, options["temperature"], tau_plus)
     log_g = _log_debiased(log_all, log_positive, tau_plus, log_floor, below_floor)
     # -log e^{s+} / (e^{s+} + K g) = log(1 + K g e^{-s+})
     return batch.reduce(softplus(log_g + math.log(batch.count) - batch.positive))

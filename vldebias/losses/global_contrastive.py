@@ -16,8 +16,8 @@ from vldebias.losses.processes import gather_rows, sum_over_processes
 
 
 class GlobalContrastiveLoss(nn.Module):
-    """Compute tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: Wang et al.
-    (2025), Algorithm 1.
+    """Compute tau log(e^{-xi/tau} + phi_i), phi_i over all n items of the dataset: NUCLR, Wang et
+    al. (2024), Algorithm 1.
 
         phi_i = sum_{j != i} exp((E_ij - E_ii - zeta_j) / tau)
         E_ij = <image_i, text_j>, and texts to images
@@ -210,7 +210,7 @@ def estimate_popularity(
     max_iterations: int = 10_000,
 ) -> tuple[Tensor, Tensor]:
     """Return the popularity of n items from their similarities, eq. 8 and 9 of Wang et al., NUCLR
-    (2025).
+    (2024).
 
     At the optimum q_j = sum_i K_ij / sum_k K_ik / q_k with K = e^{E/tau} (eq. 9): K divided by its
     columns' q and its rows' sums is doubly stochastic. So instead of gradient descent the two

@@ -14,7 +14,7 @@ def info_nce(
     image_features: Tensor, text_features: Tensor, **options: Unpack[LossOptions]
 ) -> Tensor:
     """Return -log e^{s+} / (e^{s+} + sum_i e^{s_i}), eq. 5.2 of the thesis, mean of both
-    directions.
+    directions (van den Oord et al., 2018; of images and captions, Radford et al., 2021).
 
     s = <image, text> / t. Row i belongs with row i; the other rows are its K negatives.
 

@@ -83,7 +83,7 @@ def rince(
     **options: Unpack[LossOptions],
 ) -> Tensor:
     """Return -e^{q s+} / q + (lam (e^{s+} + sum_i e^{s_i}))^q / q: Robust InfoNCE, section 5.2 of
-    the thesis.
+    the thesis (Chuang et al., 2022).
 
     q steers between two losses. q -> 0 is `info_nce` + log lam, in value and gradient (Lemma 5.2),
     and learns from hard pairs; q = 1 is symmetric, -(1 - lam) e^{s+} + lam sum_i e^{s_i}, and does

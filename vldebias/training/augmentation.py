@@ -1,4 +1,5 @@
-"""Augment images by crops, flips, colours and blur, and by Fourier mixing (SSA-CLR, section 4.3).
+"""Augment images by crops, flips, colours and blur, and by Fourier mixing (SSA-CLR, Tran et
+al., 2023, section 4.3).
 
 The changes depend on the given generator alone, in any thread; torchvision's own transforms read
 the global one.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # RGB image -> (3, h, w); all randomness is the generator's.
 Augment = Callable[["Image.Image", torch.Generator], Tensor]
 RATIO = (3 / 4, 4 / 3)  # width to height of a crop
-# Brightness, contrast, saturation, hue at strength 1 (SimCLR, appendix A).
+# Brightness, contrast, saturation, hue at strength 1 (SimCLR, Chen et al., 2020, appendix A).
 JITTER = (0.8, 0.8, 0.8, 0.2)
 JITTER_SHARE = 0.8  # of the images whose colours change at all
 BLUR_SIGMA = (0.1, 2.0)  # pixels, sampled uniformly (SimCLR, appendix A)

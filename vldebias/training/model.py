@@ -46,7 +46,7 @@ def tune(
 
     Args:
         scope: "all", "text", "image" (one tower), "heads" (layers into the joint space) or "lora":
-            2 B A of rank `lora_rank`, B = 0 at first (Hu et al., arXiv:2106.09685, section 4.1),
+            2 B A of rank `lora_rank`, B = 0 at first (LoRA, Hu et al., 2021, section 4.1),
             added to the weights of every Linear and to the query, key and value weights of torch's
             attention, heads excepted.
         last: {"image": 2, "text": 0}: number of last blocks to train in each tower, with the layers

@@ -254,8 +254,8 @@ class Trainee(nn.Module):
     Args:
         towers: the model.
         objective: the loss.
-        fourier: alpha of the amplitude mixing of images (SSA-CLR, section 4.3; .2 is best in its
-            Table 3); 0 is none.
+        fourier: alpha of the amplitude mixing of images (SSA-CLR, Tran et al., 2023, section
+            4.3; .2 is best in its Table 3); 0 is none.
         partner: "any" mixes with the most similar image of the batch as in the paper, with two
             views mostly the other view of the image itself; "other" with the most similar view of
             another image.

@@ -74,8 +74,8 @@ def climbed(parameters: Sequence[nn.Parameter], method: str, rho: float) -> Iter
         theta_a = theta + rho T^2 g / |T g|         ASAM, Kwon et al. (2021), with T = |theta| + .01
 
     g is the gradient of all parameters together, so its norm is one number for the whole model
-    (SSA-CLR, section 4.3); T is 1 for vectors and scalars. The scale of g does not matter, so a
-    scaler of the loss may be left on.
+    (SSA-CLR, Tran et al., 2023, section 4.3); T is 1 for vectors and scalars. The scale of g does
+    not matter, so a scaler of the loss may be left on.
     """
 
     def scaled(parameter: nn.Parameter, vector: Any) -> Tensor:

@@ -1,0 +1,76 @@
+"""The page of sources against the docstrings: every paper that one of them names stands in the
+other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vldebias.names import LISTINGS
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/explanation/sources.md").read_text(encoding="utf-8")
+
+# "Gao et al., 2021", "Wang et al., NUCLR (2024)", "Zhang and Sabuncu (2018)"
+YEAR = r"((?:19|20)\d\d)\b"
+SEVERAL = re.compile(rf"([A-Z][\w-]+) et al\b((?:(?! et al)[^;|]){{0,140}}?)\b{YEAR}")
+TWO = re.compile(rf'([A-Z][\w-]+) and [A-Z][\w-]+,? (?:"[^"]+" )?\(?{YEAR}')
+
+
+def papers(text: str) -> set[tuple[str, str]]:
+    """First author and year of each paper that a text names."""
+    text = re.sub(r"^\s*#+ ?", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\s+", " ", text)
+    several = {(author, year) for author, _, year in SEVERAL.findall(text)}
+    return several | set(TWO.findall(text))
+
+
+NAMED_BY_FILE = {
+    path.relative_to(ROOT).as_posix(): papers(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "vldebias").rglob("*.py"))
+}
+NAMED_IN_CODE = set[tuple[str, str]]().union(*NAMED_BY_FILE.values())
+
+
+def test_papers_are_read_in_each_form_that_docstrings_have() -> None:
+    text = """Gao et al., 2021; of Wang et al., NUCLR
+        (2024). Zhang and Sabuncu (2018), (Zou and Donner, 2008, "Construction")
+        # Two normals (Ashman et al., 1994)"""
+    assert papers(text) == {
+        ("Gao", "2021"),
+        ("Wang", "2024"),
+        ("Zhang", "2018"),
+        ("Zou", "2008"),
+        ("Ashman", "1994"),
+    }
+    assert papers("Sagawa et al. and Yuan et al., 2022") == {("Yuan", "2022")}
+
+
+@pytest.mark.parametrize("path", [path for path, named in NAMED_BY_FILE.items() if named])
+def test_every_paper_that_a_docstring_names_has_a_row(path: str) -> None:
+    assert NAMED_BY_FILE[path] - papers(PAGE) == set()
+
+
+def test_every_paper_of_the_page_is_named_where_its_formula_is() -> None:
+    # What the code has nothing of: a table of counts, the idea behind balanced prompts, and a
+    # chapter that the docstrings name as one of the thesis.
+    elsewhere = {("Friedrich", "2023"), ("Bansal", "2022"), ("Chuang", "2021")}
+    assert papers(PAGE) - NAMED_IN_CODE == elsewhere
+
+
+def test_every_loss_and_every_method_of_a_paper_has_a_row_with_its_place() -> None:
+    from vldebias import losses
+
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ")]
+    tools = {"gather_rows", "q_warmup", "mutual_information_bound", "wasserstein_dependency_bound"}
+    for name in set(losses.__all__) - tools:
+        if name.islower():
+            assert any(f"`{name}`" in row for row in rows), name
+    for name, listing in LISTINGS.items():
+        row = next((row for row in rows if f"`{name}`" in row), "")
+        for author, year in papers(listing.source) - {("Chuang", "2023")}:
+            if "+" not in name:
+                assert (author, year) in papers(row), name
+        for place in re.findall(r"section [\d.]+\d|Lemma [\d.]+\d", listing.source):
+            if "+" not in name:
+                assert place in row, name

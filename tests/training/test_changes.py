@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vldebias.measure.conclusion import Conclusion
+from vldebias.measure.resampling import wilson_interval
 from vldebias.training.changes import conclusions_of_training, counted, leading
 
 ACCURACY = "zero_shot_accuracy"
@@ -128,3 +129,51 @@ def test_features_that_are_no_numbers_are_worse_and_rows_without_a_score_are_lef
     assert list(conclusion_of_metric) == [ACCURACY]
     assert conclusion_of_metric[ACCURACY].verdict == "worse"
     assert concluded({}, {}) == {}
+
+
+def test_captions_are_resampled_with_their_image() -> None:
+    """Five captions of an image that always agree are one fact: the interval is that of images, not
+    the narrower one of captions."""
+    rng = np.random.default_rng(0)
+    images = 200
+    right_before = torch.from_numpy(rng.random(images) < 0.5).float()
+    right_after = torch.from_numpy(rng.random(images) < 0.6).float()
+    name = "recall@1 text->image"
+    query_images = torch.arange(images).repeat_interleave(5)
+    (of_captions,) = conclusions_of_training(
+        {name: right_before.repeat_interleave(5)},
+        {name: right_after.repeat_interleave(5)},
+        {},
+        query_images,
+    )
+    (of_images,) = conclusions_of_training({name: right_before}, {name: right_after}, {})
+    assert of_captions.n == "1,000 captions of 200 images"
+    assert of_captions.change == pytest.approx(of_images.change, abs=0.03)
+    # The naive twin draws images with all their captions.
+    counts = np.array([1, 3] * 100)
+    owners = np.repeat(np.arange(images), counts)
+    before = rng.random(counts.sum()) < 0.4
+    after = rng.random(counts.sum()) < 0.6
+    (uneven,) = conclusions_of_training(
+        {name: torch.from_numpy(before).float()},
+        {name: torch.from_numpy(after).float()},
+        {},
+        torch.from_numpy(owners),
+    )
+    captions_of_image = [np.flatnonzero(owners == image) for image in range(images)]
+    drawn = []
+    for _ in range(2000):
+        resample = rng.integers(images, size=images)
+        rows_drawn = np.concatenate([captions_of_image[image] for image in resample])
+        drawn.append(after[rows_drawn].mean() - before[rows_drawn].mean())
+    assert uneven.change[0] == pytest.approx(after.mean() - before.mean())
+    assert uneven.change[1:] == pytest.approx(tuple(np.quantile(drawn, [0.025, 0.975])), abs=0.01)
+
+
+def test_recall_of_captions_that_does_not_vary_has_an_interval_of_its_images() -> None:
+    name = "recall@1 text->image"
+    query_images = torch.arange(12).repeat_interleave(5)
+    all_right = torch.ones(60)
+    (conclusion,) = conclusions_of_training({name: all_right}, {name: all_right}, {}, query_images)
+    assert conclusion.interval == wilson_interval(12, 12)
+    assert conclusion.verdict == "equal"

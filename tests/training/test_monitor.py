@@ -144,8 +144,39 @@ def test_rows_without_a_caption_are_left_out_of_retrieval() -> None:
     )
     rows_of_score = monitor.rows(table(features[[0, 0, 2, 3]], features))
     assert rows_of_score["zero_shot_accuracy"].tolist() == [1, 0, 1, 1]
-    assert rows_of_score["recall@1 text->image"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+    assert rows_of_score["recall@1 image->text"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+    assert rows_of_score["recall@1 text->image"].tolist() == [1, 1]
+    assert monitor.query_images.tolist() == [0, 2]
     assert rows_of_score["positive_score"].nan_to_num(9).tolist() == [1, 9, 1, 9]
+
+
+def test_each_of_several_captions_is_a_query_and_any_of_them_is_right() -> None:
+    """Twelve images of five captions, by hand: the captions of an image point at it but for the
+    last, which points at the next image, and the first of image 1, which points at image 0."""
+    images = torch.eye(12)
+    texts = torch.eye(12).repeat_interleave(5, dim=0)
+    texts[4::5] = torch.eye(12).roll(-1, dims=0)
+    texts[5] = torch.eye(12)[0]
+    texts = texts + 0.05 * torch.rand(60, 12, generator=torch.Generator().manual_seed(0))
+    captions = [[str(5 * image + place) for place in range(5)] for image in range(12)]
+    monitor = Monitor(places(12), captions=captions)
+    towers = table(images, texts)
+    rows_of_score = monitor.rows(towers)
+    assert len(rows_of_score["recall@1 text->image"]) == 60
+    # Right are four captions of each image, less the one of image 1 that points at image 0.
+    assert monitor(towers)["recall@1 text->image"] == pytest.approx(47 / 60)
+    assert rows_of_score["recall@1 image->text"].shape == (12,)
+    assert "60 captions and 12 images" in monitor.described()
+
+    similarity = unit(images, dim=1) @ unit(texts, dim=1).T
+    hits = dict.fromkeys((1, 5, 10), 0)
+    for image, k in product(range(12), hits):
+        nearest = similarity[image].argsort(descending=True)[:k].tolist()
+        hits[k] += any(text // 5 == image for text in nearest)
+    for k, right in hits.items():
+        assert monitor(towers)[f"recall@{k} image->text"] == pytest.approx(right / 12)
+    of_first = Monitor(places(12), captions=[listed[0] for listed in captions])
+    assert len(of_first.rows(towers)["recall@1 text->image"]) == 12
 
 
 @pytest.mark.parametrize(

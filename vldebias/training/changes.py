@@ -12,9 +12,14 @@ from torch import Tensor
 
 from vldebias.measure.classification import interval_of, lowest_accuracy, mean_accuracy
 from vldebias.measure.conclusion import Conclusion, enough_units, paid, worded
-from vldebias.measure.resampling import resampled_counts
+from vldebias.measure.resampling import (
+    percentile_interval,
+    resampled_counts,
+    wilson_interval,
+)
 from vldebias.measure.table import TOO_FEW, UNCLEAR, Change, verdict
 from vldebias.measure.wording import quantity
+from vldebias.training.monitor import TO_IMAGE
 
 RESAMPLES = 2000
 TASK = "held-out data"
@@ -33,22 +38,30 @@ LEADS = ("zero_shot_accuracy", "zero_shot_worst_group", "recall@1 image->text")
 
 
 def conclusions_of_training(
-    before: Mapping[str, Tensor], after: Mapping[str, Tensor], cells: Mapping[str, Tensor]
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    cells: Mapping[str, Tensor],
+    query_images: Tensor | None = None,
 ) -> list[Conclusion]:
     """Return a conclusion for each score, with an interval of its change.
 
-    Changes are paired: images are resampled, each with its score before and after. The worst class
-    and the worst group are picked again in each resample.
+    Changes are paired: images are resampled, each with its score before and after, and with all its
+    captions. The worst class and the worst group are picked again in each resample.
 
     Args:
         before, after: name -> score (n,) of each image, 0 or 1, NaN where it has none, as
             `Monitor.rows` returns them; cosines are left out.
         cells: name of a lowest accuracy -> class or group (n,) of each image, negative where it is
             in none, as `Monitor.cells` returns them.
+        query_images: (q,) the image of each caption, which the scores text->image are of; None
+            where every image has one.
     """
     changes = {}
     for name, old, new, groups in _compared(before, after, cells):
-        measured = _measured(name, old, new, groups)
+        if name.endswith(TO_IMAGE) and query_images is not None:
+            measured = _measured_of_captions(name, old, new, query_images.numpy())
+        else:
+            measured = _measured(name, old, new, groups)
         if measured is not None:
             changes[name] = measured
     conclusions = []
@@ -114,7 +127,57 @@ def _measured(
     is_lowest = name.startswith("zero_shot_worst")
     statistic = lowest_accuracy if is_lowest else mean_accuracy
     value, interval, change = interval_of(statistic, counts, drawn)
-    judged = _judged(change, value, is_finite=bool(np.isfinite(after[scored]).all()))
+    is_finite = bool(np.isfinite(after[scored]).all())
+    return _facts(name, value, interval, change, n=n, counted=f"{n:,} images", is_finite=is_finite)
+
+
+def _measured_of_captions(
+    name: str, before: NDArray[Any], after: NDArray[Any], query_images: NDArray[Any]
+) -> dict[str, Any] | None:
+    """Return the facts of a conclusion about recall over captions, of which an image has several.
+
+    before, after: (q,) 0 or 1, after NaN where the model gives no numbers. query_images: (q,).
+    """
+    if not len(before):
+        return None
+    # Of each image its captions, and how many are right before and after: (images, 3). Images that
+    # are alike in all three are one cell, so a resample is a draw of the numbers of the cells.
+    _, owners = np.unique(query_images, return_inverse=True)
+    columns = (np.ones(len(before)), before, np.nan_to_num(after))
+    sums = np.stack([np.bincount(owners, column) for column in columns], axis=1)
+    cells, counts = np.unique(sums, axis=0, return_counts=True)
+    drawn = np.concatenate(list(resampled_counts(counts, RESAMPLES, seed=0)))
+    n_captions, right_before, right_after = counts @ cells
+    # (resamples, 2): recall before and after
+    draws = drawn @ cells[:, 1:] / (drawn @ cells[:, :1])
+    value = float(right_after / n_captions)
+    n = int(counts.sum())
+    interval = percentile_interval(draws[:, 1])
+    if value in (0.0, 1.0):
+        # Nothing varies; the images are what is independent.
+        interval = wilson_interval(int(value * n), n)
+    low, high = percentile_interval(draws[:, 1] - draws[:, 0])
+    change = (value - float(right_before / n_captions), low, high)
+    queries = f"{len(before):,} captions of {n:,} images"
+    is_finite = bool(np.isfinite(after).all())
+    return _facts(name, value, interval, change, n=n, counted=queries, is_finite=is_finite)
+
+
+def _facts(
+    name: str,
+    value: float,
+    interval: tuple[float, float],
+    change: Change,
+    *,
+    n: int,
+    counted: str,
+    is_finite: bool,
+) -> dict[str, Any]:
+    """Return the facts of a conclusion without its cost.
+
+    n: number of images. counted: the queries in words. is_finite: whether the model gives numbers.
+    """
+    judged = _judged(change, value, is_finite=is_finite)
     measure = TITLES.get(name, name)
     return {
         "task": TASK,
@@ -132,7 +195,7 @@ def _measured(
         "baseline": "",
         "worse": "",
         "other_prior": "",
-        "n": f"{n:,} images",
+        "n": counted,
         "enough": enough_units(n, change, _to_gain(change, value)) if judged == TOO_FEW else None,
         "verdict": judged,
     }

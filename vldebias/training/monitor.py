@@ -26,6 +26,7 @@ from vldebias.training.settings import TrainSettings
 if TYPE_CHECKING:
     from PIL import Image
 
+TO_IMAGE = "text->image"  # ends the names of scores that are of captions, not of images
 BATCH = 64  # images that go through a tower at once
 
 
@@ -91,15 +92,17 @@ class Monitor:
     - `zero_shot_accuracy`: the image is nearest to the text of its class; `zero_shot_worst_class`:
       the lowest accuracy of a class that occurs; `zero_shot_worst_group`: that of a class within a
       group;
-    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the mean over images of
-      whether a right answer is among the first k. A caption that several images share stands once
-      among the texts, and any of its images is a right answer for it;
-    - `positive_score`: the mean cosine of an image with its caption (s+ of the thesis at
+    - `recall@k image->text` and `recall@k text->image` for k = 1, 5, 10: the share of queries with
+      a right answer among the first k. An image is one query, for which any of its captions is
+      right; every caption of an image is a query (five times as many on Flickr and COCO). A caption
+      that several images share stands once among the texts, and any of its images is right;
+    - `positive_score`: the mean cosine of an image with its captions (s+ of the thesis at
       temperature 1).
 
     Args:
         images: (n, 3, h, w) as the image tower reads them.
-        captions: n texts, "" where an image has none; or none at all.
+        captions: n texts, "" where an image has none, or n sequences of texts where images have
+            several; or none at all.
         labels: (n,) integers, -1 where unknown, with the text of each class; or None.
         groups: (n,) integers, the value of an attribute that should not decide, -1 where unknown;
             or None.
@@ -109,19 +112,28 @@ class Monitor:
         self,
         images: Tensor,
         *,
-        captions: Sequence[str] = (),
+        captions: Sequence[str | Sequence[str]] = (),
         labels: Tensor | None = None,
         class_texts: Sequence[str] = (),
         groups: Tensor | None = None,
     ) -> None:
-        if labels is None and not any(caption.strip() for caption in captions):
+        # (q,) the image of each caption, and the caption: the queries of text->image.
+        query_images: list[int] = []
+        queries: list[str] = []
+        for image, listed in enumerate(captions):
+            texts = [listed] if isinstance(listed, str) else listed
+            distinct = [text for text in dict.fromkeys(texts) if text.strip()]
+            query_images += [image] * len(distinct)
+            queries += distinct
+        if labels is None and not queries:
             raise InvalidInputError(
                 "held-out data: expected captions, or labels with class_texts; got neither"
             )
         if groups is not None and not bool((groups >= 0).any()):
             raise InvalidInputError("held-out data: no image has a known group; leave groups out")
         self.images = images
-        self.captions = tuple(captions)
+        self.queries = tuple(queries)
+        self.query_images = torch.tensor(query_images, dtype=torch.int64)
         self.class_texts = tuple(class_texts)
         self.labels = labels
         self.groups = groups
@@ -183,7 +195,11 @@ class Monitor:
             ]
         if group is not None:
             columns["groups"] = torch.from_numpy(data.column(group).codes)
-        return cls(torch.cat(parts), captions=data.captions, **columns)
+        captions: Sequence[Any] = data.captions
+        if data.more_captions:
+            both = zip(data.captions, data.more_captions, strict=True)
+            captions = [(first, *further) for first, further in both]
+        return cls(torch.cat(parts), captions=captions, **columns)
 
     @classmethod
     def held_out(cls, settings: TrainSettings, learned: object, towers: Towers) -> Self | None:
@@ -211,6 +227,14 @@ class Monitor:
             workers=settings.workers,
             limit=settings.val_items,
         )
+
+    def described(self) -> str:
+        """Return in words what is scored: "held out: 12 images with 60 captions, each a query"."""
+        words = f"held out: {len(self.images):,} images"
+        if self.queries:
+            n_captioned = len(self.query_images.unique())
+            words += f"; recall of {len(self.queries):,} captions and {n_captioned:,} images"
+        return words
 
     def __call__(self, towers: Towers, edit: Edit | None = None) -> dict[str, float]:
         """Return the mean of every score over the images that have it, and the lowest accuracies.
@@ -246,6 +270,7 @@ class Monitor:
         """Return the scores of each image, name -> (n,) float32 on the CPU: 0 or 1, or a cosine;
         for intervals.
 
+        Recall text->image has a score for each caption, (q,), whose image is in `query_images`.
         NaN where there is no label or no caption; all are NaN where one feature is not finite.
         """
 
@@ -258,14 +283,17 @@ class Monitor:
                 classes = _edited_features(towers, self.class_texts, edit)
                 scores["zero_shot_accuracy"] = _nearest_is_right(images, classes, self.labels)
                 features.append(classes)
-            captioned = [row for row, caption in enumerate(self.captions) if caption.strip()]
-            if captioned:
-                distinct, codes = _distinct([self.captions[row] for row in captioned])
+            if self.queries:
+                distinct, codes = _distinct(self.queries)
                 texts = _edited_features(towers, distinct, edit)
-                values_of_score = _caption_scores(images[captioned], texts, codes)
+                # Images without a caption are no answers of text->image either.
+                captioned, owners = self.query_images.unique(return_inverse=True)
+                values_of_score = _caption_scores(images[captioned], texts, owners, codes)
                 for name, values in values_of_score.items():
-                    scores[name] = torch.full((len(images),), torch.nan)
-                    scores[name][captioned] = values.cpu()
+                    scores[name] = values
+                    if not name.endswith(TO_IMAGE):
+                        scores[name] = torch.full((len(images),), torch.nan)
+                        scores[name][captioned] = values
                 features.append(texts)
         # One broken row would still get some nearest text, and a score that looks like any other.
         if all(bool(part.isfinite().all()) for part in features):
@@ -298,20 +326,34 @@ def _nearest_is_right(images: Tensor, classes: Tensor, labels: Tensor) -> Tensor
     return torch.where(labels >= 0, right, torch.nan).cpu()
 
 
-def _caption_scores(images: Tensor, texts: Tensor, codes: Tensor) -> dict[str, Tensor]:
-    """Return the retrieval scores and the cosine (n,) of images (n, d) with their captions.
+def _caption_scores(
+    images: Tensor, texts: Tensor, owners: Tensor, codes: Tensor
+) -> dict[str, Tensor]:
+    """Return the retrieval scores, and the mean cosine of images with their captions, on the CPU:
+    (n,) of images (n, d) that have a caption, and of text->image (q,) for each caption.
 
-    texts: (m, d), each caption once. codes: (n,), the row of each image's caption in them.
+    texts: (m, d), each caption once. owners: (q,) the image of each caption. codes: (q,), its row
+    in `texts`.
     """
+    n = len(images)
+    owners = owners.to(images.device)
     codes = codes.to(images.device)
-    text_codes = torch.arange(len(texts), device=images.device)
-    # (n,) and below (m,) -> (n,): the rank of the first right answer.
-    to_text = first_hits(images, texts, codes, text_codes)
-    to_image = first_hits(texts, images, text_codes, codes)[codes]
-    scores = {"positive_score": (images * texts[codes]).sum(dim=1)}
+    image_places = torch.arange(n, device=images.device)
+    text_places = torch.arange(len(texts), device=images.device)
+    # (q,) ranks of one right answer each; the least of them is the rank of the first right answer.
+    text_ranks = first_hits(images[owners], texts, codes, text_places)
+    image_ranks = first_hits(texts[codes], images, owners, image_places)
+    to_text = torch.full((n,), len(texts), device=images.device)
+    to_text.scatter_reduce_(0, owners, text_ranks, "amin")
+    to_image = torch.full((len(texts),), n, device=images.device)
+    to_image.scatter_reduce_(0, codes, image_ranks, "amin")
+
+    cosines = (images[owners] * texts[codes]).sum(dim=1)
+    sums = torch.zeros(n, device=images.device).index_add(0, owners, cosines)
+    scores = {"positive_score": (sums / torch.bincount(owners)).cpu()}
     for k in (1, 5, 10):
-        scores[f"recall@{k} image->text"] = (to_text < k).float()
-        scores[f"recall@{k} text->image"] = (to_image < k).float()
+        scores[f"recall@{k} image->text"] = (to_text < k).float().cpu()
+        scores[f"recall@{k} {TO_IMAGE}"] = (to_image[codes] < k).float().cpu()
     return scores
 
 

@@ -208,6 +208,8 @@ class _Training(NamedTuple):
             f" precision {settings.precision}; loss {settings.loss} at temperature"
             f" {self.objective.temperature:.3g}, negatives from {negatives:,}"
         )
+        if self.monitor is not None:
+            progress.say(self.monitor.described())
         steps = self.steps()
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
 
@@ -243,7 +245,14 @@ class _Training(NamedTuple):
         if self.monitor is not None:
             before = self.monitor.summary(rows_before)
             after = self.monitor.summary(rows_after)
-            conclusions = conclusions_of_training(rows_before, rows_after, self.monitor.cells())
+            query_images = self.monitor.query_images
+            several = len(query_images.unique()) < len(query_images)
+            conclusions = conclusions_of_training(
+                rows_before,
+                rows_after,
+                self.monitor.cells(),
+                query_images if several else None,
+            )
         wrong_pairs = None
         if self.pairs is not None and self.pairs.captions and settings.score_pairs:
             scores = positive_scores(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vldebias.prompts import PromptSet, list_prompts, load_prompts, make_prompt_set
     from vldebias.prompts.balance import BalancedPrompts, balance_prompts
     from vldebias.queries import DebiasedQueries, debias_queries
+    from vldebias.reranking import rerank
     from vldebias.study import audit, compare, diagnose, evaluate, grid
 
 # Name -> where it lives. Loaded when first asked for, so that the command line starts without
@@ -38,6 +39,7 @@ _HOMES |= {
     "load_host": "hosts.loading",
     "DebiasedQueries": "queries",
     "debias_queries": "queries",
+    "rerank": "reranking",
 }
 __all__ = ["losses", "methods", "metrics"]
 __all__ += [
@@ -49,6 +51,7 @@ __all__ += [
     "inspect",
     "load_host",
     "push_to_hub",
+    "rerank",
 ]
 __all__ += ["audit", "compare", "diagnose", "evaluate", "grid"]
 __all__ += [

@@ -10,6 +10,7 @@ from vldebias.measure.classification import (
 )
 from vldebias.measure.metric import METRICS, Metric, register_metric
 from vldebias.measure.rankings import max_skew, min_skew, ndkl
+from vldebias.measure.representation import representation_gap
 from vldebias.measure.resampling import Interval, bootstrap_interval
 from vldebias.measure.shares import corrected_shares, discrepancy
 
@@ -28,5 +29,6 @@ __all__ = [
     "min_skew",
     "ndkl",
     "register_metric",
+    "representation_gap",
     "worst_group_accuracy",
 ]

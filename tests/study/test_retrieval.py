@@ -304,7 +304,8 @@ def test_precision_counts_the_images_that_the_query_names() -> None:
 def test_what_was_asked_is_measured_where_the_data_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions and a column that every query names come with the gallery; a cosine is no
     utility."""
-    skews = {f"max_skew@{K}", f"min_skew@{K}", f"ndkl@{K}", f"kept@{K}", "query_cosine"}
+    skews = {f"{name}@{K}" for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept")}
+    skews.add("query_cosine")
     requested = {"recall@1", "recall@5", "recall@10", f"precision@{K}"}
     assert [{f.metric for f in evaluate(gallery)[0].rows} for gallery in (GALLERY, BARE)] == [
         skews | requested,

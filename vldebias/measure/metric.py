@@ -18,6 +18,7 @@ import numpy as np
 from vldebias.errors import InvalidInputError
 from vldebias.measure.classification import accuracy_gap, lowest_accuracy, mean_accuracy
 from vldebias.measure.rankings import max_skews, min_skews, ndkls
+from vldebias.measure.representation import rank_fairness, representation_gaps
 from vldebias.measure.shares import deviation_ratios, discrepancies, kl_divergences
 from vldebias.measure.shares import squared_discrepancies as squares
 from vldebias.registry import Registry
@@ -137,6 +138,8 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     ("max_skew_uniform", "MaxSkew against even shares", "bias", "lower", POSITIVE),
     ("min_skew", "MinSkew", "bias", "higher", (-math.inf, 0.0), "rankings", min_skews),
     ("ndkl", "NDKL", "bias", "lower", POSITIVE, "rankings", ndkls),
+    ("mpr", "MPR, representational gap", "bias", "lower", SHARE, "rankings", representation_gaps),
+    ("awrf", "AWRF, fairness of exposure", "bias", "higher", SHARE, "rankings", rank_fairness),
     ("discrepancy", "gap from even shares", "bias", "lower", SHARE, "shares", discrepancies),
     (
         "discrepancy_deviation",

@@ -1,0 +1,213 @@
+"""What `rerank` takes and gives, with errors by what they name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import vldebias
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+from vldebias.hosts import resolve
+from vldebias.miniature import load_clip
+from vldebias.reranking import RERANKERS, Candidates, mmr
+
+SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
+LABELS = ["m", "m", "m", "f", "m", "f", "f", "f"]
+
+
+def test_positions_are_an_array_with_a_report() -> None:
+    positions = vldebias.rerank(SCORES, 4, labels=LABELS)
+    assert isinstance(positions, np.ndarray)
+    assert positions.dtype == np.int64
+    assert positions.tolist() == [0, 3, 1, 5]
+    assert np.array(LABELS)[positions].tolist() == ["m", "f", "m", "f"]
+    assert torch.from_numpy(SCORES)[positions].tolist() == [0.9, 0.6, 0.8, 0.4]
+    assert positions[:2].reports == ()  # a part of it has another report
+    report = positions.report
+    assert (report.counts_before, report.counts) == ({"f": 1, "m": 3}, {"f": 2, "m": 2})
+    assert report.kept == 0.75
+    assert report.score_lost == pytest.approx((0.7 - 0.4) / 4)
+    assert report.moved == pytest.approx((0 + 2 + 1 + 2) / 4)
+    assert "accuracy=" in str(report)
+
+
+@pytest.mark.parametrize(
+    "scores", [SCORES.tolist(), SCORES.astype(np.float16), torch.tensor(SCORES, requires_grad=True)]
+)
+def test_scores_in_every_form(scores: object) -> None:
+    assert vldebias.rerank(scores, 4, labels=LABELS).tolist() == [0, 3, 1, 5]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(LABELS),
+        np.array([label == "m" for label in LABELS]).astype(int),
+        torch.tensor([int(label == "m") for label in LABELS]),
+        {"gender": LABELS},
+    ],
+)
+def test_labels_in_every_form(labels: object) -> None:
+    assert vldebias.rerank(SCORES, 4, labels=labels).tolist() == [0, 3, 1, 5]
+
+
+@pytest.mark.parametrize("unknown", [None, "", float("nan"), "unknown"])
+def test_unknown_labels_keep_their_places(unknown: object) -> None:
+    labels = [*LABELS[:1], unknown, *LABELS[2:]]
+    positions = vldebias.rerank(SCORES, 5, labels=labels)
+    assert positions[1] == 1
+    assert positions.report.unknown == 1
+    assert sum(positions.report.counts.values()) == 4
+
+
+def test_several_queries() -> None:
+    table = np.stack([SCORES, SCORES[::-1]])
+    positions = vldebias.rerank(table, 4, labels=LABELS)
+    assert positions.shape == (2, 4)
+    for row, scores in zip(positions, table, strict=True):
+        assert row.tolist() == vldebias.rerank(scores, 4, labels=LABELS).tolist()
+    assert len(positions.reports) == 2
+
+
+def test_k_none_is_all_and_a_large_k_too() -> None:
+    every = vldebias.rerank(SCORES, labels=LABELS)
+    assert sorted(every.tolist()) == list(range(8))
+    assert vldebias.rerank(SCORES, 99, labels=LABELS).tolist() == every.tolist()
+
+
+@pytest.mark.parametrize("method", sorted(set(RERANKERS) - {"mmr"}))
+def test_a_part_of_many_candidates_is_that_of_all(method: str) -> None:
+    """Few candidates are read of many; the answer is as if all were."""
+    rng = np.random.default_rng(0)
+    n = 3000
+    scores = rng.normal(size=n).round(1)  # with ties
+    codes = rng.choice([-1, 0, 1, 2], size=n)
+    labels = ["" if code < 0 else f"g{code}" for code in codes]
+    candidates = Candidates(scores, codes, ["g0", "g1", "g2"], np.full(3, 1 / 3))
+    positions = vldebias.rerank(scores, 60, labels=labels, method=method)
+    assert positions.tolist() == RERANKERS[method](candidates, 60).tolist()
+
+
+def test_ids_by_mapping() -> None:
+    names = [f"doc {place}" for place in range(8)]
+    scores = dict(zip(names, SCORES, strict=True))
+    expected = [names[row] for row in (0, 3, 1, 5)]
+    by_row = vldebias.rerank(scores, 4, labels=LABELS)
+    by_id = vldebias.rerank(scores, 4, labels=dict(zip(names, LABELS, strict=True)))
+    assert by_row.tolist() == by_id.tolist() == expected
+
+
+def test_ids_of_an_index_with_gaps() -> None:
+    """As faiss returns them: rows of the index, and -1 where a list is shorter."""
+    labels = np.array(["m", "f"])[np.arange(20) % 2]
+    ids = np.array([[2, 4, 6, 7, 9, 11], [1, 3, 0, -1, -1, -1]])
+    scores = np.array([SCORES[:6], [0.9, 0.8, 0.7, -1e38, -1e38, -1e38]])
+    found = vldebias.rerank(scores, 4, labels=labels, ids=ids)
+    assert found.tolist() == [[2, 7, 4, 9], [1, 0, 3, -1]]
+
+
+@pytest.mark.parametrize("shares", [{"m": 0.75, "f": 0.25}, [0.25, 0.75]])
+def test_given_shares(shares: object) -> None:
+    positions = vldebias.rerank(SCORES, 4, labels=LABELS, shares=shares)
+    assert positions.report.counts == {"f": 1, "m": 3}
+
+
+def test_shares_of_the_pool() -> None:
+    labels = ["m"] * 6 + ["f"] * 2
+    positions = vldebias.rerank(SCORES, 4, labels=labels, shares="pool")
+    assert positions.report.counts == {"f": 1, "m": 3}
+
+
+def test_intersections() -> None:
+    age = ["old", "young"] * 4
+    labels = {"gender": LABELS, "age": age}
+    positions = vldebias.rerank(SCORES, 4, labels=labels)
+    groups = {f"{LABELS[row]}/{age[row]}" for row in positions}
+    assert groups == {"m/old", "m/young", "f/old", "f/young"}
+
+
+def test_probabilities_are_labels_and_shares_of_the_report() -> None:
+    table = np.array([[0.9, 0.1], [0.8, 0.2]] * 4)
+    table[4:] = table[4:, ::-1]
+    positions = vldebias.rerank(SCORES, 4, probabilities={"m": table[:, 0], "f": table[:, 1]})
+    assert positions.tolist() == [0, 4, 1, 5]
+    expected = positions.report.expected
+    assert expected is not None
+    assert expected["m"].value == pytest.approx((0.9 + 0.1 + 0.8 + 0.2) / 4)
+    assert "true shares" in str(positions.report)
+
+
+def test_features_are_labelled_by_texts_of_a_mapping_or_a_model() -> None:
+    model, _, tokenize = load_clip()
+    prompts = vldebias.load_prompts("gender")
+    texts = list(prompts.texts)
+    with torch.no_grad():
+        rows = model.encode_text(tokenize(texts))
+    mapping = dict(zip(texts, rows, strict=True))
+    named = prompts.by_value()
+    features = []
+    for value in ("male", "male", "male", "female"):
+        features.append(torch.stack([mapping[text] for text in named[value]]).mean(0))
+    x = torch.stack(features)
+    by_mapping = vldebias.rerank([4, 3, 2, 1], 2, features=x, prompts="gender", model=mapping)
+    assert by_mapping.tolist() == [0, 3]
+    host = resolve(model, tokenizer=tokenize)
+    by_model = vldebias.rerank([4, 3, 2, 1], 2, features=x, prompts="gender", model=host)
+    assert by_model.tolist() == [0, 3]
+
+
+def test_a_function_is_a_method() -> None:
+    features = np.eye(8)
+    features[1] = features[0]
+    found = vldebias.rerank(SCORES, 2, features=features, method=partial(mmr, weight=0.1))
+    assert found.tolist() == [0, 2]
+    assert found.report.method == "mmr"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"scores": [np.nan, 1.0], "labels": ["a", "b"]}, "NaN or infinite"),
+        ({"scores": [], "labels": []}, "scores: expected"),
+        ({"scores": ["a"], "labels": ["a"]}, "expected numbers"),
+        ({"labels": ["a", "b"]}, "got groups of 2 rows for 8 candidates"),
+        ({"labels": LABELS, "k": 0}, "k: expected a whole number"),
+        ({"labels": LABELS, "method": "quotas"}, "did you mean 'quota'"),
+        ({"labels": LABELS, "shares": {"m": 0.5, "w": 0.5}}, "the groups are"),
+        ({"labels": LABELS, "shares": {"m": 0.5}}, "with sum 1"),
+        ({"labels": LABELS, "shares": "census"}, "'pool'"),
+        ({"labels": [None] * 8}, "none is known"),
+        ({}, "expected labels="),
+        ({"labels": LABELS, "probabilities": np.ones((8, 2)) / 2}, "got labels and probabilities"),
+        ({"probabilities": np.ones((8, 2))}, "sum to 1"),
+        ({"prompts": "gender"}, "features="),
+        ({"labels": LABELS, "ids": [1, 2]}, "one for each score"),
+        ({"labels": LABELS, "k": None, "method": "mopr"}, "give k"),
+        ({"labels": LABELS, "method": "mmr"}, "features="),
+    ],
+)
+def test_refused_by_name(arguments: dict[str, object], words: str) -> None:
+    call = {"scores": SCORES, "k": 4, **arguments}
+    with pytest.raises(InvalidInputError, match=words):
+        vldebias.rerank(**call)  # type: ignore[arg-type]
+
+
+def test_too_few_of_a_group_are_said() -> None:
+    with pytest.warns(SuspectInputWarning, match="1 of 'f' are missing"):
+        positions = vldebias.rerank(SCORES[:4], 4, labels=LABELS[:4])
+    assert positions.report.short == {"f": 1}
+    assert sorted(positions.tolist()) == [0, 1, 2, 3]
+
+
+def test_labels_need_no_torch() -> None:
+    code = (
+        "import sys, vldebias; vldebias.rerank([3, 2, 1], 2, labels=['a', 'a', 'b']);"
+        " print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

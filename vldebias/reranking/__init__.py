@@ -1,0 +1,26 @@
+"""Re-rank results that a search returned: scores and groups in, positions out.
+
+`rerank` is what users call; the methods are functions of `Candidates` and k, and a function of
+yours is one too.
+"""
+
+from vldebias.reranking.candidates import Candidates
+from vldebias.reranking.entry import RERANKERS, rerank
+from vldebias.reranking.orders import det_const_sort, mmr, pbm, quota
+from vldebias.reranking.promise import expected_shares
+from vldebias.reranking.proportional import mopr
+from vldebias.reranking.report import Positions, Report
+
+__all__ = [
+    "RERANKERS",
+    "Candidates",
+    "Positions",
+    "Report",
+    "det_const_sort",
+    "expected_shares",
+    "mmr",
+    "mopr",
+    "pbm",
+    "quota",
+    "rerank",
+]

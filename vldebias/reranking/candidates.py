@@ -1,0 +1,79 @@
+"""Hold the candidates of one query: their scores, their groups, and the shares that are asked
+for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+UNKNOWN = -1  # the code of a candidate whose group is not known
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Hold what a method re-ranks.
+
+    Attributes:
+        scores: (n,) of one query, higher is better; equal scores keep the order of the rows.
+        codes: (n,) positions in `names`, -1 where the group is unknown.
+        names: of the g groups.
+        shares: (g,) asked for among the first results, with sum 1.
+        features: (n, d) of length 1, for methods that compare candidates with each other.
+        probabilities: (n, g) of the groups, for methods that read more than the likeliest.
+    """
+
+    scores: Floats
+    codes: NDArray[np.integer]
+    names: Sequence[str]
+    shares: Floats
+    features: NDArray[Any] | None = None
+    probabilities: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def ranked(self) -> Rows:
+        """Return the rows (n,), best first."""
+        return np.argsort(-self.scores, kind="stable")
+
+    @property
+    def statistics(self) -> Floats:
+        """Return what a method of representation reads of each candidate (n, g): probabilities
+        where they are known, else 1 for its group and 0 for the others."""
+        if self.probabilities is not None:
+            return self.probabilities
+        return (self.codes[:, None] == np.arange(len(self.names))).astype(np.float64)
+
+    def picked(self, rows: Rows) -> Candidates:
+        """Return some of the candidates, in the order of `rows`."""
+        return Candidates(
+            self.scores[rows],
+            self.codes[rows],
+            self.names,
+            self.shares,
+            None if self.features is None else self.features[rows],
+            None if self.probabilities is None else self.probabilities[rows],
+        )
+
+
+def best_rows(scores: Floats, k: int) -> Rows:
+    """Return the rows of the k highest scores, in ascending order; of equal scores the earlier
+    rows.
+
+    It partitions and does not sort, so that its cost is linear in n.
+    """
+    if k >= len(scores):
+        return np.arange(len(scores))
+    # The k-th highest score; rows above it are in, rows equal to it fill what is left.
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    is_in = scores > threshold
+    tied = np.flatnonzero(scores == threshold)
+    is_in[tied[: k - int(is_in.sum())]] = True
+    return np.flatnonzero(is_in)

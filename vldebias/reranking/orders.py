@@ -1,0 +1,242 @@
+"""Order candidates: the quota of this package, and methods of others beside it.
+
+Every function takes `Candidates` and k, and returns the rows (k,) of the candidates in their new
+order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import InvalidInputError
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows
+
+# What a product such as 10 x 0.7 may miss of a whole number by rounding.
+TINY = 1e-9
+
+
+def quota(candidates: Candidates, k: int) -> Rows:
+    """Return the first k by scores, so that every prefix is within one of the shares.
+
+    With c_a(i) the candidates of group a among the first i of known group, |c_a(i) - i p_a| < 1 as
+    long as no group lacks a candidate: among the groups that may come next without breaking this
+    later, the one with the best candidate comes. Where a group has no candidates left, the others
+    share its places in proportion to their shares. Candidates of unknown group keep their places.
+
+    Source: this package. The bound is that of proportionate scheduling (Baruah et al., 1996): the
+    c-th candidate of a group stands between the places floor((c - 1) / p_a) + 1 and ceil(c / p_a).
+    """
+    ranked = candidates.ranked
+    codes = candidates.codes[ranked]
+    # group -> ranks of its candidates, best first; a rank stands for its row from here on
+    members = [np.flatnonzero(codes == group) for group in range(len(candidates.names))]
+    known = min(sum(map(len, members)), k - int((codes[:k] == UNKNOWN).sum()))
+    sequence = _interleaved(members, candidates.shares, known)
+    return ranked[_with_unknown(sequence, codes, k)]
+
+
+def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k: int) -> Rows:
+    """Return k ranks: those of unknown group at their own places, and the sequence around them.
+
+    codes: (n,) of the groups, best first. Where the sequence is too short, more of unknown group
+    follow at the end.
+    """
+    unknown = np.flatnonzero(codes == UNKNOWN)
+    kept = unknown[unknown < k]
+    order = np.full(k, -1)
+    order[kept] = kept
+    free = np.flatnonzero(order < 0)
+    order[free] = np.concatenate([sequence, unknown[len(kept) :]])[: len(free)]
+    return order
+
+
+def _interleaved(members: Sequence[Rows], shares: Floats, count: int) -> Rows:
+    """Return the ranks of `count` candidates in their new order, from the ranks of each group."""
+    left = list(members)
+    parts: list[Rows] = []
+    done = 0
+    while done < count:
+        groups = [group for group, ranks in enumerate(left) if len(ranks)]
+        asked = [group for group in groups if shares[group] > 0]
+        if not asked:
+            # Groups of which nothing is asked for: what is left of them follows by score.
+            parts.append(np.sort(np.concatenate([left[group] for group in groups])))
+            break
+        # Until a group is empty; then the others share its places.
+        part_shares = shares[asked] / shares[asked].sum()
+        ranks_of_group = [left[group] for group in asked]
+        if np.ptp(part_shares) < TINY:
+            part = _by_turns(ranks_of_group)
+        else:
+            part = _by_windows(ranks_of_group, part_shares, count - done)
+        parts.append(part)
+        done += len(part)
+        for group in asked:
+            taken = int(np.isin(left[group], part).sum())
+            left[group] = left[group][taken:]
+    return np.concatenate([np.empty(0, dtype=np.intp), *parts])[:count]
+
+
+def _by_turns(ranks_of_group: Sequence[Rows]) -> Rows:
+    """Return the order of even shares: one candidate of each group, the best first, then the next
+    ones; until a group is empty."""
+    turns = min(map(len, ranks_of_group))
+    table = np.stack([ranks[:turns] for ranks in ranks_of_group], axis=1)
+    return np.sort(table, axis=1).ravel()
+
+
+def _by_windows(ranks_of_group: Sequence[Rows], shares: Floats, count: int) -> Rows:
+    """Return the order of any shares, until a group that has to come is empty.
+
+    At place t (from 0) a group may come if c_a < (t + 1) p_a, so that it is not more than one
+    ahead. The groups that fall due up to place D need floor(D p_a) - c_a places: where these are
+    all that is left up to D, one of them has to come.
+    """
+    horizon = int(np.ceil(1 / shares.min())) + 1
+    count = min(count, sum(map(len, ranks_of_group)))
+    due = np.floor(np.arange(1, count + horizon + 1)[:, None] * shares + TINY)
+    places = np.arange(1, horizon + 1)
+    counts = np.zeros(len(shares), dtype=np.intp)
+    # A rank beyond all others at the end of each list: an empty group comes only where it must.
+    empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
+    ranks = [[*listed.tolist(), empty] for listed in ranks_of_group]
+    heads = np.array([listed[0] for listed in ranks])
+    sequence: list[int] = []
+    for t in range(count):
+        may = counts < (t + 1) * shares - TINY
+        needed = np.maximum(due[t : t + horizon] - counts, 0).sum(axis=1)
+        tight = np.flatnonzero(needed >= places)
+        if len(tight):
+            may &= due[t + tight[0]] > counts
+        group = int(np.where(may, heads, empty + 1).argmin())
+        if heads[group] == empty:
+            break
+        sequence.append(int(heads[group]))
+        counts[group] += 1
+        heads[group] = ranks[group][counts[group]]
+    return np.array(sequence, dtype=np.intp)
+
+
+def pbm(candidates: Candidates, k: int) -> Rows:
+    """Return the first k by post-hoc bias mitigation: in each round one of every group, or the best
+    neutral candidate if its score is at least their mean.
+
+    Candidates of unknown group are the neutral ones. In the last round, where fewer places are left
+    than groups, the best of the round come (the paper draws them at random). Shares are even.
+
+    Source: Kong et al., "Mitigating Test-Time Bias for Fair Image Retrieval" (NeurIPS 2023),
+    section 3.
+
+    Raises:
+        InvalidInputError: other shares than even ones.
+    """
+    if np.ptp(candidates.shares) > TINY:
+        raise InvalidInputError(
+            f"method 'pbm' takes one of each group in a round, so its shares are even; got"
+            f" {candidates.shares.tolist()}. Use method='quota'"
+        )
+    ranked = candidates.ranked
+    scores = candidates.scores[ranked]
+    codes = candidates.codes[ranked]
+    neutral = np.flatnonzero(codes == UNKNOWN).tolist()
+    members = [np.flatnonzero(codes == group).tolist() for group in range(len(candidates.names))]
+    taken = [0] * len(members)
+    next_neutral = 0
+    order: list[int] = []
+    while len(order) < k:
+        heads = []
+        for group, ranks in enumerate(members):
+            if taken[group] < len(ranks):
+                heads.append((ranks[taken[group]], group))
+        has_neutral = next_neutral < len(neutral)
+        if not heads and not has_neutral:
+            break
+        mean = np.mean([scores[rank] for rank, _ in heads]) if heads else -np.inf
+        if has_neutral and mean <= scores[neutral[next_neutral]]:
+            order.append(neutral[next_neutral])
+            next_neutral += 1
+            continue
+        for rank, group in sorted(heads):
+            order.append(rank)
+            taken[group] += 1
+    return ranked[order[:k]]
+
+
+def det_const_sort(candidates: Candidates, k: int) -> Rows:
+    """Return the first k by DetConstSort: every prefix of i has at least floor(i p_a) of group a,
+    and within this higher scores come first.
+
+    A candidate that falls due moves ahead of those before it with lower scores, as long as each of
+    these stays inside the prefix by which it was due. Candidates of unknown group keep their
+    places.
+
+    Source: Geyik et al., "Fairness-Aware Ranking in Search & Recommendation Systems" (2019),
+    Algorithm 3. There an item may move one place further than the bound allows (positions count
+    from 0, prefixes from 1); here the bound holds.
+    """
+    ranked = candidates.ranked
+    codes = candidates.codes[ranked]
+    members = [np.flatnonzero(codes == group).tolist() for group in range(len(candidates.names))]
+    is_asked = candidates.shares > 0
+    wanted = min(
+        k, sum(len(ranks) for ranks, asked in zip(members, is_asked, strict=True) if asked)
+    )
+    placed: list[int] = []  # ranks
+    latest: list[int] = []  # the prefix by which each of them was due
+    counts = [0] * len(members)
+    prefix = 0
+    while len(placed) < wanted:
+        prefix += 1
+        floors = np.floor(prefix * candidates.shares + TINY)
+        due = []
+        for group, ranks in enumerate(members):
+            if counts[group] < min(floors[group], len(ranks)):
+                due.append((ranks[counts[group]], group))
+        for rank, group in sorted(due):
+            place = len(placed)
+            while place > 0 and latest[place - 1] > place and placed[place - 1] > rank:
+                place -= 1
+            placed.insert(place, rank)
+            latest.insert(place, prefix)
+            counts[group] += 1
+    # Groups of which nothing is asked for follow by score.
+    is_rest = (codes != UNKNOWN) & ~is_asked[codes]
+    sequence = [*placed, *np.flatnonzero(is_rest).tolist()]
+    return ranked[_with_unknown(sequence, codes, k)]
+
+
+def mmr(candidates: Candidates, k: int, *, weight: float = 0.5) -> Rows:
+    """Return the first k by maximal marginal relevance: each next one has the highest
+    weight x score - (1 - weight) x (its largest cosine with those before it).
+
+    It knows no groups: it is what stores give where one asks for diverse results.
+
+    Source: Carbonell and Goldstein, "The Use of MMR, Diversity-Based Reranking" (1998).
+
+    Raises:
+        InvalidInputError: no features, or a weight outside [0, 1].
+    """
+    features = candidates.features
+    if features is None:
+        raise InvalidInputError(
+            "method 'mmr' compares candidates with each other: pass features= (n, d)"
+        )
+    if not 0 <= weight <= 1:
+        raise InvalidInputError(f"weight: expected a number in [0, 1], got {weight}")
+    ranked = candidates.ranked
+    rows = features[ranked]
+    gains = weight * candidates.scores[ranked]
+    largest = np.full(len(ranked), -np.inf)
+    is_open = np.ones(len(ranked), dtype=bool)
+    order = [0]
+    is_open[0] = False
+    while len(order) < k:
+        largest = np.maximum(largest, rows @ rows[order[-1]])
+        values = np.where(is_open, gains - (1 - weight) * largest, -np.inf)
+        best = int(values.argmax())
+        order.append(best)
+        is_open[best] = False
+    return ranked[order]

@@ -1,0 +1,156 @@
+"""Say what re-ranked results hold where the labels are not always right: shares with an
+interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import InvalidInputError
+from vldebias.reranking.candidates import Floats
+
+_CHAINS = 1000
+_STEPS = 40
+
+
+class Share(NamedTuple):
+    """Hold the share of a group among the first results, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def confusion_of(accuracy: Any, names: Sequence[str]) -> tuple[Floats, bool]:
+    """Return the confusion (g, g) of labels, true groups in rows, and whether it is counts.
+
+    Args:
+        accuracy: the share of images of a group whose label is right: one number, or group ->
+            number (errors fall evenly on the other groups); or (g, g) counts of a labelled sample,
+            true groups in rows and labels in columns, or shares that sum to 1 in each row.
+
+    Raises:
+        InvalidInputError: other groups, or numbers outside [0, 1].
+    """
+    g = len(names)
+    if isinstance(accuracy, Mapping):
+        if set(accuracy) != set(names):
+            raise InvalidInputError(
+                f"accuracy: expected a number for each of {list(names)}, got {list(accuracy)}"
+            )
+        right = np.array([float(accuracy[name]) for name in names])
+    else:
+        right = np.asarray(accuracy, dtype=np.float64)
+    if right.shape == (g, g):
+        if right.min() < 0 or (right.sum(axis=1) <= 0).any():
+            raise InvalidInputError("accuracy: expected counts, some of them for every true group")
+        is_counts = not np.allclose(right.sum(axis=1), 1)
+        return right, is_counts
+    if right.shape not in ((), (g,)) or right.min() < 0 or right.max() > 1:
+        raise InvalidInputError(
+            f"accuracy: expected numbers in [0, 1], one or one of each of {list(names)}, or a"
+            f" confusion of shape ({g}, {g}), got {accuracy!r}"
+        )
+    right = np.broadcast_to(right, (g,))
+    confusion = np.repeat(((1 - right) / max(g - 1, 1))[:, None], g, axis=1)
+    confusion[np.arange(g), np.arange(g)] = right
+    return confusion, False
+
+
+def expected_shares(
+    scores: Floats,
+    codes: NDArray[np.integer],
+    first: NDArray[np.integer],
+    names: Sequence[str],
+    accuracy: Any,
+    *,
+    seed: int = 0,
+) -> dict[str, Share]:
+    """Return group -> true share among the first results of known label, with its 95 % interval.
+
+    A label says less about the first results than about all: where a query prefers men, the best of
+    those labelled as women are men more often than others. So each label's candidates are looked at
+    down to the last one that was taken. Above that score the labels of all groups are counted, and
+    true groups given these counts have the law of a multinomial seen through the confusion: shares
+    uniform before, the true group of each candidate given its label, in turns (Gibbs sampling). The
+    true groups of those that were taken are read off. It assumes that errors depend on the true
+    group alone.
+
+    Args:
+        scores, codes: (n,) of all candidates, codes by their labels, -1 where unknown.
+        first: rows of the results.
+        names: of the groups. accuracy: see `confusion_of`.
+        seed: of the sampling.
+    """
+    confusion, is_counts = confusion_of(accuracy, names)
+    rng = np.random.default_rng(seed)
+    g = len(names)
+    taken = codes[first]
+    total = int((taken >= 0).sum())
+    drawn = np.zeros((_CHAINS, g))
+    if is_counts:
+        # Rows of a labelled sample: what it leaves open is a Dirichlet law (Jeffreys' prior).
+        right = np.stack([rng.dirichlet(row + 0.5, size=_CHAINS) for row in confusion], axis=1)
+    else:
+        right = np.broadcast_to(confusion, (_CHAINS, g, g))
+    for label in range(g):
+        rows = first[taken == label]
+        if not len(rows):
+            continue
+        region = codes[(scores >= scores[rows].min()) & (codes >= 0)]
+        # A candidate with the score of the last one may not have been taken.
+        counts = np.bincount(region, minlength=g)
+        counts[label] = len(rows)
+        drawn += _true_groups(counts, right, label, rng)
+    # A count is a whole number: half a candidate to either side makes the law continuous.
+    shares = (drawn + rng.uniform(-0.5, 0.5, size=drawn.shape)) / total
+    return _shares(shares, drawn.mean(axis=0) / total, names)
+
+
+def _true_groups(
+    counts: NDArray[np.integer], confusion: Floats, label: int, rng: np.random.Generator
+) -> Floats:
+    """Return the true groups (chains, g) of the candidates with one label, given the counts (g,) of
+    all labels and the confusion (chains, g, g)."""
+    chains, g = confusion.shape[:2]
+    shares = np.full((chains, g), 1 / g)
+    true_of_label = np.zeros((chains, g))
+    for _ in range(_STEPS):
+        totals = np.zeros((chains, g))
+        for seen, count in enumerate(counts):
+            # P(true a | label b) is proportional to pi_a R[a, b].
+            weights = shares * confusion[:, :, seen] + 1e-300
+            weights /= weights.sum(axis=1, keepdims=True)
+            true = rng.multinomial(int(count), weights)
+            totals += true
+            if seen == label:
+                true_of_label = true.astype(np.float64)
+        gammas = rng.standard_gamma(totals + 1)
+        shares = gammas / gammas.sum(axis=1, keepdims=True)
+    return true_of_label
+
+
+def shares_by_probabilities(
+    probabilities: Floats, names: Sequence[str], *, seed: int = 0
+) -> dict[str, Share]:
+    """Return group -> true share among results, with its 95 % interval, where each has the true
+    group that its calibrated probabilities (k, g) say, independently of the others."""
+    rng = np.random.default_rng(seed)
+    k = len(probabilities)
+    drawn = np.zeros((_CHAINS, len(names)))
+    for row in probabilities:
+        drawn += rng.multinomial(1, row / row.sum(), size=_CHAINS)
+    shares = (drawn + rng.uniform(-0.5, 0.5, size=drawn.shape)) / k
+    return _shares(shares, probabilities.mean(axis=0), names)
+
+
+def _shares(draws: Floats, means: Floats, names: Sequence[str]) -> dict[str, Share]:
+    """Return group -> mean and middle 95 % of its draws (b, g)."""
+    low, high = np.clip(np.quantile(draws, [0.025, 0.975], axis=0), 0, 1)
+    shares = {}
+    for place, name in enumerate(names):
+        shares[name] = Share(float(means[place]), float(low[place]), float(high[place]))
+    return shares

@@ -1,0 +1,111 @@
+"""Choose results that represent a population, by linear programmes (MOPR)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from vldebias.errors import InvalidInputError, need
+from vldebias.measure.representation import Functions, fitted_function
+from vldebias.reranking.candidates import Candidates, Floats, Rows
+
+_CUTS = 50  # of the paper
+_ENOUGH = 1e-9
+
+
+def mopr(
+    candidates: Candidates,
+    k: int,
+    *,
+    curated: Any = None,
+    gap: float = 0.0,
+    functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
+) -> Rows:
+    """Return k candidates with the highest sum of scores among those whose representational gap is
+    at most `gap`, best first.
+
+    Maximise sum_i s_i a_i over 0 <= a_i <= 1 with sum_i a_i = k and MPR(a) <= gap. It is solved by
+    cutting planes: solve, find the function in which the selected candidates and the population
+    differ most (of linear functions in closed form), bound its gap, and solve again. Where the
+    solution has fractions, the k candidates of the largest a are taken.
+
+    Args:
+        candidates: those of unknown group are left out, since the population has none of them.
+        k: less than all of them.
+        curated: (m, d) statistics of the population, as `Candidates.statistics`; None: k rows with
+            the shares that are asked for.
+        gap: the largest representational gap (see `representation_gap`).
+        functions: of the gap, "linear" or "trees".
+
+    Source: Oesterling et al., "Multi-Group Proportional Representation in Retrieval" (NeurIPS
+    2024), Algorithm 1 with the linear programme of section 4, and its closed form of linear
+    functions.
+    """
+    weights = selection(candidates, k, curated=curated, gap=gap, functions=functions)
+    # Of equal weights the better candidate: ranks are ascending, and the sort is stable.
+    ranked = candidates.ranked
+    chosen = np.argsort(-weights[ranked].round(6), kind="stable")[:k]
+    return ranked[np.sort(chosen)]
+
+
+def selection(
+    candidates: Candidates,
+    k: int,
+    *,
+    curated: Any = None,
+    gap: float = 0.0,
+    functions: Functions | Callable[[Floats, Floats], Floats] = "linear",
+) -> Floats:
+    """Return the weights (n,) of the candidates before they are rounded; see `mopr`.
+
+    Raises:
+        InvalidInputError: k candidates with so small a gap do not exist.
+    """
+    n = len(candidates)
+    if curated is None:
+        # k rows, each of which has the shares: linear functions see their mean alone.
+        curated = np.tile(candidates.shares, (k, 1))
+    m = len(curated)
+    both = np.concatenate([candidates.statistics, np.asarray(curated, dtype=np.float64)])
+    scale = sqrt(m * k / (m + k))
+    cuts: list[Floats] = []
+    bounds: list[float] = []
+    weights = np.zeros(n)
+    weights[candidates.ranked[:k]] = 1.0
+    for _ in range(_CUTS):
+        signed = np.concatenate([weights / k, np.full(m, -1 / m)])
+        values = fitted_function(both, signed, functions)
+        length = float(np.linalg.norm(values))
+        if length < _ENOUGH or abs(float(signed @ values)) * scale / length <= gap + _ENOUGH:
+            return weights
+        # |sum_i c(x_i) a_i / k - mean c| <= gap, as two rows of the programme
+        values *= scale / length
+        cuts += [values[:n] / k, -values[:n] / k]
+        mean = float(values[n:].mean())
+        bounds += [gap + mean + _ENOUGH, gap - mean + _ENOUGH]
+        weights = _solved(candidates.scores, k, np.array(cuts), np.array(bounds))
+    return weights
+
+
+def _solved(scores: Floats, k: int, cuts: Floats, bounds: Floats) -> Floats:
+    """Return the weights (n,) of the largest sum of scores with sum k and cuts (c, n) @ weights at
+    most the bounds (c,)."""
+    solved = need("scipy.optimize").linprog(
+        -scores,
+        A_ub=cuts,
+        b_ub=bounds,
+        A_eq=np.ones((1, len(scores))),
+        b_eq=[k],
+        bounds=(0, 1),
+        method="highs",
+    )
+    if not solved.success:
+        raise InvalidInputError(
+            f"mopr: no {k} of {len(scores)} candidates have so small a representational gap; allow"
+            " a larger one, pass more candidates, or use method='quota'"
+        )
+    weights: Floats = np.clip(solved.x, 0.0, 1.0)
+    return weights

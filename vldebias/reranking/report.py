@@ -1,0 +1,177 @@
+"""Report what a re-ranking did: shares before and after, what they promise, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.reranking.candidates import UNKNOWN, Candidates, Rows
+from vldebias.reranking.promise import Share, expected_shares, shares_by_probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Report the re-ranking of one query.
+
+    Attributes:
+        candidates: what was re-ranked. method: its name.
+        order: (k,) rows of the candidates, in their new order.
+        accuracy: of the labels, as `rerank` takes it; None where nothing is known of it.
+    """
+
+    candidates: Candidates
+    method: str
+    order: Rows
+    accuracy: Any = None
+    query: str = field(default="")
+
+    @property
+    def before(self) -> Rows:
+        """Return the rows (k,) that the scores alone put first."""
+        return self.candidates.ranked[: len(self.order)]
+
+    @property
+    def counts_before(self) -> dict[str, int]:
+        """Return group -> how many of the first k have its label by the scores alone."""
+        return self._counts(self.before)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return group -> how many of the first k have its label now."""
+        return self._counts(self.order)
+
+    @property
+    def unknown(self) -> int:
+        """Return how many of the first k have no known label."""
+        return int((self.candidates.codes[self.order] == UNKNOWN).sum())
+
+    @property
+    def short(self) -> dict[str, int]:
+        """Return group -> how many of the places that it was asked to have it lacks, because there
+        are no more candidates of it."""
+        names = self.candidates.names
+        available = self._counts(np.arange(len(self.candidates)))
+        known = len(self.order) - self.unknown
+        lacking = {}
+        for name, share in zip(names, self.candidates.shares, strict=True):
+            asked = int(np.floor(share * known + 1e-9))
+            if available[name] < asked:
+                lacking[name] = asked - available[name]
+        return lacking
+
+    @property
+    def kept(self) -> float:
+        """Return the share of the first k by the scores alone that are still among the first k."""
+        return float(np.isin(self.before, self.order).mean())
+
+    @property
+    def score_lost(self) -> float:
+        """Return the mean score of the first k by the scores alone, less their mean score now."""
+        scores = self.candidates.scores
+        return float(scores[self.before].mean() - scores[self.order].mean())
+
+    @property
+    def moved(self) -> float:
+        """Return how many places a result moved, mean over the first k of now."""
+        place = np.empty(len(self.candidates), dtype=np.intp)
+        place[self.candidates.ranked] = np.arange(len(self.candidates))
+        return float(np.abs(place[self.order] - np.arange(len(self.order))).mean())
+
+    @cached_property
+    def expected(self) -> dict[str, Share] | None:
+        """Return group -> true share among the results of known label, with its 95 % interval; None
+        where nothing is known of how often labels are right.
+
+        From `accuracy`, else from the probabilities of the candidates.
+        """
+        known = self.order[self.candidates.codes[self.order] != UNKNOWN]
+        if not len(known):
+            return None
+        names = self.candidates.names
+        if self.accuracy is not None:
+            scores, codes = self.candidates.scores, self.candidates.codes
+            return expected_shares(scores, codes, self.order, names, self.accuracy)
+        if self.candidates.probabilities is not None:
+            return shares_by_probabilities(self.candidates.probabilities[known], names)
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON has them."""
+        expected = self.expected
+        shares = self.candidates.shares.tolist()
+        return {
+            "query": self.query,
+            "method": self.method,
+            "k": len(self.order),
+            "shares": dict(zip(self.candidates.names, shares, strict=True)),
+            "counts before": self.counts_before,
+            "counts": self.counts,
+            "unknown": self.unknown,
+            "short": self.short,
+            "expected": expected and {name: list(share) for name, share in expected.items()},
+            "kept": self.kept,
+            "score lost": self.score_lost,
+            "moved": self.moved,
+        }
+
+    def __str__(self) -> str:
+        k = len(self.order)
+        before = _words(self.counts_before)
+        name = f"{self.query}: " if self.query else ""
+        lines = [f"{name}first {k} by {self.method}: {before} -> {_words(self.counts)} by labels"]
+        if self.unknown:
+            lines.append(f"{self.unknown} of unknown group keep their places")
+        for group, number in self.short.items():
+            lines.append(f"{group}: {number} fewer than asked; there are no more candidates")
+        expected = self.expected
+        if expected is None:
+            lines.append("how often the labels are right is not known; pass accuracy= for shares")
+        else:
+            parts = []
+            for group, (value, low, high) in expected.items():
+                parts.append(f"{group} {value:.0%} [{low:.0%}, {high:.0%}]")
+            lines.append(f"true shares, 95 % intervals: {', '.join(parts)}")
+        lines.append(
+            f"{self.kept:.0%} of the first {k} stay; a result moves {self.moved:.1f} places; mean"
+            f" score {-self.score_lost:+.4f}"
+        )
+        return "\n".join(lines)
+
+    def _counts(self, rows: Rows) -> dict[str, int]:
+        codes = self.candidates.codes[rows]
+        counts = np.bincount(codes[codes != UNKNOWN], minlength=len(self.candidates.names))
+        return dict(zip(self.candidates.names, counts.tolist(), strict=True))
+
+
+class Positions(np.ndarray):
+    """Hold positions or ids in their new order, an array that knows how they came about.
+
+    Attributes:
+        reports: a `Report` for each query. A slice or a result of arithmetic has none.
+    """
+
+    reports: tuple[Report, ...]
+
+    @classmethod
+    def from_reports(cls, rows: NDArray[Any], reports: tuple[Report, ...]) -> Positions:
+        """Return an array of positions or ids with its reports."""
+        positions = rows.view(cls)
+        positions.reports = reports
+        return positions
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.reports = ()
+
+    @property
+    def report(self) -> Report:
+        """Return the report of the only query, or of the first one."""
+        return self.reports[0]
+
+
+def _words(counts: dict[str, int]) -> str:
+    """Write "30 male, 20 female"."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())

@@ -3,13 +3,13 @@ related functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
-from vldebias.hosts import Attachment, Host, refuse_second, resolve
+from vldebias.hosts import Attachment, CallLog, CallRecord, Host, refuse_second, resolve
 from vldebias.methods import (
     Balanced,
     Diagnostics,
@@ -37,6 +37,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     reference: Any = None,
     max_loss: float | None = None,
     side: str | None = None,
+    on_call: Callable[[CallRecord], object] | None = None,
 ) -> Attachment:
     """Attach to `host` what mitigates the bias that `prompts` describe; by default it depends on
     the host:
@@ -77,6 +78,9 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             afterwards, in (0, 1).
         side: which embeddings of an image-text model the edit changes: "text", "image" or "both".
             Default: what it is for, texts for all closed forms.
+        on_call: for a service that logs: a function that gets the `CallRecord` of each call of a
+            pipeline whose values are dealt to images, from the thread of that call. What it raises
+            is raised when the pictures are made. docs/how-to/serve-a-pipeline.md
 
     Raises:
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
@@ -90,6 +94,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
+    log = CallLog(on_call)
 
     # Three things can be attached: edits that were fitted before, a balancer of prompts, or the
     # edits of a method, which are fitted here.
@@ -99,13 +104,15 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
                 raise InvalidInputError(
                     "got a fitted edit and method, lam, reference or max_loss; leave these out"
                 )
+        _refuse_log(log, "a fitted edit")
         return _attach_fitted(target, prompts, strength, keep_stated, side)
     # Prompts are read and looked at here, before a method is chosen and anything is embedded.
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
     balanced = _balancing_method(problem, chosen, is_default=method is None)
     if balanced is not None:
-        return _attach_balanced(problem, balanced, strength, keep_stated, negative)
+        return _attach_balanced(problem, balanced, strength, keep_stated, negative, log)
+    _refuse_log(log, f"method {chosen.name!r}")
     if target.generative and method is None:
         _say_why_prompts_are_not_balanced(target)
     return _fit_and_attach(problem, chosen, strength, keep_stated, side)
@@ -181,7 +188,12 @@ def _balancing_method(problem: Problem, chosen: Method, *, is_default: bool) -> 
 
 
 def _attach_balanced(
-    problem: Problem, method: Balanced, strength: float, keep_stated: bool, negative: bool
+    problem: Problem,
+    method: Balanced,
+    strength: float,
+    keep_stated: bool,
+    negative: bool,
+    log: CallLog,
 ) -> Attachment:
     """Attach what writes values into prompts."""
     if negative:
@@ -195,7 +207,18 @@ def _attach_balanced(
         )
     sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
     balancer = method.balancer(sets)
-    return Attachment(problem.host, {}, strength=strength, label=problem.label, balancer=balancer)
+    return Attachment(
+        problem.host, {}, strength=strength, label=problem.label, balancer=balancer, log=log
+    )
+
+
+def _refuse_log(log: CallLog, method: str) -> None:
+    """Raise InvalidInputError where each call is to be told, but no value is dealt to images."""
+    if log.on_call is not None:
+        raise InvalidInputError(
+            f"on_call: {method} deals no values to images, so a call has nothing to tell; leave it"
+            " out, or use method='balanced-prompts'"
+        )
 
 
 def _say_why_prompts_are_not_balanced(target: Host) -> None:

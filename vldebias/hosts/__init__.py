@@ -15,8 +15,9 @@ from vldebias.hosts.custom import CustomHost, TextTable, custom
 from vldebias.hosts.host import Host
 from vldebias.hosts.pipelines.diffusers import DiffusersHost
 from vldebias.hosts.pipelines.modular import ModularHost
+from vldebias.hosts.records import CallLog, CallRecord
 
-__all__ = ["HOSTS", "Attachment", "CustomHost", "Host", "TextTable"]
+__all__ = ["HOSTS", "Attachment", "CallLog", "CallRecord", "CustomHost", "Host", "TextTable"]
 __all__ += ["attachment_of", "custom", "refuse_second", "register_host", "resolve"]
 
 for _kind in (OpenClipHost, TransformersHost, DiffusersHost, ModularHost):

@@ -26,6 +26,7 @@ from vldebias.errors import (
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, during
+from vldebias.hosts.records import CallLog, CallRecord, raise_failures
 from vldebias.markup import html_table
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
@@ -192,8 +193,8 @@ class Attachment:
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit;
             empty where prompts are rewritten.
         balancer: what rewrites prompts in place of edits, or None.
-        sampled: where prompts are rewritten, the value of each image of the last call; None where
-            it was unchanged. reasons: why it was unchanged (`vldebias.balance_prompts`), or None.
+        log: records of the calls, where values are dealt to images; `last_call`, `calls`,
+            `sampled` and `reasons` read it.
     """
 
     _strength: float
@@ -207,6 +208,7 @@ class Attachment:
         stated_words: Sequence[str] = (),
         label: str = "",
         balancer: Any = None,
+        log: CallLog | None = None,
     ) -> None:
         # First of all: a refusal leaves the host as it was.
         refuse_second(host)
@@ -225,8 +227,7 @@ class Attachment:
         self._label = label
         self._state = "attached"
         self.strength = strength
-        self.sampled: list[Any] = []
-        self.reasons: list[Any] = []
+        self.log = log or CallLog()
         host.memory = {}  # weights may change from here on
         self._warned = set[str]()
         self._adapters = Adapters(host.text_modules)
@@ -281,6 +282,41 @@ class Attachment:
         if self.balancer is None:
             raise InvalidInputError(f"{self.host.name}: an edit samples nothing, so it has no seed")
         self.balancer.restart(value)
+
+    @property
+    def last_call(self) -> CallRecord | None:
+        """Return what the last call in this thread or task was given; None without one.
+
+        A call in a thread of its own, as by `asyncio.to_thread`, is read in that thread.
+        """
+        record = self.log.last
+        if record is None and not self.log.is_known:
+            self.warn_once(
+                "no call was made in this thread or task, but others made some. Read what a call"
+                " was given in the function that calls the pipeline, or take it from"
+                " attachment.calls or debias(..., on_call=function)"
+            )
+        return record
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        """Return the records of the last 1,000 calls of all threads and tasks, the latest at the
+        end."""
+        return self.log.records
+
+    @property
+    def sampled(self) -> list[Any]:
+        """Return the value of each image of the last call in this thread or task, None where it
+        was left alone; empty without a call."""
+        record = self.last_call
+        return [] if record is None else list(record.values)
+
+    @property
+    def reasons(self) -> list[Any]:
+        """Return why each image of the last call in this thread or task was left alone
+        (`vldebias.balance_prompts`), None where it was not."""
+        record = self.last_call
+        return [] if record is None else list(record.reasons)
 
     @property
     def state(self) -> str:
@@ -523,7 +559,9 @@ class Attachment:
         Use it to balance many calls at once. An attachment of edits returns the prompts unchanged.
         again: `prompts` are other texts of the images of the last call, and get the same values.
         """
-        return self.rewrite_texts({"prompt": prompts}, again=again)["prompt"]
+        written = self.rewrite_texts({"prompt": prompts}, again=again)["prompt"]
+        raise_failures()
+        return written
 
     def rewrite_texts(
         self,
@@ -546,37 +584,49 @@ class Attachment:
             return columns
         if again:
             return {name: self._written_again(column) for name, column in columns.items()}
-        number = len(next(iter(columns.values())))
-        # Set at once, so that a call that fails shows no values of the one before it.
-        self.sampled = [None] * number
-        self.reasons = ["strength"] * number
-        if not self._strength:
-            return columns
-        return self._balanced(columns, read or {})
+        # A call that fails shows no values of the one before it.
+        self.log.begin()
+        if self._strength:
+            return self._balanced(columns, read or {})
+        prompts = _joined(columns)
+        number = len(prompts)
+        unchanged = CallRecord(
+            prompts, prompts, (None,) * number, ("strength",) * number, self.seed
+        )
+        self.log.add(unchanged)
+        return columns
 
     def _balanced(
         self, columns: Mapping[str, list[str]], read: Mapping[str, Callable[[str], int]]
     ) -> dict[str, list[str]]:
-        """Return the texts of new images with values written into them; keep values and
-        reasons."""
+        """Return the texts of new images with values written into them; keep the record of the
+        call."""
         self.balancer.strength = self._strength
         images = [_TextsOfImage(row, read) for row in _rows(columns)]
         written, balanced = self.balancer.next_texts([image.different for image in images])
-        self.sampled = list(balanced.values)
-        self.reasons = []
+        reasons = []
         balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
         for image, new, reason in zip(images, written, balanced.reasons, strict=True):
-            self.reasons.append(image.reason(reason))
+            reasons.append(image.reason(reason))
             for name, text in image.with_new(new).items():
                 balanced_columns[name].append(text)
+        record = CallRecord(
+            _joined(columns),
+            _joined(balanced_columns),
+            tuple(balanced.values),
+            tuple(reasons),
+            balanced.seed,
+        )
+        self.log.add(record)
         return balanced_columns
 
     def _written_again(self, prompts: list[str]) -> list[str]:
         """Return further texts of the images of the last call, with the same values."""
+        record = self.log.last
         # Texts of other images than those of the last call: no value is known for them.
-        if len(prompts) != len(self.sampled):
+        if record is None or len(prompts) != len(record.values):
             return prompts
-        return list(self.balancer.write(prompts, self.sampled))
+        return list(self.balancer.write(prompts, record.values))
 
     def warn_once(self, message: str) -> None:
         """Issue a warning the first time that it applies."""
@@ -613,6 +663,11 @@ def _rows(columns: Mapping[str, list[str]]) -> list[dict[str, str]]:
     """Return the texts of each image by name."""
     rows = zip(*columns.values(), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _joined(columns: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """Return one text for each image, its different texts joined."""
+    return tuple(" | ".join(dict.fromkeys(row)) for row in zip(*columns.values(), strict=True))
 
 
 class _TextsOfImage:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -222,6 +223,27 @@ def copied(call: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in call.items():
         arguments[name] = list(value) if isinstance(value, list) else value
     return arguments
+
+
+def running_call(pipe: Any) -> Mapping[str, Any] | None:
+    """Return the variables of the pipeline's `__call__` that runs in this thread; None outside of
+    one.
+
+    `encode_prompt` is not told with which generator its pictures are drawn. A subclass may take
+    `**options` for its base: the innermost `__call__` with a generator is read.
+    """
+    found = None
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "__call__" and code.co_argcount:
+            variables = frame.f_locals
+            if variables.get(code.co_varnames[0]) is pipe:
+                found = variables
+                if "generator" in variables:
+                    break
+        frame = frame.f_back  # type: ignore[assignment]
+    return found
 
 
 def count_of(call: Mapping[str, Any]) -> str | None:

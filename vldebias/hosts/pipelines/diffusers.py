@@ -47,12 +47,14 @@ from vldebias.hosts.pipelines.calls import (
     most_characters_read,
     opened,
     rewrite_call,
+    running_call,
     same_values,
     texts_of,
     traced,
     turned,
 )
 from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
+from vldebias.hosts.records import raise_failures
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens
@@ -451,7 +453,20 @@ class DiffusersHost(Host):
             _ASKED.set(None)
             return original(*call.args, **call.kwargs)
 
-        hook_of_method: dict[str, Any] = {"encode_prompt": partial(self._change, attachment)}
+        def encode(original: Any, call: inspect.BoundArguments) -> Any:
+            result = self._change(attachment, original, call)
+            # Inside of a call it is raised when the pictures are made.
+            if not self.source.ends or running_call(self._pipe) is None:
+                raise_failures()
+            return result
+
+        def finish(original: Any, call: inspect.BoundArguments) -> None:
+            original(*call.args, **call.kwargs)
+            raise_failures()
+
+        hook_of_method: dict[str, Any] = {"encode_prompt": encode}
+        if attachment.log.on_call is not None and self.source.ends:
+            hook_of_method["maybe_free_model_hooks"] = finish
         if self.source.framed and self.source.calls > 1:
             hook_of_method |= {"check_inputs": begin, "prepare_latents": end}
         return hook_methods(attachment, self._pipe, hook_of_method)
@@ -523,8 +538,7 @@ class DiffusersHost(Host):
     def _warn_of_embeddings(self, attachment: Attachment) -> None:
         """Say once what to do where a call passes embeddings in the place of a prompt."""
         if attachment.balancer is not None:
-            attachment.sampled = []
-            attachment.reasons = []
+            attachment.log.begin()
             remedy = "embed vldebias.balance_prompts(...).prompts instead"
         else:
             remedy = f"pass attachment.apply({self.roles[0]!r}, prompt_embeds)"

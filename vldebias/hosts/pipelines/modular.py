@@ -20,6 +20,7 @@ from vldebias.hosts.host import BARE, Hook, during
 from vldebias.hosts.pipelines.calls import EMBEDDING, copied, listed, rewrite_call, up_to_last
 from vldebias.hosts.pipelines.diffusers import SHARED, DiffusersHost
 from vldebias.hosts.pipelines.source import Source
+from vldebias.hosts.records import raise_failures
 
 _MARK = "_vldebias"
 _COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
@@ -139,6 +140,7 @@ class ModularHost(DiffusersHost):
         # The block calls the text encoders, whose watch would take that for a call from outside.
         with during(INSIDE):
             components, state = run()
+        raise_failures()
         if attachment.balancer is None and listed(prompt):
             self._edit(attachment, call, state)
         return components, state

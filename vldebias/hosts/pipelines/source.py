@@ -36,12 +36,14 @@ class Source(NamedTuple):
     calls, negatives: number of calls of it in `__call__`, and how many of them are for the negative
         prompt alone.
     framed: `__call__` calls `check_inputs` before it encodes and `prepare_latents` afterwards.
+    ends: it calls `maybe_free_model_hooks` when the pictures are made.
     """
 
     returns: tuple[str, ...]
     calls: int = 1
     negatives: int = 0
     framed: bool = False
+    ends: bool = False
 
 
 @cache
@@ -61,7 +63,7 @@ def source_of(kind: Any) -> Source:
         raise reader.refusal(
             "it encodes the prompt and the negative prompt in two calls that cannot be told apart"
         )
-    return Source(reader.returned_names(), len(reader.encoded), negatives, framed)
+    return Source(reader.returned_names(), len(reader.encoded), negatives, framed, reader.has_end())
 
 
 def parameters_of_call(kind: Any) -> dict[str, inspect.Parameter]:
@@ -273,6 +275,14 @@ class _ClassReader:
             checks = "self.check_inputs(" in before.partition(call)[0]
             prepares = "self.prepare_latents(" in after and "self.prepare_latents(" not in before
             return checks and prepares
+        return False
+
+    def has_end(self) -> bool:
+        """Tell whether `maybe_free_model_hooks` is called after the last encoding."""
+        for function in self.call_functions:
+            _, _, after = ast.unparse(self.trees[function]).rpartition("self.encode_prompt(")
+            if "self.maybe_free_model_hooks(" in after:
+                return True
         return False
 
     def returned_names(self) -> tuple[str, ...]:

@@ -1,0 +1,210 @@
+"""Calls of a service: many at once, each told what it was given, in its own thread or task."""
+
+import asyncio
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+
+from vldebias.api import debias
+from vldebias.errors import InvalidInputError, VldebiasWarning
+from vldebias.hosts.records import KEPT
+from vldebias.methods import Balanced
+
+OPEN = "A photo of a nurse."
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    return tiny.sd()
+
+
+@pytest.fixture
+def attachment(pipe):
+    with debias(pipe, "gender") as attachment:
+        yield attachment
+
+
+def encoded(pipe, attachment, prompt):
+    """Encode a prompt; return what was told, and what the embeddings themselves say."""
+    embeddings = pipe.encode_prompt(prompt, "cpu", 1, False)[0]
+    return attachment.sampled, attachment.last_call, embeddings
+
+
+def value_of(bare, embeddings):
+    """The value whose prompt has these embeddings."""
+    for value in ("female", "male"):
+        expected = bare[value]
+        if torch.equal(embeddings, expected):
+            return value
+    return None
+
+
+@pytest.fixture(scope="module")
+def embeddings_of_value():
+    bare = tiny.sd()
+    return {
+        value: bare.encode_prompt(f"A photo of a {value} nurse.", "cpu", 1, False)[0]
+        for value in ("female", "male")
+    }
+
+
+def test_each_thread_is_told_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
+    def work(number):
+        told = []
+        for _ in range(6):
+            sampled, record, embeddings = encoded(pipe, attachment, OPEN)
+            told.append((sampled, [value_of(embeddings_of_value, embeddings)], record))
+        return told
+
+    with ThreadPoolExecutor(8) as pool:
+        calls = [call for told in pool.map(work, range(8)) for call in told]
+    for sampled, drawn, record in calls:
+        assert sampled == drawn == list(record.values)
+        assert record.prompts == (OPEN,)
+        assert record.written == (f"A photo of a {drawn[0]} nurse.",)
+        assert record.seed == attachment.seed
+    assert Counter(sampled[0] for sampled, _, _ in calls) == {"female": 24, "male": 24}
+    assert len({record.id for _, _, record in calls}) == 48
+    assert {record.id for record in attachment.calls} == {record.id for _, _, record in calls}
+
+
+def test_each_task_is_told_the_value_of_its_own_call(pipe, attachment, embeddings_of_value):
+    async def work():
+        sampled, record, embeddings = encoded(pipe, attachment, OPEN)
+        await asyncio.sleep(0.01)  # all others make their calls in between
+        assert attachment.sampled == sampled
+        assert attachment.last_call is record
+        return sampled, [value_of(embeddings_of_value, embeddings)]
+
+    async def many():
+        return await asyncio.gather(*(work() for _ in range(12)))
+
+    attachment.rewrite([OPEN])  # of the thread that starts the loop
+    for sampled, drawn in asyncio.run(many()):
+        assert sampled == drawn
+
+
+def test_so_is_each_thread_of_a_task(pipe, attachment, embeddings_of_value):
+    def work():
+        sampled, _, embeddings = encoded(pipe, attachment, OPEN)
+        return sampled, [value_of(embeddings_of_value, embeddings)]
+
+    async def many():
+        return await asyncio.gather(*(asyncio.to_thread(work) for _ in range(12)))
+
+    for sampled, drawn in asyncio.run(many()):
+        assert sampled == drawn
+
+
+def test_a_task_never_takes_the_call_of_another_for_its_own(attachment):
+    """A task that has its calls made in threads is told nothing, or what is right."""
+
+    async def work():
+        before = attachment.rewrite([OPEN])
+        written = await asyncio.to_thread(attachment.rewrite, [OPEN] * 3)
+        assert attachment.last_call.written == tuple(written)  # not that of `before`
+        assert len(before) == 1
+
+    async def stranger():
+        await asyncio.to_thread(attachment.rewrite, [OPEN])
+        with pytest.warns(VldebiasWarning, match="in the function that calls the pipeline"):
+            assert attachment.sampled == []
+
+    async def many():
+        await asyncio.gather(work(), work())
+        await stranger()
+
+    attachment.rewrite([OPEN])
+    asyncio.run(many())
+    assert len(attachment.sampled) == 1
+
+
+def test_the_cells_of_a_notebook_are_one_another_s(attachment):
+    """A notebook runs each cell in a task, with the context of the one before it."""
+
+    async def cell(code):
+        return code()
+
+    async def notebook():
+        context = copy_context()
+        await asyncio.create_task(cell(lambda: attachment.rewrite([OPEN] * 2)), context=context)
+        return await asyncio.create_task(cell(lambda: attachment.sampled), context=context)
+
+    assert sorted(asyncio.run(notebook())) == ["female", "male"]
+
+
+def test_a_call_that_fails_shows_no_values_of_the_one_before(pipe):
+    with debias(pipe, "gender", method=Balanced(find=lambda prompt: prompt.index("nurse"))) as a:
+        a.rewrite([OPEN])
+        assert len(a.sampled) == 1
+        with pytest.raises(ValueError, match="substring"):
+            a.rewrite(["a doctor"])
+        assert a.sampled == []
+
+
+def test_on_call_gets_what_a_line_of_a_log_needs():
+    pipe = tiny.sd()
+    lines = []
+    with debias(pipe, "gender", on_call=lambda record: lines.append(record.to_json())) as a:
+        tiny.draw(pipe, [OPEN, "a red car"], num_images_per_prompt=2)
+        record = a.last_call
+    assert not {"encode_prompt", "maybe_free_model_hooks"} & vars(pipe).keys()
+    (line,) = map(json.loads, lines)
+    assert line["id"] == record.id
+    assert line["prompts"] == [OPEN, OPEN, "a red car", "a red car"]
+    assert sorted(line["written"]) == [
+        "A photo of a female nurse.",
+        "A photo of a male nurse.",
+        "a red car",
+        "a red car",
+    ]
+    assert sorted(line["values"][:2]) == ["female", "male"]
+    assert line["values"][2:] == [None, None]
+    assert line["reasons"][:2] == [None, None]
+    assert line["seed"] == a.seed
+    with pytest.raises(AttributeError):
+        record.values = ()
+
+
+def test_what_on_call_raises_comes_when_the_pictures_are_made():
+    pipe = tiny.sd()
+    steps = []
+
+    def full_disk(record):
+        raise OSError(f"no space for {record.id}")
+
+    def count(pipe, step, time, values):
+        steps.append(step)
+        return values
+
+    attachment = debias(pipe, "gender", on_call=full_disk)
+    with pytest.raises(OSError, match="no space"):
+        tiny.draw(pipe, OPEN, callback_on_step_end=count)
+    assert steps
+    with pytest.raises(OSError, match="no space"):
+        pipe.encode_prompt(OPEN, "cpu", 1, False)
+    with pytest.raises(OSError, match="no space"):
+        attachment.rewrite([OPEN])
+    assert len(attachment.calls) == 3
+    with attachment.disabled():
+        tiny.draw(pipe, OPEN)  # nothing is left to raise
+
+
+def test_on_call_is_refused_where_nothing_is_dealt():
+    with pytest.raises(InvalidInputError, match="deals no values"):
+        debias(tiny.sd(), "gender", method="cali", on_call=print)
+    with pytest.raises(InvalidInputError, match="expected a function"):
+        debias(tiny.sd(), "gender", on_call="log.jsonl")
+
+
+def test_a_thousand_records_are_kept(attachment):
+    for _ in range(KEPT + 5):
+        attachment.rewrite([OPEN])
+    assert len(attachment.calls) == KEPT
+    assert attachment.calls[-1] is attachment.last_call

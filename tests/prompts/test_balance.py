@@ -75,7 +75,8 @@ def test_every_prompt_keeps_its_words():
 
 
 def test_a_stated_value_is_not_stated_again():
-    written = [state(re.sub("<.*?> ", "", line)) for line in SPEC["open"]]
+    prompts = [re.sub("<.*?> ", "", line) for line in SPEC["open"]]
+    written = balance_prompts(prompts, "gender").prompts
     again = balance_prompts(written, "gender")
     assert (again.prompts, set(again.values)) == (written, {None})
 

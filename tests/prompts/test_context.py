@@ -4,7 +4,7 @@ import pytest
 
 from vldebias.prompts import balance_prompts, load_prompts
 from vldebias.prompts.english.context import RULES, attribute_kind, find_rules, is_fixed_by_context
-from vldebias.prompts.english.subject import Subject, find_subject
+from vldebias.prompts.english.subject import find_subjects
 
 SETS = {"gender": "gender", "race": "race", "skin tone": "skin-tone", "age": "age"}
 NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
@@ -12,9 +12,10 @@ NAMES = [f"{rule.kind}: {rule.fixed}" for rule in RULES]
 
 def rules_of(prompt, kind):
     """Return the rules of a kind that apply to a prompt; None where it has no subject."""
-    subject = find_subject(prompt, kind == "gender")
-    if not isinstance(subject, Subject):
+    subjects = find_subjects(prompt)
+    if isinstance(subjects, str):
         return None
+    subject = subjects[0]
     return [rule for rule in find_rules(prompt, subject.start, subject.end) if rule.kind == kind]
 
 

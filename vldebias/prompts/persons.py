@@ -87,6 +87,8 @@ class Finder:
         found = self._search(prompt)
         if isinstance(found, str):
             return found
+        if not _may_get_value(found):
+            return found[0].reason
         allowed = self._allowed(prompt)
         if allowed is not None and not self._leaves_choice(allowed):
             return "context"
@@ -116,7 +118,8 @@ class Finder:
             return
         placed: list[str] = []
         for prompt in prompts:
-            if not isinstance(self._search(prompt), str):
+            found = self._search(prompt)
+            if not isinstance(found, str) and _may_get_value(found):
                 placed.append(in_one_line(prompt))
         self._decide.ask(placed)
 
@@ -207,6 +210,11 @@ class Finder:
         if isinstance(found, str):
             return found
         return tuple(Mention(person, language) for person in found)
+
+
+def _may_get_value(persons: Sequence[Shown]) -> bool:
+    """Return whether a value may be given to one of the persons; `decide` overrules the context."""
+    return any(shown.reason in ("", "context") for shown in persons)
 
 
 def _mention_at(text: str, start: int, end: int) -> Mention:

@@ -7,6 +7,7 @@ import re
 from vldebias.prompts.english.text import Text
 from vldebias.prompts.english.words import (
     STOPS,
+    base,
     has_listed,
     kinds,
     listed,
@@ -48,8 +49,9 @@ def _is_name(text: Text, i: int, inside: bool) -> bool:
         return True
     word_classes = kinds(word)
     is_only_name = not word_classes.strip("fliu")
-    if is_only_name:
-        return True
+    is_inflected = not text.capital[i] and base(word) != word
+    if is_only_name and not is_inflected:
+        return True  # not "parks" of "a driver parks the bus"
     if text.capital[i]:
         return _is_name_in_capitals(text, i, inside)
     # "mark jones" in small letters: a given name that is a rare word, before a family name.
@@ -103,8 +105,9 @@ def _names_no_person(words: list[str]) -> bool:
     """Whether words name something else: "La Liga", "the Supreme Court", "a Roman"."""
     if " ".join(words) in names_of_history():
         return True
-    if len(words) == 1 and words[0] in origins():
-        return True
+    is_origin = words[0] in origins() or listed(words[0], "origin")
+    if len(words) == 1 and is_origin:
+        return True  # "a Black nurse"
     return has_listed(words, "no-name")
 
 

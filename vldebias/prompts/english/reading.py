@@ -11,10 +11,10 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.english.adjectives import rank_of
 from vldebias.prompts.english.context import is_fixed_by_context
 from vldebias.prompts.english.groups import describe, find_group, names_a_group
-from vldebias.prompts.english.scene import Scene, read_scene
-from vldebias.prompts.english.subject import Subject, find_subject, is_foreign
+from vldebias.prompts.english.statements import find_stated, group_mentions, is_joined, states
+from vldebias.prompts.english.subject import Subject, find_subjects, is_foreign
 from vldebias.prompts.english.text import read_text
-from vldebias.prompts.english.words import has_gendered, is_proper, listed, person
+from vldebias.prompts.english.words import is_proper
 from vldebias.prompts.groups import Group, can_mix
 from vldebias.prompts.language import Language, Person, Replacement, Saying
 from vldebias.prompts.prompt_set import append_word
@@ -36,35 +36,23 @@ class English(Language):
 
     def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
         """Return the persons of a text, or the reason why nobody gets a value."""
-        subject = find_subject(text, attribute.gender)
-        if _states(text, attribute) and not _states_of_picture_alone(text, subject, attribute):
-            return "stated"
-        if isinstance(subject, str):
-            return _why_nobody(subject, text)
-        if attribute.kind and _states_in_phrase(text, subject, attribute):
-            return "stated"
-        group = find_group(text, subject)
-        if group is not None and _leaves(group, attribute):
-            return "group"
-        is_fixed = is_fixed_by_context(text, subject.start, subject.end, attribute.set)
-        offset = _place_among_adjectives(subject, attribute)
-        start, _ = subject.words[-1]
-        return (
-            Person(
-                noun=text[start : subject.end],
-                start=start,
-                end=subject.end,
-                place=(offset, offset),
-                reason="context" if is_fixed else "",
-                group=group,
-            ),
-        )
+        subjects = find_subjects(text)
+        if isinstance(subjects, str):
+            return "stated" if states(text, attribute) else _why_nobody(subjects, text)
+        persons = group_mentions(read_text(text), subjects)
+        is_stated = find_stated(text, persons, attribute)
+        found: list[Person] = []
+        for mentions, stated in zip(persons, is_stated, strict=True):
+            person = _person(text, mentions[0], attribute, stated, not found)
+            is_with_fixed = bool(found) and found[0].reason == "context"
+            if is_with_fixed and not is_joined(read_text(text), mentions[0]):
+                person = person._replace(reason=person.reason or "context")
+            found.append(person)
+        return tuple(found)
 
     def states(self, text: str, attribute: Attribute) -> bool:
         """Return whether any word of a text states a value."""
-        if _states(text, attribute):
-            return True
-        return attribute.gender and has_gendered(re.findall(r"[\w'-]+", text.lower()))
+        return states(text, attribute)
 
     def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
         """Return the replacements that write values beside nouns, with the articles that fit."""
@@ -86,6 +74,24 @@ class English(Language):
 # ---- whether a person is open
 
 
+def _person(
+    text: str, subject: Subject, attribute: Attribute, is_stated: bool, is_first: bool
+) -> Person:
+    """Return the person of a phrase, with the reason why no value is written; "" if one can be."""
+    group = find_group(text, subject)
+    reason = ""
+    if is_stated:
+        reason = "stated"
+    elif group is not None and (not is_first or _leaves(group, attribute)):
+        reason = "group"  # "a teacher and students": the teacher gets a value
+    elif is_fixed_by_context(text, subject.start, subject.end, attribute.set):
+        reason = "context"
+    offset = _place_among_adjectives(subject, attribute)
+    start, _ = subject.words[-1]
+    noun = text[start : subject.end]
+    return Person(noun, start, subject.end, (offset, offset), reason, group)
+
+
 def _place_among_adjectives(subject: Subject, attribute: Attribute) -> int:
     """Return the offset at which English writes the value among a noun's adjectives."""
     for offset, word in subject.words[:-1]:
@@ -93,26 +99,6 @@ def _place_among_adjectives(subject: Subject, attribute: Attribute) -> int:
             return offset
     noun_offset, _ = subject.words[-1]
     return noun_offset
-
-
-def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool:
-    """Return whether an adjective of the subject's phrase states a value."""
-    scene = read_scene(text, subject.start, subject.end)
-    for offset, word in subject.words[:-1]:
-        if attribute.kind == "origin" and word.endswith("skinned"):
-            return True  # "a pale skinned nurse"
-        if rank_of(word) != attribute.rank or _is_rank_at_work(word, scene):
-            continue
-        # "a newborn photographer" says for whom, not how old.
-        position = scene.text.start.index(offset)
-        if attribute.kind != "age" or not scene.is_for_age(position):
-            return True
-    return False
-
-
-def _is_rank_at_work(word: str, scene: Scene) -> bool:
-    """Return whether an adjective is a rank: "a senior engineer", not "a senior couple"."""
-    return word == "senior" and not listed(scene.noun, "people")
 
 
 def _leaves(group: Group, attribute: Attribute) -> bool:
@@ -124,25 +110,6 @@ def _leaves(group: Group, attribute: Attribute) -> bool:
     if not group.mixes or not attribute.gender:
         return True  # only women and men have nouns in the plural
     return not can_mix(attribute.words.values())
-
-
-def _states(text: str, attribute: Attribute) -> bool:
-    """Return whether a text states a value; roles such as "alumnus" do so for gender alone."""
-    for word in attribute.stated.find(text):
-        is_role = attribute.gender and person(word.lower())
-        if not is_role:
-            return True
-    return False
-
-
-def _states_of_picture_alone(text: str, subject: Subject | str, attribute: Attribute) -> bool:
-    """Return whether all that states a value says how a picture is made, or where a thing is from:
-    "a nurse, Japanese woodblock print", "a chef in a Japanese restaurant"."""
-    if isinstance(subject, str):
-        return False
-    scene = read_scene(text, subject.start, subject.end)
-    rest = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
-    return not _states(rest, attribute)
 
 
 def _why_nobody(reason: str, text: str) -> str:

@@ -1,9 +1,8 @@
-"""Find the subject of an English prompt: the noun phrase of an unnamed person whose attribute value
-is not stated.
+"""Find the persons of an English prompt: the noun phrases of those who are in the picture.
 
 No parser is used. A noun for a person is looked up, its phrase extends to the left over adjectives
-and nouns, and the surrounding words decide whether it is a person in the picture. In doubt the
-prompt has no subject.
+and nouns, and the surrounding words decide whether it is a person in the picture. In doubt there is
+none.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from vldebias.prompts.english.words import (
     base,
     classes,
     gendered,
-    has_gendered,
     has_listed,
     kinds,
     listed,
@@ -32,6 +30,7 @@ from vldebias.prompts.english.words import (
 # "the king's guard": a possessive stands in the place of a determiner.
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
+_DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
 class Subject(NamedTuple):
@@ -42,37 +41,31 @@ class Subject(NamedTuple):
         start: offset of the phrase behind its determiners ("tired" of "two tired coaches").
         end: offset behind its last noun.
         plural: whether the last noun is a plural.
+        opening: position of its first determiner among the words of the text.
+        head: position of its last noun.
     """
 
     words: list[tuple[int, str]]
     start: int
     end: int
     plural: bool
+    opening: int
+    head: int
 
 
 @lru_cache(maxsize=1000)  # the images of a prompt ask again
-def find_subject(prompt: str, gender: bool) -> Subject | str:
-    """Return the subject of a prompt, or the reason why there is none.
-
-    gender: whether it is the attribute; then a noun that states a gender is no subject, otherwise
-    it can be one.
-    """
+def find_subjects(prompt: str) -> tuple[Subject, ...] | str:
+    """Return the persons of a prompt in their order, or the reason why there are none."""
     text = read_text(prompt)
-    reason = _reason_to_leave(text, gender)
-    return reason or _find_person(text, gender)
-
-
-def _reason_to_leave(text: Text, gender: bool) -> str:
-    """Why a prompt as a whole is left alone; "" if it is not."""
     if len(text.prompt) > 4 and text.prompt.isupper():
         return "upper case"
-    if gender and has_gendered(text.low):
-        return "stated"
     words = f" {' '.join(text.low)} "
     for phrase in lists()["unique"]:
         if f" {phrase} " in words:
             return "named"  # somebody whom everybody knows by an office
-    return ""
+    if has_listed(text.low, "token"):
+        return "named"  # "a photo of sks person": a token that stands for somebody
+    return _find_persons(text)
 
 
 def is_foreign(text: Text) -> bool:
@@ -89,30 +82,38 @@ def is_foreign(text: Text) -> bool:
     return foreign > sum(listed(word, "english") for word in text.low)
 
 
-def _find_person(text: Text, gender: bool) -> Subject | str:
-    """The first unnamed person in the picture, or the reason why there is none."""
+def _find_persons(text: Text) -> tuple[Subject, ...] | str:
+    """The unnamed persons in the picture, or the reason why there are none."""
     names = find_names(text)
-    if has_listed(text.low, "token"):
-        return "named"  # "a photo of sks person": a token that stands for somebody
+    has_names = bool(names)
     has_noun = False
+    subjects: list[Subject] = []
+    nouns = set[str]()
     for i, word in enumerate(text.low):
-        if not _may_be_person(text, i, gender):
+        if not _may_be_person(text, i):
             continue
         has_noun = True
-        words = _phrase(text, i)
-        if not words:
+        subject = _phrase(text, i)
+        if subject is None:
             continue
         if is_named(text, names, i):
-            return "named"
-        start, _ = words[0]
-        end = text.start[i] + len(text.words[i])
-        return Subject(words, start, end, singular(word) != word)
-    if names:
+            if not subjects:
+                return "named"
+            continue
+        if subjects and _is_nobody_else(text, subject, subjects[-1], nouns):
+            continue
+        nouns.add(singular(word))
+        subjects.append(subject)
+        # "a Black nurse and a patient": what describes the nurse is no name beside the patient.
+        names = [name for name in names if not subject.opening <= name[0] <= subject.head]
+    if subjects:
+        return tuple(subjects)
+    if has_names:
         return "named"
     return "no person in the picture" if has_noun else "no person"
 
 
-def _may_be_person(text: Text, i: int, gender: bool) -> bool:
+def _may_be_person(text: Text, i: int) -> bool:
     """Whether word i can be a noun for a person."""
     word = text.low[i]
     if text.silent[i] or listed(word, "no-single-value"):
@@ -120,16 +121,46 @@ def _may_be_person(text: Text, i: int, gender: bool) -> bool:
     # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
     if person(word) or listed(singular(word), "thing"):
         return True
-    if not gender and listed(word, "gendered-noun"):
+    if is_gendered_noun(word):
         return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+
+
+def is_gendered_noun(word: str) -> bool:
+    """Return whether a word in lower case is a noun for a person of one gender."""
+    if listed(word, "gendered-noun", "gendered-title"):
+        return True
+    return gendered(word) and word.endswith(("man", "men", "woman", "women"))
+
+
+def _is_nobody_else(text: Text, subject: Subject, before: Subject, nouns: set[str]) -> bool:
+    """Whether a phrase behind another is no further person.
+
+    It names somebody again, "a nurse at a desk. The nurse smiles"; or a make, "a pilot in a
+    Spitfire"; or a baby, whose gender a picture does not show.
+
+    before: the person before this one. nouns: those of all persons before.
+    """
+    word = text.words[subject.head]
+    noun = singular(text.low[subject.head])
+    is_make = text.capital[subject.head] and not word.isupper()
+    if is_make or listed(noun, "baby"):
+        return True
+    is_bare = not subject.plural and text.start[subject.opening] == subject.start
+    if is_bare and not listed(text.before(subject.opening), "joins"):
+        return True  # a tag: "a pilot, clouds, sky runner"
+    is_next_sentence = True in text.sentence[before.head + 1 : subject.head + 1]
+    if text.low[subject.opening] in _DEFINITE:
+        # "A nurse helps the doctor" shows both.
+        return noun in nouns or is_next_sentence
+    return noun in nouns and is_next_sentence
 
 
 # ---- the phrase of a person
 
 
-def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
-    """The phrase whose head is word i, a noun for a person; empty where it is no person in the
+def _phrase(text: Text, i: int) -> Subject | None:
+    """The phrase whose head is word i, a noun for a person; None where it is no person in the
     picture."""
     noun = singular(text.low[i])
     is_plural = text.low[i] != noun
@@ -137,9 +168,9 @@ def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
     modifiers = text.low[start:i]
     determiner = text.before(start)
     if determiner == "no" or not _is_head(text, i, is_plural):
-        return []
+        return None
     if _is_thing(text, i, noun, modifiers):
-        return []
+        return None
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
     is_bare = not is_plural and not has_determiner
@@ -148,10 +179,14 @@ def _phrase(text: Text, i: int) -> list[tuple[int, str]]:
     while listed(text.before(opening), "determiner"):
         opening -= 1
     if not _shows_person(text, text.before(opening), opening - 1, is_bare):
-        return []
+        return None
+    if text.before(opening) == "of" and _is_on_thing(text, opening - 2):
+        return None
     if is_bare and not _is_tag_of_person(text, noun, start, modifiers):
-        return []
-    return [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
+        return None
+    words = [(text.start[j], text.low[j]) for j in range(start, first_noun + 1)]
+    end = text.start[i] + len(text.words[i])
+    return Subject(words, text.start[start], end, is_plural, opening, i)
 
 
 def _is_head(text: Text, i: int, plural: bool) -> bool:
@@ -165,7 +200,7 @@ def _is_head(text: Text, i: int, plural: bool) -> bool:
     verb_classes = kinds(base(after))
     may_be_verb = after.endswith("s") and "v" in verb_classes
     if may_be_verb and not plural:
-        return _is_verb(after, rest, verb_classes)
+        return _is_verb(text, i, verb_classes)
     if listed(after, "made") and not listed(rest, "determiner"):
         return False  # "a child drawing", "an old master painting"
     return not _is_before_noun(text, i, plural)
@@ -185,16 +220,25 @@ def _is_before_noun(text: Text, i: int, plural: bool) -> bool:
     return not is_noun or _noun_follows(text, i)
 
 
-def _is_verb(word: str, rest: str, verb_classes: str) -> bool:
-    """Whether a word in -s is a verb, by the word behind it: "the chef cooks a meal".
+def _is_verb(text: Text, i: int, verb_classes: str) -> bool:
+    """Whether the word in -s behind word i is a verb, by the words around it: "the chef cooks a
+    meal", "a nurse talks to a child", not a noun in the plural: "the nurse uniforms".
 
-    Not a noun in the plural: "the nurse uniforms". verb_classes: those of its base form.
+    verb_classes: those of its base form.
     """
-    if classes(word).startswith("n"):
-        return False
+    rest = text.after(i + 1)
     has_object = listed(rest, "determiner", "pronoun") or adjective(rest)
+    # "a nurse uniforms" is no English, so a verb follows "a nurse" whatever else it may be.
+    start, _ = _extend_left(text, i)
+    is_inflected = base(text.after(i)) != text.after(i)  # not "a coach bus"
+    if is_inflected and listed(text.before(start), "one-determiner"):
+        is_plural = singular(rest) != rest
+        if not rest or has_object or is_plural or listed(rest, *STOPS) or rest.endswith("ly"):
+            return True
+    if classes(text.after(i)).startswith("n"):
+        return False
     is_mostly_verb = "v" in verb_classes.partition("n")[0]
-    return has_object or is_mostly_verb
+    return has_object or is_mostly_verb or listed(rest, "verb-preposition")
 
 
 def _ends_with_head(after: str, rest: str) -> bool:
@@ -366,6 +410,20 @@ def _is_tag_of_person(text: Text, noun: str, start: int, modifiers: list[str]) -
         if adjective(word) or set(kinds(word)) & set("npa"):
             return True
     return False
+
+
+def _is_on_thing(text: Text, where: int) -> bool:
+    """Whether the noun at a position is a picture inside of the picture: "a cook beside a poster
+    of a nurse", not "a poster of a nurse" or "taking a picture of a nurse"."""
+    if not listed(text.low[where], "picture"):
+        return False
+    start, _ = _extend_left(text, where)
+    words = text.low[:start]
+    while words and listed(words[-1], "determiner"):
+        words.pop()
+    if not words or listed(words[-1], "takes-picture"):
+        return False
+    return any(person(word) or is_gendered_noun(word) for word in words)
 
 
 def _shows_person(text: Text, relation: str, where: int, bare: bool) -> bool:

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from starlette.applications import Starlette
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -20,6 +22,15 @@ from vldebias.errors import InvalidInputError
 from vldebias.prompts import BalancedPrompts, Balancer
 
 from .answer import joined, read_answer
+from .endpoints import (
+    IMAGE_MODELS,
+    NO_IMAGE,
+    Endpoint,
+    ImagesEndpoint,
+    endpoint_of,
+    reason_to_leave,
+)
+from .guardrail import guarded_texts
 from .limits import Limits
 from .order import Call, Order, RefusedError, balanced, calls_of
 from .upstream import (
@@ -37,16 +48,14 @@ log = logging.getLogger("vldebias.serving")
 NOTE = "x-vldebias"  # header of answers: values, reasons, and what failed
 INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-LEFT_ALONE = {
-    "images/edits": "edits a given image",
-    "images/variations": "varies a given image",
-}
+GUARDRAIL = "beta/litellm_basic_guardrail_api"
+PATHS_IN_LOG = 100  # paths that are not balanced, each named once
 SHORT = 1000  # letters of a prompt that is balanced in less time than a thread takes
 GONE = 499  # what logs call a client that went away; nobody receives it
 
 
-def images_proxy(
-    upstream: str,
+def images_proxy(  # noqa: PLR0913
+    upstream: str | None,
     sets: Any,
     *,
     shares: Mapping[str, float] | None = None,
@@ -54,16 +63,21 @@ def images_proxy(
     batch: bool = False,
     limits: Limits | None = None,
     log_prompts: bool = False,
+    follow_seeds: bool = True,
+    image_models: Sequence[str] = IMAGE_MODELS,
     transport: Any = None,
 ) -> Starlette:
     """Return an ASGI app that balances the prompts of requests for images and passes them on.
 
-    `POST .../images/generations` of n images becomes n calls of the upstream server, each with a
-    value in its prompt; all other paths are passed on as they are. Keys, headers and errors go
-    through unchanged; the app holds no key.
+    Requests for images are those of OpenAI's `/images/generations`, `/chat/completions`,
+    `/responses` and `/videos`, OpenRouter's `/images`, Gemini's `:generateContent` and Imagen's
+    `:predict`. n images become n calls of the upstream server, each with a value in its prompt.
+    All other paths are passed on as they are, and the answer's header `x-vldebias` says so. Keys,
+    headers and errors go through unchanged; the app holds no key.
 
     Args:
         upstream: the `base_url` that a client has without this app, "https://api.openai.com/v1".
+            None: there is no server behind it, and LiteLLM's guardrail alone is answered.
         sets, shares, seed: as of `vldebias.balance_prompts`; values are even over all requests of
             this app, and without a seed one is drawn. For other settings sets may be a
             `vldebias.prompts.Balancer`, which has its own shares and seed.
@@ -71,6 +85,10 @@ def images_proxy(
             each image.
         limits: of time, size and number; see `Limits`.
         log_prompts: write prompts into the log "vldebias.serving". Default: numbers alone.
+        follow_seeds: let the `seed` of a request decide its values, so that the same request gives
+            the same image. False: values are even over all requests, whatever seeds they have.
+        image_models: patterns of names of models whose answers are images, for paths that answer
+            with texts as well.
         transport: of httpx, for tests.
 
     Raises:
@@ -88,11 +106,13 @@ def images_proxy(
         )
     limits = Limits() if limits is None else limits
     service = Service(
-        checked_address(upstream),
+        None if upstream is None else checked_address(upstream),
         balancer,
         limits=limits,
         batch=batch,
         log_prompts=log_prompts,
+        follow_seeds=follow_seeds,
+        image_models=tuple(image_models),
         transport=transport,
     )
 
@@ -111,12 +131,14 @@ class Service:
 
     def __init__(
         self,
-        address: str,
+        address: str | None,
         balancer: Balancer,
         *,
         limits: Limits,
         batch: bool,
         log_prompts: bool,
+        follow_seeds: bool,
+        image_models: Sequence[str],
         transport: Any,
     ) -> None:
         self.address = address
@@ -124,13 +146,23 @@ class Service:
         self.limits = limits
         self.batch = batch
         self.log_prompts = log_prompts
+        self.follow_seeds = follow_seeds
+        self.image_models = image_models
         self.transport = transport
         self.running = 0
+        self._named_in_log: set[str] = set()
         self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
 
     @property
     def upstream(self) -> Upstream:
-        """Return what asks the server, one for each event loop."""
+        """Return what asks the server, one for each event loop.
+
+        Raises:
+            RefusedError: there is no server.
+        """
+        if self.address is None:
+            message = "no upstream server was named; start it with --upstream URL"
+            raise RefusedError(404, message, code="no_upstream")
         loop = asyncio.get_running_loop()
         # httpx keeps connections for one event loop, and a test client starts its own.
         if self._upstream is None or self._upstream[0] is not loop:
@@ -145,15 +177,10 @@ class Service:
 
     async def answer(self, request: Request) -> Response:
         """Answer any request."""
-        # Clients may have /v1 in their base_url or not; the upstream's address has its own.
-        path = request.path_params["path"].removeprefix("v1/").strip("/")
-        is_for_images = request.method == "POST" and path == "images/generations"
+        path = request.path_params["path"].strip("/")
         began = time.monotonic()
         try:
-            if is_for_images:
-                response = await self.generate(request, path)
-            else:
-                response = await self.pass_on(request, path)
+            response = await self._answer(request, path)
         except RefusedError as refusal:
             # The clients of the API wait as long as this says, and ask again.
             headers = {"retry-after": "1"} if refusal.status == 503 else None
@@ -164,8 +191,32 @@ class Service:
         log.info("%s %s: %d in %.2f s", request.method, path, response.status_code, seconds)
         return response
 
-    async def generate(self, request: Request, path: str) -> Response:
-        """Answer a request for images.
+    async def _answer(self, request: Request, path: str) -> Response:
+        """Answer a request: balance it, or pass it on with a header that says that it was not."""
+        # Clients may have the version in their base_url or not.
+        name = path.removeprefix("v1/")
+        if request.method != "POST":
+            return await self.pass_on(request, path, _not_balanced(name))
+        if name == GUARDRAIL:
+            return await self.guard(request)
+        endpoint = endpoint_of(name)
+        if endpoint is not None:
+            return await self.generate(request, path, endpoint)
+        reason = reason_to_leave(name)
+        if reason:
+            return await self.pass_on(request, path, _left_alone(reason))
+        self._name_in_log(name)
+        return await self.pass_on(request, path, _not_balanced(name))
+
+    def _name_in_log(self, name: str) -> None:
+        """Say once of a path that it is not balanced."""
+        is_new = name not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG
+        if is_new:
+            self._named_in_log.add(name)
+            log.warning("POST %s is passed on and not balanced", quote(name))
+
+    async def generate(self, request: Request, path: str, endpoint: Endpoint) -> Response:
+        """Answer a request that may ask for images.
 
         Raises:
             RefusedError: a request that is not passed on, or a server that gives nothing.
@@ -176,44 +227,105 @@ class Service:
             raise RefusedError(503, message, code="busy")
         self.running += 1
         try:
-            order = Order.read(await self._body(request), int(self.limits.images))
-            found = await self._balanced(order, _index_of(request))
-            if self.log_prompts:
-                log.info("prompt %r: %r", order.prompt, found.prompts)
-            calls = calls_of(order, found.prompts, batch=self.batch)
-            if order.streams:
-                # One image, so one call, whose events go on as they come.
-                content = json.dumps(calls[0].body).encode()
-                headers = kept(request.headers.items())
-                sent = self._send(request, path, headers, content)
-                reply = await _unless_client_goes(request, sent)
-                return _streamed(reply, _note(found, range(order.n)))
-            results = await _unless_client_goes(request, self._ask_all(request, path, calls))
-            return _joined_response(calls, results, found)
+            content, order = await self._order(request, endpoint)
+            if isinstance(order, Order):
+                return await self._generate(request, path, endpoint, order)
         finally:
             self.running -= 1
+        # Nothing was balanced; what the server says of the request is for the client.
+        name = path.removeprefix("v1/")
+        note = _left_alone(order) if order else _not_balanced(name)
+        return await self.pass_on(request, path, note, content)
 
-    async def _balanced(self, order: Order, index: int | None) -> BalancedPrompts:
-        """Return a prompt for each image; long ones take some milliseconds, in which other requests
-        go on."""
+    async def _order(self, request: Request, endpoint: Endpoint) -> tuple[bytes, Order | str]:
+        """Return what was read of the body, and what it asks for or why it is left alone.
+
+        Raises:
+            RefusedError: a request that no server could answer.
+        """
+        is_strict = isinstance(endpoint, ImagesEndpoint)
+        # A few compressed bytes can stand for gigabytes.
+        if request.headers.get("content-encoding", "identity") != "identity":
+            if is_strict:
+                message = "the body is compressed; send plain JSON"
+                raise RefusedError(415, message, code="unsupported_value")
+            return b"", "compressed"
+        content = b""
+        async for piece in request.stream():
+            content += piece
+            if len(content) <= self.limits.body:
+                continue
+            # Long conversations and images of paths that answer with texts as well are passed on.
+            if is_strict:
+                message = f"the body has more than {self.limits.body:,} bytes"
+                raise RefusedError(413, message, code="too_large")
+            return content, f"more than {self.limits.body:,} bytes"
+        try:
+            body = await _fields(request, content)
+        except RefusedError:
+            if is_strict:
+                raise
+            return content, NO_IMAGE
+        return content, endpoint.read(body, int(self.limits.images), self.image_models)
+
+    async def _generate(
+        self, request: Request, path: str, endpoint: Endpoint, order: Order
+    ) -> Response:
+        """Answer a request for images: balance its prompt, ask for each image, join what came."""
+        index = _index_of(request)
+        if index is None and self.follow_seeds:
+            index = order.seed
+        # Long prompts take some milliseconds, in which other requests go on.
         if len(order.prompt) <= SHORT:
-            return balanced(self.balancer, order, index)
-        return await asyncio.to_thread(balanced, self.balancer, order, index)
+            found = balanced(self.balancer, order, index)
+        else:
+            found = await asyncio.to_thread(balanced, self.balancer, order, index)
+        if self.log_prompts:
+            log.info("prompt %r: %r", order.prompt, found.prompts)
+        calls = calls_of(endpoint, order, found.prompts, batch=self.batch)
+        if order.streams:
+            # One image, so one call, whose events go on as they come.
+            content = json.dumps(calls[0].body).encode()
+            headers = kept(request.headers.items())
+            sent = self._send(request, path, headers, content)
+            reply = await _unless_client_goes(request, sent)
+            return _streamed(reply, _note(found, range(order.n)))
+        results = await _unless_client_goes(request, self._ask_all(request, path, calls))
+        if not endpoint.items:
+            return _single_response(results[0], _note(found, range(1)))
+        return _joined_response(endpoint, calls, results, found)
 
-    async def pass_on(self, request: Request, path: str) -> Response:
+    async def guard(self, request: Request) -> Response:
+        """Answer LiteLLM's Generic Guardrail API: the texts of a request, with values written.
+
+        Raises:
+            RefusedError: no JSON object of that API.
+        """
+        too_large = RefusedError(
+            413, f"the body has more than {self.limits.body:,} bytes", code="too_large"
+        )
+        content = await read_within(request.stream(), self.limits.body, too_large)
+        texts = await asyncio.to_thread(
+            guarded_texts, await _fields(request, content), self.balancer, self.image_models
+        )
+        if texts is None:
+            return JSONResponse({"action": "NONE"})
+        return JSONResponse({"action": "GUARDRAIL_INTERVENED", "texts": texts})
+
+    async def pass_on(self, request: Request, path: str, note: str, read: bytes = b"") -> Response:
         """Pass a request on as it is, and its answer as it comes.
+
+        note: the header that says that nothing was balanced, and why. read: the start of the body,
+        where it was looked at.
 
         Raises:
             RefusedError: the server cannot be reached.
         """
-        # The image decides who is in it; the header says that nothing was balanced.
-        why = LEFT_ALONE.get(path) if request.method == "POST" else None
-        note = json.dumps({"values": [], "reasons": [why]}) if why else ""
         headers = kept(request.headers.items())
         uploaded = asyncio.Event()
         content = None
         if "content-length" in request.headers or "transfer-encoding" in request.headers:
-            content = _upload(request, uploaded)
+            content = _upload(request, uploaded, read)
             length = request.headers.get("content-length")
             headers += [("content-length", length)] if length else []
         else:
@@ -222,21 +334,6 @@ class Service:
         reply = await _unless_client_goes(request, sent, after=uploaded)
         return _streamed(reply, note)
 
-    async def _body(self, request: Request) -> bytes:
-        """Return the body of a request.
-
-        Raises:
-            RefusedError: it is longer than the limit, or compressed.
-        """
-        # A few compressed bytes can stand for gigabytes.
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise RefusedError(
-                415, "the body is compressed; send plain JSON", code="unsupported_value"
-            )
-        message = f"the body has more than {self.limits.body:,} bytes"
-        too_large = RefusedError(413, message, code="too_large")
-        return await read_within(request.stream(), self.limits.body, too_large)
-
     async def _ask_all(
         self, request: Request, path: str, calls: Sequence[Call]
     ) -> list[Reply | RefusedError]:
@@ -244,7 +341,11 @@ class Service:
         cancelled, the others stay."""
         url = self.upstream.url(path, request.url.query)
         headers = kept(request.headers.items(), *OF_BODY)
-        tasks = [asyncio.create_task(self.upstream.ask(url, headers, call.body)) for call in calls]
+        as_form = _is_form(request)
+        tasks = []
+        for call in calls:
+            asking = self.upstream.ask(url, headers, call.body, as_form=as_form)
+            tasks.append(asyncio.create_task(asking))
         try:
             await asyncio.wait(tasks, timeout=self.limits.seconds)
         finally:
@@ -315,11 +416,45 @@ async def _gone(request: Request, after: asyncio.Event | None) -> None:
         continue
 
 
-async def _upload(request: Request, uploaded: asyncio.Event) -> AsyncIterator[bytes]:
-    """Yield the body of a request piece by piece, and set the event at its end."""
-    async for piece in request.stream():
-        yield piece
+async def _upload(request: Request, uploaded: asyncio.Event, read: bytes) -> AsyncIterator[bytes]:
+    """Yield the body of a request piece by piece, what was read of it first, and set the event at
+    its end."""
+    if read:
+        yield read
+    if not getattr(request, "_stream_consumed", False):
+        async for piece in request.stream():
+            yield piece
     uploaded.set()
+
+
+async def _fields(request: Request, content: bytes) -> dict[str, Any]:
+    """Return the fields of a body: JSON, or a form whose files stay files.
+
+    Raises:
+        RefusedError: neither of them.
+    """
+    if _is_form(request):
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            yield content
+
+        try:
+            form = await MultiPartParser(request.headers, pieces()).parse()
+        except MultiPartException as error:
+            raise RefusedError(400, f"the form cannot be read: {error}") from None
+        return dict(form)
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        raise RefusedError(400, "the body is not JSON", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise RefusedError(400, "the body is no JSON object", code="invalid_json")
+    return body
+
+
+def _is_form(request: Request) -> bool:
+    """Return whether a request has its fields in a form of several parts, as those for videos."""
+    return request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
 def _streamed(reply: httpx.Response, note: str) -> Response:
@@ -372,8 +507,34 @@ def _note(found: BalancedPrompts, rows: Sequence[int], **facts: Any) -> str:
     return json.dumps({"values": values, "reasons": reasons, **facts})
 
 
+def _left_alone(reason: str) -> str:
+    """Return the header that says why a request for images is left alone."""
+    return json.dumps({"values": [], "reasons": [reason]})
+
+
+def _not_balanced(name: str) -> str:
+    """Return the header that says that a path, or a request of it, is not balanced."""
+    return f"not balanced ({quote(name)})"
+
+
+def _single_response(result: Reply | RefusedError, note: str) -> Response:
+    """Return the answer to the only call of a request as it came, with the note where it is a
+    success.
+
+    Raises:
+        RefusedError: it was not answered.
+    """
+    response = _first_failure([result])
+    if isinstance(result, Reply) and result.is_success:
+        response.headers[NOTE] = note
+    return response
+
+
 def _joined_response(
-    calls: Sequence[Call], results: Sequence[Reply | RefusedError], found: BalancedPrompts
+    endpoint: Endpoint,
+    calls: Sequence[Call],
+    results: Sequence[Reply | RefusedError],
+    found: BalancedPrompts,
 ) -> Response:
     """Return one answer: the images that came, or where none came the first failure as it is.
 
@@ -385,12 +546,12 @@ def _joined_response(
     for result in results:
         answer = None
         if isinstance(result, Reply) and result.is_success:
-            answer = read_answer(result.content)
+            answer = read_answer(result.content, endpoint.items)
         answers.append(answer)
     # Part of the images is an answer; without any the client gets what the server said.
     if not any(answers):
         return _first_failure(results)
-    complete, rows = joined(calls, answers)
+    complete, rows = joined(endpoint, calls, answers)
     failed = len(found.prompts) - len(rows)
     note = _note(found, rows, failed=failed) if failed else _note(found, rows)
     first = next(reply for reply in replies if reply.is_success)

@@ -1,13 +1,16 @@
-"""Read a request for images, and write the calls that its balanced prompts become."""
+"""Hold what a request for images asks for, and the calls that its balanced prompts become."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vldebias.prompts import BalancedPrompts, Balancer
+from vldebias.prompts.attribute import NEXT_TEXT
+
+if TYPE_CHECKING:
+    from .endpoints import Endpoint
 
 
 class RefusedError(Exception):
@@ -30,46 +33,28 @@ class Order:
     """Hold a request for images.
 
     Attributes:
-        body: its fields. prompt, n: what is asked for, n times.
+        body: its fields. texts: those from which each of n images is made.
         streams: whether the answer comes in events.
+        seed: a whole number from 0 on; None where the request has none, or -1, which stands for
+            any.
     """
 
     body: Mapping[str, Any]
-    prompt: str
+    texts: tuple[str, ...]
     n: int
     streams: bool
+    seed: Any = None
 
-    @classmethod
-    def read(cls, content: bytes, max_images: int) -> Order:
-        """Read the body of a request.
+    def __post_init__(self) -> None:
+        # True is an int of Python, and no seed.
+        is_whole = isinstance(self.seed, int) and not isinstance(self.seed, bool)
+        if not is_whole or self.seed < 0:
+            object.__setattr__(self, "seed", None)
 
-        Args:
-            content: JSON as the images API has it.
-            max_images: of one request.
-
-        Raises:
-            RefusedError: no JSON, no prompt, or a number of images that is none or too large.
-        """
-        try:
-            body = json.loads(content)
-        except (ValueError, RecursionError):
-            raise RefusedError(400, "the body is not JSON", code="invalid_json") from None
-        if not isinstance(body, dict):
-            raise RefusedError(400, "the body is no JSON object", code="invalid_json")
-        prompt = body.get("prompt")
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
-        n = body.get("n")
-        # As the API: a missing n and null are 1.
-        n = 1 if n is None else n
-        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= max_images:
-            raise RefusedError(400, f"n: expected a whole number from 1 to {max_images}", param="n")
-        streams = body.get("stream") is True
-        # Events of several calls, mixed, would say nothing about which image they are of.
-        if streams and n > 1:
-            message = "stream: several images cannot be streamed; ask for one, or without stream"
-            raise RefusedError(400, message, param="stream", code="unsupported_value")
-        return cls(body, prompt, n, streams)
+    @property
+    def prompt(self) -> str:
+        """Return all texts as the one prompt that they are balanced as."""
+        return NEXT_TEXT.join(self.texts)
 
 
 @dataclass(frozen=True)
@@ -104,28 +89,19 @@ def balanced(balancer: Balancer, order: Order, index: int | None) -> BalancedPro
     )
 
 
-def calls_of(order: Order, prompts: Sequence[str], *, batch: bool) -> list[Call]:
+def calls_of(
+    endpoint: Endpoint, order: Order, prompts: Sequence[str], *, batch: bool
+) -> list[Call]:
     """Return the calls for the prompts of a request: one for each image, or for each distinct
-    prompt.
-
-    Where the request has a seed, the images have seeds in a row: else images of one prompt would
-    be equal.
-    """
-    if not batch:
-        return [_call(order, prompt, (row,)) for row, prompt in enumerate(prompts)]
-    rows_of_prompt: dict[str, list[int]] = {}
-    for row, prompt in enumerate(prompts):
-        rows_of_prompt.setdefault(prompt, []).append(row)
-    return [_call(order, prompt, tuple(rows)) for prompt, rows in rows_of_prompt.items()]
-
-
-def _call(order: Order, prompt: str, rows: tuple[int, ...]) -> Call:
-    body = {**order.body, "prompt": prompt}
-    # Some servers refuse fields that they do not know, so that none is added.
-    if "n" in body:
-        body["n"] = len(rows)
-    seed = body.get("seed")
-    if isinstance(seed, int) and not isinstance(seed, bool):
-        # True is an int of Python, and no seed.
-        body["seed"] = seed + rows[0]
-    return Call(body, prompt, rows)
+    prompt."""
+    rows_of_call: list[tuple[int, ...]] = [(row,) for row in range(len(prompts))]
+    if batch:
+        rows_of_prompt: dict[str, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            rows_of_prompt.setdefault(prompt, []).append(row)
+        rows_of_call = [tuple(rows) for rows in rows_of_prompt.values()]
+    calls = []
+    for rows in rows_of_call:
+        texts = prompts[rows[0]].split(NEXT_TEXT)
+        calls.append(Call(endpoint.write(order, texts, rows), "\n".join(texts), rows))
+    return calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ OF_CONNECTION = {
 }
 OF_BODY = {"content-encoding", "accept-encoding", "content-type"}
 AGAIN = {408, 409, 429, 500, 502, 503, 504}  # what the clients of the API ask again, too
+_VERSION = re.compile(r"v\d+\w*")  # "v1", "v1beta"
 LONGEST_WAIT = 20.0  # seconds that a server may ask for; longer waits are for the client
 
 
@@ -102,13 +104,27 @@ class Upstream:
         await self.client.aclose()
 
     def url(self, path: str, query: str) -> str:
-        """Return the address of a path of the server."""
-        return f"{self.address}/{path}" + (f"?{query}" if query else "")
+        """Return the address of a path of the server, with one version in it."""
+        address = self.address
+        version, _, rest = path.partition("/")
+        segments = urlsplit(address).path.strip("/").split("/")
+        # Clients may have /v1 in their base_url or not; an address that has a version keeps it.
+        has_version = any(map(_VERSION.fullmatch, segments))
+        if has_version and (version == "v1" or version in segments):
+            path = rest
+        return f"{address}/{path}" + (f"?{query}" if query else "")
 
     async def ask(
-        self, url: str, headers: Sequence[tuple[str, str]], body: Mapping[str, Any]
+        self,
+        url: str,
+        headers: Sequence[tuple[str, str]],
+        body: Mapping[str, Any],
+        *,
+        as_form: bool = False,
     ) -> Reply:
         """Return the answer to one call; what failed for a moment is asked again.
+
+        as_form: send the fields as a form of several parts, not as JSON.
 
         Raises:
             RefusedError: the server cannot be reached, or answers more than the limit.
@@ -116,7 +132,7 @@ class Upstream:
         for attempt in range(int(self.limits.retries) + 1):
             is_last = attempt == self.limits.retries
             try:
-                reply = await self._ask_once(url, headers, body)
+                reply = await self._ask_once(url, headers, body, as_form)
             except httpx.TimeoutException:
                 # The server may be at work still: to ask again would be paid for twice.
                 raise late(self.limits.seconds) from None
@@ -135,10 +151,17 @@ class Upstream:
         raise AssertionError("the last attempt returns or raises")
 
     async def _ask_once(
-        self, url: str, headers: Sequence[tuple[str, str]], body: Mapping[str, Any]
+        self,
+        url: str,
+        headers: Sequence[tuple[str, str]],
+        body: Mapping[str, Any],
+        as_form: bool,
     ) -> Reply:
         async with self.places:
-            request = self.client.build_request("POST", url, headers=list(headers), json=body)
+            fields: dict[str, Any] = {"json": body}
+            if as_form:
+                fields = {"files": [(name, (None, text)) for name, text in body.items()]}
+            request = self.client.build_request("POST", url, headers=list(headers), **fields)
             response = await self.client.send(request, stream=True)
             message = f"the upstream server sent more than {self.limits.answer:,} bytes"
             too_long = RefusedError(502, message, code="upstream_size")

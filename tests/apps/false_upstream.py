@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -123,6 +124,127 @@ class FalseUpstream:
 
     async def remove(self, request: Request) -> Response:
         return Response(status_code=204)
+
+
+class FalseServices:
+    """Record what was asked for on every path of services that generate images, and answer in the
+    form of the path.
+
+    seen: path and fields of each request.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+        self.app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
+
+    def prompts(self) -> list[str]:
+        """Return the prompt of each request."""
+        return [text_of(path, body) for path, body in self.seen]
+
+    async def answer(self, request: Request) -> Response:
+        path = request.path_params["path"]
+        if request.headers.get("content-type", "").startswith("multipart/"):
+            form = await request.form()
+            body = {name: str(text) for name, text in form.items()}
+        else:
+            content = await request.body()
+            body = json.loads(content) if content.startswith(b"{") else {}
+        self.seen.append((path, body))
+        prompt = text_of(path, body)
+        if "forbidden" in prompt:
+            return JSONResponse(failure("Rejected", "moderation_blocked"), 400)
+        if body.get("stream") or ":stream" in path:
+            return StreamingResponse(self._events(path, prompt), media_type="text/event-stream")
+        return JSONResponse(self._answer(path, body, prompt))
+
+    async def _events(self, path: str, prompt: str) -> Any:
+        answer = self._answer(path, {}, prompt)
+        if path.endswith("responses"):
+            done = {"type": "response.completed", "sequence_number": 0, "response": answer}
+            yield f"event: response.completed\ndata: {json.dumps(done)}\n\n"
+        elif path.endswith("chat/completions"):
+            answer["object"] = "chat.completion.chunk"
+            answer["choices"] = [{"index": 0, "delta": {"role": "assistant", "content": prompt}}]
+            yield f"data: {json.dumps(answer)}\n\ndata: [DONE]\n\n"
+        else:
+            yield f"data: {json.dumps(answer)}\n\n"
+
+    def _answer(self, path: str, body: dict[str, Any], prompt: str) -> dict[str, Any]:
+        last = path.rpartition("/")[2]
+        image = "aW1hZ2U="
+        if last == "completions":
+            message = {
+                "role": "assistant",
+                "content": prompt,
+                "images": [{"type": "image_url", "image_url": {"url": f"data:;base64,{image}"}}],
+            }
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+            return {
+                "id": "c",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "m",
+                "choices": [choice],
+                "usage": usage,
+            }
+        if last == "responses":
+            call = {
+                "type": "image_generation_call",
+                "id": "i",
+                "status": "completed",
+                "result": image,
+            }
+            text = {"type": "output_text", "text": prompt, "annotations": []}
+            message = {
+                "type": "message",
+                "id": "m",
+                "role": "assistant",
+                "status": "completed",
+                "content": [text],
+            }
+            return {
+                "id": "r",
+                "object": "response",
+                "created_at": 1,
+                "model": "m",
+                "output": [call, message],
+                "parallel_tool_calls": False,
+                "tool_choice": "auto",
+                "tools": [],
+            }
+        if last == "videos":
+            return {"id": "v", "object": "video", "status": "queued", "prompt": prompt}
+        if "enerateContent" in last:
+            parts = [
+                {"text": prompt},
+                {"inlineData": {"mimeType": "image/png", "data": image}},
+            ]
+            candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}
+            return {"candidates": [candidate], "usageMetadata": {"totalTokenCount": 3}}
+        if last.endswith(":predict"):
+            made = {"bytesBase64Encoded": image, "mimeType": "image/png", "prompt": prompt}
+            return {"predictions": [made]}
+        n = body.get("n") or 1
+        return {"created": 1, "data": [{"b64_json": image} for _ in range(n)]}
+
+
+def text_of(path: str, body: dict[str, Any]) -> str:
+    """Return the texts of the prompt of a request, whatever its path."""
+    content: Any = body.get("prompt", "")
+    if body.get("messages"):
+        content = body["messages"][-1]["content"]
+    elif body.get("input"):
+        content = body["input"]
+        if isinstance(content, list) and isinstance(content[-1], dict):
+            content = content[-1]["content"]
+    elif body.get("contents"):
+        content = body["contents"][-1]["parts"]
+    elif body.get("instances"):
+        content = body["instances"][0]["prompt"]
+    if isinstance(content, str):
+        return content
+    return " / ".join(part["text"] for part in content if "text" in part)
 
 
 @contextmanager

@@ -63,10 +63,14 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
 
 @with_flags(_FLAGS)
 def serve(
-    upstream: Annotated[
-        str, typer.Option(metavar="URL", help="base_url of the images API that makes the images.")
-    ],
     attribute: AttributeSets,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="base_url of the service that generates; default: LiteLLM's guardrail alone.",
+        ),
+    ] = None,
     shares: Shares = None,
     groups: Groups = "mixed",
     batch: Annotated[
@@ -74,19 +78,38 @@ def serve(
         typer.Option("--batch", help="One call for each distinct prompt, not for each image."),
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the values; default: drawn anew.")] = None,
+    follow_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--follow-seeds/--no-follow-seeds",
+            help="Let a request's seed decide its values, so that the same request is repeated.",
+        ),
+    ] = True,
+    image_models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--image-model",
+            metavar="PATTERN",
+            help="Model whose answers are images, as a pattern; repeatable. Default: *image*, ...",
+        ),
+    ] = None,
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Write prompts to stderr; default: none are.")
     ] = False,
     **named: Any,
 ) -> None:
-    """Serve the OpenAI images API with balanced prompts: n images become n requests of a server
-    that you name, each with a value in its prompt.
+    """Serve APIs of images with balanced prompts: n images become n requests of a server that you
+    name, each with a value in its prompt.
 
-    Clients change their base_url and nothing else. Their keys, all other paths, and errors go
-    through as they are. The server listens to this machine alone, and writes no prompt into a log.
+    Clients change their base_url and nothing else. OpenAI's images, chat, responses and videos,
+    OpenRouter's images and Gemini's generateContent are balanced; other paths, keys and errors go
+    through as they are, and the header x-vldebias says what was done. The server listens to this
+    machine alone, and writes no prompt into a log.
 
     Examples:
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender
+      vldebias serve --upstream https://generativelanguage.googleapis.com --attribute gender
+      vldebias serve --attribute gender     # LiteLLM's guardrail, docs/how-to/gateways.md
       vldebias serve --upstream http://127.0.0.1:8000/v1 --batch \\
           --attribute gender --attribute age
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
@@ -104,6 +127,8 @@ def serve(
         batch=batch,
         limits=serving.Limits(**named),
         log_prompts=log_prompts,
+        follow_seeds=follow_seeds,
+        **({"image_models": image_models} if image_models else {}),
     )
     server: Any = import_module("vldebias.serving.images_api.server")
     if log_prompts:
@@ -111,9 +136,10 @@ def serve(
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
     attributes = " and ".join(attribute)
+    place = "for LiteLLM's guardrail" if upstream is None else f"before {upstream}"
     server.serve(
         app,
         host=host,
         port=port,
-        say=lambda address: say(f"balancing {attributes} before {upstream}; base_url={address}"),
+        say=lambda address: say(f"balancing {attributes} {place}; base_url={address}"),
     )

@@ -1,0 +1,391 @@
+"""Know the paths by which clients ask for images: where a request has its prompt, its number of
+images and its seed, and where an answer has its images."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any, TypeGuard
+
+from .order import Order, RefusedError
+
+Json = dict[str, Any]
+
+EDITS = "edits a given image"
+VARIES = "varies a given image"
+SEVERAL = "has several prompts"
+NO_IMAGE = ""  # the reason where a request asks for no image at all
+IMAGE_MODELS = ("*image*", "dall-e*", "imagen*")  # names of models whose answers are images
+VIDEO_FILES = ("input_reference", "image", "video")
+
+
+class Endpoint:
+    """Read and write the requests of one path.
+
+    Attributes:
+        items: field of an answer that has a list of images; "" where an answer has one image.
+        usage: field of an answer that counts tokens.
+    """
+
+    items = ""
+    usage = "usage"
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """Return what a request asks for, or the reason why its prompt is left alone.
+
+        Args:
+            body: its fields.
+            most: images of one request.
+            image_models: patterns of names of models whose answers are images.
+
+        Raises:
+            RefusedError: a request that no server could answer.
+        """
+        raise NotImplementedError
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """Return the fields of a call for these images, with these texts in the place of the
+        prompt's."""
+        raise NotImplementedError
+
+    def label(self, item: Json, row: int, prompt: str) -> Json:
+        """Return an image of an answer as it belongs at this place of the joined answer."""
+        return item
+
+
+class ImagesEndpoint(Endpoint):
+    """`/images/generations` of OpenAI and its likes, and `/images` of OpenRouter."""
+
+    items = "data"
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """See `Endpoint`."""
+        if body.get("input_references"):
+            return EDITS  # the images from which OpenRouter's models start
+        prompt = body.get("prompt")
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
+        streams = body.get("stream") is True
+        return Order(body, (prompt,), _number(body, "n", most, streams), streams, body.get("seed"))
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """See `Endpoint`."""
+        return {**order.body, "prompt": texts[0], **_number_and_seed(order, order.body, "n", rows)}
+
+    def label(self, item: Json, row: int, prompt: str) -> Json:
+        """Return an image with the prompt that it was made from, unless the server says another."""
+        return {**item, "revised_prompt": item.get("revised_prompt") or prompt}
+
+
+class ChatEndpoint(Endpoint):
+    """`/chat/completions`, where the answer is to have an image: the last message is the prompt."""
+
+    items = "choices"
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """See `Endpoint`."""
+        modalities = body.get("modalities")
+        names_images = isinstance(modalities, list) and "image" in modalities
+        if not names_images and not is_image_model(body.get("model"), image_models):
+            return NO_IMAGE
+        messages = body.get("messages")
+        if not _are_objects(messages) or messages[-1].get("role") != "user":
+            return NO_IMAGE
+        # An answer of the model that has an image is what the next message is about.
+        has_earlier_image = any(message.get("images") for message in messages)
+        parts = _parts(messages[-1].get("content"))
+        has_image = any(part.get("type") == "image_url" for part in parts)
+        if has_image or has_earlier_image:
+            return EDITS
+        texts = _texts(parts, "text")
+        if not texts:
+            return NO_IMAGE
+        streams = body.get("stream") is True
+        return Order(body, texts, _number(body, "n", most, streams), streams, body.get("seed"))
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """See `Endpoint`."""
+        messages = list(order.body["messages"])
+        content = _with_texts(messages[-1]["content"], "text", texts)
+        messages[-1] = {**messages[-1], "content": content}
+        return {
+            **order.body,
+            "messages": messages,
+            **_number_and_seed(order, order.body, "n", rows),
+        }
+
+    def label(self, item: Json, row: int, prompt: str) -> Json:
+        """Return a choice with its number."""
+        return {**item, "index": row}
+
+
+class ResponsesEndpoint(Endpoint):
+    """`/responses` with the tool `image_generation`: the last message of the input is the prompt.
+
+    The model that answers writes the prompt of the image itself, and keeps the value.
+    """
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """See `Endpoint`."""
+        tools = body.get("tools")
+        draws = _are_objects(tools) and any(
+            tool.get("type") == "image_generation" for tool in tools
+        )
+        if not draws and not is_image_model(body.get("model"), image_models):
+            return NO_IMAGE
+        streams = body.get("stream") is True
+        given = body.get("input")
+        if isinstance(given, str):
+            return Order(body, (given,), 1, streams, None) if given.strip() else NO_IMAGE
+        if not _are_objects(given) or given[-1].get("role") != "user":
+            return NO_IMAGE
+        has_earlier_image = any(item.get("type") == "image_generation_call" for item in given)
+        parts = _parts(given[-1].get("content"))
+        has_image = any(part.get("type") == "input_image" for part in parts)
+        if has_image or has_earlier_image:
+            return EDITS
+        texts = _texts(parts, "input_text")
+        return Order(body, texts, 1, streams, None) if texts else NO_IMAGE
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """See `Endpoint`."""
+        given = order.body["input"]
+        if isinstance(given, str):
+            return {**order.body, "input": texts[0]}
+        content = _with_texts(given[-1]["content"], "input_text", texts)
+        return {**order.body, "input": [*given[:-1], {**given[-1], "content": content}]}
+
+
+class VideosEndpoint(Endpoint):
+    """`/videos`, one video a request."""
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """See `Endpoint`."""
+        prompt = body.get("prompt")
+        if any(body.get(name) for name in VIDEO_FILES):
+            return EDITS
+        if not isinstance(prompt, str) or not prompt.strip():
+            return NO_IMAGE  # the server says what is missing
+        return Order(body, (prompt,), 1, False, body.get("seed"))
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """See `Endpoint`."""
+        return {**order.body, "prompt": texts[0]}
+
+
+class GeminiEndpoint(Endpoint):
+    """`/models/*:generateContent` of Gemini, where IMAGE is among the modalities of the answer.
+
+    model: its name, which stands in the path. streams: whether the path asks for events.
+    """
+
+    items = "candidates"
+    usage = "usageMetadata"
+
+    def __init__(self, model: str, streams: bool) -> None:
+        self.model = model
+        self.streams = streams
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """See `Endpoint`."""
+        config = body.get(_config_name(body)) or {}
+        modalities = config.get("responseModalities") or config.get("response_modalities") or []
+        names_images = "IMAGE" in [str(modality).upper() for modality in modalities]
+        if not names_images and not is_image_model(self.model, image_models):
+            return NO_IMAGE
+        contents = body.get("contents")
+        contents = [contents] if isinstance(contents, dict) else contents
+        if not _are_objects(contents) or contents[-1].get("role", "user") != "user":
+            return NO_IMAGE
+        for content in contents:
+            for part in _parts(content.get("parts")):
+                if part.keys() & {"inlineData", "inline_data", "fileData", "file_data"}:
+                    return EDITS
+        texts = _texts(_parts(contents[-1].get("parts")))
+        if not texts:
+            return NO_IMAGE
+        n = _number(config, "candidateCount", most, self.streams)
+        return Order(body, texts, n, self.streams, config.get("seed"))
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """See `Endpoint`."""
+        body = dict(order.body)
+        contents = body["contents"]
+        contents = [contents] if isinstance(contents, dict) else list(contents)
+        parts = _with_texts(contents[-1]["parts"], None, texts)
+        body["contents"] = [*contents[:-1], {**contents[-1], "parts": parts}]
+        name = _config_name(body)
+        if name in body:
+            config = body[name]
+            changed = _number_and_seed(order, config, "candidateCount", rows)
+            body[name] = {**config, **changed}
+        return body
+
+    def label(self, item: Json, row: int, prompt: str) -> Json:
+        """Return a candidate with its number."""
+        return {**item, "index": row}
+
+
+class ImagenEndpoint(Endpoint):
+    """`/models/*:predict` of Imagen and Veo: one prompt in `instances`, images in `predictions`."""
+
+    items = "predictions"
+
+    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+        """See `Endpoint`."""
+        instances = body.get("instances")
+        if not _are_objects(instances) or not isinstance(instances[0].get("prompt"), str):
+            return NO_IMAGE
+        if len(instances) > 1:
+            return SEVERAL
+        (instance,) = instances
+        if instance.keys() & {"image", "referenceImages", "video"}:
+            return EDITS
+        parameters = body.get("parameters") or {}
+        n = _number(parameters, "sampleCount", most, False)
+        return Order(body, (instance["prompt"],), n, False, parameters.get("seed"))
+
+    def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
+        """See `Endpoint`."""
+        body = dict(order.body)
+        body["instances"] = [{**body["instances"][0], "prompt": texts[0]}]
+        if "parameters" in body:
+            parameters = body["parameters"] or {}
+            changed = _number_and_seed(order, parameters, "sampleCount", rows)
+            body["parameters"] = {**parameters, **changed}
+        return body
+
+    def label(self, item: Json, row: int, prompt: str) -> Json:
+        """Return a prediction with the prompt that it was made from."""
+        return {**item, "prompt": item.get("prompt") or prompt}
+
+
+_OF_PATH: dict[str, Endpoint] = {
+    "images/generations": ImagesEndpoint(),
+    "images": ImagesEndpoint(),
+    "chat/completions": ChatEndpoint(),
+    "responses": ResponsesEndpoint(),
+    "videos": VideosEndpoint(),
+}
+# "v1beta/models/gemini-3-image:generateContent", and "v1/projects/.../models/..." of Vertex.
+_OF_MODEL = re.compile(r"(?:^|/)models/([^/:]+):(\w+)$")
+_LEFT_ALONE = {"images/edits": EDITS, "images/variations": VARIES}
+
+
+def endpoint_of(path: str) -> Endpoint | None:
+    """Return what reads requests of a path; None where no image is asked for by it.
+
+    path: without the slash and the version before it, "images/generations".
+    """
+    if path in _OF_PATH:
+        return _OF_PATH[path]
+    found = _OF_MODEL.search(path)
+    if found is None:
+        return None
+    model, verb = found.groups()
+    if verb in ("generateContent", "streamGenerateContent"):
+        return GeminiEndpoint(model, verb == "streamGenerateContent")
+    if verb in ("predict", "predictLongRunning"):
+        return ImagenEndpoint()
+    return None
+
+
+def reason_to_leave(path: str) -> str:
+    """Return why requests of a path that ask for images are left alone; "" for all other paths."""
+    if path.startswith("videos/"):
+        return EDITS  # "videos/ID/remix"
+    return _LEFT_ALONE.get(path, "")
+
+
+def is_image_model(name: Any, patterns: Sequence[str]) -> bool:
+    """Return whether a model is listed as one whose answers are images.
+
+    >>> is_image_model("google/gemini-2.5-flash-image", IMAGE_MODELS)
+    True
+    """
+    if not isinstance(name, str):
+        return False
+    last = name.lower().rpartition("/")[2]
+    return any(fnmatch(last, pattern.lower()) for pattern in patterns)
+
+
+def _number(fields: Json, name: str, most: int, streams: bool) -> int:
+    """Return how many images a request asks for.
+
+    Raises:
+        RefusedError: no whole number in the limits, or several images as a stream.
+    """
+    n = fields.get(name)
+    # As the APIs: a missing n and null are 1.
+    n = 1 if n is None else n
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
+        message = f"{name}: expected a whole number from 1 to {most}"
+        raise RefusedError(400, message, param=name)
+    # Events of several calls, mixed, would say nothing about which image they are of.
+    if streams and n > 1:
+        message = "stream: several images cannot be streamed; ask for one, or without stream"
+        raise RefusedError(400, message, param="stream", code="unsupported_value")
+    return n
+
+
+def _number_and_seed(order: Order, fields: Mapping[str, Any], name: str, rows: Any) -> Json:
+    """Return the number of images and the seed of a call, where the request has them.
+
+    Some servers refuse fields that they do not know, so that none is added. Images have seeds in a
+    row: else images of one prompt would be equal.
+    """
+    changed: Json = {}
+    if name in fields:
+        changed[name] = len(rows)
+    if order.seed is not None:
+        changed["seed"] = order.seed + rows[0]
+    return changed
+
+
+def _are_objects(items: Any) -> TypeGuard[list[Json]]:
+    """Return whether this is a list of objects with at least one."""
+    return isinstance(items, list) and bool(items) and all(isinstance(row, dict) for row in items)
+
+
+def _parts(content: Any) -> list[Json]:
+    """Return the parts of a message; a text alone is its only part."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content if _are_objects(content) else []
+
+
+def _texts(parts: Sequence[Json], kind: str | None = None) -> tuple[str, ...]:
+    """Return the texts of a message that hold more than blanks.
+
+    kind: the type of parts that are texts; None where they have no type. A message that is a text
+    alone has the type "text" here, whatever the API calls it.
+    """
+    texts = []
+    for part in parts:
+        if _is_text(part, kind):
+            texts.append(part["text"])
+    return tuple(texts)
+
+
+def _is_text(part: Json, kind: str | None) -> bool:
+    """Return whether a part of a message is a text of the user."""
+    is_of_kind = kind is None or part.get("type") in (kind, "text")
+    text = part.get("text")
+    return is_of_kind and isinstance(text, str) and bool(text.strip())
+
+
+def _with_texts(content: Any, kind: str | None, texts: Sequence[str]) -> Any:
+    """Return the content of a message with these texts in the place of its own."""
+    if isinstance(content, str):
+        return texts[0]
+    remaining = iter(texts)
+    parts = []
+    for part in content:
+        parts.append({**part, "text": next(remaining)} if _is_text(part, kind) else part)
+    return parts
+
+
+def _config_name(body: Json) -> str:
+    """Return how a request to Gemini spells the field of its settings."""
+    return "generation_config" if "generation_config" in body else "generationConfig"

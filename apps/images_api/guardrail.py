@@ -1,0 +1,67 @@
+"""Answer LiteLLM's Generic Guardrail API, by which its gateway asks what to do with the texts of a
+request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vldebias.prompts import Balancer
+
+from .endpoints import ChatEndpoint, is_image_model
+from .order import Order, RefusedError
+
+_CHAT = ChatEndpoint()
+
+
+def guarded_texts(
+    body: Mapping[str, Any], balancer: Balancer, image_models: Sequence[str]
+) -> list[str] | None:
+    """Return the texts of a request with values written into its prompt; None where nothing is
+    changed.
+
+    The gateway asks once for a request, so that all its images get one value; values are even over
+    requests. Of a conversation the last message is the prompt, where the model is listed as one of
+    images; texts without a conversation are prompts of the images API.
+
+    Args:
+        body: what the gateway sends: `texts`, `input_type`, and for conversations `model` and
+            `structured_messages`.
+        balancer: deals the values.
+        image_models: patterns of names of models whose answers are images.
+
+    Raises:
+        RefusedError: no list of texts.
+    """
+    texts = body.get("texts")
+    if texts is None:
+        texts = []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise RefusedError(400, "texts: expected a list of texts", param="texts")
+    if body.get("input_type") != "request" or not texts:
+        return None  # answers have no prompt
+    messages = body.get("structured_messages")
+    prompt = tuple(texts)
+    if messages:
+        order = _CHAT.read(
+            {"modalities": _modalities(body, image_models), "messages": messages}, 1, image_models
+        )
+        if not isinstance(order, Order):
+            return None
+        prompt = order.texts
+    elif body.get("images"):
+        return None  # the person is in the given image
+    (written,), _ = balancer.next_texts([prompt])
+    # The texts of the last message stand last, behind those of all others.
+    changed = texts[: len(texts) - len(prompt)] + list(written)
+    return changed if changed != texts else None
+
+
+def _modalities(body: Mapping[str, Any], image_models: Sequence[str]) -> list[str]:
+    """Return what the answer to a conversation is to have: an image where its model, or a tool of
+    it, makes images."""
+    tools = body.get("tools") or []
+    has_tool = any(
+        isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools
+    )
+    return ["image"] if has_tool or is_image_model(body.get("model"), image_models) else []

@@ -1,0 +1,362 @@
+"""Every path by which clients ask for images is balanced, or says that it is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.apps.false_upstream import FalseServices
+from tests.apps.test_images_api import ask, note
+from vldebias.prompts import Balancer
+from vldebias.serving import images_proxy
+
+CEO = "A photo of a CEO"
+FEMALE = "A photo of a female CEO"
+MALE = "A photo of a male CEO"
+GEMINI = "v1beta/models/gemini-x:generateContent"
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aaaa"}}
+PNG = {"inlineData": {"mimeType": "image/png", "data": "aaaa"}}
+
+BODIES: dict[str, dict[str, Any]] = {
+    "v1/images/generations": {"prompt": CEO},
+    "v1/images": {"model": "seedream", "prompt": CEO},
+    "v1/chat/completions": {
+        "modalities": ["image", "text"],
+        "messages": [{"role": "system", "content": "Draw."}, {"role": "user", "content": CEO}],
+    },
+    "v1/responses": {"tools": [{"type": "image_generation"}], "input": CEO},
+    "v1/videos": {"model": "sora-2", "prompt": CEO},
+    GEMINI: {
+        "contents": [{"role": "user", "parts": [{"text": CEO}]}],
+        "generationConfig": {"responseModalities": ["TEXT", "IMAGE"]},
+    },
+    "v1beta/models/imagen-4:predict": {
+        "instances": [{"prompt": CEO}],
+        "parameters": {"sampleCount": 1},
+    },
+}
+MANY = {
+    "v1/images/generations": ("n", "data"),
+    "v1/images": ("n", "data"),
+    "v1/chat/completions": ("n", "choices"),
+    GEMINI: ("generationConfig.candidateCount", "candidates"),
+    "v1beta/models/imagen-4:predict": ("parameters.sampleCount", "predictions"),
+}
+
+
+def proxy(services: FalseServices, upstream: str = "http://there", **how: Any) -> Any:
+    how.setdefault("seed", 0)
+    return images_proxy(upstream, "gender", transport=httpx.ASGITransport(services.app), **how)
+
+
+def post(app: Any, path: str, *bodies: Any, **how: Any) -> list[httpx.Response]:
+    async def calls(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post(f"/{path}", json=body, **how) for body in bodies]
+
+    return ask(app, calls)  # type: ignore[no-any-return]
+
+
+def changed(body: dict[str, Any], name: str, number: Any) -> dict[str, Any]:
+    """Return a copy of fields with one of them, "a.b", set."""
+    first, _, rest = name.partition(".")
+    if rest:
+        return {**body, first: changed(body.get(first, {}), rest, number)}
+    return {**body, first: number}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_values_are_even_over_requests_of_one_image(path: str) -> None:
+    services = FalseServices()
+    answers = post(proxy(services), path, *[BODIES[path]] * 41)
+    assert {answer.status_code for answer in answers} == {200}
+    assert sorted(Counter(services.prompts()).values()) == [20, 21]
+    assert set(services.prompts()) == {FEMALE, MALE}
+    written = [{"female": FEMALE, "male": MALE}[note(answer)["values"][0]] for answer in answers]
+    assert written == services.prompts()
+    assert {seen for seen, _ in services.seen} == {path}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_is_not_the_prompt_goes_on_as_it_came(path: str) -> None:
+    services = FalseServices()
+    post(proxy(services), path, {**BODIES[path], "user": "u", "extra": {"a": [1]}})
+    ((_, body),) = services.seen
+    as_it_came = json.loads(json.dumps(body).replace(" female", "").replace(" male", ""))
+    assert as_it_came == {**BODIES[path], "user": "u", "extra": {"a": [1]}}
+
+
+@pytest.mark.parametrize("path", MANY)
+def test_n_images_become_n_requests(path: str) -> None:
+    services = FalseServices()
+    name, items = MANY[path]
+    body = changed(BODIES[path], name, 4)
+    (answer,) = post(proxy(services), path, body)
+    assert Counter(services.prompts()) == {FEMALE: 2, MALE: 2}
+    assert len(answer.json()[items]) == 4
+    assert Counter(note(answer)["values"]) == {"female": 2, "male": 2}
+    if items in ("choices", "candidates"):
+        assert [item["index"] for item in answer.json()[items]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("path", MANY)
+def test_a_seed_decides_the_values(path: str) -> None:
+    name, _ = MANY[path]
+    folder, _, _ = name.rpartition(".")
+    seeded = changed(BODIES[path], f"{folder}.seed" if folder else "seed", 7)
+    twice = []
+    for _ in range(2):
+        services = FalseServices()
+        app = proxy(services)
+        post(app, path, *[BODIES[path]] * 3)  # what came before does not matter
+        post(app, path, *[seeded] * 3)
+        twice += services.prompts()[3:]
+    assert len(set(twice)) == 1
+    services = FalseServices()
+    rows = [changed(BODIES[path], f"{folder}.seed" if folder else "seed", i) for i in range(10)]
+    post(proxy(services), path, *rows)
+    assert Counter(services.prompts()) == {FEMALE: 5, MALE: 5}, "seeds in a row are even"
+
+
+def test_seeds_are_not_followed_where_that_is_switched_off() -> None:
+    services = FalseServices()
+    body = {"prompt": CEO, "seed": 7}
+    post(proxy(services, follow_seeds=False), "v1/images/generations", body, body)
+    assert set(services.prompts()) == {FEMALE, MALE}
+
+
+def test_a_seed_of_minus_one_stands_for_any() -> None:
+    services = FalseServices()
+    body = {"prompt": CEO, "seed": -1, "n": 2}
+    post(proxy(services), "v1/images/generations", body)
+    assert set(services.prompts()) == {FEMALE, MALE}
+    assert {body["seed"] for _, body in services.seen} == {-1}
+
+
+@pytest.mark.parametrize("path", ["v1/chat/completions", "v1/responses", GEMINI])
+def test_one_image_is_streamed(path: str) -> None:
+    services = FalseServices()
+    body = BODIES[path]
+    if path == GEMINI:
+        path = path.replace(":generate", ":streamGenerate")
+    else:
+        body = {**body, "stream": True}
+    (answer,) = post(proxy(services), path, body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert set(services.prompts()) <= {FEMALE, MALE}
+    assert services.prompts()[0] in answer.text
+    assert note(answer)["values"][0] in services.prompts()[0]
+
+
+def test_several_images_are_not_streamed() -> None:
+    body = {**BODIES["v1/chat/completions"], "n": 2, "stream": True}
+    (answer,) = post(proxy(FalseServices()), "v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert "stream" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("v1/audio/speech", {"input": CEO}),
+        ("v1/chat/completions", {"model": "gpt-5", "messages": [{"role": "user", "content": CEO}]}),
+        ("v1/responses", {"model": "gpt-5", "input": CEO}),
+        ("v1beta/models/gemini-3:generateContent", {"contents": [{"parts": [{"text": CEO}]}]}),
+        ("v1/threads/ä b/messages", {"prompt": CEO}),
+    ],
+)
+def test_what_asks_for_no_image_passes_and_says_so(path: str, body: Any) -> None:
+    services = FalseServices()
+    (answer,) = post(proxy(services), path, body)
+    assert services.seen[0][1] == body
+    assert answer.headers["x-vldebias"].startswith("not balanced (")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("v1/images", {"prompt": CEO, "input_references": [PICTURE]}),
+        (
+            "v1/chat/completions",
+            {
+                "modalities": ["image"],
+                "messages": [{"role": "user", "content": [{"type": "text", "text": CEO}, PICTURE]}],
+            },
+        ),
+        (
+            "v1/chat/completions",
+            {
+                "modalities": ["image"],
+                "messages": [
+                    {"role": "assistant", "content": "", "images": [PICTURE]},
+                    {"role": "user", "content": CEO},
+                ],
+            },
+        ),
+        (
+            "v1/responses",
+            {
+                "tools": [{"type": "image_generation"}],
+                "input": [
+                    {"type": "image_generation_call", "id": "i"},
+                    {"role": "user", "content": CEO},
+                ],
+            },
+        ),
+        (
+            GEMINI,
+            {
+                "contents": [{"parts": [{"text": CEO}, PNG]}],
+                "generationConfig": {"responseModalities": ["IMAGE"]},
+            },
+        ),
+        ("v1/videos/v1/remix", {"prompt": CEO}),
+    ],
+)
+def test_edits_of_given_images_are_left_alone_and_told(path: str, body: Any) -> None:
+    services = FalseServices()
+    (answer,) = post(proxy(services), path, body)
+    assert services.seen[0][1] == body
+    assert note(answer) == {"values": [], "reasons": ["edits a given image"]}
+
+
+def test_models_are_listed_as_models_of_images_by_patterns() -> None:
+    services = FalseServices()
+    messages = [{"role": "user", "content": CEO}]
+    body = {"model": "maker/painter-2", "messages": messages}
+    post(proxy(services, image_models=["painter-*"]), "v1/chat/completions", body)
+    assert services.prompts()[0] in {FEMALE, MALE}
+    listed = {"model": "google/gemini-2.5-flash-image", "messages": messages}
+    post(proxy(services), "v1/chat/completions", listed)
+    assert services.prompts()[1] in {FEMALE, MALE}
+
+
+def test_all_text_parts_of_a_message_get_one_value() -> None:
+    services = FalseServices()
+    parts = [{"type": "text", "text": CEO}, {"type": "text", "text": "The CEO smiles."}]
+    body = {"modalities": ["image"], "messages": [{"role": "user", "content": parts}]}
+    post(proxy(services), "v1/chat/completions", *[body] * 8)
+    for prompt in services.prompts():
+        assert (" female " in prompt) != (" male " in prompt)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "path", "asked"),
+    [
+        ("http://there/v1", "v1/images/generations", "v1/images/generations"),
+        ("http://there/v1", "images/generations", "v1/images/generations"),
+        ("http://there", "v1/images/generations", "v1/images/generations"),
+        ("http://there/api/v1/", "v1/images", "api/v1/images"),
+        ("http://there", GEMINI, GEMINI),
+        ("http://there/v1beta", GEMINI, GEMINI),
+        ("http://there/v1beta/openai", "v1/chat/completions", "v1beta/openai/chat/completions"),
+    ],
+)
+def test_addresses_have_a_version_or_not(upstream: str, path: str, asked: str) -> None:
+    services = FalseServices()
+    body = BODIES.get(path, BODIES["v1/images/generations"])
+    post(proxy(services, upstream), path, body)
+    assert [seen for seen, _ in services.seen] == [asked]
+
+
+def test_errors_of_the_server_are_passed_on() -> None:
+    for path, body in BODIES.items():
+        refused = json.loads(json.dumps(body).replace("CEO", "forbidden CEO"))
+        (answer,) = post(proxy(FalseServices()), path, refused)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "moderation_blocked")
+
+
+def test_long_conversations_pass_whole() -> None:
+    services = FalseServices()
+    body = {**BODIES["v1/chat/completions"], "padding": "x" * 1_200_000}
+    (answer,) = post(proxy(services), "v1/chat/completions", body)
+    assert services.seen[0][1] == body
+    assert "more than" in note(answer)["reasons"][0]
+
+
+def test_forms_for_videos_are_balanced_and_those_with_files_left_alone() -> None:
+    services = FalseServices()
+
+    async def calls(client: httpx.AsyncClient) -> list[httpx.Response]:
+        fields = {"prompt": (None, CEO), "seconds": (None, "4")}
+        picture = ("p.png", b"png", "image/png")
+        return [
+            await client.post("/v1/videos", files=fields),
+            await client.post("/v1/videos", files={**fields, "input_reference": picture}),
+        ]
+
+    written, kept = ask(proxy(services), calls)
+    assert services.prompts()[0] in {FEMALE, MALE}
+    assert services.seen[0][1]["seconds"] == "4"
+    assert services.prompts()[1] == CEO
+    assert written.status_code == kept.status_code == 200
+    assert note(kept)["reasons"] == ["edits a given image"]
+
+
+def test_a_path_that_is_not_balanced_is_named_once_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "vldebias.serving"):
+        post(proxy(FalseServices()), "v1/audio/speech", *[{"input": CEO}] * 3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "POST audio/speech is passed on and not balanced"
+    ]
+
+
+GUARDRAIL = "beta/litellm_basic_guardrail_api"
+
+
+def test_the_guardrail_writes_values_evenly_and_needs_no_upstream() -> None:
+    app = images_proxy(None, "gender", seed=0)
+    body = {"input_type": "request", "texts": [CEO], "request_data": {}}
+    answers = [answer.json() for answer in post(app, GUARDRAIL, *[body] * 40)]
+    assert {answer["action"] for answer in answers} == {"GUARDRAIL_INTERVENED"}
+    assert Counter(text for answer in answers for text in answer["texts"]) == {FEMALE: 20, MALE: 20}
+    (nowhere,) = post(app, "v1/images/generations", {"prompt": CEO})
+    assert nowhere.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input_type": "response", "texts": [CEO]},
+        {"input_type": "request", "texts": ["A female CEO"]},
+        {"input_type": "request", "texts": [CEO], "images": ["aaaa"]},
+        {"input_type": "request", "texts": []},
+        {
+            "input_type": "request",
+            "model": "gpt-5",
+            "texts": [CEO],
+            "structured_messages": [{"role": "user", "content": CEO}],
+        },
+    ],
+)
+def test_the_guardrail_leaves_alone(body: Any) -> None:
+    (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, body)
+    assert answer.json() == {"action": "NONE"}
+
+
+def test_the_guardrail_writes_into_the_last_message_alone() -> None:
+    messages = [
+        {"role": "system", "content": "You draw a nurse."},
+        {"role": "user", "content": [{"type": "text", "text": CEO}]},
+    ]
+    body = {
+        "input_type": "request",
+        "model": "gpt-image-2",
+        "texts": ["You draw a nurse.", CEO],
+        "structured_messages": messages,
+    }
+    (answer,) = post(images_proxy(None, Balancer("gender")), GUARDRAIL, body)
+    first, last = answer.json()["texts"]
+    assert first == "You draw a nurse."
+    assert last in {FEMALE, MALE}
+
+
+def test_the_guardrail_refuses_what_is_no_list_of_texts() -> None:
+    (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, {"texts": "A CEO"})
+    assert answer.status_code == 400

@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
@@ -44,6 +45,9 @@ from .upstream import (
     unreachable,
 )
 
+if TYPE_CHECKING:
+    from .embeddings import QueryEdits
+
 log = logging.getLogger("vldebias.serving")
 NOTE = "x-vldebias"  # header of answers: values, reasons, and what failed
 INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
@@ -65,6 +69,7 @@ def images_proxy(  # noqa: PLR0913
     log_prompts: bool = False,
     follow_seeds: bool = True,
     image_models: Sequence[str] = IMAGE_MODELS,
+    edit: str | Path | None = None,
     transport: Any = None,
 ) -> Starlette:
     """Return an ASGI app that balances the prompts of requests for images and passes them on.
@@ -80,7 +85,8 @@ def images_proxy(  # noqa: PLR0913
             None: there is no server behind it, and LiteLLM's guardrail alone is answered.
         sets, shares, seed: as of `vldebias.balance_prompts`; values are even over all requests of
             this app, and without a seed one is drawn. For other settings sets may be a
-            `vldebias.prompts.Balancer`, which has its own shares and seed.
+            `vldebias.prompts.Balancer`, which has its own shares and seed. None: no prompt is
+            balanced, and `edit` alone acts.
         batch: one call for each distinct prompt, with its number of images, instead of one for
             each image.
         limits: of time, size and number; see `Limits`.
@@ -89,6 +95,9 @@ def images_proxy(  # noqa: PLR0913
             the same image. False: values are even over all requests, whatever seeds they have.
         image_models: patterns of names of models whose answers are images, for paths that answer
             with texts as well.
+        edit: folder of an edit (`save_pretrained`) for the vectors of queries: those of requests to
+            `/embeddings` with `input_type` "query", or of all below `/queries`. Documents stay as
+            they are. It needs the extra "torch".
         transport: of httpx, for tests.
 
     Raises:
@@ -96,14 +105,21 @@ def images_proxy(  # noqa: PLR0913
 
     >>> app = images_proxy("https://api.openai.com/v1", "gender")  # doctest: +SKIP
     """
-    if not isinstance(sets, Balancer):
-        balancer = Balancer(sets, shares, seed)
-    elif shares is None and seed is None:
-        balancer = sets
-    else:
+    balancer = sets
+    if isinstance(sets, Balancer) and not (shares is None and seed is None):
         raise InvalidInputError(
             "sets: got a Balancer and shares or seed; leave these out, it has its own"
         )
+    if sets is None and edit is None:
+        raise InvalidInputError("got neither sets nor edit; expected what to balance, or to edit")
+    if sets is not None and not isinstance(sets, Balancer):
+        balancer = Balancer(sets, shares, seed)
+    edits = None
+    if edit is not None:
+        # numpy and torch, which the images need not.
+        from .embeddings import QueryEdits
+
+        edits = QueryEdits(edit)
     limits = Limits() if limits is None else limits
     service = Service(
         None if upstream is None else checked_address(upstream),
@@ -115,6 +131,7 @@ def images_proxy(  # noqa: PLR0913
         image_models=tuple(image_models),
         transport=transport,
     )
+    service.edits = edits
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -132,7 +149,7 @@ class Service:
     def __init__(
         self,
         address: str | None,
-        balancer: Balancer,
+        balancer: Balancer | None,
         *,
         limits: Limits,
         batch: bool,
@@ -149,6 +166,7 @@ class Service:
         self.follow_seeds = follow_seeds
         self.image_models = image_models
         self.transport = transport
+        self.edits: QueryEdits | None = None
         self.running = 0
         self._named_in_log: set[str] = set()
         self._upstream: tuple[asyncio.AbstractEventLoop, Upstream] | None = None
@@ -195,13 +213,15 @@ class Service:
         """Answer a request: balance it, or pass it on with a header that says that it was not."""
         # Clients may have the version in their base_url or not.
         name = path.removeprefix("v1/")
-        if request.method != "POST":
+        if request.method == "POST" and self.edits is not None and self.edits.reads(path):
+            return await self.embed(request, path, self.edits)
+        if request.method != "POST" or self.balancer is None:
             return await self.pass_on(request, path, _not_balanced(name))
         if name == GUARDRAIL:
-            return await self.guard(request)
+            return await self.guard(request, self.balancer)
         endpoint = endpoint_of(name)
         if endpoint is not None:
-            return await self.generate(request, path, endpoint)
+            return await self.generate(request, path, endpoint, self.balancer)
         reason = reason_to_leave(name)
         if reason:
             return await self.pass_on(request, path, _left_alone(reason))
@@ -215,7 +235,9 @@ class Service:
             self._named_in_log.add(name)
             log.warning("POST %s is passed on and not balanced", quote(name))
 
-    async def generate(self, request: Request, path: str, endpoint: Endpoint) -> Response:
+    async def generate(
+        self, request: Request, path: str, endpoint: Endpoint, balancer: Balancer
+    ) -> Response:
         """Answer a request that may ask for images.
 
         Raises:
@@ -229,7 +251,7 @@ class Service:
         try:
             content, order = await self._order(request, endpoint)
             if isinstance(order, Order):
-                return await self._generate(request, path, endpoint, order)
+                return await self._generate(request, path, endpoint, order, balancer)
         finally:
             self.running -= 1
         # Nothing was balanced; what the server says of the request is for the client.
@@ -269,7 +291,12 @@ class Service:
         return content, endpoint.read(body, int(self.limits.images), self.image_models)
 
     async def _generate(
-        self, request: Request, path: str, endpoint: Endpoint, order: Order
+        self,
+        request: Request,
+        path: str,
+        endpoint: Endpoint,
+        order: Order,
+        balancer: Balancer,
     ) -> Response:
         """Answer a request for images: balance its prompt, ask for each image, join what came."""
         index = _index_of(request)
@@ -277,9 +304,9 @@ class Service:
             index = order.seed
         # Long prompts take some milliseconds, in which other requests go on.
         if len(order.prompt) <= SHORT:
-            found = balanced(self.balancer, order, index)
+            found = balanced(balancer, order, index)
         else:
-            found = await asyncio.to_thread(balanced, self.balancer, order, index)
+            found = await asyncio.to_thread(balanced, balancer, order, index)
         if self.log_prompts:
             log.info("prompt %r: %r", order.prompt, found.prompts)
         calls = calls_of(endpoint, order, found.prompts, batch=self.batch)
@@ -295,7 +322,41 @@ class Service:
             return _single_response(results[0], _note(found, range(1)))
         return _joined_response(endpoint, calls, results, found)
 
-    async def guard(self, request: Request) -> Response:
+    async def embed(self, request: Request, path: str, edits: QueryEdits) -> Response:
+        """Answer a request for embeddings: those of queries with the edit, those of documents as
+        they come.
+
+        Raises:
+            RefusedError: an edit of another model, or a server that gives nothing.
+        """
+        from .embeddings import check_texts, is_of_queries, path_of_service, texts_of
+
+        too_large = RefusedError(
+            413, f"the body has more than {self.limits.body:,} bytes", code="too_large"
+        )
+        content = await read_within(request.stream(), self.limits.body, too_large)
+        body = await _fields(request, content)
+        service_path = path_of_service(path)
+        if not is_of_queries(path, body):
+            return await self.pass_on(request, service_path, "not edited (documents)", content)
+        url = self.upstream.url(service_path, request.url.query)
+        headers = kept(request.headers.items(), *OF_BODY)
+        model = str(body.get("model"))
+        if not edits.checks(model):
+            # Once for each model: an edit of another one would do harm that nobody sees.
+            sample = await self.upstream.ask(url, headers, {**body, "input": check_texts()})
+            if not sample.is_success:
+                return _first_failure([sample])
+            await asyncio.to_thread(edits.check, model, sample.content)
+        reply = await _unless_client_goes(request, self.upstream.ask(url, headers, body))
+        if not reply.is_success:
+            return _first_failure([reply])
+        edited = await asyncio.to_thread(edits.edited, model, reply.content, texts_of(body))
+        response = Response(edited, reply.status)
+        _add_headers(response, kept(reply.headers.multi_items(), "content-encoding"), "edited")
+        return response
+
+    async def guard(self, request: Request, balancer: Balancer) -> Response:
         """Answer LiteLLM's Generic Guardrail API: the texts of a request, with values written.
 
         Raises:
@@ -306,7 +367,7 @@ class Service:
         )
         content = await read_within(request.stream(), self.limits.body, too_large)
         texts = await asyncio.to_thread(
-            guarded_texts, await _fields(request, content), self.balancer, self.image_models
+            guarded_texts, await _fields(request, content), balancer, self.image_models
         )
         if texts is None:
             return JSONResponse({"action": "NONE"})

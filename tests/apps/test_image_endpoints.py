@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections import Counter
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import torch
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
+import vldebias
 from tests.apps.false_upstream import FalseServices
 from tests.apps.test_images_api import ask, note
+from vldebias import debias_queries
+from vldebias.errors import InvalidInputError
 from vldebias.prompts import Balancer
 from vldebias.serving import images_proxy
+
+vectors_of = import_module("vldebias.serving.images_api.embeddings").vectors_of
 
 CEO = "A photo of a CEO"
 FEMALE = "A photo of a female CEO"
@@ -360,3 +374,96 @@ def test_the_guardrail_writes_into_the_last_message_alone() -> None:
 def test_the_guardrail_refuses_what_is_no_list_of_texts() -> None:
     (answer,) = post(images_proxy(None, "gender"), GUARDRAIL, {"texts": "A CEO"})
     assert answer.status_code == 400
+
+
+class FalseEmbeddings:
+    """Embed texts as a model of 16 dimensions does, in floats or base64; record what was asked."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.seen: list[dict[str, Any]] = []
+
+    def vector(self, text: Any) -> np.ndarray:
+        rng = np.random.default_rng([self.seed, *str(text).encode()])
+        vector = rng.normal(size=16).astype(np.float32)
+        # What a text says of gender lies along two directions.
+        vector[0] += 4 * (("male" in f" {text} ") - 2 * ("female" in f" {text} "))
+        return vector
+
+    async def answer(self, request: Request) -> JSONResponse:
+        body = await request.json()
+        self.seen.append(body)
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        rows = []
+        for place, text in enumerate(texts):
+            vector: Any = self.vector(text)
+            is_text = body.get("encoding_format") == "base64"
+            vector = base64.b64encode(vector.tobytes()).decode() if is_text else vector.tolist()
+            rows.append({"object": "embedding", "index": place, "embedding": vector})
+        return JSONResponse({"object": "list", "data": rows, "model": body["model"]})
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(routes=[Route("/v1/embeddings", self.answer, methods=["POST"])])
+
+
+@pytest.fixture(scope="module")
+def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an edit that was fitted on the false service."""
+    service = FalseEmbeddings()
+
+    def embed(texts: list[str]) -> np.ndarray:
+        return np.stack([service.vector(text) for text in texts])
+
+    folder = tmp_path_factory.mktemp("edit")
+    debias_queries(embed, "gender", method="orth-cali").fitted.save_pretrained(folder)
+    return folder
+
+
+def queries_proxy(service: FalseEmbeddings, folder: Path) -> Any:
+    transport = httpx.ASGITransport(service.app)
+    return images_proxy("http://there/v1", None, edit=folder, transport=transport)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_embeddings_of_queries_are_edited_and_those_of_documents_untouched(
+    edit_folder: Path, encoding: str
+) -> None:
+    service = FalseEmbeddings()
+    app = queries_proxy(service, edit_folder)
+    texts = ["A photo of a doctor", "A photo of a female doctor"]
+    body = {"model": "m", "input": texts, "encoding_format": encoding}
+    (documents,) = post(app, "v1/embeddings", body)
+    (queries,) = post(app, "queries/v1/embeddings", body)
+    (typed,) = post(app, "v1/embeddings", {**body, "input_type": "query"})
+
+    plain, _ = vectors_of(documents.json())
+    edited, is_encoded = vectors_of(queries.json())
+    assert is_encoded == (encoding == "base64")
+    np.testing.assert_array_equal(plain, [service.vector(text) for text in texts])
+    np.testing.assert_array_equal(vectors_of(typed.json())[0], edited)
+    expected = vldebias.load_edit(edit_folder)(torch.from_numpy(plain), 1.0)
+    cosine = torch.nn.functional.cosine_similarity(expected[:1], torch.from_numpy(edited[:1]))
+    assert cosine.item() == pytest.approx(1, abs=1e-4)
+    assert np.linalg.norm(edited[0] - plain[0]) > 0.1
+    np.testing.assert_allclose(edited[1], plain[1], atol=1e-5)  # it states a value
+    np.testing.assert_allclose(np.linalg.norm(edited, axis=1), np.linalg.norm(plain, axis=1), 1e-4)
+    assert documents.headers["x-vldebias"] == "not edited (documents)"
+
+
+def test_the_model_is_compared_once_with_that_of_the_edit(edit_folder: Path) -> None:
+    service = FalseEmbeddings()
+    body = {"model": "m", "input": "A photo of a doctor", "input_type": "query"}
+    post(queries_proxy(service, edit_folder), "v1/embeddings", body, body)
+    assert len(service.seen) == 3
+    other = FalseEmbeddings(seed=1)
+    (refused,) = post(queries_proxy(other, edit_folder), "v1/embeddings", body)
+    assert refused.status_code == 400
+    assert "another model" in refused.json()["error"]["message"]
+
+
+def test_an_edit_or_a_set_is_needed(edit_folder: Path) -> None:
+    with pytest.raises(InvalidInputError, match="sets"):
+        images_proxy("http://there/v1", None)
+    (passed,) = post(queries_proxy(FalseEmbeddings(), edit_folder), "v1/images/generations", {})
+    assert passed.headers["x-vldebias"] == "not balanced (images/generations)"

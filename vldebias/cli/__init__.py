@@ -58,8 +58,13 @@ COMMANDS = {
     "serve": Entry(
         "serve",
         "serve",
-        "Serve the OpenAI images API with balanced prompts: n images become n requests of a server"
-        " that you name, each with a value in its prompt.",
+        "Serve APIs of images with balanced prompts: n images become n requests of a server that"
+        " you name, each with a value in its prompt.",
+    ),
+    "mcp": Entry(
+        "mcp",
+        "mcp",
+        "Offer balanced prompts and audits to assistants, by the Model Context Protocol.",
     ),
     "demo": Entry(
         "apps",

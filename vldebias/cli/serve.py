@@ -4,18 +4,53 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from vldebias.cli.balance import shares_of
 from vldebias.cli.common import say
-from vldebias.cli.flags import AttributeSets, Groups, Shares, with_flags
+from vldebias.cli.flags import Groups, Shares, with_flags
+from vldebias.errors import InvalidInputError
 from vldebias.prompts import Balancer
 
 LIMITS = "Limits"
 WHERE = "Where it listens"
 _FLAGS: tuple[tuple[str, Any, Any], ...] = (
+    (
+        "follow_seeds",
+        Annotated[
+            bool,
+            typer.Option(
+                "--follow-seeds/--no-follow-seeds",
+                help="A request's seed decides its values: the same request, the same image.",
+            ),
+        ],
+        True,
+    ),
+    (
+        "image_models",
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--image-model",
+                metavar="PATTERN",
+                help="Model that answers with images, repeatable; default: *image*, dall-e*, ...",
+            ),
+        ],
+        None,
+    ),
+    (
+        "edit",
+        Annotated[
+            Path | None,
+            typer.Option(
+                exists=True, file_okay=False, help="Folder of an edit for embeddings of queries."
+            ),
+        ],
+        None,
+    ),
     (
         "host",
         Annotated[
@@ -63,7 +98,10 @@ _FLAGS: tuple[tuple[str, Any, Any], ...] = (
 
 @with_flags(_FLAGS)
 def serve(
-    attribute: AttributeSets,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(help="gender, age, race, skin-tone or a YAML file; repeatable."),
+    ] = None,
     upstream: Annotated[
         str | None,
         typer.Option(
@@ -78,21 +116,6 @@ def serve(
         typer.Option("--batch", help="One call for each distinct prompt, not for each image."),
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the values; default: drawn anew.")] = None,
-    follow_seeds: Annotated[
-        bool,
-        typer.Option(
-            "--follow-seeds/--no-follow-seeds",
-            help="Let a request's seed decide its values, so that the same request is repeated.",
-        ),
-    ] = True,
-    image_models: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--image-model",
-            metavar="PATTERN",
-            help="Model whose answers are images, as a pattern; repeatable. Default: *image*, ...",
-        ),
-    ] = None,
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Write prompts to stderr; default: none are.")
     ] = False,
@@ -109,7 +132,8 @@ def serve(
     Examples:
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender
       vldebias serve --upstream https://generativelanguage.googleapis.com --attribute gender
-      vldebias serve --attribute gender     # LiteLLM's guardrail, docs/how-to/gateways.md
+      vldebias serve --attribute gender   # LiteLLM's guardrail
+      vldebias serve --upstream http://127.0.0.1:8000/v1 --edit gender-edit/   # embeddings
       vldebias serve --upstream http://127.0.0.1:8000/v1 --batch \\
           --attribute gender --attribute age
       vldebias serve --upstream https://api.openai.com/v1 --attribute gender \\
@@ -119,27 +143,37 @@ def serve(
     serving: Any = import_module("vldebias.serving")
     host = named.pop("host")
     port = named.pop("port")
-    sets: Any = attribute if len(attribute) > 1 else attribute[0]
-    balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
+    edit = named.pop("edit")
+    settings: dict[str, Any] = {"follow_seeds": named.pop("follow_seeds"), "edit": edit}
+    image_models = named.pop("image_models")
+    if image_models:
+        settings["image_models"] = image_models
+    if not attribute and edit is None:
+        raise InvalidInputError("got neither --attribute nor --edit; expected what to do")
+    if edit is not None and upstream is None:
+        raise InvalidInputError("--edit: expected --upstream, the service that embeds")
+    balancer = None
+    if attribute:
+        sets: Any = attribute if len(attribute) > 1 else attribute[0]
+        balancer = Balancer(sets, shares_of(shares), seed, groups=groups)
     app = serving.images_proxy(
         upstream,
         balancer,
         batch=batch,
         limits=serving.Limits(**named),
         log_prompts=log_prompts,
-        follow_seeds=follow_seeds,
-        **({"image_models": image_models} if image_models else {}),
+        **settings,
     )
     server: Any = import_module("vldebias.serving.images_api.server")
     if log_prompts:
         # Other libraries stay at warnings; httpx would write every address at "info".
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
         logging.getLogger("vldebias.serving").setLevel(logging.INFO)
-    attributes = " and ".join(attribute)
+    task = f"balancing {' and '.join(attribute)}" if attribute else "editing queries"
     place = "for LiteLLM's guardrail" if upstream is None else f"before {upstream}"
     server.serve(
         app,
         host=host,
         port=port,
-        say=lambda address: say(f"balancing {attributes} {place}; base_url={address}"),
+        say=lambda address: say(f"{task} {place}; base_url={address}"),
     )

@@ -1,0 +1,52 @@
+"""`vldebias mcp`: balanced prompts and audits as tools of the Model Context Protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vldebias.cli.common import say
+from vldebias.errors import InvalidInputError, need
+from vldebias.prompts import load_prompts
+
+LOCALHOST = "127.0.0.1"
+
+
+def mcp(
+    attribute: Annotated[
+        str, typer.Option(help="Attribute of calls that name none: gender, age, race, skin-tone.")
+    ] = "gender",
+    model: Annotated[
+        str | None, typer.Option(help="Model that audits read texts with, such as ViT-B-32.")
+    ] = None,
+    pipeline: Annotated[
+        str | None, typer.Option(help="Pipeline that audits read texts with, instead of a model.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Listen on this machine; default: stdin and stdout."),
+    ] = None,
+) -> None:
+    """Offer balance_prompts and audit_prompts to assistants, by the Model Context Protocol.
+
+    An assistant starts the command and talks to it by stdin and stdout; with --port it listens on
+    this machine alone, at http://127.0.0.1:PORT/mcp. It needs pip install 'vldebias[mcp]'.
+
+    Examples:
+      vldebias mcp
+      vldebias mcp --attribute age --model miniature
+      vldebias mcp --port 8791
+    """
+    if model is not None and pipeline is not None:
+        raise InvalidInputError("got --model and --pipeline; expected one of them, or none")
+    load_prompts(attribute)  # a wrong name is answered before anything is started
+    need("mcp")
+    from vldebias.serving.tools import Tools, tools_server
+
+    server = tools_server(Tools(attribute, model=model, pipeline=pipeline))
+    if port is None:
+        server.run()
+        return
+    say(f"tools at http://{LOCALHOST}:{port}/mcp")
+    server.run("streamable-http", host=LOCALHOST, port=port)

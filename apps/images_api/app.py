@@ -329,7 +329,7 @@ class Service:
         Raises:
             RefusedError: an edit of another model, or a server that gives nothing.
         """
-        from .embeddings import check_texts, is_of_queries, path_of_service, texts_of
+        from .embeddings import CHECKED, is_of_queries, path_of_service, texts_of
 
         too_large = RefusedError(
             413, f"the body has more than {self.limits.body:,} bytes", code="too_large"
@@ -344,7 +344,7 @@ class Service:
         model = str(body.get("model"))
         if not edits.checks(model):
             # Once for each model: an edit of another one would do harm that nobody sees.
-            sample = await self.upstream.ask(url, headers, {**body, "input": check_texts()})
+            sample = await self.upstream.ask(url, headers, {**body, "input": list(CHECKED)})
             if not sample.is_success:
                 return _first_failure([sample])
             await asyncio.to_thread(edits.check, model, sample.content)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.hosts.host import TEXTS
+from vldebias.hosts.host import PROBE, TEXTS
 from vldebias.methods import load_edit
 from vldebias.queries import DebiasedQueries, debias_queries
 
@@ -21,6 +21,7 @@ from .order import RefusedError
 Json = dict[str, Any]
 
 QUERY_TYPES = ("query", "search_query")  # of `input_type`, as services call it
+CHECKED = (PROBE, *TEXTS)  # texts whose embeddings tell one model from another
 _PATH = re.compile(r"(queries/)?(?:v\d+\w*/)?embeddings")
 
 
@@ -53,18 +54,18 @@ class QueryEdits:
         return model in self._queries_of_model
 
     def check(self, model: str, answer: bytes) -> None:
-        """Compare the embeddings of three texts with those of the model of the edit.
+        """Compare the embeddings of some texts with those of the model of the edit.
 
         Args:
             model: its name at the service.
-            answer: of the service to a request for the embeddings of `check_texts`.
+            answer: of the service to a request for the embeddings of `CHECKED`.
 
         Raises:
             RefusedError: another number of dimensions, or another model.
         """
         rows, _ = vectors_of(json.loads(answer))
         try:
-            queries = debias_queries(dict(zip(TEXTS, rows, strict=True)), self.edit)
+            queries = debias_queries(dict(zip(CHECKED, rows, strict=True)), self.edit)
         except VldebiasError as error:
             raise RefusedError(400, str(error), param="model", code="edit_mismatch") from None
         self._queries_of_model[model] = queries
@@ -93,11 +94,6 @@ class QueryEdits:
             else:
                 item["embedding"] = row.tolist()
         return json.dumps(answer).encode()
-
-
-def check_texts() -> list[str]:
-    """Return the texts whose embeddings tell one model from another."""
-    return list(TEXTS)
 
 
 def path_of_service(path: str) -> str:

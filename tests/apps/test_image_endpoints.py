@@ -377,17 +377,20 @@ def test_the_guardrail_refuses_what_is_no_list_of_texts() -> None:
 
 
 class FalseEmbeddings:
-    """Embed texts as a model of 16 dimensions does, in floats or base64; record what was asked."""
+    """Embed texts as a model of 64 dimensions does, in floats or base64; record what was asked."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
         self.seen: list[dict[str, Any]] = []
 
     def vector(self, text: Any) -> np.ndarray:
-        rng = np.random.default_rng([self.seed, *str(text).encode()])
-        vector = rng.normal(size=16).astype(np.float32)
-        # What a text says of gender lies along two directions.
-        vector[0] += 4 * (("male" in f" {text} ") - 2 * ("female" in f" {text} "))
+        # Texts that differ in a value alone differ along one direction, whatever their subject.
+        value = {"female": 1.0, "woman": 1.0, "male": -1.0, "man": -1.0}
+        words = str(text).lower().replace(".", "").split()
+        subject = " ".join(word for word in words if word not in value)
+        rng = np.random.default_rng([self.seed, *subject.encode()])
+        vector = rng.normal(size=64).astype(np.float32)
+        vector[0] += 4 * sum(value.get(word, 0) for word in words)
         return vector
 
     async def answer(self, request: Request) -> JSONResponse:
@@ -416,7 +419,7 @@ def edit_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return np.stack([service.vector(text) for text in texts])
 
     folder = tmp_path_factory.mktemp("edit")
-    debias_queries(embed, "gender", method="orth-cali").fitted.save_pretrained(folder)
+    debias_queries(embed, "gender", method="cali").fitted.save_pretrained(folder)
     return folder
 
 

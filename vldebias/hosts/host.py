@@ -219,7 +219,7 @@ class Host(ABC):
 
     def dim(self, role: str) -> int:
         """Return the width of the embeddings of `role`."""
-        return self.embed(["a photo"], role).shape[-1]
+        return self.embed([PROBE], role).shape[-1]
 
     # ---- which weights these are
 
@@ -306,6 +306,9 @@ class Host(ABC):
             return f"was fitted with another image tower ({fitted_on}): its fingerprint differs"
         return ""
 
+
+PROBE = "a photo"
+"""The text whose embedding tells the width of a host."""
 
 TEXTS = (
     "a photo of a tree",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vldebias.prompts import BalancedPrompts, Balancer
-from vldebias.prompts.attribute import NEXT_TEXT
+from vldebias.prompts.persons import NEXT_TEXT
 
 if TYPE_CHECKING:
     from .endpoints import Endpoint

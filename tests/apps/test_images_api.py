@@ -394,7 +394,9 @@ def test_the_command_serves_this_machine_alone_until_it_is_told_to_end() -> None
         try:
             line = ""
             while "base_url=" not in line:
-                line += process.stderr.readline()
+                piece = process.stderr.readline()
+                assert piece, f"the command ended: {line}"
+                line += piece
             base = line.split("base_url=")[1].strip()
             assert base.startswith("http://127.0.0.1:")
             body = {"prompt": CEO, "n": 2}

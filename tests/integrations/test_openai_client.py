@@ -42,7 +42,9 @@ def base_url(upstream: FalseUpstream) -> Iterator[str]:
         try:
             line = ""
             while "base_url=" not in line:
-                line += process.stderr.readline()
+                piece = process.stderr.readline()
+                assert piece, f"the command ended: {line}"
+                line += piece
             yield line.split("base_url=")[1].strip()
         finally:
             process.send_signal(signal.SIGTERM)

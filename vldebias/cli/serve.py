@@ -143,9 +143,9 @@ def serve(
     serving: Any = import_module("vldebias.serving")
     host = named.pop("host")
     port = named.pop("port")
-    edit = named.pop("edit")
+    edit = named.pop("edit", None)
     settings: dict[str, Any] = {"follow_seeds": named.pop("follow_seeds"), "edit": edit}
-    image_models = named.pop("image_models")
+    image_models = named.pop("image_models", None)
     if image_models:
         settings["image_models"] = image_models
     if not attribute and edit is None:

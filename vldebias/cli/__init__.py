@@ -64,7 +64,7 @@ COMMANDS = {
     "mcp": Entry(
         "mcp",
         "mcp",
-        "Offer balanced prompts and audits to assistants, by the Model Context Protocol.",
+        "Offer balance_prompts and audit_prompts to assistants, by the Model Context Protocol.",
     ),
     "demo": Entry(
         "apps",

@@ -4,6 +4,7 @@ related functions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from vldebias.methods import (
     RankShares,
     TargetShares,
     get_method,
+    prompt_set_of,
 )
 from vldebias.methods.presets import Preset, say_once
 from vldebias.prompts import PromptSet, load_prompts
+
+DENOISER = "denoiser"  # the side of edits that act inside of a pipeline's denoiser
+CROSS_ATTENTION = "cross-attention"  # whose settings are those of a fitted edit
 
 
 def debias(  # noqa: PLR0913 (the settings of the one public entry point)
@@ -38,6 +43,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     max_loss: float | None = None,
     side: str | None = None,
     on_call: Callable[[CallRecord], object] | None = None,
+    shares: Mapping[str, float] | None = None,
 ) -> Attachment:
     """Attach to `host` what mitigates the bias that `prompts` describe; by default it depends on
     the host:
@@ -81,6 +87,8 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
         on_call: for a service that logs: a function that gets the `CallRecord` of each call of a
             pipeline whose values are dealt to images, from the thread of that call. What it raises
             is raised when the pictures are made. docs/how-to/serve-a-pipeline.md
+        shares: value -> share of the images, for methods that deal values ("balanced-prompts",
+            "cross-attention"). None: even shares.
 
     Raises:
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
@@ -104,15 +112,22 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
                 raise InvalidInputError(
                     "got a fitted edit and method, lam, reference or max_loss; leave these out"
                 )
-        _refuse_log(log, "a fitted edit")
-        return _attach_fitted(target, prompts, strength, keep_stated, side)
+        if any(edit.side != DENOISER for edit in _listed(prompts)):
+            _refuse_log(log, "a fitted edit")
+        return _attach_fitted(target, prompts, strength, keep_stated, side, shares, log)
     # Prompts are read and looked at here, before a method is chosen and anything is embedded.
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
+    if chosen.side == DENOISER:
+        _refuse_other_settings(chosen.name, negative=negative, keep_stated=keep_stated)
+        return _attach_dealing(problem, _with_shares(chosen, shares), strength, log)
     balanced = _balancing_method(problem, chosen, is_default=method is None)
     if balanced is not None:
-        return _attach_balanced(problem, balanced, strength, keep_stated, negative, log)
+        return _attach_balanced(
+            problem, _with_shares(balanced, shares), strength, keep_stated, negative, log
+        )
     _refuse_log(log, f"method {chosen.name!r}")
+    _with_shares(chosen, shares)
     if target.generative and method is None:
         _say_why_prompts_are_not_balanced(target)
     return _fit_and_attach(problem, chosen, strength, keep_stated, side)
@@ -133,18 +148,102 @@ def _fit_and_attach(
     )
 
 
+def _attach_dealing(problem: Problem, method: Any, strength: float, log: CallLog) -> Attachment:
+    """Fit an edit of cross-attention for each attribute, and attach them with what deals values."""
+    problem = _at_denoiser(problem, method)
+    edits = {role: problem.fit(method, role) for role in problem.host.roles}
+    sets = problem.sets[0] if len(problem.sets) == 1 else problem.sets
+    return Attachment(
+        problem.host,
+        edits,
+        strength=strength,
+        label=problem.label,
+        balancer=method.balancer(sets),
+        log=log,
+    )
+
+
+def _with_shares(method: Any, shares: Mapping[str, float] | None) -> Any:
+    """Return a method that deals values in these shares; the method itself for None.
+
+    Raises:
+        InvalidInputError: it deals no values.
+    """
+    if shares is None:
+        return method
+    if not hasattr(method, "shares"):
+        raise InvalidInputError(
+            f"shares: method {method.name!r} deals no values; use method='balanced-prompts' or"
+            " 'cross-attention'"
+        )
+    return replace(method, shares=shares)
+
+
+def _listed(fitted: Edit | Mapping[str, Edit]) -> list[Edit]:
+    """Return fitted edits as a list."""
+    return list(fitted.values()) if isinstance(fitted, Mapping) else [fitted]
+
+
+def _at_denoiser(problem: Problem, method: Method) -> Problem:
+    """Return the problem for the denoiser of its pipeline, if the method acts there; its roles are
+    the attributes."""
+    if method.side != DENOISER:
+        return problem
+    host = problem.host.at(DENOISER)
+    host.roles = tuple(prompt_set.name for prompt_set in problem.attributes)
+    return replace(problem, host=host)
+
+
+def _attach_fitted_dealing(
+    target: Host,
+    edits: Mapping[str, Any],
+    strength: float,
+    shares: Mapping[str, float] | None,
+    log: CallLog,
+) -> Attachment:
+    """Attach edits of cross-attention that were fitted before; prompts are read by the words that
+    they carry."""
+    host = target.at(DENOISER)
+    host.roles = tuple(edit.attribute for edit in edits.values())
+    edit_of_role = {edit.attribute: edit for edit in edits.values()}
+    for role, edit in edit_of_role.items():
+        host.check(role, edit)
+    sets = [prompt_set_of(edit) for edit in edit_of_role.values()]
+    method = _with_shares(get_method(CROSS_ATTENTION), shares)
+    balancer = method.balancer(sets[0] if len(sets) == 1 else sets)
+    label = "+".join(edit_of_role)
+    return Attachment(
+        host, edit_of_role, strength=strength, label=label, balancer=balancer, log=log
+    )
+
+
+def _refuse_other_settings(name: str, *, negative: bool, keep_stated: bool) -> None:
+    """Refuse to change negative prompts, and prompts that state a value."""
+    if negative or not keep_stated:
+        raise InvalidInputError(
+            f"method {name!r} changes neither negative prompts nor prompts that state a value;"
+            " leave negative= and keep_stated= out"
+        )
+
+
 def _attach_fitted(
     target: Host,
     fitted: Edit | Mapping[str, Edit],
     strength: float,
     keep_stated: bool,
     side: str | None,
+    shares: Mapping[str, float] | None,
+    log: CallLog,
 ) -> Attachment:
     """Attach edits that were fitted before, by role or one for all roles."""
     if isinstance(fitted, Mapping):
         edits = dict(fitted)
+    elif fitted.side == DENOISER:
+        edits = {DENOISER: fitted}
     else:
         edits = {target.roles[0]: fitted}
+    if all(edit.side == DENOISER for edit in edits.values()):
+        return _attach_fitted_dealing(target, edits, strength, shares, log)
     stated_words: dict[str, None] = {}  # each word and label once, in order
     labels: dict[str, None] = {}
     for edit in edits.values():
@@ -277,6 +376,7 @@ def fit_projections(
         resolve(host, tokenizer=tokenizer), prompts, lam=lam, reference=reference, max_loss=max_loss
     )
     chosen = get_method(method, lam=lam, reference=reference)
+    problem = _at_denoiser(problem, chosen)
     return {role: problem.fit(chosen, role) for role in problem.host.roles}
 
 

@@ -126,6 +126,13 @@ LISTINGS = {
     "suffix": Listing(
         "suffix that names the attribute", "users' habit", needs=("words for each value",)
     ),
+    "cross-attention": Listing(
+        "values set in cross-attention",
+        "this package, after Gaintseva et al., 2026 (EquiSteer)",
+        needs=("words for each value",),
+        models=False,
+        side="denoiser",
+    ),
     "balanced-prompts": Listing(
         "values stated in the prompts",
         "prompt augmentation; this package",

@@ -41,6 +41,8 @@ _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=froz
 _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
+GIVEN: ContextVar[tuple[Attachment, list[Any]] | None] = ContextVar("vldebias_given", default=None)
+"""An attachment whose images get given values in this thread or task, and these values."""
 
 
 # ---- from a model to its host
@@ -337,6 +339,24 @@ class Attachment:
         with during(_PAUSED, _PAUSED.get() | {id(self)}):
             yield self
 
+    @contextmanager
+    def giving(self, values: Sequence[Any]) -> Iterator[Attachment]:
+        """Give the images of the calls inside the block these values, in place of dealt ones; for
+        attachments in cross-attention.
+
+        values: one for each image of a call, None to leave it alone; of several sets tuples.
+
+        Raises:
+            InvalidInputError: prompts are rewritten, or nothing is dealt.
+        """
+        if self.balancer is None or not self.projections:
+            raise InvalidInputError(
+                f"{self.host.name}: values are given to images in cross-attention alone; write them"
+                ' into the prompt, or attach method="cross-attention"'
+            )
+        with during(GIVEN, (self, list(values))):
+            yield self
+
     def remove(self) -> None:
         """Remove all hooks. A second call is harmless; after `merge()` there is nothing left to
         remove."""
@@ -357,6 +377,11 @@ class Attachment:
         if self._state != "attached":
             raise VldebiasError(
                 f"{self.host.name}: cannot merge an attachment that is {self._state}"
+            )
+        if self.balancer is not None and self.projections:
+            raise UnsupportedHostError(
+                f"{self.host.name}: every image gets its own value in cross-attention, so weights"
+                ' cannot hold it; attach method="cali" and merge that'
             )
         if self.balancer is not None:
             raise UnsupportedHostError(
@@ -400,7 +425,7 @@ class Attachment:
 
     def __repr__(self) -> str:
         changes = [f"{role}: {_described(edit)}" for role, edit in self.projections.items()]
-        if self.balancer is not None:
+        if self.balancer is not None and not self.projections:
             changes.insert(0, "balanced-prompts")
         # A balancer always keeps what a prompt states.
         keeps_stated = self._gate is not None or self.balancer is not None
@@ -601,7 +626,8 @@ class Attachment:
     ) -> dict[str, list[str]]:
         """Return the texts of new images with values written into them; keep the record of the
         call."""
-        self.balancer.strength = self._strength
+        if not self.projections:  # else the strength is that of the edit
+            self.balancer.strength = self._strength
         images = [_TextsOfImage(row, read) for row in _rows(columns)]
         written, balanced = self.balancer.next_texts([image.different for image in images])
         reasons = []
@@ -610,6 +636,8 @@ class Attachment:
             reasons.append(image.reason(reason))
             for name, text in image.with_new(new).items():
                 balanced_columns[name].append(text)
+        if self.projections:  # values are set in cross-attention, and texts stay
+            balanced_columns = {name: list(texts) for name, texts in columns.items()}
         record = CallRecord(
             _joined(columns),
             _joined(balanced_columns),

@@ -17,6 +17,8 @@ from vldebias.methods import baselines as baselines
 from vldebias.methods.baselines.queries import Lian as Lian
 from vldebias.methods.closed_form import ClosedForm as ClosedForm
 from vldebias.methods.closed_form import Term as Term
+from vldebias.methods.cross_attention import CrossAttention as CrossAttention
+from vldebias.methods.cross_attention import prompt_set_of as prompt_set_of
 from vldebias.methods.diagnostics import Diagnostics as Diagnostics
 from vldebias.methods.method import METHODS as METHODS
 from vldebias.methods.method import Method as Method

@@ -199,7 +199,7 @@ class GenerationTask(Task):
         # How often a stated value comes out with and without keeping it: the damage that plain
         # projection does to "a female doctor".
         for name, variant in list(ways.items()):
-            if self.stated and variant.keep_stated and not variant.rewrites:
+            if self.stated and variant.keep_stated and not variant.samples:
                 ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
         return ways
 

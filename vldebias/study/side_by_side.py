@@ -98,8 +98,8 @@ class Picture:
 
     method: "none" for the pipeline as it is. seed: the same for the pictures of a column. noise: of
     the generator. prompt: the text that was generated. values: attribute -> the value that was
-    written into the prompt, None where none was. seen: attribute -> the value that the judge reads,
-    None where it cannot tell; empty without a judge.
+    written into the prompt or set in cross-attention, None where none was. seen: attribute -> the
+    value that the judge reads, None where it cannot tell; empty without a judge.
     """
 
     method: str
@@ -327,7 +327,7 @@ def _plain(value: str) -> str:
 def _reasons(request: Request, pictures: Sequence[Picture]) -> dict[str, str | None]:
     """Return attribute -> why balanced prompts leave the prompt alone, None where they do not."""
     reasons: dict[str, str | None] = dict.fromkeys(part.name for part in request.attributes)
-    if not any(variant.rewrites for variant in request.variants().values()):
+    if not any(variant.samples for variant in request.variants().values()):
         return reasons
     for prompts in request.attributes:
         # No picture was given a value: the rules are asked once more for the reason, without a

@@ -19,7 +19,7 @@ from vldebias.files import digest
 from vldebias.hosts import Attachment, attachment_of
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
 from vldebias.measure.result import NONE
-from vldebias.methods import METHODS, Balanced, get_method, load_edit
+from vldebias.methods import METHODS, Balanced, CrossAttention, get_method, load_edit
 from vldebias.pictures import read_png, write_png
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, can_balance
@@ -86,6 +86,16 @@ class Variant(Strict):
         # where it is not, as for backgrounds: the same rule as `vldebias.debias`.
         return self.method == "default" and bool(parts) and all(map(can_balance, parts))
 
+    @property
+    def samples(self) -> bool:
+        """Return whether it gives each image a value of its own, in its prompt or in
+        cross-attention; prompts that state one are always kept."""
+        if self.projection is not None:
+            saved = load_edit(self.projection)
+            edits = saved.values() if isinstance(saved, Mapping) else [saved]
+            return all(edit.side == CrossAttention.side for edit in edits)
+        return self.rewrites or isinstance(get_method(self.method), CrossAttention)
+
     def deals(self, judged: Sequence[Sequence[str]]) -> bool:
         """Return whether every image is dealt a value of each attribute.
 
@@ -95,7 +105,7 @@ class Variant(Strict):
         # counts only if every attribute that is judged was dealt, and on all images.
         dealt = [_casefolded(prompts.attributes) for prompts in self._parts]
         is_each = all(_casefolded(values) in dealt for values in judged)
-        return self.rewrites and self.strength == 1 and is_each
+        return self.samples and self.strength == 1 and is_each
 
     @property
     def _lam(self) -> float | None:
@@ -164,6 +174,8 @@ class Generator:
     texts: Sequence[str]
     noise: Sequence[int]  # seeds
     options: Mapping[str, Any]  # of the pipeline
+    attachment: Attachment | None = None  # which gives images their values in cross-attention
+    values: Sequence[Any] = ()
 
     def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
         """Return each image, and whether the safety checker replaced it by black."""
@@ -172,14 +184,17 @@ class Generator:
             if name.startswith("negative_prompt"):
                 # Pipelines want as many negative prompts as prompts.
                 options[name] = [value] * len(numbers)
-        output = self.pipe(
-            [self.texts[i] for i in numbers],
-            # A generator for each image, on the CPU whatever the device: noise then depends on the
-            # image alone, not on its place in a batch nor on the machine.
-            generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
-            output_type="pil",
-            **options,
-        )
+        with ExitStack() as stack:
+            if self.attachment is not None:
+                stack.enter_context(self.attachment.giving([self.values[i] for i in numbers]))
+            output = self.pipe(
+                [self.texts[i] for i in numbers],
+                # A generator for each image, on the CPU whatever the device: noise then depends on
+                # the image alone, not on its place in a batch nor on the machine.
+                generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
+                output_type="pil",
+                **options,
+            )
         flagged = getattr(output, "nsfw_content_detected", None) or [False] * len(numbers)
         return [(image, bool(flag)) for image, flag in zip(output.images, flagged, strict=True)]
 
@@ -219,17 +234,23 @@ def prepared(
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
         rows = _prompted(attachment, prompts)
-        if attachment is not None and not attachment.projections:
+        texts = [row.text for row in rows]
+        if attachment is None or attachment.balancer is None:
+            yield rows, Generator(pipe, texts, noise, options)
+        elif attachment.projections:
+            values = [row.value for row in rows]
+            yield rows, Generator(pipe, texts, noise, options, attachment, values)
+        else:
             # Batches are not rewritten again.
             stack.enter_context(attachment.disabled())
-        yield rows, Generator(pipe, [row.text for row in rows], noise, options)
+            yield rows, Generator(pipe, texts, noise, options)
 
 
 def _prompted(attachment: Attachment | None, prompts: Sequence[str]) -> list[Prompted]:
     """Return what each image is generated from, under an attachment."""
     if attachment is None:
         return [Prompted(prompt, None, False) for prompt in prompts]
-    if attachment.projections:
+    if attachment.balancer is None:
         stated = attachment.stated(prompts)
         pairs = zip(prompts, stated, strict=True)
         return [Prompted(prompt, None, is_stated) for prompt, is_stated in pairs]
@@ -241,7 +262,13 @@ def _prompted(attachment: Attachment | None, prompts: Sequence[str]) -> list[Pro
     for prompt, text, value in zip(prompts, texts, attachment.sampled, strict=True):
         # A prompt that comes back unchanged gives the picture of "none", which is copied and not
         # generated again.
-        rows.append(Prompted(text, value, text == prompt))
+        if attachment.projections:
+            # A value is set in cross-attention, and the prompt stays as it is.
+            values = value if isinstance(value, tuple) else (value,)
+            is_left_alone = not attachment.strength or all(part is None for part in values)
+            rows.append(Prompted(prompt, value, is_left_alone))
+        else:
+            rows.append(Prompted(text, value, text == prompt))
     return rows
 
 

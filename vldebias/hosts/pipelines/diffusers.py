@@ -53,6 +53,7 @@ from vldebias.hosts.pipelines.calls import (
     traced,
     turned,
 )
+from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
 from vldebias.hosts.records import raise_failures
 
@@ -445,14 +446,6 @@ class DiffusersHost(Host):
         before it is encoded, and `prepare_latents` after it tell which call that is.
         """
 
-        def begin(original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False))
-            return original(*call.args, **call.kwargs)
-
-        def end(original: Any, call: inspect.BoundArguments) -> Any:
-            _ASKED.set(None)
-            return original(*call.args, **call.kwargs)
-
         def encode(original: Any, call: inspect.BoundArguments) -> Any:
             result = self._change(attachment, original, call)
             # Inside of a call it is raised when the pictures are made.
@@ -468,8 +461,27 @@ class DiffusersHost(Host):
         if attachment.log.on_call is not None and self.source.ends:
             hook_of_method["maybe_free_model_hooks"] = finish
         if self.source.framed and self.source.calls > 1:
-            hook_of_method |= {"check_inputs": begin, "prepare_latents": end}
+            hook_of_method |= self.frame()
         return hook_methods(attachment, self._pipe, hook_of_method)
+
+    def frame(self) -> dict[str, Callable[[Any, inspect.BoundArguments], Any]]:
+        """Return the hooks of the methods between which a call of the pipeline encodes."""
+
+        def begin(original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set((self._pipe, listed(call.arguments.get("prompt")), False))
+            return original(*call.args, **call.kwargs)
+
+        def end(original: Any, call: inspect.BoundArguments) -> Any:
+            _ASKED.set(None)
+            return original(*call.args, **call.kwargs)
+
+        return {"check_inputs": begin, "prepare_latents": end}
+
+    def at(self, side: str) -> Any:
+        """Return the host of the same pipeline at "text", or at its "denoiser"."""
+        if side == "denoiser":
+            return CrossAttentionHost(self)
+        return super().at(side)
 
     def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
         """Call `encode_prompt` with rewritten prompts, or edit what it returns."""

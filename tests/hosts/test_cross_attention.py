@@ -1,0 +1,294 @@
+"""An attachment in cross-attention: bit for bit without it, the rows of the prompt alone with it,
+values dealt by the rules of balanced prompts; what each pipeline class says."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+from diffusers_tiny import FAMILIES
+from torch import Tensor, nn
+
+from vldebias.api import debias, fit_projection, fit_projections
+from vldebias.errors import (
+    InvalidInputError,
+    ProjectionMismatchError,
+    UnsupportedHostError,
+    VldebiasError,
+)
+from vldebias.hosts import resolve
+from vldebias.hosts.pipelines.cross_attention import rows_of
+from vldebias.methods import CrossAttention, load_edit
+from vldebias.prompts import make_prompt_set
+
+JOBS = ["doctor", "nurse", "judge"]
+SET = make_prompt_set("gender", {"male": ["male"], "female": ["female"]}, JOBS)
+AGE = make_prompt_set("age", {"young": ["young"], "old": ["old"]}, JOBS)
+OPEN = "A photo of a doctor."
+STATED = "A photo of a female doctor."
+SERVED = ["StableDiffusion", "StableDiffusionXL", "PixArt", "Sana"]
+
+
+def few(name: str) -> CrossAttention:
+    """The method, fitted on two concepts at three times in small pictures."""
+    size = {"height": 16, "width": 16} | FAMILIES[name][1]
+    return CrossAttention(concepts=2, steps=3, seed=0, options=size)
+
+
+class Fitted(NamedTuple):
+    make: Callable[..., Any]
+    draw: Callable[..., Tensor]
+    edit: Any
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Callable[[str], Fitted]:
+    """Return what is drawn and fitted of a family, each fitted once."""
+    known: dict[str, Fitted] = {}
+
+    def of_family(name: str) -> Fitted:
+        if name not in known:
+            make, call = FAMILIES[name]
+            edit = fit_projection(make(), SET, method=few(name))
+
+            def draw(pipe: Any, prompt: Any = OPEN, **options: Any) -> Tensor:
+                return tiny.draw(pipe, prompt, **call | options)
+
+            known[name] = Fitted(make, draw, edit)
+        return known[name]
+
+    return of_family
+
+
+def noise(count: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(number) for number in range(count)]
+
+
+@pytest.mark.parametrize("images", [1, 4])
+@pytest.mark.parametrize("guidance", [0.0, 7.5])
+@pytest.mark.parametrize("name", SERVED)
+def test_three_states_bit_for_bit(
+    fitted: Callable[[str], Fitted], name: str, guidance: float, images: int
+) -> None:
+    """Strength 0, disabled and removed give the bare picture; attached changes every one."""
+    make, draw, edit = fitted(name)
+    pipe = make()
+    pictures = partial(
+        draw, pipe, guidance_scale=guidance, num_images_per_prompt=images, generator=noise(images)
+    )
+
+    def drawn() -> Tensor:
+        return pictures(generator=noise(images))
+
+    hooks = hooks_of(pipe)
+    bare = drawn()
+    attachment = debias(pipe, edit)
+    given = ["female"] * images
+    with attachment.giving(given):
+        attached = drawn()
+    assert all(tiny.changed(attached, bare))
+    with attachment.disabled():
+        assert torch.equal(drawn(), bare)
+    attachment.strength = 0
+    assert torch.equal(drawn(), bare)
+    attachment.strength = 1
+    with attachment.giving(given):
+        assert torch.equal(drawn(), attached)
+    with attachment.giving([None] * images):
+        assert torch.equal(drawn(), bare)
+    attachment.remove()
+    assert torch.equal(drawn(), bare)
+    assert hooks_of(pipe) == hooks
+    assert "encode_prompt" not in vars(pipe)
+
+
+def hooks_of(pipe: Any) -> dict[str, int]:
+    """Return how many hooks each module of the denoiser has."""
+    counts = {}
+    for name, component in pipe.components.items():
+        if isinstance(component, nn.Module) and name in ("unet", "transformer"):
+            for path, module in component.named_modules():
+                hooks = len(module._forward_hooks) + len(module._forward_pre_hooks)
+                counts[f"{name}.{path}"] = hooks + len(module._forward_hooks_with_kwargs)
+    return counts
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_saved_and_loaded_it_draws_the_same(
+    fitted: Callable[[str], Fitted], name: str, tmp_path: Path
+) -> None:
+    make, draw, edit = fitted(name)
+    pipe = make()
+    with debias(pipe, edit) as attachment, attachment.giving(["male"]):
+        expected = draw(pipe)
+    loaded = load_edit(edit.save_pretrained(tmp_path / "edit"))
+    assert loaded.words == edit.words
+    with debias(pipe, loaded) as attachment, attachment.giving(["male"]):
+        assert torch.equal(draw(pipe), expected)
+
+
+def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> None:
+    """The unconditional half of a guided pass leaves every cross-attention as it came."""
+    make, draw, edit = fitted("StableDiffusion")
+    pipe = make()
+    layer = dict(pipe.unet.named_modules())[edit.layers[0][0].removeprefix("unet.")]
+    outputs: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda *call: outputs.append(call[2].clone()))
+    draw(pipe, num_inference_steps=1)
+    attachment = debias(pipe, edit)
+    handle.remove()
+    seen: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda *call: seen.append(call[2].clone()))
+    with attachment.giving(["female"]):
+        draw(pipe, num_inference_steps=1)
+    handle.remove()
+    assert len(outputs) == len(seen) > 0
+    assert torch.equal(outputs[0][0], seen[0][0])
+    assert not torch.equal(outputs[0][1], seen[0][1])
+    attachment.remove()
+
+
+def test_rows_are_found_in_whatever_order_guidance_lays_them() -> None:
+    """Negative first or last, twice as with perturbed attention, or alone; equal prompts in their
+    order."""
+    from vldebias.hosts.pipelines.cross_attention import Call, images_of_rows
+
+    prompts = torch.randn(4, 3, 5)
+    prompts[2] = prompts[0]  # the same prompt, two images
+    negative = torch.randn(4, 3, 5)
+    firsts, images = images_of_rows(prompts)
+    assert images == [[0, 2], [1], [3]]
+
+    def found(*parts: Tensor) -> dict[int, int]:
+        call = Call(None, [prompts[firsts]], images)
+        return dict(sorted(rows_of(call, (torch.cat(parts),), {}).items()))
+
+    order = [0, 1, 2, 3]
+    assert found(negative, prompts) == dict(zip(range(4, 8), order, strict=True))
+    assert found(prompts, negative) == dict(zip(range(4), order, strict=True))
+    assert found(negative, prompts, prompts) == dict(zip(range(4, 12), order * 2, strict=True))
+    assert found(prompts) == dict(zip(range(4), order, strict=True))
+    assert found(negative) == {}
+
+
+def test_values_are_dealt_by_the_rules_of_balanced_prompts(
+    fitted: Callable[[str], Fitted],
+) -> None:
+    make, draw, edit = fitted("StableDiffusion")
+    pipe = make()
+    prompts = [OPEN, STATED, "A photo of a red car."]
+    bare = draw(pipe, prompts, num_images_per_prompt=4, generator=noise(12))
+    attachment = debias(pipe, edit, shares={"female": 0.75, "male": 0.25})
+    attached = draw(pipe, prompts, num_images_per_prompt=4, generator=noise(12))
+    assert sorted(attachment.sampled[:4]) == ["female", "female", "female", "male"]
+    assert attachment.sampled[4:] == [None] * 8
+    assert attachment.reasons[4] == "stated"
+    assert attachment.reasons[8].startswith("no person")
+    changed = tiny.changed(attached, bare)
+    assert changed == [True] * 4 + [False] * 8
+    attachment.remove()
+
+
+def test_an_image_has_the_values_of_several_attributes(tmp_path: Path) -> None:
+    """Values of both are crossed; where one is stated the other is set alone. Saved by role."""
+    make, call = FAMILIES["StableDiffusion"]
+    pipe = make()
+    edits = fit_projections(pipe, [SET, AGE], method=few("StableDiffusion"))
+    assert list(edits) == ["gender", "age"]
+    for role, edit in edits.items():
+        edit.save_pretrained(tmp_path / role)
+    attachment = debias(pipe, load_edit(tmp_path))
+    prompts = [OPEN] * 4 + [STATED] * 2
+    tiny.draw(pipe, prompts, generator=noise(6), **call)
+    names = attachment.host.roles
+    pairs = [dict(zip(names, values, strict=True)) for values in attachment.sampled]
+    crossed = {(pair["gender"], pair["age"]) for pair in pairs[:4]}
+    assert len(crossed) == 4
+    assert all(pair["gender"] is None and pair["age"] for pair in pairs[4:])
+    attachment.remove()
+
+
+def test_the_joint_map_sets_each_attribute() -> None:
+    """In the joint span an output gets the coordinates of both values, though spans overlap."""
+    from vldebias.edits.cross_attention import LayerMap, joint, span, steer
+
+    generator = torch.Generator().manual_seed(0)
+    effects = torch.randn(2, 2, 6, generator=generator, dtype=torch.float64)
+    effects -= effects.mean(1, keepdim=True)
+    center = torch.randn(6, generator=generator, dtype=torch.float64)
+    maps = []
+    for part in effects:
+        basis = span(part)
+        maps.append(LayerMap(basis.float(), (center @ basis @ basis.T).float(), part.float()))
+    both = joint(maps)
+    assert both.basis.shape == (6, 2)
+    output = torch.randn(3, 4, 6, generator=generator)
+    target = both.center + both.effects[torch.tensor([[0, 2], [0, 3], [1, 2]])].sum(1)
+    changed = steer(output, both.basis, target, "set", 1.0)
+    inside = changed @ both.basis @ both.basis.T
+    torch.testing.assert_close(inside, target[:, None].expand_as(inside), atol=1e-5, rtol=1e-4)
+    outside = changed - inside - (output - output @ both.basis @ both.basis.T)
+    torch.testing.assert_close(outside, torch.zeros_like(outside), atol=1e-5, rtol=0)
+
+
+def test_another_number_of_steps_reads_between_the_fitted_times(
+    fitted: Callable[[str], Fitted],
+) -> None:
+    edit = fitted("StableDiffusion").edit
+    low, high = edit.times[:2].tolist()
+    name, width = edit.layers[0]
+    at = [edit.at(time)[name] for time in (low, (low + high) / 2, high)]
+    middle = (edit.effects[0] + edit.effects[1]).double()[:, :width] / 2
+    expected = edit.amounts[0, :, 0, None] * middle
+    torch.testing.assert_close(at[1].effects.double(), expected, atol=1e-5, rtol=1e-4)
+    before = edit.at(low - 50)[name]
+    assert torch.equal(before.effects, at[0].effects)
+    assert not torch.equal(at[0].effects, at[2].effects)
+
+
+def test_other_weights_and_layers_are_refused(fitted: Callable[[str], Fitted]) -> None:
+    make, _, edit = fitted("StableDiffusion")
+    pipe = tiny.with_own_components(make())
+    with torch.no_grad():
+        for parameter in pipe.unet.parameters():
+            parameter.mul_(1.2)
+    with pytest.raises(ProjectionMismatchError, match="other weights"):
+        debias(pipe, edit)
+    with pytest.raises(ProjectionMismatchError, match="layers that this denoiser lacks"):
+        debias(fitted("PixArt").make(), edit)
+
+
+@pytest.mark.parametrize("name", ["StableDiffusion3", "Flux", "Chroma", "AuraFlow"])
+def test_joint_attention_is_refused_in_words(name: str) -> None:
+    with pytest.raises(UnsupportedHostError, match="no cross-attention that reads the prompt"):
+        fit_projection(FAMILIES[name][0](), SET, method=few(name))
+
+
+def test_what_cannot_be_is_refused_in_words(fitted: Callable[[str], Fitted]) -> None:
+    make, draw, edit = fitted("StableDiffusion")
+    pipe = make()
+    method = few("StableDiffusion")
+    with pytest.raises(InvalidInputError, match="negative prompts"):
+        debias(pipe, SET, method=method, negative=True)
+    with pytest.raises(InvalidInputError, match="no words for them"):
+        debias(pipe, "backgrounds", method=method)
+    with pytest.raises(InvalidInputError, match="deals no values"):
+        debias(pipe, tiny.gender(), method="cali", shares={"female": 1})
+    with pytest.raises(InvalidInputError, match="attach it with"):
+        edit(torch.zeros(1, edit.dim))
+    attachment = debias(pipe, edit)
+    with pytest.raises(UnsupportedHostError, match="weights cannot hold it"):
+        attachment.merge()
+    with pytest.raises(VldebiasError, match="cannot be copied"):
+        copy.deepcopy(pipe.unet)
+    with pytest.raises(InvalidInputError, match="'green'"), attachment.giving(["green"]):
+        draw(pipe)
+    two = attachment.giving(["male", "male"])
+    with pytest.raises(InvalidInputError, match="2 values for 3 images"), two:
+        draw(pipe, num_images_per_prompt=3, generator=noise(3))
+    attachment.remove()
+    assert resolve(pipe).roles

@@ -1,0 +1,97 @@
+"""Values set in cross-attention of the miniature: dealt to all images of a plan at once, seen in
+the pictures, recorded beside them."""
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vldebias.api import debias, fit_projection
+from vldebias.errors import InvalidInputError
+from vldebias.judge.judges import MiniatureJudge, predict
+from vldebias.methods import CrossAttention
+from vldebias.prompts import load_prompts, make_prompt_set
+from vldebias.study.grids import grid
+from vldebias.study.side_by_side import Request, side_by_side
+from vldebias.study.variants import Variant, prepared
+
+JOBS = ("teacher", "baker", "doctor", "judge", "nurse", "pilot", "chef", "lawyer")
+SET = make_prompt_set("gender", {"male": ["male"], "female": ["female"]}, JOBS)
+HELD_OUT = ["A photo of an editor.", "A photo of a pharmacist."]
+STATED = "A photo of a female editor."
+
+
+@pytest.fixture(scope="module")
+def pipe() -> Any:
+    from vldebias.miniature import load_pipeline
+
+    return load_pipeline()
+
+
+@pytest.fixture(scope="module")
+def edit(pipe: Any) -> Any:
+    return fit_projection(pipe, SET, method=CrossAttention(concepts=8, steps=8))
+
+
+def test_pictures_show_the_values_that_were_dealt(pipe: Any, edit: Any) -> None:
+    """Of professions that the fit did not see; evenly over all images, in batches of any size."""
+    prompts = [prompt for prompt in [*HELD_OUT, STATED] for _ in range(8)]
+    noise = list(range(len(prompts)))
+    options = {"num_inference_steps": 8, "guidance_scale": 7.5}
+    with prepared(pipe, partial(debias, pipe, edit), prompts, noise, **options) as (rows, draw):
+        pictures = [picture for picture, _ in draw(range(10))]
+        pictures += [picture for picture, _ in draw(range(10, 16))]
+    values = [row.value for row in rows]
+    assert Counter(values[:8]) == Counter(values[8:16]) == {"male": 4, "female": 4}
+    assert values[16:] == [None] * 8
+    assert [row.is_left_alone for row in rows] == [False] * 16 + [True] * 8
+    assert [row.text for row in rows] == prompts
+    judge = MiniatureJudge().ready()
+    genders = predict(judge, pictures)["gender"].argmax(1)
+    seen = [judge.names["gender"][code] for code in genders]
+    agreeing = sum(value == dealt for value, dealt in zip(seen, values[:16], strict=True))
+    assert agreeing >= 12
+
+
+def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_path: Path) -> None:
+    saved = Variant(projection=edit.save_pretrained(tmp_path / "saved"))
+    assert saved.samples
+    assert not saved.rewrites
+    assert Variant(method="cross-attention", prompts=("gender",)).samples
+    assert not Variant(method="cali").samples
+    request = Request(
+        HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=2
+    )
+    assert request.variants()["cross-attention"].planned["method"] == "cross-attention"
+    picture = grid(
+        pipe,
+        "gender",
+        methods={"bare": "none", "set": edit},
+        texts=HELD_OUT[:1],
+        seeds=(0, 1),
+        steps=2,
+    )
+    assert picture.width > picture.height / 4
+
+
+@pytest.mark.slow
+def test_generate_says_what_was_asked_for(pipe: Any, tmp_path: Path) -> None:
+    request = Request(
+        HELD_OUT[0], (load_prompts("gender"),), methods=("cross-attention",), images=4, steps=4
+    )
+    made = side_by_side(pipe, request, tmp_path, is_miniature=True)
+    assert made.requested("cross-attention", "gender") == {"male": 2, "female": 2}
+    assert {picture.prompt for picture in made.pictures} == {HELD_OUT[0]}
+
+
+def test_shares_and_a_seed_are_taken(pipe: Any, edit: Any) -> None:
+    with debias(pipe, edit, shares={"female": 1, "male": 0}) as attachment:
+        attachment.seed = 3
+        attachment.rewrite(HELD_OUT)
+        assert attachment.sampled == ["female", "female"]
+    with debias(pipe, "gender", shares={"female": 1, "male": 0}) as attachment:
+        assert attachment.rewrite(HELD_OUT)[0] == "A photo of a female editor."
+    with pytest.raises(InvalidInputError, match="sum to 1"):
+        debias(pipe, edit, shares={"female": 1, "male": 1})

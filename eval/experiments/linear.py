@@ -5,15 +5,16 @@ r"""Evaluate frozen features by a logistic regression: accuracy, worst group and
         --pretrained openai
     python -m eval.experiments.linear --data waterbirds --root data --label label --group place \
         --model RN50 --pretrained openai
+    python -m eval.experiments.linear --data cifar10 --root data --features backbone
     python -m eval.experiments.linear --train train.npz --test test.npz --label y --group place
 
 The protocol of chapters 3 to 5 of the thesis: the encoder is frozen, one linear layer is trained on
 the training split and scored on the test split. The layer is scikit-learn's LogisticRegression on
 rows of norm 1; its C is chosen among `PENALTIES` on a fifth of the training rows, unless --c names
 it. Data are a world of the miniature (birds, portraits), a data set by name (`vldebias eval data`),
-a folder with one subfolder per class in train/ and test/, or the binary layouts of CIFAR-10
-(cifar-10-batches-bin), CIFAR-100 (cifar-100-binary) and STL-10 (stl10_binary). The "python" layouts
-of CIFAR are pickles, which run code when they are opened: they are refused.
+among them cifar10, cifar100 and stl10 in their binary layouts, or a folder with one subfolder per
+class in train/ and test/. --features backbone reads what the image tower gives its head, as SimCLR
+and its successors do, where the default reads the joint space.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from torch import Tensor, nn
 
 from vldebias.data import Embeddings, Labels, cross, open_data
+from vldebias.data.binary import binary_name, open_binary
 from vldebias.data.cache import embed_images
-from vldebias.data.dataset import ImageData, file_images, fingerprint_files
+from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.embeddings import open_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
-from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts import resolve
+from vldebias.hosts.clip.images import ImageEncoder, Pixels, image_encoder
 from vldebias.hosts.loading import load_host
 from vldebias.measure.resampling import wilson_interval
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
@@ -50,48 +53,6 @@ Codes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class BinaryLayout:
-    """Describe files of records of one size: some bytes of labels, then the pixels of an image.
-
-    files: split -> names. names_file: one class a line. label_bytes: before the pixels; the last is
-    the class. columns_first: the pixels of a channel run down the columns (STL-10).
-    """
-
-    files: dict[str, tuple[str, ...]]
-    names_file: str
-    side: int
-    label_bytes: int
-    columns_first: bool = False
-
-
-LAYOUTS = {
-    "cifar-10-batches-bin": BinaryLayout(
-        files={
-            "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
-            "test": ("test_batch.bin",),
-        },
-        names_file="batches.meta.txt",
-        side=32,
-        label_bytes=1,
-    ),
-    "cifar-100-binary": BinaryLayout(
-        files={"train": ("train.bin",), "test": ("test.bin",)},
-        names_file="fine_label_names.txt",
-        side=32,
-        label_bytes=2,
-    ),
-    "stl10_binary": BinaryLayout(
-        files={"train": ("train_X.bin",), "test": ("test_X.bin",)},
-        names_file="class_names.txt",
-        side=96,
-        label_bytes=0,
-        columns_first=True,
-    ),
-}
-PICKLED = ("cifar-10-batches-py", "cifar-100-python")
-
-
-@dataclass(frozen=True)
 class Split:
     """Hold features (n, d) of norm 1, classes (n,) and, where there are groups, groups (n,)."""
 
@@ -101,70 +62,17 @@ class Split:
     groups: Labels | None = None
 
 
-def open_binary(folder: Path, split: str) -> ImageData:
-    """Open one split of a binary layout that LAYOUTS describes, with its column `label`.
-
-    Raises:
-        InvalidInputError: a pickled layout, a missing file, or one whose size is no whole number of
-            records.
-    """
-    if folder.name in PICKLED:
-        raise InvalidInputError(
-            f"{folder}: the python layout is made of pickles, which run code when they are opened;"
-            " give the binary layout (cifar-10-batches-bin or cifar-100-binary)"
-        )
-    layout = LAYOUTS[folder.name]
-    pixels = np.concatenate([_records(folder / name, layout) for name in layout.files[split]])
-    if layout.label_bytes:
-        codes = pixels[:, layout.label_bytes - 1].astype(np.int64)
-        pixels = pixels[:, layout.label_bytes :]
-    else:
-        codes = _bytes_of(folder / f"{split}_y.bin").astype(np.int64) - 1  # STL-10 counts from 1
-    names = (folder / layout.names_file).read_text(encoding="utf-8").split()
-    images = pixels.reshape(len(pixels), 3, layout.side, layout.side)
-    order = (0, 3, 2, 1) if layout.columns_first else (0, 2, 3, 1)
-    images = images.transpose(order)
-    ids = tuple(f"{split}-{row}" for row in range(len(images)))
-    files = [folder / name for name in layout.files[split]]
-    return ImageData(
-        name=folder.name,
-        split=split,
-        ids=ids,
-        read=lambda row: Image.fromarray(np.ascontiguousarray(images[row])),
-        labels={"label": Labels(codes, tuple(names))},
-        fingerprint=fingerprint_files([file.name for file in files], files),
-    )
-
-
-def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
-    """Return the records (n, bytes) of a file."""
-    size = layout.label_bytes + 3 * layout.side**2
-    content = _bytes_of(file)
-    if len(content) == 0 or len(content) % size:
-        raise InvalidInputError(
-            f"{file}: expected records of {size} bytes, got {len(content)} bytes; the file is"
-            " damaged or of another layout"
-        )
-    return content.reshape(-1, size)
-
-
-def _bytes_of(file: Path) -> NDArray[np.uint8]:
-    """Return the bytes of a file, which need not fit into memory at once."""
-    if not file.is_file():
-        raise InvalidInputError(f"{file}: not found; expected the files of {file.parent.name}")
-    return np.memmap(file, dtype=np.uint8, mode="r")
-
-
 def open_images(data: str, split: str, root: Path | None) -> ImageData:
     """Open one split of the data that the command names."""
     path = Path(data)
     if data in WORLDS:
         return open_world(data, split=WORLD_SPLITS[split])
-    if path.name in LAYOUTS or path.name in PICKLED:
-        return open_binary(path, split)
+    binary = binary_name(path)
+    if binary is not None:
+        return open_binary(binary, path, split)
     if path.is_dir():
         return open_folder(path, split)
-    images = open_data(data, split, root=root)
+    images = open_data(data, root, split)
     if not isinstance(images, ImageData):
         raise InvalidInputError(f"{data}: expected images that can be read in any order, no stream")
     return images
@@ -293,10 +201,59 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--group", help="column of the groups, crossed with the classes")
     parser.add_argument("--model", default="miniature", help="architecture, id or folder")
     parser.add_argument("--pretrained", help="open_clip tag or checkpoint")
+    parser.add_argument(
+        "--features",
+        choices=("joint", "backbone"),
+        default="joint",
+        help="of the joint space, or before the head",
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--c", type=float, help="inverse penalty; default: chosen")
     parser.add_argument("--json", type=Path, help="write the result here")
     return parser.parse_args(words)
+
+
+def before_head(encoder: ImageEncoder, head: nn.Parameter | nn.Module | None) -> ImageEncoder:
+    """Return an encoder whose features are what the image tower gives its head, the last layer into
+    the joint space.
+
+    Raises:
+        InvalidInputError: the tower has no head, or one whose input cannot be read, such as the
+            attention pool of CLIP's ResNets.
+    """
+    visual = getattr(encoder.model, "visual", None)
+    if isinstance(head, nn.Parameter) and getattr(visual, "proj", None) is head:
+
+        def without_projection(pixels: Pixels) -> Tensor:
+            # open_clip's tower leaves out a projection that is None.
+            visual.proj = None
+            try:
+                return encoder.forward(pixels)
+            finally:
+                visual.proj = head
+
+        return replace(encoder, forward=without_projection)
+    if not isinstance(head, nn.Linear):
+        raise InvalidInputError(
+            f"--features backbone: {encoder.name} has no head of one layer whose input could be"
+            f" read ({type(head).__name__}); take --features joint"
+        )
+
+    def input_of_head(pixels: Pixels) -> Tensor:
+        read: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+        try:
+            encoder.forward(pixels)
+        finally:
+            handle.remove()
+        if not read:
+            raise InvalidInputError(
+                f"--features backbone: {encoder.name} reads the weights of its head without calling"
+                " it; take --features joint"
+            )
+        return read[0]
+
+    return replace(encoder, forward=input_of_head)
 
 
 def features_of(options: argparse.Namespace) -> tuple[Callable[[str], Embeddings], str, str]:
@@ -308,6 +265,8 @@ def features_of(options: argparse.Namespace) -> tuple[Callable[[str], Embeddings
         raise InvalidInputError("expected --data, or --train and --test; got neither")
     loaded = load_host(options.model, options.pretrained, device=options.device)
     encoder = image_encoder(loaded.host, loaded.preprocess)
+    if options.features == "backbone":
+        encoder = before_head(encoder, getattr(resolve(loaded.host), "image_head", None))
 
     def embedded(split: str) -> Embeddings:
         return embed_images(open_images(options.data, split, options.root), encoder)
@@ -329,7 +288,12 @@ def main(words: Sequence[str] | None = None) -> int:
             model=model,
             split="test",
             n={"train": len(train.classes), "test": len(test.classes)},
-            settings={"label": label, "group": options.group, "resamples": RESAMPLES},
+            settings={
+                "label": label,
+                "group": options.group,
+                "features": options.features,
+                "resamples": RESAMPLES,
+            },
         )
         result = measure(train, test, provenance, options.c)
     except VldebiasError as error:

@@ -138,7 +138,7 @@ def test_a_suite_runs_by_path_and_is_reported_again(tmp_path: Path) -> None:
         "is a file; name a folder",
     ),
     (("data", "cats"), "unknown data set 'cats'"),
-    (("data", "waterbirds"), "waterbirds: got no root"),
+    (("data", "waterbirds"), "waterbirds: got no folder of the data"),
     (("data", "birds", "--option", "n"), "expected name=value"),
     error=VldebiasError,
 )

@@ -1,15 +1,22 @@
 """Linear evaluation: its readers of binary layouts, and its figures beside scikit-learn's."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 
 from eval.experiments import linear
 from tests.refusals import refused
+from vldebias import miniature
 from vldebias.data import Embeddings
+from vldebias.data.binary import open_binary
+from vldebias.hosts import resolve
+from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.result import NONE, Result, TaskProvenance
 
 NAMES = ("cat", "dog", "ship")
@@ -46,7 +53,7 @@ def test_the_layout_of_cifar_10_gives_the_pixels_and_classes_that_were_written(
     images = pictures(4, 32, 0)
     folder = tmp_path / "cifar-10-batches-bin"
     write_cifar(folder, labels, images, ["test_batch.bin"])
-    opened = linear.open_binary(folder, "test")
+    opened = open_binary("cifar10", folder, "test")
     assert opened.labels["label"].names == NAMES
     assert opened.labels["label"].codes.tolist() == labels.tolist()
     for row, image in enumerate(images):
@@ -59,7 +66,7 @@ def test_the_layout_of_cifar_100_has_the_fine_class_behind_the_coarse_one(tmp_pa
     (folder / "fine_label_names.txt").write_text("\n".join(NAMES))
     image = pictures(1, 32, 1)[0]
     (folder / "train.bin").write_bytes(bytes([7, 2]) + image.transpose(2, 0, 1).tobytes())
-    opened = linear.open_binary(folder, "train")
+    opened = open_binary("cifar100", folder, "train")
     assert opened.labels["label"].codes.tolist() == [2]
     assert np.array_equal(np.asarray(opened.read(0)), image)
 
@@ -71,18 +78,18 @@ def test_the_layout_of_stl_10_gives_the_pixels_and_classes_that_were_written(
     images = pictures(2, 96, 2)
     folder = tmp_path / "stl10_binary"
     write_stl(folder, labels, images, "train")
-    opened = linear.open_binary(folder, "train")
+    opened = open_binary("stl10", folder, "train")
     assert opened.labels["label"].codes.tolist() == [0, 2]
     assert np.array_equal(np.asarray(opened.read(1)), images[1])
 
 
 def test_pickled_and_damaged_layouts_are_refused(tmp_path: Path) -> None:
-    refused(lambda: linear.open_binary(tmp_path / "cifar-10-batches-py", "test"), "pickles")
+    refused(lambda: open_binary("cifar10", tmp_path / "cifar-10-batches-py", "test"), "pickles")
     folder = tmp_path / "cifar-10-batches-bin"
-    refused(lambda: linear.open_binary(folder, "test"), "test_batch.bin: not found")
+    refused(lambda: open_binary("cifar10", folder, "test"), "test_batch.bin: not found")
     folder.mkdir()
     (folder / "test_batch.bin").write_bytes(b"1234")
-    refused(lambda: linear.open_binary(folder, "test"), "expected records of 3073 bytes, got 4")
+    refused(lambda: open_binary("cifar10", folder, "test"), "expected records of 3073 bytes, got 4")
     refused(lambda: linear.open_folder(tmp_path, "test"), "expected test/CLASS/IMAGE")
 
 
@@ -165,3 +172,39 @@ def test_the_worst_group_is_the_lowest_of_its_rows_and_lies_in_its_interval() ->
     assert len(groups) == 4
     assert worst.value == min(row.value for row in groups)
     assert worst.interval[0] <= worst.value <= worst.interval[1]
+
+
+def test_features_before_the_head_are_what_the_head_reads() -> None:
+    """Times the head they are those of the joint space, for a head that is a matrix and for one
+    that is a layer; a head that is never called is refused."""
+    model, preprocess, _ = miniature.load_clip()
+    encoder = image_encoder(model, preprocess)
+    head = resolve(model).image_head
+    backbone = linear.before_head(encoder, head)
+    images = [Image.fromarray(image) for image in pictures(3, 32, 0)]
+    joint = encoder.encode(images)
+    features = backbone.encode(images)
+    product = features @ head.detach() if isinstance(head, nn.Parameter) else head(features)
+    torch.testing.assert_close(product.detach(), joint, rtol=1e-4, atol=1e-5)
+    assert torch.equal(encoder.encode(images), joint), "the model is as it was"
+
+    layer = nn.Linear(4, 2)
+    called = replace(encoder, model=layer, tower=(layer,), forward=lambda batch: layer(batch["x"]))
+    rows = torch.rand(5, 4)
+    assert torch.equal(linear.before_head(called, layer).forward({"x": rows}), rows)
+    unused = replace(called, forward=lambda batch: batch["x"] @ layer.weight.T)
+    refused(lambda: linear.before_head(unused, layer).forward({"x": rows}), "without calling it")
+    refused(lambda: linear.before_head(encoder, nn.Sequential()), "no head of one layer")
+
+
+@pytest.mark.usefixtures("mean_colours")
+def test_data_sets_are_read_by_name_from_their_root(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    labels = np.arange(30) % 3
+    batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
+    write_cifar(folder, labels, coloured(labels, 32, 0), batches)
+    write_cifar(folder, labels, coloured(labels, 32, 1), ["test_batch.bin"])
+    out = tmp_path / "linear.json"
+    words = ["--data", "cifar10", "--root", str(tmp_path), "--c", "10", "--json", str(out)]
+    assert linear.main([*words, "--features", "backbone"]) == 0
+    assert Result.read(out).provenance[0].settings["features"] == "backbone"

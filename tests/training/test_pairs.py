@@ -36,7 +36,7 @@ def test_captions_from_labels_leave_out_unknown_rows() -> None:
     data = image_data(6, kinds=["owl", None, "cat", "", None, None], captions=())
     with pytest.warns(VldebiasWarning, match="own: 4 of 6 rows have no caption .* id1, id3, id4$"):
         source = pairs_of(data, label="kind", caption_template="a {} {}")
-    assert source.captions == (("a owl owl",), ("a cat cat",))
+    assert source.captions == (("an owl owl",), ("a cat cat",))
     assert source.ids == ("id0", "id2")
     assert source.labels.codes.tolist() == [2, 0]
     assert source.read(1) == picture(2)

@@ -87,6 +87,7 @@ def test_the_identity_of_a_run_is_all_but_what_changes_no_weight() -> None:
         "workers",
         "save_every",
         "allow_outside",
+        "data_root",
         "track",
         "eval_every",
         "score_pairs",

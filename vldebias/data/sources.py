@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.binary import LAYOUTS, open_binary
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.huggingface import LAYOUT, ImageStream, open_huggingface
 from vldebias.data.tables import (
@@ -85,8 +87,10 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     has one of `names` in one of `folders`; `root` where none has."""
     paths = [folder / name for folder in map(Path, folders) for name in names]
     inside = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    # Below a folder of its own the code of group DRO has "data", and torchvision "celeba".
+    nested = [path / below for path in inside for below in ("data", "celeba")]
     # The root first: only where it does not have the files, folders inside of it are tried.
-    for base in (root, *inside):
+    for base in (root, *inside, *nested):
         if any((base / path).exists() for path in paths):
             return base
     return root
@@ -330,6 +334,23 @@ _SOURCES = {
         " folders val/, train/; get it from github.com/joojs/fairface (CC BY 4.0): images with"
         " padding 0.25 and the labels",
     ),
+    "cifar10": _Source(
+        partial(open_binary, "cifar10"),
+        "test",
+        f"the folder {LAYOUTS['cifar10'].folder} of cs.toronto.edu/~kriz/cifar.html (binary"
+        " version)",
+    ),
+    "cifar100": _Source(
+        partial(open_binary, "cifar100"),
+        "test",
+        f"the folder {LAYOUTS['cifar100'].folder} of cs.toronto.edu/~kriz/cifar.html (binary"
+        " version)",
+    ),
+    "stl10": _Source(
+        partial(open_binary, "stl10"),
+        "test",
+        f"the folder {LAYOUTS['stl10'].folder} of cs.stanford.edu/~acoates/stl10",
+    ),
     "manifest": _Source(
         open_manifest,
         "all",
@@ -381,7 +402,9 @@ def open_data(
             f" {', '.join(known) or 'none for this data set'}"
         )
     if root is None:
-        raise InvalidInputError(f"{name}: got no root; expected {source.layout}")
+        raise InvalidInputError(
+            f"{name}: got no folder of the data (root, --data-root); expected {source.layout}"
+        )
     if name != "huggingface":  # which may be an id
         root = Path(root).expanduser()
         if not root.exists():

@@ -16,8 +16,9 @@ from vldebias.data.dataset import ImageData
 from vldebias.data.huggingface import ImageStream
 from vldebias.data.tables import Labels, check_captions, cross, read_table, says_something
 from vldebias.errors import InvalidInputError, warn
+from vldebias.prompts import fill
 from vldebias.training.sampling import numpy_generator
-from vldebias.training.settings import WORLDS, TrainSettings
+from vldebias.training.settings import NAMED_DATA, WORLDS, TrainSettings
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -95,7 +96,7 @@ class Pairs:
         remedy = "Name the column of the captions (caption)"
         if settings.caption_template is not None and self.labels is not None:
             names = [self.labels.names[code] for code in self.labels.codes]
-            remedy = "Name the classes in words"
+            remedy = "Name the classes in words (names={column: {code: name}})"
         check_captions(self.name, names, remedy)
 
     def taken(self, rows: NDArray[np.int64]) -> Self:
@@ -174,7 +175,9 @@ def _captions(
         InvalidInputError: the data has no captions.
     """
     if settings.caption_template is not None and labels is not None:
-        texts = [settings.caption_template.replace("{}", name) for name in labels.names]
+        # Names of classes are often those of folders: "ice_cream".
+        names = [name.replace("_", " ") for name in labels.names]
+        texts = [fill(settings.caption_template, **{"": name}) for name in names]
         texts.append("")  # of the code -1, unknown
         return tuple((texts[code],) for code in labels.codes)
     if not data.captions:
@@ -189,13 +192,47 @@ def open_images(settings: TrainSettings, *, held_out: bool = False) -> ImageData
     """Open the data to train on, or the held-out data.
 
     Raises:
-        InvalidInputError: no such split, or the errors of `vldebias.data.open_data`.
+        InvalidInputError: no such split, codes without a name, or the errors of
+            `vldebias.data.open_data`.
     """
+    data = _open_by_place(settings, held_out)
+    if settings.names is None or not isinstance(data, ImageData):
+        return data
+    labels = dict(data.labels)
+    for column, name_of_code in settings.names.items():
+        # Held-out rows need not have the columns of group DRO.
+        if column in labels or not held_out:
+            labels[column] = _named(data, column, name_of_code)
+    return replace(data, labels=labels)
+
+
+def _named(data: ImageData, column: str, name_of_code: Mapping[str, str]) -> Labels:
+    """Return the labels of a column with the names that the settings give its codes."""
+    labels = data.column(column)
+    unnamed = [code for code in labels.names if code not in name_of_code]
+    if unnamed:
+        raise InvalidInputError(
+            f"{data.name}: names of {column!r}: expected one for each of {list(labels.names)}, got"
+            f" none for {unnamed[:8]}"
+        )
+    texts = [name_of_code[code] for code in labels.names]
+    names = list(dict.fromkeys(texts))
+    # Codes of one name are one class; the last is that of unknown rows, -1.
+    new_codes = np.array([*map(names.index, texts), -1])
+    return Labels(new_codes[labels.codes], tuple(names))
+
+
+def _open_by_place(settings: TrainSettings, held_out: bool) -> ImageData | ImageStream:
+    """Open the data where the settings say they are."""
     from vldebias.data import open_data
 
     where, split = _place_and_split(settings, held_out)
     if where in WORLDS:
         return _open_shipped(where, split, None if held_out else settings.items)
+    if where in NAMED_DATA:
+        # A folder of this name, such as data/waterbirds seen from data/, is its own root.
+        root = settings.data_root or (where if Path(where).is_dir() else None)
+        return open_data(where, root, split)
 
     options = _column_options(settings, held_out)
     reads_captions = settings.views == "captions" and settings.caption_template is None

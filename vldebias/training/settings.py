@@ -21,6 +21,27 @@ LossName = Literal[
     "info_nce", "rince", "debiased", "hard_negative", "sogclr", "nuclr", "sigmoid", "spread", "gce"
 ]
 WORLDS = ("birds", "portraits")  # data that come with the miniature
+# Data sets with a layout of their own, below `data_root` -> settings that are theirs where none is
+# given. FairFace has three columns of classes; none goes before the others.
+_OBJECTS = {"label": "label", "caption_template": "a photo of a {}.", "val_split": "test"}
+NAMED_DATA: dict[str, dict[str, str]] = {
+    "waterbirds": {
+        "label": "label",
+        "group": "place",
+        "caption_template": "a photo of a {}.",
+        "val_split": "val",
+    },
+    "celeba": {
+        "label": "label",
+        "group": "gender",
+        "caption_template": "a photo of a person with {} hair.",
+        "val_split": "val",
+    },
+    "fairface": {"caption_template": "a photo of a person, {}.", "val_split": "val"},
+    "cifar10": _OBJECTS,
+    "cifar100": _OBJECTS,
+    "stl10": _OBJECTS,
+}
 
 
 class _Settings(BaseModel):
@@ -54,7 +75,13 @@ class DataSettings(_Settings):
 
     data: str = Field(
         "birds",
-        description="Folder, parquet, tar, csv, tsv, jsonl, id of the hub, birds, portraits.",
+        description=(
+            "Folder, parquet, tar, csv, tsv, jsonl, id of the hub, birds, portraits, or with"
+            f" data_root {', '.join(NAMED_DATA)}."
+        ),
+    )
+    data_root: str | None = Field(
+        None, description="Folder of the data sets that are named, as released."
     )
     split: str = Field("train", description="Split to read.")
     image: str | None = Field(None, description="Column of the images. Default: found by its type.")
@@ -69,6 +96,10 @@ class DataSettings(_Settings):
     )
     label: str | None = Field(
         None, description="Column of classes, for zero-shot scores and losses that read them."
+    )
+    names: dict[str, dict[str, str]] | None = Field(
+        None,
+        description="Names of values that are codes: {y: {0: landbird, 1: waterbird}}.",
     )
     caption_template: str | None = Field(
         None, pattern=r"\{\}", description="Captions of labels: 'a photo of a {}.'"
@@ -114,6 +145,19 @@ class DataSettings(_Settings):
     keep: float | None = Field(
         None, gt=0, le=1, description="Write this share of pairs, the best, to kept.parquet."
     )
+
+    @field_validator("names", mode="before")
+    @classmethod
+    def _as_texts(cls, names: Any) -> Any:
+        """Read codes as texts: YAML makes numbers of them, and truth values of yes and no."""
+        if not isinstance(names, dict):
+            return names
+        texts = {}
+        for column, name_of_code in names.items():
+            texts[column] = name_of_code
+            if isinstance(name_of_code, dict):
+                texts[column] = {str(code): str(name) for code, name in name_of_code.items()}
+        return texts
 
     @property
     def has_held_out(self) -> bool:
@@ -291,6 +335,29 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     """Hold all settings. The descriptions of the fields are what `vldebias train --settings`
     prints."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_named_data(cls, values: Any) -> Any:
+        """Fill in what a named data set has: its classes, groups, captions and held-out split."""
+        if not isinstance(values, dict) or values.get("data") not in NAMED_DATA:
+            return values
+        name = values["data"]
+        filled = {**NAMED_DATA[name], **values}
+        # What is held out by another name, or is learned from, has no default here.
+        has_other_split = "val_data" in values or values.get("split") == filled["val_split"]
+        if has_other_split and "val_split" not in values:
+            del filled["val_split"]
+        has_held_out = filled.get("val_split") is not None or filled.get("val_data") is not None
+        if "group" not in values and not has_held_out:
+            filled.pop("group", None)
+        if filled.get("label") is None and values.get("views") == "two":
+            filled.pop("caption_template", None)
+        elif filled.get("label") is None:
+            raise ValueError(
+                f"{name}: expected label, the column that captions are made of: gender, race or age"
+            )
+        return filled
+
     @model_validator(mode="after")
     def _what_is_given_is_read(self) -> TrainSettings:
         """Refuse a setting that nothing reads: it would be taken for one that does something."""
@@ -314,8 +381,12 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
     def _readers(self) -> dict[str, tuple[bool, str]]:
         """Return for each setting that is not always read: whether it is, and what reads it."""
         world = self.data in WORLDS
+        is_named = self.data in NAMED_DATA
+        has_own_layout = world or is_named
         reads_captions = self.views == "captions"
-        has_column_of_captions = not world and reads_captions and self.caption_template is None
+        has_column_of_captions = (
+            not has_own_layout and reads_captions and self.caption_template is None
+        )
         # A stream is read once, as it comes: nothing of it can be counted, crossed or listed.
         can_be_read_again = not self.streaming
         return {
@@ -326,8 +397,13 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "items": (world, f"data: {' or '.join(WORLDS)}"),
             **dict.fromkeys(
                 ("image", "image_root", "allow_outside", "streaming"),
-                (not world, "data of your own"),
+                (not has_own_layout, "data of your own"),
             ),
+            "data_root": (
+                is_named or self.val_data in NAMED_DATA,
+                f"data: {', '.join(NAMED_DATA)}",
+            ),
+            "names": (can_be_read_again, "data that are not streamed"),
             "caption": (has_column_of_captions, "captions of data"),
             "shuffle_buffer": (self.streaming, "streaming"),
             "caption_noise": (
@@ -369,6 +445,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "keep",
             "debias",
             "allow_outside",
+            "data_root",  # its content counts
         }
         # Epochs come to steps, which count.
         scored = {

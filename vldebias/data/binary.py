@@ -1,0 +1,134 @@
+"""Open the binary files of CIFAR-10, CIFAR-100 and STL-10, whose pixels lie one image behind the
+other.
+
+The "python" layouts of CIFAR are pickles, which run code when they are opened: they are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data.dataset import ImageData, fingerprint_files
+from vldebias.data.tables import Labels
+from vldebias.errors import InvalidInputError, need
+
+
+@dataclass(frozen=True)
+class BinaryLayout:
+    """Describe files of records of one size: some bytes of labels, then the pixels of an image.
+
+    folder: that the release unpacks to. files: split -> names. names_file: one class a line.
+    label_bytes: before the pixels; the last is the class. columns_first: the pixels of a channel
+    run down the columns (STL-10).
+    """
+
+    folder: str
+    files: dict[str, tuple[str, ...]]
+    names_file: str
+    side: int
+    label_bytes: int
+    columns_first: bool = False
+
+
+LAYOUTS = {
+    "cifar10": BinaryLayout(
+        folder="cifar-10-batches-bin",
+        files={
+            "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+            "test": ("test_batch.bin",),
+        },
+        names_file="batches.meta.txt",
+        side=32,
+        label_bytes=1,
+    ),
+    "cifar100": BinaryLayout(
+        folder="cifar-100-binary",
+        files={"train": ("train.bin",), "test": ("test.bin",)},
+        names_file="fine_label_names.txt",
+        side=32,
+        label_bytes=2,
+    ),
+    "stl10": BinaryLayout(
+        folder="stl10_binary",
+        files={"train": ("train_X.bin",), "test": ("test_X.bin",)},
+        names_file="class_names.txt",
+        side=96,
+        label_bytes=0,
+        columns_first=True,
+    ),
+}
+PICKLED = {"cifar-10-batches-py": "cifar10", "cifar-100-python": "cifar100"}
+
+
+def binary_name(folder: Path) -> str | None:
+    """Return the name of the data set that a release unpacks into a folder of this name."""
+    names = {layout.folder: name for name, layout in LAYOUTS.items()} | PICKLED
+    return names.get(folder.name)
+
+
+def open_binary(name: str, root: Path, split: str = "test") -> ImageData:
+    """Open one split of "cifar10", "cifar100" or "stl10": `label`, by the names of the data set.
+
+    root: the folder of the files, or the one above.
+
+    Raises:
+        InvalidInputError: a pickled layout, no such split, a missing file, or one whose size is no
+            whole number of records.
+    """
+    layout = LAYOUTS[name]
+    pickled = [folder for folder, of_name in PICKLED.items() if of_name == name]
+    folder = root
+    for below in (layout.folder, *pickled):
+        if (root / below).is_dir():
+            folder = root / below
+            break
+    if folder.name in pickled:
+        raise InvalidInputError(
+            f"{folder}: the python layout is made of pickles, which run code when they are opened;"
+            f" give the binary layout ({layout.folder})"
+        )
+    if split not in layout.files:
+        raise InvalidInputError(f"{name}: expected split train or test, got {split!r}")
+    pixels = np.concatenate([_records(folder / file, layout) for file in layout.files[split]])
+    if layout.label_bytes:
+        codes = pixels[:, layout.label_bytes - 1].astype(np.int64)
+        pixels = pixels[:, layout.label_bytes :]
+    else:
+        codes = _bytes_of(folder / f"{split}_y.bin").astype(np.int64) - 1  # STL-10 counts from 1
+    names = (folder / layout.names_file).read_text(encoding="utf-8").split()
+    images = pixels.reshape(len(pixels), 3, layout.side, layout.side)
+    order = (0, 3, 2, 1) if layout.columns_first else (0, 2, 3, 1)
+    images = images.transpose(order)
+    from_array = need("PIL.Image").fromarray
+    files = [folder / file for file in layout.files[split]]
+    return ImageData(
+        name=name,
+        split=split,
+        ids=tuple(f"{split}-{row}" for row in range(len(images))),
+        read=lambda row: from_array(np.ascontiguousarray(images[row])),
+        labels={"label": Labels(codes, tuple(names))},
+        fingerprint=fingerprint_files([file.name for file in files], files),
+    )
+
+
+def _records(file: Path, layout: BinaryLayout) -> NDArray[np.uint8]:
+    """Return the records (n, bytes) of a file."""
+    size = layout.label_bytes + 3 * layout.side**2
+    content = _bytes_of(file)
+    if len(content) == 0 or len(content) % size:
+        raise InvalidInputError(
+            f"{file}: expected records of {size} bytes, got {len(content)} bytes; the file is"
+            " damaged or of another layout"
+        )
+    return content.reshape(-1, size)
+
+
+def _bytes_of(file: Path) -> NDArray[np.uint8]:
+    """Return the bytes of a file, which need not fit into memory at once."""
+    if not file.is_file():
+        raise InvalidInputError(f"{file}: not found; expected the files of {file.parent.name}")
+    return np.memmap(file, dtype=np.uint8, mode="r")

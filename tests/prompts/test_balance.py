@@ -47,13 +47,14 @@ def test_in_doubt_a_prompt_is_left_alone(kind, prompt):
 
 
 _NOBODY = {"no person", "no person in the picture", "group", "pronoun"}
+_NOT_READ = ("Dutch", "Polish", "Greek", "Thai", "Hebrew", "Hindi")
 _REASONS = {
     "stated": {"stated"},
     "named": {"named", *_NOBODY},  # a name alone is no noun for a person
     "none": {"named", *_NOBODY},
     "mixed": {"stated", *_NOBODY},
     "context": {"context"},
-    "other": {"unknown language"},
+    "other": {f"language: {name}" for name in _NOT_READ},
 }
 
 

@@ -12,7 +12,7 @@ from vldebias.prompts.decisions import Decider
 from vldebias.prompts.emoji import has_stating_emoji
 from vldebias.prompts.groups import Group, mixtures
 from vldebias.prompts.language import Language, Person, Value
-from vldebias.prompts.languages import LANGUAGES, language_of
+from vldebias.prompts.languages import ENGLISH, language_of
 from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
 
 Find = Callable[[str], int | None]
@@ -205,7 +205,7 @@ class Finder:
         """Return the persons of one reading of a prompt, or the reason why there are none."""
         language = language_of(reading)
         if language is None:
-            return "unknown language"
+            return "language"
         found = language.find(reading, self.attribute)
         if isinstance(found, str):
             return found
@@ -219,7 +219,7 @@ def _may_get_value(persons: Sequence[Shown]) -> bool:
 
 def _mention_at(text: str, start: int, end: int) -> Mention:
     """Return a mention without a noun: a placeholder, or a place that the user found."""
-    language = language_of(text) or LANGUAGES[-1]
+    language = language_of(text) or ENGLISH
     return Mention(Person("", end, end, (start, end)), language)
 
 

@@ -176,6 +176,7 @@ class PromptSet:
             words of `attributes` that are adjectives.
         phrase: value -> the phrase by which it is said behind a noun ("who is deaf"); empty: values
             are said by adjectives.
+        languages: code of a language -> value -> its adjective there, {"de": {"blind": "blind"}}.
         parts: the one-attribute sets of a set over several attributes, else empty. Solve them
             jointly, with one term each: `groups` pools them, and there the attribute with the most
             pairs drowns the others.
@@ -199,6 +200,7 @@ class PromptSet:
     stated_words: _Texts = ()
     adjectives: dict[_Text, _Text] = field(default_factory=dict, hash=False)
     phrase: dict[_Text, _Text] = field(default_factory=dict, hash=False)
+    languages: dict[_Text, dict[_Text, _Text]] = field(default_factory=dict, hash=False)
     parts: tuple["PromptSet", ...] = ()
     description: str = ""
     source: str = ""
@@ -247,8 +249,10 @@ class PromptSet:
                 "phrase: got adjectives as well; expected values that are said before the noun or"
                 " behind it, not both"
             )
-        for key in ("adjectives", "phrase"):
-            word_of_value = getattr(self, key)
+        ways = {"adjectives": self.adjectives, "phrase": self.phrase}
+        for code, words in self.languages.items():
+            ways[f"languages.{code}"] = words
+        for key, word_of_value in ways.items():
             different = set(word_of_value).symmetric_difference(self.attributes)
             if word_of_value and different:
                 raise InvalidInputError(
@@ -286,7 +290,11 @@ class PromptSet:
             "attributes": list(self.attributes.items()),
             "parts": [part.hash for part in self.parts],
         }
-        for key in ("adjectives", "phrase"):  # sets without them keep the hash that they had
+        for key in (
+            "adjectives",
+            "phrase",
+            "languages",
+        ):  # sets without them keep the hash that they had
             if getattr(self, key):
                 content[key] = list(getattr(self, key).items())
         text = json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -436,6 +444,7 @@ class Recipe(BaseModel, extra="forbid"):
     stated_words: Annotated[_Stated, _mapping("words")] | None = None
     adjectives: dict[_Text, _Text] = {}
     phrase: dict[_Text, _Text] = {}
+    languages: dict[_Text, dict[_Text, _Text]] = {}
     parts: _Texts = ()
 
 
@@ -466,6 +475,7 @@ def _build(content: Mapping[str, Any], name: str) -> PromptSet:
         attributes=recipe.attribute,
         adjectives=recipe.adjectives,
         phrase=recipe.phrase,
+        languages=recipe.languages,
         **fields,
         **recipe.model_dump(include=_PROSE),
     )
@@ -672,6 +682,7 @@ def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
     stated_words: Sequence[str] = (),
     adjectives: Mapping[str, str] | None = None,
     phrase: Mapping[str, str] | None = None,
+    languages: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PromptSet:
     """Make a prompt set from word lists: the pairs combine attribute words, templates and concepts.
 
@@ -690,6 +701,8 @@ def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
             by the words of `attribute` that are known as adjectives.
         phrase: value -> how they say it behind a noun, {"deaf": "who is deaf"}, in place of
             adjectives.
+        languages: code -> value -> its adjective in that language, {"de": {"blind": "blind"}}:
+            German without an ending, Romance ones in the masculine singular.
 
     Raises:
         InvalidInputError: as `load_prompts`, naming the argument.
@@ -703,6 +716,7 @@ def make_prompt_set(  # noqa: PLR0913 - a recipe has as many keys
         "class_template": class_template,
         "adjectives": dict(adjectives or {}),
         "phrase": dict(phrase or {}),
+        "languages": {code: dict(words) for code, words in (languages or {}).items()},
         "stated_words": list(stated_words) or None,
     }
     return load_prompts(content)

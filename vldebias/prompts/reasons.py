@@ -9,10 +9,13 @@ WORDS = {
     "group": "a group whose values cannot be mixed",
     "pronoun": "a pronoun stands for the person",
     "edit": "edits a picture that has its person",
-    "unknown language": "in a language that is not known",
+    "no word": "in a language without words for these values",
+    "language": "in a language that is not read",
     "truncated": "the person stands behind the last token that is read",
 }
 NO_PERSON_REASON = "no person"  # how reasons begin where nobody is asked for
+
+LANGUAGE_REASON = "language: "  # before the name of a language that is not read
 
 
 def reason_in_words(reason: str) -> str:
@@ -23,4 +26,6 @@ def reason_in_words(reason: str) -> str:
     """
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
+    if reason.startswith(LANGUAGE_REASON):
+        return f"in {reason.removeprefix(LANGUAGE_REASON)}, which is not read"
     return WORDS.get(reason, reason)

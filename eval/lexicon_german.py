@@ -1,0 +1,82 @@
+"""Make the list of German nouns of persons with both forms: `languages/de/persons.txt`.
+
+Source: german-nouns 1.2.5, a table of nouns of the German Wiktionary (CC BY-SA 4.0). Two nouns are
+a pair if the second, of the feminine gender, is the first one with the ending "-in", with or
+without an umlaut: Arzt, Ärztin.
+
+    python -m eval.lexicon_german nouns.csv vldebias/prompts/languages/de/persons.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+_UMLAUTS = str.maketrans("aouAOU", "äöüÄÖÜ")
+_HEADER = """\
+# German nouns of persons: masculine, feminine, genitive singular and nominative plural of the
+# masculine. "-" stands for the masculine: "Bäcker Bäckerin -s -".
+# From german-nouns 1.2.5 (github.com/gambolputty/german-nouns), a table of nouns of the German
+# Wiktionary; licence CC BY-SA 4.0 (creativecommons.org/licenses/by-sa/4.0).
+# Pairs were found by the ending "-in" (eval/lexicon_german.py); things and animals among them are
+# listed in words.txt.
+"""
+
+
+def feminine_candidates(noun: str) -> Iterator[str]:
+    """Yield the forms that the feminine of a masculine noun may have."""
+    stem = noun.removesuffix("e")
+    yield stem + "in"
+    vowels = list(re.finditer("au|[aou]", stem, re.IGNORECASE))
+    if vowels:
+        start = vowels[-1].start()
+        yield stem[:start] + stem[start].translate(_UMLAUTS) + stem[start + 1 :] + "in"
+    if noun.endswith("erer"):
+        yield noun[:-2] + "in"  # Zauberer, Zauberin
+
+
+def _first_form(row: dict[str, str], name: str) -> str:
+    return row[name] or row[f"{name} 1"]
+
+
+def _shortened(form: str, noun: str) -> str:
+    return f"-{form.removeprefix(noun)}" if form.startswith(noun) else form
+
+
+def pairs(table: Path) -> Iterator[str]:
+    """Yield the lines of the list."""
+    rows_of_noun = defaultdict[str, list[dict[str, str]]](list)
+    with table.open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            rows_of_noun[row["lemma"]].append(row)
+    feminine_nouns: set[str] = set()
+    for noun, rows in rows_of_noun.items():
+        if any(row["genus"] == "f" for row in rows):
+            feminine_nouns.add(noun)
+    for noun, rows in rows_of_noun.items():
+        masculine = [row for row in rows if "m" in (row["genus"], row["genus 1"])]
+        feminine = [form for form in feminine_candidates(noun) if form in feminine_nouns]
+        if not masculine or not feminine or " " in noun or len(noun) < 3:
+            continue
+        genitive = _first_form(masculine[0], "genitiv singular")
+        plural = _first_form(masculine[0], "nominativ plural")
+        if genitive and plural and " " not in genitive + plural + feminine[0]:
+            forms = (noun, feminine[0], _shortened(genitive, noun), _shortened(plural, noun))
+            yield " ".join(forms)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", type=Path)
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
+    lines = sorted(set(pairs(arguments.table)))
+    arguments.out.write_text(_HEADER + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

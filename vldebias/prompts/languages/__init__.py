@@ -1,0 +1,124 @@
+"""Tell in which language a prompt is written, and load its grammar when it is first met."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from vldebias.prompts.english.reading import English
+from vldebias.prompts.english.words import person
+from vldebias.prompts.language import Language, Replacement, Saying
+from vldebias.prompts.languages.detection import NAMES, code_of_script, latin_scores, scripts_of
+
+if TYPE_CHECKING:
+    from vldebias.prompts.attribute import Attribute
+
+ENGLISH = English()
+CODES = ("de", "zh")  # each is a folder here, with `grammar.LANGUAGE`
+_LATIN = ("de",)
+_SURE = 0.6  # of a score: a function word of one language, or several that two languages share
+_registered: dict[str, Language] = {}
+
+
+class Unread(Language):
+    """A language that is known by its name alone: its prompts are left alone."""
+
+    def __init__(self, code: str) -> None:
+        """Look up the name of a language."""
+        self.code = code
+        self.name = NAMES.get(code, code)
+
+    def reads(self, text: str) -> bool:
+        """Return False: it is told from others by its function words alone."""
+        return False
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return False."""
+        return False
+
+    def find(self, text: str, attribute: Attribute) -> str:
+        """Return the reason with the name of the language."""
+        return f"language: {self.name}"
+
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return nothing."""
+        return []
+
+
+def register_language(language: Language) -> None:
+    """Add a language of yours; the texts that its `reads` accepts are read by it.
+
+    Raises nothing; a language of the same code takes its place.
+    """
+    _registered[language.code] = language
+
+
+@cache
+def load_language(code: str) -> Language:
+    """Return the grammar of a language of this package; of others, one that reads nothing."""
+    if code == "en":
+        return ENGLISH
+    if code not in CODES:
+        return Unread(code)
+    language: Language = import_module(f"{__name__}.{code}.grammar").LANGUAGE
+    return language
+
+
+def language_of(text: str) -> Language | None:
+    """Return the language of a text, or None if it is in none that is known.
+
+    A text in two scripts is in the language in which it names a person: a Chinese prompt with
+    English tags is Chinese, an English one with the name of a place in Chinese is English.
+    """
+    for language in _registered.values():
+        if language.reads(text):
+            return language
+    if not text.isascii():
+        by_script = _language_by_script(text)
+        if by_script is not None:
+            return by_script
+    return _latin_language(text)
+
+
+def _language_by_script(text: str) -> Language | None:
+    """Return the language of the letters that are not Latin, or None where they are only names."""
+    scripts = scripts_of(text)
+    latin = scripts.pop("LATIN", 0)
+    if not scripts:
+        return None
+    script, _ = scripts.most_common(1)[0]
+    language = load_language(code_of_script(text, script))
+    # A sign of Chinese says as much as a word of several letters.
+    letters = scripts.total() * (2 if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL") else 1)
+    if letters > latin or language.reads(text):
+        return language
+    return None
+
+
+def _latin_language(text: str) -> Language | None:
+    """Return the language of a text in Latin letters, by its function words and its nouns."""
+    scores = latin_scores(text)
+    english = scores.pop("en", 0)
+    ranked = sorted(scores, key=scores.__getitem__, reverse=True)
+    best = scores[ranked[0]] if ranked else 0
+    if best > english:
+        # Among languages that are nearly as likely: the one that knows a noun of the text.
+        for code in ranked:
+            language = load_language(code)
+            if scores[code] >= 0.6 * best and language.reads(text):
+                return language
+        if best >= _SURE and not (english and _has_english_person(text)):
+            return load_language(ranked[0])
+    elif not english and not _has_english_person(text):
+        # "Krankenpfleger, 4k": no function word at all.
+        for code in _LATIN:
+            language = load_language(code)
+            if language.reads(text):
+                return language
+    return ENGLISH if english or ENGLISH.reads(text) else None
+
+
+def _has_english_person(text: str) -> bool:
+    return any(person(word.strip(".,;:!?()\"'").lower()) for word in text.split())

@@ -1,0 +1,521 @@
+"""What languages share: words with their offsets, lists of words, persons and their groups."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vldebias.prompts.english.words import read_lists
+from vldebias.prompts.groups import Group
+from vldebias.prompts.language import Language, Person, Replacement, Saying
+
+if TYPE_CHECKING:
+    from vldebias.prompts.attribute import Attribute
+
+_BREAK = re.compile(
+    r"[,.;:!?()\[\]{}|\"\n\u2014\u2013\u201c\u201d\u201e\u00bb\u00ab\u060c\u061b\u061f\u2026/]"
+)
+_QUOTED = re.compile(
+    r"\"[^\"]*\"|\u201c[^\u201c\u201d]*\u201d|\u201e[^\u201e\u201c\u201d]*[\u201c\u201d]"
+    r"|\u00ab[^\u00ab\u00bb]*\u00bb|\u300c[^\u300c\u300d]*\u300d|\u300e[^\u300e\u300f]*\u300f"
+)
+WORD = r"[^\W\d_]+(?:['\u2019\u00b7-][^\W\d_]+)*['\u2019]?|\d+"
+# Values of prompt sets that every language has words for: the English word -> its list.
+WORD_OF_LIST = {
+    "female": "female",
+    "woman": "female",
+    "male": "male",
+    "man": "male",
+    "young": "young",
+    "old": "old",
+    "elderly": "old",
+    "white": "white",
+    "caucasian": "white",
+    "black": "black",
+    "african": "black",
+    "asian": "asian",
+    "indian": "indian",
+    "latino": "latino",
+    "hispanic": "latino",
+    "east asian": "east-asian",
+    "southeast asian": "southeast-asian",
+    "middle eastern": "middle-eastern",
+}
+_KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
+
+
+class Token(NamedTuple):
+    """Hold one word of a prompt.
+
+    Attributes:
+        start, end: the characters in the prompt.
+        text: the word as it is written. low: in small letters.
+        opens: whether a clause begins with it. quoted: whether it stands in quotation marks.
+        small: whether the whole prompt has no capitals.
+    """
+
+    start: int
+    end: int
+    text: str
+    low: str
+    opens: bool
+    quoted: bool
+    small: bool
+
+
+class Reading(list[Token]):
+    """Hold the words of a prompt, and the prompt."""
+
+    text: str = ""
+
+    def gap(self, i: int) -> str:
+        """Return what stands before word i."""
+        end = self[i - 1].end if i else 0
+        return self.text[end : self[i].start]
+
+
+def read(text: str, word: str = WORD) -> Reading:
+    """Return the words of a prompt; `word` is the pattern of a word."""
+    quotations = [match.span() for match in _QUOTED.finditer(text)]
+    # A prompt that is one quotation is a prompt.
+    if quotations == [(0, len(text.strip()))]:
+        quotations = []
+    reading = Reading()
+    reading.text = text
+    is_small = text.islower()
+    end = 0
+    for match in re.finditer(word, text):
+        opens = not reading or bool(_BREAK.search(text[end : match.start()]))
+        quoted = any(start < match.start() < stop for start, stop in quotations)
+        low = match[0].lower().replace("\u2019", "'")
+        reading.append(Token(*match.span(), match[0], low, opens, quoted, is_small))
+        end = match.end()
+    return reading
+
+
+def blank_quotations(text: str) -> str:
+    """Return a prompt with spaces in the place of what is in quotation marks."""
+    if _QUOTED.fullmatch(text.strip()):
+        return text
+    return _QUOTED.sub(lambda match: " " * len(match[0]), text)
+
+
+class WordList:
+    """Match words and phrases: "arzt", "in vitro", stems such as "prostata*", endings "*frau".
+
+    A word with a capital in the list is matched with its capital alone.
+    """
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self.words: set[str] = set()
+        stems: list[str] = []
+        endings: list[str] = []
+        self._phrases: dict[str, list[list[str]]] = {}
+        for entry in entries:
+            if " " in entry:
+                parts = entry.split()
+                self._phrases.setdefault(parts[0], []).append(parts)
+            elif entry.endswith("*"):
+                stems.append(entry[:-1])
+            elif entry.startswith("*"):
+                endings.append(entry[1:])
+            else:
+                self.words.add(entry)
+        self._stems = tuple(stems)
+        self._endings = tuple(endings)
+
+    def has(self, token: Token) -> bool:
+        """Return whether the list has a word."""
+        if token.low in self.words or token.text in self.words:
+            return True
+        if self._stems and token.low.startswith(self._stems):
+            return True
+        return bool(self._endings) and token.low.endswith(self._endings)
+
+    def find(self, tokens: Sequence[Token]) -> int | None:
+        """Return the position of the first word or phrase of the list outside of quotations."""
+        for i, token in enumerate(tokens):
+            if not token.quoted and (self.has(token) or self.length_at(tokens, i)):
+                return i
+        return None
+
+    def length_at(self, tokens: Sequence[Token], i: int) -> int:
+        """Return how many words a phrase of the list has that begins with word i; 0: none does."""
+        for parts in self._phrases.get(tokens[i].low, ()):
+            words = [token.low for token in tokens[i : i + len(parts)]]
+            if len(words) == len(parts) and all(map(_fits, words, parts)):
+                return len(parts)
+        return 0
+
+
+def _fits(word: str, part: str) -> bool:
+    return word.startswith(part[:-1]) if part.endswith("*") else word == part
+
+
+class ListedLanguage(Language):
+    """A language with a folder of word lists, `words.txt`."""
+
+    folder: Path
+
+    @cached_property
+    def lists(self) -> dict[str, dict[str, None]]:
+        """Return the lists of the folder by name."""
+        return read_lists(self.folder / "words.txt")
+
+    def entries(self, name: str) -> tuple[str, ...]:
+        """Return the words of a list in their order; a list that is not there has none."""
+        return tuple(self.lists.get(name, ()))
+
+    @cached_property
+    def _matchers(self) -> dict[str, WordList]:
+        return {}
+
+    def matcher(self, name: str) -> WordList:
+        """Return a list of words, to match."""
+        if name not in self._matchers:
+            self._matchers[name] = WordList(self.entries(name))
+        return self._matchers[name]
+
+    def word_of(self, value: Any, attribute: Attribute) -> str:
+        """Return how a value is said, or "" where the language has no word for it."""
+        own_words = attribute.set.languages.get(self.code, {})
+        if value in own_words:
+            return own_words[value]
+        name = WORD_OF_LIST.get(attribute.words[value].lower(), "")
+        words = self.entries(f"say-{name}")
+        return words[0] if words else ""
+
+    def gender_of(self, value: Any, attribute: Attribute) -> str:
+        """Return "female" or "male" for a value of a gender set."""
+        return WORD_OF_LIST.get(attribute.words[value].lower(), "")
+
+    def lacks_words(self, attribute: Attribute) -> bool:
+        """Return whether a value of an attribute cannot be said."""
+        is_own = self.code in attribute.set.languages
+        if attribute.has_phrases and not is_own:
+            return True
+        return not all(self.word_of(value, attribute) for value in attribute.words)
+
+    def mixture(self, saying: Saying) -> list[tuple[str, int | None]]:
+        """Return the genders of a group with their numbers, the larger first."""
+        parts: list[tuple[str, int | None]] = []
+        assert isinstance(saying.value, Mapping)
+        for value, count in saying.value.items():
+            parts.append((self.gender_of(value, saying.attribute), count))
+        return parts
+
+    def kind_of(self, attribute: Attribute) -> str:
+        """Return of which kind the lists for an attribute are; "" where there are none."""
+        kind = _KIND_OF_LISTS.get(attribute.kind, "")
+        return kind or ("own" if self.code in attribute.set.languages else "")
+
+
+class Phrase(NamedTuple):
+    """Hold the phrase of a person.
+
+    Attributes:
+        first: position of its first word. head: position of its noun.
+        form: what a grammar knows of the noun and its phrase.
+        plural: whether it is several persons. size: how many, if they are counted.
+        stated: whether the noun states a gender.
+        last: position of the last word of the noun.
+    """
+
+    first: int
+    head: int
+    form: Any
+    plural: bool = False
+    size: int | None = None
+    stated: bool = False
+    last: int = -1
+
+
+class SpacedLanguage(ListedLanguage):
+    """A language whose words stand apart; its grammar says what a noun phrase is."""
+
+    word = WORD
+
+    @abstractmethod
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+
+    @abstractmethod
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+
+    @abstractmethod
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+    ) -> list[Replacement]:
+        """Return the replacements that say values of one person.
+
+        words: kind -> word; of "gender" it is "female" or "male".
+        """
+
+    # ---- finding
+
+    def states(self, text: str, attribute: Attribute) -> bool:
+        """Return whether any word of a text states a value, of whatever it is said."""
+        tokens = self.read(text)
+        kind = self.kind_of(attribute)
+        if kind == "gender":
+            return any(self.states_gender(tokens, i) for i in range(len(tokens)))
+        return any(self._states_other(tokens, i, kind) for i in range(len(tokens)))
+
+    def reads(self, text: str) -> bool:
+        """Return whether a text names a person in this language."""
+        tokens = self.read(text)
+        return any(self.phrase_at(tokens, i) for i in range(len(tokens)))
+
+    def read(self, text: str) -> Reading:
+        """Return the words of a prompt."""
+        return read(text, self.word)
+
+    def find(self, text: str, attribute: Attribute) -> tuple[Person, ...] | str:
+        """Return the persons of a text, or the reason why nobody gets a value."""
+        tokens = self.read(text)
+        kind = self.kind_of(attribute)
+        if not kind or self.lacks_words(attribute):
+            return "no word"
+        phrases = self.phrases(tokens)
+        if self._states_for_all(tokens, phrases, attribute):
+            return "stated"
+        if self.is_named(tokens, phrases):
+            return "named"
+        persons: list[Person] = []
+        is_fixed = self.matcher(f"fixed-{kind}").find(tokens) is not None
+        for phrase in phrases:
+            reason = "stated" if phrase.stated and kind == "gender" else ""
+            reason = reason or ("context" if is_fixed else "")
+            persons.append(self._person(tokens, phrase, attribute, reason))
+        return tuple(persons) or ("context" if is_fixed else self._why_nobody(tokens))
+
+    def _why_nobody(self, tokens: Reading) -> str:
+        """Return the reason why a prompt without a person gets no value."""
+        if self.matcher("edit").find(tokens) == 0:
+            return "edit"
+        for list_name, reason in (("group-left-alone", "group"), ("pronoun", "pronoun")):
+            if self.matcher(list_name).find(tokens) is not None:
+                return reason
+        return "no person"
+
+    def phrases(self, tokens: Reading) -> list[Phrase]:
+        """Return the phrases of all persons in the picture, in order."""
+        phrases: list[Phrase] = []
+        end = -1
+        for i, token in enumerate(tokens):
+            if token.quoted or i <= end:
+                continue
+            phrase = self.phrase_at(tokens, i)
+            if phrase is None or self.is_out_of_picture(tokens, phrase):
+                continue
+            phrases.append(phrase)
+            end = max(phrase.head, phrase.last)
+        return phrases
+
+    def is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
+        first = phrase.first
+        if tokens[first].opens:
+            return False
+        before = tokens[first - 1]
+        if self.matcher("not-subject").has(before):
+            return True
+        i = first - 1
+        # "die Statue eines jungen Soldaten", "la estatua de un soldado".
+        while i >= 0 and first - i <= 3:
+            if self.matcher("thing-of").has(tokens[i]):
+                return i == first - 1 or self.matcher("of").has(tokens[first - 1])
+            if not self.matcher("of").has(tokens[i]) or tokens[i].opens:
+                break
+            i -= 1
+        return False
+
+    def _states_for_all(self, tokens: Reading, phrases: list[Phrase], attribute: Attribute) -> bool:
+        """Return whether a word states a value, other than of one person beside others."""
+        kind = self.kind_of(attribute)
+        own_words = set(attribute.set.languages.get(self.code, {}).values())
+        inside: set[int] = set()
+        for phrase in phrases:
+            if phrase.stated:
+                inside.update(range(phrase.first, max(phrase.head, phrase.last) + 1))
+        open_phrases = [phrase for phrase in phrases if not phrase.stated]
+        for i, token in enumerate(tokens):
+            if token.quoted:
+                continue
+            if kind != "gender":
+                if self._states_other(tokens, i, kind) or token.low in own_words:
+                    return True
+            elif self.states_gender(tokens, i):
+                is_apart = i in inside and self._is_joined(tokens, phrases, i)
+                if not open_phrases or not is_apart:
+                    return True
+        return False
+
+    def _states_other(self, tokens: Reading, i: int, kind: str) -> bool:
+        words = self.matcher(f"stated-{kind}")
+        return words.has(tokens[i]) or bool(words.length_at(tokens, i))
+
+    def _is_joined(self, tokens: Reading, phrases: list[Phrase], i: int) -> bool:
+        """Return whether the person at word i stands beside an open one: "ein Arzt und eine
+        Frau"."""
+        joining = self.matcher("joining")
+        for left, right in pairwise(phrases):
+            is_pair = left.stated != right.stated
+            stated = left if left.stated else right
+            is_inside = stated.first <= i <= max(stated.head, stated.last)
+            if is_pair and is_inside and right.first and joining.has(tokens[right.first - 1]):
+                return True
+        return False
+
+    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
+        """Return whether a prompt names a person."""
+        if self.matcher("famous").find(tokens) is not None:
+            return True
+        titles = self.matcher("title")
+        given = self.matcher("given")
+        for i, token in enumerate(tokens):
+            if token.quoted or not token.text[0].isupper():
+                continue
+            after = tokens[i + 1] if i + 1 < len(tokens) else None
+            is_followed = after is not None and (not after.opens or tokens.gap(i + 1) == ". ")
+            if titles.has(token) and is_followed and self.is_name(tokens, i + 1):
+                return True
+            if given.has(token):
+                return True
+        return False
+
+    def is_name(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i can be a surname."""
+        return tokens[i].text[0].isupper() and not tokens[i].text.isupper()
+
+    def number_before(self, tokens: Reading, i: int) -> int | None:
+        """Return the number that stands before word i, from 2 to 12."""
+        if i < 1 or tokens[i].opens:
+            return None
+        word = tokens[i - 1].low
+        numbers = self.entries("number")
+        for position, names in enumerate(numbers):
+            if word in names.split("/"):
+                return position + 2
+        if word.isdigit() and 2 <= int(word) <= len(numbers) + 1:
+            return int(word)
+        return None
+
+    def _person(self, tokens: Reading, phrase: Phrase, attribute: Attribute, reason: str) -> Person:
+        last = max(phrase.head, phrase.last)
+        start = tokens[phrase.head].start
+        end = tokens[last].end
+        group = None
+        if phrase.plural:
+            group = Group(end, phrase.size, young=False, mixes=True)
+            if not reason and self._leaves(group, attribute):
+                reason = "group"
+        return Person(tokens.text[start:end], start, end, (start, start), reason, group)
+
+    def _leaves(self, group: Group, attribute: Attribute) -> bool:
+        """Return whether a group is left alone: only women and men are mixed."""
+        return (
+            attribute.groups != "mixed"
+            or attribute.kind != "gender"
+            or 1 in attribute.shares.values()
+        )
+
+    # ---- writing
+
+    def write(self, text: str, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return what to replace in a text so that it says these values."""
+        tokens = self.read(text)
+        phrase_of_end: dict[int, Phrase] = {}
+        for i in range(len(tokens)):
+            phrase = self.phrase_at(tokens, i)
+            if phrase is not None:
+                phrase_of_end[tokens[max(phrase.head, phrase.last)].end] = phrase
+        replacements: list[Replacement] = []
+        sayings_of_person: dict[int, list[Saying]] = {}
+        for saying in sayings:
+            sayings_of_person.setdefault(saying.person.end, []).append(saying)
+        for end, of_person in sayings_of_person.items():
+            if not of_person[0].person.noun:
+                replacements += self._at_places(of_person)
+                continue
+            phrase = phrase_of_end.get(end)
+            if phrase is None:
+                continue
+            if phrase.plural:
+                replacements += self._write_group(tokens, of_person)
+                continue
+            words: dict[str, str] = {}
+            for saying in of_person:
+                if isinstance(saying.value, Mapping):
+                    continue
+                if self.kind_of(saying.attribute) == "gender":
+                    words["gender"] = self.gender_of(saying.value, saying.attribute)
+                else:
+                    words[saying.attribute.set.name] = self.word_of(saying.value, saying.attribute)
+            replacements += self.write_one(tokens, phrase, words)
+        return replacements
+
+    def _at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return values in the places that a placeholder or the user gives."""
+        replacements: list[Replacement] = []
+        for saying in sayings:
+            word = self.word_of(saying.value, saying.attribute)
+            replacements.append(Replacement(*saying.person.place, word))
+        return replacements
+
+    def _write_group(self, tokens: Reading, sayings: Sequence[Saying]) -> list[Replacement]:
+        """Return the phrase with the numbers of women and men behind a noun in the plural."""
+        replacements: list[Replacement] = []
+        for saying in sayings:
+            if not isinstance(saying.value, Mapping):
+                continue
+            end = saying.person.end
+            parts = [self.counted(*part) for part in self.mixture(saying)]
+            rest = tokens.text[end:]
+            comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
+            replacements.append(
+                Replacement(end, end, f"{self.comma} {self.joiner.join(parts)}{comma}")
+            )
+        return replacements
+
+    comma = ","
+    joiner = " and "
+
+    def counted(self, gender: str, count: int | None) -> str:
+        """Return how so many women or men are called; None: not counted."""
+        nouns = self.entries(f"count-{gender}")
+        return nouns[0] if count is None else nouns[count]
+
+    # ---- letters
+
+    def like(self, token: Token, form: str) -> str:
+        """Return a form with a capital, or in capitals, where the word that it replaces has it."""
+        if token.text.isupper() and len(token.text) > 1:
+            return form.upper()
+        return form[0].upper() + form[1:] if token.text[0].isupper() else form
+
+    def insert(self, tokens: Reading, i: int, words: str) -> Replacement:
+        """Return words written before word i, with its capital where it opens a sentence."""
+        token = tokens[i]
+        is_title = i == 0 and token.text[0].isupper() and not token.text.isupper()
+        if is_title and not self.keeps_capital(token):
+            return Replacement(
+                token.start,
+                token.end,
+                f"{words[0].upper()}{words[1:]} {token.text[0].lower()}{token.text[1:]}",
+            )
+        if is_title:
+            words = words[0].upper() + words[1:]
+        if token.text.isupper() and tokens.text.isupper():
+            words = words.upper()
+        return Replacement(token.start, token.start, f"{words} ")
+
+    def keeps_capital(self, token: Token) -> bool:
+        """Return whether a word has a capital inside of a sentence as well."""
+        return token.text.isupper()

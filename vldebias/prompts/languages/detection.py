@@ -1,0 +1,111 @@
+"""Tell in which language a prompt is written, by its script and its function words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+from vldebias.prompts.english.words import read_lists
+
+NAMES = {
+    "en": "English", "de": "German", "fr": "French", "es": "Spanish", "it": "Italian",
+    "pt": "Portuguese", "ru": "Russian", "zh": "Chinese", "ja": "Japanese", "ko": "Korean",
+    "ar": "Arabic", "nl": "Dutch", "sv": "Swedish", "da": "Danish", "pl": "Polish", "cs": "Czech",
+    "ro": "Romanian", "tr": "Turkish", "vi": "Vietnamese", "id": "Indonesian", "fi": "Finnish",
+    "hu": "Hungarian", "ca": "Catalan", "uk": "Ukrainian", "fa": "Persian", "ur": "Urdu",
+}  # fmt: skip
+_LANGUAGE_OF_SCRIPT = {
+    "HANGUL": "ko", "HIRAGANA": "ja", "KATAKANA": "ja", "CJK": "zh", "CYRILLIC": "ru",
+    "ARABIC": "ar",
+}  # fmt: skip
+_NAME_OF_SCRIPT = {
+    "GREEK": "Greek", "HEBREW": "Hebrew", "THAI": "Thai", "DEVANAGARI": "Hindi",
+    "BENGALI": "Bengali", "TAMIL": "Tamil", "TELUGU": "Telugu", "GEORGIAN": "Georgian",
+    "ARMENIAN": "Armenian",
+    "KHMER": "Khmer", "MYANMAR": "Burmese", "LAO": "Lao", "ETHIOPIC": "Amharic",
+}  # fmt: skip
+# Letters that only one of the languages of a script has.
+_UKRAINIAN = frozenset("іїєґ")
+_PERSIAN = frozenset("پچژگ\u06a9\u06cc")
+_URDU = frozenset("ٹڈڑںے")
+# Characters as Japan writes them, not China: they tell a prompt without kana.
+_JAPANESE = frozenset(
+    "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
+)
+_LETTERS = {
+    "de": "äöüß", "fr": "àâçèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
+    "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
+    "vi": "ăđơưạảấầẩẫậắằẳẵặẹẻẽếềểễệịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", "hu": "őűáéíóöüú", "fi": "äö",
+}  # fmt: skip
+# "eine*r Lehrer*in", "Ärzt:innen": only German is written so.
+_GENDER_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
+_WORD = re.compile(r"[^\W\d_]+['\u2019]?")
+
+
+@cache
+def _codes_of_word() -> dict[str, tuple[str, ...]]:
+    """Return function word -> the languages that have it."""
+    codes_of_word: dict[str, tuple[str, ...]] = {}
+    for code, words in read_lists(Path(__file__).parent / "function_words.txt").items():
+        for word in words:
+            codes_of_word[word] = (*codes_of_word.get(word, ()), code)
+    return codes_of_word
+
+
+def scripts_of(text: str) -> Counter[str]:
+    """Return how many letters a text has of each script, by its name in Unicode."""
+    scripts: Counter[str] = Counter()
+    for character in text:
+        if character.isascii():
+            scripts["LATIN"] += character.isalpha()
+        elif character.isalpha():
+            scripts[_script(character)] += 1
+    return scripts
+
+
+@cache
+def _script(character: str) -> str:
+    return (
+        unicodedata.name(character, "").split()[0].split("-")[0]
+        if unicodedata.name(character, "")
+        else ""
+    )
+
+
+def code_of_script(text: str, script: str) -> str:
+    """Return the code of the language that a text in a script is in, or the name of one that is
+    not read."""
+    letters = set(text.lower())
+    if script in ("CJK", "HIRAGANA", "KATAKANA"):
+        scripts = scripts_of(text)
+        has_kana = scripts["HIRAGANA"] + scripts["KATAKANA"] > 0
+        return "ja" if has_kana or letters & _JAPANESE else "zh"
+    if script == "CYRILLIC" and letters & _UKRAINIAN:
+        return "uk"
+    if script == "ARABIC" and letters & _URDU:
+        return "ur"
+    if script == "ARABIC" and letters & _PERSIAN:
+        return "fa"
+    return _LANGUAGE_OF_SCRIPT.get(script) or _NAME_OF_SCRIPT.get(script, script.capitalize())
+
+
+def latin_scores(text: str) -> dict[str, float]:
+    """Return language -> how much the words of a text in Latin letters speak for it."""
+    scores: defaultdict[str, float] = defaultdict(float)
+    codes_of_word = _codes_of_word()
+    low = text.lower().replace("\u2019", "'")
+    if _GENDER_SIGN.search(low):
+        scores["de"] += 1
+    for word in _WORD.findall(low):
+        codes = codes_of_word.get(word) or codes_of_word.get(word.rstrip("'"), ())
+        for code in codes:
+            # A word of several languages says less; in doubt a text is English.
+            scores[code] += 1 if code == "en" else 1 / len(codes)
+    if not low.isascii():
+        for code, letters in _LETTERS.items():
+            if not set(letters).isdisjoint(low):
+                scores[code] += 0.4
+    return dict(scores)

@@ -147,6 +147,12 @@ LISTINGS = {
         needs=("unlabelled images",),
         pipelines=False,
     ),
+    "rerank": Listing(
+        "re-ranked results",
+        "this package; vldebias.rerank",
+        needs=("words for each value",),
+        pipelines=False,
+    ),
     "target-shares": Listing(
         "target shares of a ranking",
         "this package",

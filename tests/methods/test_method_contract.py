@@ -115,7 +115,7 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
     registered = {
         name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
     }
-    assert registered == {*NAMES, "balanced-prompts", "cross-attention"}
+    assert registered == {*NAMES, "balanced-prompts", "cross-attention", "rerank"}
     assert {name for name in registered if not METHODS[name].models} == {
         "fair-pca",
         "balanced-prompts",

@@ -55,6 +55,11 @@ COMMANDS = {
         "diagnose_command",
         "Probe embeddings for attribute leakage, worst-off groups, label errors and margins.",
     ),
+    "rerank": Entry(
+        "rerank",
+        "rerank_command",
+        "Re-rank results that a search returned, so that each group has its share of the first k.",
+    ),
     "serve": Entry(
         "serve",
         "serve",

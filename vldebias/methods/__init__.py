@@ -30,6 +30,7 @@ from vldebias.methods.method import register_method as register_method
 from vldebias.methods.presets import Balanced as Balanced
 from vldebias.methods.reference import Reference as Reference
 from vldebias.methods.reference import labelled as labelled
+from vldebias.methods.results import Rerank as Rerank
 from vldebias.methods.target_shares import RankShares as RankShares
 from vldebias.methods.target_shares import TargetShares as TargetShares
 

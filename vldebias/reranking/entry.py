@@ -28,7 +28,6 @@ _READ_BEST = (quota, pbm, det_const_sort, mopr)
 POOL = "pool"
 # CLIP's logit scale: cosines times this are its own log odds.
 _SCALE = 100.0
-_BLOCK = 1 << 14
 
 
 class Groups(NamedTuple):
@@ -247,7 +246,7 @@ def _groups(
                 "prompts: candidates are labelled by them with features= (n, d) of the candidates"
                 " and model=, a model or a mapping from prompt to embedding"
             )
-        return _zero_shot(features, prompts, model)
+        return zero_shot_groups(features, prompts, model)
     if probabilities is not None:
         return _of_probabilities(probabilities)
     if labels is not None:
@@ -313,31 +312,41 @@ def _of_probabilities(probabilities: Any) -> Groups:
     return Groups(tuple(names), table.argmax(axis=1), table)
 
 
-def _zero_shot(features: Any, prompts: Any, model: Any) -> Groups:
+def zero_shot_groups(features: Any, prompts: Any, model: Any) -> Groups:
     """Return groups by the texts of the values, with the model's own probabilities: the softmax of
-    100 times the cosines, as CLIP has it."""
+    100 times the cosines, as CLIP has it.
+
+    Args:
+        features: (n, d) of the candidates, or blocks of them. prompts: a set with words for its
+            values, or several for intersections. model: what embeds them.
+    """
     # Imported here: torch takes seconds, and labels need none of it.
     from vldebias.methods import Problem
 
     problem = Problem(model, prompts)
     role = problem.host.roles[0]
-    unit = _unit_rows(features)
-    parts = []
+    weights = []
     for prompt_set in problem.attributes:
-        values = problem.zero_shot(prompt_set, role).numpy().astype(np.float64)
-        if values.shape[1] != unit.shape[1]:
-            raise InvalidInputError(
-                f"features: got width {unit.shape[1]}, and the model's texts have"
-                f" {values.shape[1]}; expected both of one model"
-            )
-        table = np.empty((len(unit), len(values)))
-        for start in range(0, len(unit), _BLOCK):
+        weights.append(problem.zero_shot(prompt_set, role).numpy().astype(np.float64))
+    blocks = [features] if hasattr(features, "shape") or isinstance(features, list) else features
+    tables: list[list[Floats]] = [[] for _ in weights]
+    for block in blocks:
+        unit = _unit_rows(block)
+        for values, parts in zip(weights, tables, strict=True):
+            if values.shape[1] != unit.shape[1]:
+                raise InvalidInputError(
+                    f"features: got width {unit.shape[1]}, and the model's texts have"
+                    f" {values.shape[1]}; expected both of one model"
+                )
             # Rounded, so that equal rows tie whatever the order of sums.
-            cosines = (unit[start : start + _BLOCK] @ values.T).round(12)
+            cosines = (unit @ values.T).round(12)
             odds = np.exp(_SCALE * (cosines - cosines.max(axis=1, keepdims=True)))
-            table[start : start + _BLOCK] = odds / odds.sum(axis=1, keepdims=True)
-        parts.append(Groups(tuple(prompt_set.attributes), table.argmax(axis=1), table))
-    return _crossed(parts)
+            parts.append(odds / odds.sum(axis=1, keepdims=True))
+    groups = []
+    for prompt_set, parts in zip(problem.attributes, tables, strict=True):
+        table = np.concatenate(parts)
+        groups.append(Groups(tuple(prompt_set.attributes), table.argmax(axis=1), table))
+    return _crossed(groups)
 
 
 def _crossed(parts: Sequence[Groups]) -> Groups:
@@ -371,7 +380,6 @@ def _shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Fl
     Raises:
         InvalidInputError: other groups, or numbers below 0 or of another sum.
     """
-    counts = np.bincount(codes[codes != UNKNOWN], minlength=len(names))
     if shares is None:
         return np.full(len(names), 1 / len(names))
     if isinstance(shares, str):
@@ -379,7 +387,7 @@ def _shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Fl
             raise InvalidInputError(
                 f"shares: got {shares!r}; expected None, 'pool' or group -> share"
             )
-        return counts / max(counts.sum(), 1)
+        return pool_shares(codes, len(names))
     if isinstance(shares, Mapping):
         unknown = [name for name in shares if str(name) not in names]
         if unknown:
@@ -394,6 +402,13 @@ def _shares(shares: Any, codes: NDArray[np.integer], names: Sequence[str]) -> Fl
             f" {values.tolist()}"
         )
     return values / values.sum()
+
+
+def pool_shares(codes: NDArray[np.integer], g: int) -> Floats:
+    """Return the shares (g,) of the groups among the candidates of known group."""
+    counts = np.bincount(codes[codes != UNKNOWN], minlength=g)
+    shares: Floats = counts / max(counts.sum(), 1)
+    return shares
 
 
 def _reranker(method: Any) -> Reranker:

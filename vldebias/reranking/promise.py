@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vldebias.errors import InvalidInputError
 from vldebias.reranking.candidates import Floats
 
-_CHAINS = 1000
+_CHAINS = 600
 _STEPS = 40
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vldebias.data import Labels
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 from vldebias.measure.metric import computed
-from vldebias.measure.rankings import max_skews, resampled_places
+from vldebias.measure.rankings import max_skews, reach, resampled_places
 from vldebias.measure.resampling import resampled_weights
 
 Floats = NDArray[np.float64]
@@ -100,11 +100,17 @@ class Gallery:
                 values[f"precision@{k}"] = relevant[:, :k].mean(axis=1)
         return values
 
-    def skews(self, ranked: Mapping[str, Rows], relevant: Mask | None = None) -> dict[str, Skews]:
+    def skews(
+        self,
+        ranked: Mapping[str, Rows],
+        relevant: Mask | None = None,
+        labels: Mapping[str, NDArray[np.integer]] | None = None,
+    ) -> dict[str, Skews]:
         """Return method -> metric -> values (q, 1 + resamples) of the gallery, then of the same
         resampled ones for all.
 
         ranked: method -> first rows (q, m) of each query. relevant: (q, n) whether each image is.
+        labels: method -> (n,) of each image, for methods that give each label its places.
         The data set's prior is that of the resample. In a large gallery only counts of ranked rows
         are sampled, and of the others by group.
         """
@@ -137,7 +143,8 @@ class Gallery:
             # row; the smallest type keeps more of them in the cache.
             weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
             for method, orders in places.items():
-                block = self._measured_block(orders, weights, codes, hits, own_shares)
+                labels_read = labels[method][read] if labels and method in labels else None
+                block = self._measured_block(orders, weights, codes, hits, own_shares, labels_read)
                 blocks[method].append(block)
         return {method: _joined(blocks_of_method) for method, blocks_of_method in blocks.items()}
 
@@ -148,6 +155,7 @@ class Gallery:
         codes: NDArray,
         hits: Mask | None,
         own_shares: Floats,
+        labels: NDArray | None = None,
     ) -> list[Skews]:
         """Return for each query metric -> values (b,) in b resamples of the gallery.
 
@@ -157,10 +165,14 @@ class Gallery:
             codes: (r,) groups of the rows.
             hits: (q, r) whether a row is relevant to a query; None: nothing is known of it.
             own_shares: of the groups in each resample.
+            labels: (r,) of the rows, for a method that gives each label its places.
         """
         block = []
         for query, order in enumerate(orders):
-            top = resampled_places(order, weights, max(self.k))
+            if labels is None:
+                top = resampled_places(order, weights, max(self.k))
+            else:
+                top = _resampled_quota(order, weights, max(self.k), labels[order])
             hits_of_query = None if hits is None else hits[query, order][top]
             block.append(self.measure(codes[order][top], own_shares, hits_of_query))
         return block
@@ -223,6 +235,29 @@ class Gallery:
             " shares (prior='dataset').",
             SuspectInputWarning,
         )
+
+
+def _resampled_quota(
+    order: Rows, weights: NDArray[np.integer], k: int, labels: NDArray
+) -> NDArray[np.integer]:
+    """Return places (b, k) in one re-ranked list (m,) of the first k rows in each of b resamples.
+
+    A resample of the gallery is re-ranked anew: each label keeps its places, and fills them with
+    its first rows of the resample. Where there are too few of a label to fill them in every
+    resample, the list is resampled as it is.
+
+    Args:
+        labels: (m,) of the rows in the list.
+    """
+    pattern = labels[:k]
+    top = np.empty((len(weights), k), dtype=np.intp)
+    for label in np.unique(pattern):
+        places = np.flatnonzero(pattern == label)
+        members = np.flatnonzero(labels == label)
+        if len(members) < reach(len(places), len(weights.T)):
+            return resampled_places(order, weights, k)
+        top[:, places] = members[resampled_places(order[members], weights, len(places))]
+    return top
 
 
 def _joined(blocks: Sequence[Sequence[Skews]]) -> Skews:

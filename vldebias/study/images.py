@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class ImageTask(Task):
     paper's. reference: images for the methods that use some, with labels for those that need them
     (else the model's zero-shot labels). Images that are measured too are left out of them.
     """
+
+    ranks_results: ClassVar[bool] = False  # whether methods may act on results of a search
 
     data: Data | None = None
     methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
@@ -103,6 +105,9 @@ class ImageTask(Task):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
         for method in self.compared_methods():
+            if method.acts_on_results and self.ranks_results:
+                fitted[method.name] = None
+                continue
             fitted[method.name] = fit_method(
                 texts, sets, method, self.lam, reference=reference, neutral=tuple(neutral)
             )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ from vldebias.measure.result import CHANCE, NONE, TaskResult
 from vldebias.methods import Problem
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
+from vldebias.reranking import Candidates, quota
+from vldebias.reranking.entry import pool_shares, zero_shot_groups
 from vldebias.schema import Count
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.gallery import UNEVEN, Gallery, counted
@@ -80,6 +82,9 @@ class Rankings(NamedTuple):
     queries: dict[str, Tensor]  # method -> (q, d)
     images: dict[str, UnitRows]  # method -> (n, d), of all images
     known: Mask  # (n,) images whose group is known
+    # method that re-ranks -> re-ranked rows (q, m) among those of known group
+    reranked: dict[str, Rows]
+    labels: NDArray[np.integer] | None  # (known,) zero-shot labels by which they are re-ranked
 
 
 @register_task
@@ -111,6 +116,8 @@ class RetrievalTask(ImageTask):
     classes: column -> value -> its class prompt; a column of the attribute itself is left out, as
         are images without a label in one of the columns.
     """
+
+    ranks_results: ClassVar[bool] = True
 
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
@@ -263,13 +270,22 @@ class RetrievalTask(ImageTask):
                 {method: self.rows(texts, self.queries, edit) for method, edit in fitted.items()},
                 {method: self.images(features, edit) for method, edit in fitted.items()},
                 known,
+                {},
+                None,
             )
+            reranking = [
+                method.name for method in self.compared_methods() if method.acts_on_results
+            ]
+            if reranking:
+                rankings = self._with_reranked(rankings, reranking, features, texts, sets)
             # What a method does to the groups, then what it costs.
             self._add_skews(result, gallery, rankings, relevant)
             self._add_kept(result, gallery, rankings)
             self._add_image_cosines(result, features, rankings.images)
-            self._add_recall(result, images, texts, fitted)
-            self._add_accuracy(result, images, texts, fitted, columns)
+            # A re-ranking changes no model: what captions and class prompts find stays as it is.
+            edits_of_models = {name: fitted[name] for name in fitted if name not in reranking}
+            self._add_recall(result, images, texts, edits_of_models)
+            self._add_accuracy(result, images, texts, edits_of_models, columns)
             prompts_of_sets = chain(*(prompts.texts for prompts in sets))
             doubt_space(features, texts, [*self.queries, *prompts_of_sets])
             for column in columns:
@@ -298,7 +314,10 @@ class RetrievalTask(ImageTask):
         relevant: (q, n) whether an image of known group is relevant to a query.
         """
         ranked = self._ranked(rankings)
-        skews = gallery.skews(ranked, relevant)
+        labels = {}
+        if rankings.labels is not None:
+            labels = dict.fromkeys(rankings.reranked, rankings.labels)
+        skews = gallery.skews(ranked, relevant, labels)
         chance = gallery.random()
         n = {"queries": len(self.queries), "images": len(gallery.codes)}
         # metric -> method -> values of the queries (q,), and draws of them (q, resamples)
@@ -333,6 +352,36 @@ class RetrievalTask(ImageTask):
                     subset=query,
                 )
 
+    def _with_reranked(
+        self,
+        rankings: Rankings,
+        methods: Sequence[str],
+        features: UnitRows,
+        texts: Host,
+        sets: Sequence[PromptSet],
+    ) -> Rankings:
+        """Return the rankings with those of methods that re-rank what the model finds without an
+        edit.
+
+        The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
+        where the gallery's own are the prior.
+        """
+        images = features if rankings.known.all() else features.picked(rankings.known)
+        groups = zero_shot_groups(images.split(BLOCK), sets, texts)
+        shares = np.full(len(groups.names), 1 / len(groups.names))
+        if self.prior == "dataset":
+            shares = pool_shares(groups.codes, len(groups.names))
+        # Each label needs rows for its places in every resample (`reach`).
+        length = min(len(images), len(groups.names) * 2 * reach(max(self.k), len(images)))
+        lists = []
+        for query in rankings.queries[NONE]:
+            scores = torch.cat([block.double() @ query.double() for block in images.split(BLOCK)])
+            found = Candidates(scores.numpy().round(12), groups.codes, groups.names, shares)
+            lists.append(quota(found, length))
+        return rankings._replace(
+            reranked=dict.fromkeys(methods, np.stack(lists)), labels=groups.codes
+        )
+
     def _ranked(self, rankings: Rankings) -> dict[str, Rows]:
         """Return method -> first rows (q, m) of each query, among the images of known group."""
         # Images that several methods share are read once for all queries.
@@ -349,6 +398,7 @@ class RetrievalTask(ImageTask):
             # (`reach`).
             order = rows.top(queries, reach(max(self.k), len(rows)))
             ranked |= zip(methods, np.split(order, len(methods)), strict=True)
+        ranked |= rankings.reranked
         return {method: ranked[method] for method in rankings.images}
 
     def _add_mean_over_queries(
@@ -454,6 +504,16 @@ class RetrievalTask(ImageTask):
             # By position in all images, since some methods edit images too.
             images = rankings.images[method].picked(rows)
             order_of_method[method] = images.top(queries, reach(first, len(rows)))
+        # A re-ranked list has its images of this value in its own order; those behind it follow.
+        known_rows = np.flatnonzero(rankings.known)
+        for method, lists in rankings.reranked.items():
+            orders = []
+            for listed, base in zip(lists, order_of_method[NONE], strict=True):
+                inside = np.searchsorted(rows, known_rows[listed])
+                inside = inside[np.isin(known_rows[listed], rows)]
+                rest = base[~np.isin(base, inside)]
+                orders.append(np.concatenate([inside, rest])[: len(base)])
+            order_of_method[method] = np.stack(orders)
         return order_of_method
 
     def _resampled_kept(

@@ -1,0 +1,319 @@
+"""Edit the query, or re-rank the results? What each does to the searches of `harm`, and at what
+cost.
+
+    python -m eval.experiments.rerank_harm                    # the miniature's portraits
+    python -m eval.experiments.rerank_harm --on real          # and photographs, from $VLDEBIAS_REAL
+    python -m eval.experiments.rerank_harm --cells FOLDER     # and searches of another `cells.py`
+    python -m eval.experiments.rerank_harm --draws 3 --json FILE
+
+A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
+change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
+below. Removed is the share of the skew above that of random rankings, over all cells of a family;
+kept the share of the first k that are still among the first k. Labels of a re-ranking are the
+model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is asked
+for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vldebias
+from eval.experiments import harm
+from eval.tables import parser, run
+from vldebias.errors import VldebiasError, VldebiasWarning
+from vldebias.hosts import resolve
+from vldebias.measure.metric import Metric
+from vldebias.measure.rankings import max_skews, reach, resampled_places
+from vldebias.measure.resampling import recentred_interval, resampled_weights
+from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.reranking.entry import zero_shot_groups
+
+RESAMPLES = 200
+FIGURES = {
+    "cells": Metric("cells", "cells"),
+    "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
+    "helped": Metric("helped", "cells made better", "fact", "higher"),
+    "removed": Metric(
+        "removed", "share of the skew above chance that is removed", "fact", "higher"
+    ),
+    "kept": Metric("kept_first", "share of the first k that stay", "fact", "higher"),
+    "labels_right": Metric("labels_right", "zero-shot labels that are right", "fact", "higher"),
+}
+CHANGE = Metric("max_skew_change", "change of MaxSkew", "bias", "lower")
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Hold one search.
+
+    features: (n, d) of the gallery, unit rows. codes: (n,) true groups. queries: (q, d).
+    texts: what embeds prompts. is_even: whether the gallery holds as many of each group.
+    """
+
+    family: str
+    name: str
+    features: NDArray[Any]
+    codes: NDArray[Any]
+    queries: tuple[str, ...]
+    texts: Any
+    prompts: Any
+    reference: NDArray[Any]
+    k: int
+    is_even: bool
+
+
+def unit(rows: Any) -> NDArray[np.float64]:
+    """Return rows at length 1."""
+    array = np.asarray(rows, dtype=np.float64)
+    return array / np.linalg.norm(array, axis=1, keepdims=True)
+
+
+def of_project(draw: int, kinds: list[Callable[[int], Iterator[harm.Cell]]]) -> Iterator[Search]:
+    """Yield the searches of `harm`."""
+    for kind in kinds:
+        for cell in kind(draw):
+            labels = cell.gallery.column(cell.column)
+            yield Search(
+                cell.family,
+                cell.name,
+                unit(cell.gallery.features),
+                np.unique(labels.codes, return_inverse=True)[1],
+                cell.queries,
+                cell.texts,
+                cell.prompts,
+                unit(cell.reference.features),
+                min(60, max(10, len(cell.gallery) // 8)),
+                cell.prior == "uniform",
+            )
+
+
+def of_folder(folder: Path, draw: int) -> Iterator[Search]:
+    """Yield the searches of a folder with a `cells.py`, whose `cells()` gives dictionaries."""
+    os.environ["CLONE"] = str(Path(__file__).parents[2])
+    os.environ["OFFSET"] = str(1000 * draw)
+    spec = importlib.util.spec_from_file_location("cells_of_folder", folder / "cells.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    for cell in module.cells():
+        codes = np.unique(cell["L"][cell["gi"]], return_inverse=True)[1]
+        sizes = np.bincount(codes)
+        yield Search(
+            f"shared, {cell['fam']}",
+            cell["id"],
+            unit(cell["X"][cell["gi"]]),
+            codes,
+            tuple(cell["Q"]),
+            cell["T"],
+            cell["ps"],
+            unit(cell["X"][cell["ri"]]),
+            cell["k"],
+            bool(cell["prior"] == "uniform" and sizes.max() < 1.5 * sizes.min()),
+        )
+
+
+def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
+    """Return queries (q, d) under the default; None where it is refused or attaches nothing."""
+    try:
+        edit = vldebias.fit_projection(host, search.prompts, **how)
+    except VldebiasError:
+        return None
+    if "none" in str(edit.provenance.method):
+        return None
+    role = host.roles[0]
+    return unit(host.under(list(search.queries), role, edit).numpy())
+
+
+def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
+    """Return method -> first rows (q, m) of each query, and the share of zero-shot labels that are
+    right (NaN where the set names other values than the gallery has)."""
+    host = resolve(search.texts)
+    m = reach(search.k, len(search.features))
+    plain = unit(host.embed(list(search.queries), host.roles[0]).numpy())
+    groups = zero_shot_groups(search.features, search.prompts, host)
+    labels = np.array(groups.names)[groups.codes]
+    right = _share_right(groups.codes, search.codes)
+    shares = None if search.is_even else "pool"
+
+    def rows(queries: NDArray[np.float64], method: str = "", **how: Any) -> Rows:
+        scores = (queries @ search.features.T).round(12)
+        if not method:
+            return np.argsort(-scores, axis=1, kind="stable")[:, :m]
+        first = search.k if method in ("mopr", "mmr") else m
+        if method == "mmr":
+            given = vldebias.rerank(scores, first, features=search.features, method=method)
+        else:
+            given = vldebias.rerank(
+                scores, first, labels=labels, method=method, **{"shares": shares, **how}
+            )
+        return _filled(np.asarray(given), rows(queries), m)
+
+    by_method = {"none": rows(plain), "quota": rows(plain, "quota")}
+    default = edited(search, host)
+    reference = edited(search, host, reference=search.reference.astype(np.float32))
+    by_method["default"] = by_method["none"] if default is None else rows(default)
+    by_method["default + quota"] = rows(plain if default is None else default, "quota")
+    by_method["reference="] = by_method["none"] if reference is None else rows(reference)
+    by_method["reference= + quota"] = rows(plain if reference is None else reference, "quota")
+    by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
+    if others:
+        by_method["mopr"] = rows(plain, "mopr")
+        by_method["mmr"] = rows(plain, "mmr")
+        # PBM has even shares alone.
+        by_method["pbm"] = rows(plain, "pbm", shares=None)
+    return by_method, right
+
+
+def _filled(first: Rows, base: Rows, m: int) -> Rows:
+    """Return rows (q, m): those that a method chose, then what is left by score."""
+    filled = []
+    for chosen, ranking in zip(first, base, strict=True):
+        chosen = chosen[chosen >= 0]
+        rest = ranking[~np.isin(ranking, chosen)]
+        filled.append(np.concatenate([chosen, rest])[:m])
+    width = min(map(len, filled))
+    return np.stack([row[:width] for row in filled])
+
+
+def _share_right(labels: Rows, true: Rows) -> float:
+    """Return the share of labels that are right, under the naming of the groups that fits best: the
+    set and the gallery may name one group in two words."""
+    table = np.zeros((labels.max() + 1, true.max() + 1))
+    np.add.at(table, (labels, true), 1)
+    if table.shape[0] > table.shape[1]:
+        return float("nan")
+    from scipy.optimize import linear_sum_assignment
+
+    return float(table[linear_sum_assignment(-table)].sum() / len(true))
+
+
+def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
+    """Return method -> its change of MaxSkew with the interval, kept, and the skews."""
+    by_method, right = orders(search, others=others)
+    n = len(search.codes)
+    sizes = np.bincount(search.codes)
+    g = len(sizes)
+    prior = np.full(g, 1 / g) if search.is_even else sizes / n
+    weights = np.concatenate(
+        [np.ones((1, n), dtype=np.int32), *resampled_weights(n, RESAMPLES, 0, n)]
+    )
+    rng = np.random.default_rng(0)
+    draws = rng.multivariate_hypergeometric(sizes, search.k, size=2000, method="marginals")
+    with np.errstate(divide="ignore"):
+        chance = float(np.log(draws / search.k / prior).max(axis=1).mean())
+    skews = {}
+    for method, rankings in by_method.items():
+        total = np.zeros(len(weights))
+        for ranking in rankings:
+            places = resampled_places(ranking, weights, search.k)
+            total += max_skews(search.codes[ranking[places]], prior)
+        skews[method] = total / len(rankings)
+    base = by_method["none"][:, : search.k]
+    figures = {}
+    for method, values in skews.items():
+        change = values - skews["none"]
+        low, high = recentred_interval(float(change[0]), change[1:])
+        first = by_method[method][:, : search.k]
+        kept = [np.isin(rows, after).mean() for rows, after in zip(base, first, strict=True)]
+        figures[method] = {
+            "change": (float(change[0]), low, high),
+            "kept": float(np.mean(kept)),
+            "value": float(values[0]),
+            "gap": max(float(skews["none"][0]) - chance, 0.0),
+            "chance": chance,
+            "right": right,
+        }
+    return figures
+
+
+def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
+    """Yield the rows of all cells, then the figures of each family and kind of gallery."""
+    details = TaskResult(
+        TaskProvenance(task="cells", description="change of MaxSkew of each search, by draw")
+    )
+    found: dict[str, list[Mapping[str, Mapping[str, Any]]]] = defaultdict(list)
+    for draw, search in searches:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VldebiasWarning)
+            figures = measured(search, others=draw == 0)
+        kind = "even" if search.is_even else "uneven"
+        source = search.family.partition(",")[0]
+        is_age = search.family.endswith("age")
+        found[f"{search.family}, {kind}"].append(figures)
+        found[f"all {source}, {kind}{', age' if is_age else ', other than age'}"].append(figures)
+        n = {"images": len(search.codes), "queries": len(search.queries)}
+        for method, figure in figures.items():
+            if method != "none":
+                change = figure["change"]
+                subset = f"draw {draw}: {search.family}: {search.name}"
+                details.add(CHANGE, method, change[0], change[1:], n=n, subset=subset)
+    yield details
+    for family in sorted(found):
+        yield tally(family, found[family])
+
+
+def tally(family: str, cells: list[Mapping[str, Mapping[str, Any]]]) -> TaskResult:
+    """Return the figures of one family of cells, of each method that was measured in some."""
+    part = TaskResult(TaskProvenance(task=family, title=family, description="counts of cells"))
+    for method in dict.fromkeys(method for figures in cells for method in figures):
+        rows = [figures[method] for figures in cells if method in figures]
+        gap = sum(row["gap"] for row in rows)
+        removed = -sum(row["change"][0] for row in rows)
+        figures = {
+            "cells": len(rows),
+            "harmed": sum(row["change"][1] > 0 for row in rows),
+            "helped": sum(row["change"][2] < 0 for row in rows),
+            "removed": removed / gap if gap else 0.0,
+            "kept": float(np.mean([row["kept"] for row in rows])),
+        }
+        if method == "none":
+            figures = {"cells": len(rows), "labels_right": _mean([row["right"] for row in rows])}
+        for name, value in figures.items():
+            part.add(FIGURES[name], method, float(value), n={"cells": len(rows)})
+    return part
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if value == value]
+    return float(np.mean(known)) if known else 0.0
+
+
+def main() -> None:
+    """Measure the searches that are asked for."""
+    options = parser(__doc__)
+    options.add_argument("--on", choices=["miniature", "real"], default="miniature")
+    options.add_argument("--cells", type=Path, help="a folder with a cells.py")
+    options.add_argument("--draws", type=int, default=1, help="of galleries and references")
+    given = options.parse_args()
+    kinds = [harm.miniature]
+    if given.on == "real":
+        kinds.append(harm.photographs)
+
+    def searches() -> Iterator[tuple[int, Search]]:
+        for draw in range(given.draws):
+            for search in of_project(draw, kinds):
+                yield draw, search
+            if given.cells is not None:
+                for search in of_folder(given.cells, draw):
+                    yield draw, search
+
+    run("rerank_harm", lambda: results(searches()), given.json)
+
+
+if __name__ == "__main__":
+    main()

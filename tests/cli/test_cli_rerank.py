@@ -1,0 +1,113 @@
+"""`vldebias rerank`: ids and scores in, ids out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from vldebias.cli import app
+from vldebias.errors import InvalidInputError
+
+RESULTS = [
+    {"id": f"doc-{place}", "score": 1 - place / 10, "gender": gender}
+    for place, gender in enumerate(["m", "m", "m", "f", "", "f", "f", "m"])
+]
+EXPECTED = ["doc-0", "doc-3", "doc-1", "doc-5"]
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    file = tmp_path / "results.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in RESULTS))
+    return file
+
+
+def run(*arguments: object, text: str | None = None):  # type: ignore[no-untyped-def]
+    done = CliRunner().invoke(app, ["rerank", *map(str, arguments)], input=text)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def ids(table: str) -> list[str]:
+    return [row["id"] for row in csv.DictReader(io.StringIO(table), delimiter="\t")]
+
+
+def test_a_table_on_stdout_and_what_it_did_on_stderr(results: Path) -> None:
+    done = run(results, "--k", 4, "--attribute", "gender")
+    assert ids(done.stdout) == EXPECTED
+    assert "first 4 by quota: 1 f, 3 m -> 2 f, 2 m by labels" in done.stderr
+
+
+def test_json_alone(results: Path) -> None:
+    done = run(results, "--k", 4, "--attribute", "gender", "--accuracy", 0.9, "--json")
+    (query,) = json.loads(done.stdout)["queries"]
+    assert [row["id"] for row in query["results"]] == EXPECTED
+    assert query["results"][1] == {
+        "place": 2,
+        "id": "doc-3",
+        "score": 0.7,
+        "group": "f",
+        "was at": 4,
+    }
+    low, high = query["expected"]["f"][1:]
+    assert 0 <= low < high <= 1
+    assert query["counts"] == {"f": 2, "m": 2}
+
+
+def test_standard_input_and_several_queries() -> None:
+    lines = []
+    for query in ("a nurse", "a pilot"):
+        lines += [json.dumps({**row, "query": query}) for row in RESULTS]
+    done = run("-", "--k", 4, "--attribute", "gender", text="\n".join(lines))
+    assert ids(done.stdout) == EXPECTED * 2
+    assert done.stdout.splitlines()[0].startswith("query\tplace\tid")
+    assert "a pilot: first 4" in done.stderr
+
+
+def test_a_table_with_its_own_columns_and_distances(tmp_path: Path) -> None:
+    file = tmp_path / "results.csv"
+    rows = [f"{row['id']},{1 - float(str(row['score']))},{row['gender']}" for row in RESULTS]
+    file.write_text("\n".join(["doc,d,sex", *rows]))
+    done = run(file, "--k", 4, "--attribute", "sex", "--columns", "id=doc,distance=d")
+    assert ids(done.stdout) == EXPECTED
+
+
+@pytest.mark.parametrize(("shares", "females"), [("f=0.25,m=0.75", 1), ("pool", 1)])
+def test_shares(results: Path, shares: str, females: int) -> None:
+    done = run(results, "--k", 4, "--attribute", "gender", "--shares", shares, "--json")
+    assert json.loads(done.stdout)["queries"][0]["counts"]["f"] == females
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "words"),
+    [
+        ('{"id": 1, "score": "x", "gender": "m"}', (), "expected a number in 'score'"),
+        ('{"id": 1, "gender": "m"}', (), "no column 'score'"),
+        ('{"id": 1, "score": 1, "gendre": "m"}', (), "did you mean 'gendre'"),
+        ("[1]", (), "expected an object"),
+        ("{", (), "expected JSON"),
+        ("", (), "expected results, got none"),
+        ("", ("--method", "quote"), "did you mean 'quota'"),
+        ("", ("--columns", "ids=doc"), "did you mean 'id'"),
+    ],
+)
+def test_refused_by_name(tmp_path: Path, line: str, arguments: tuple[str, ...], words: str) -> None:
+    file = tmp_path / "results.jsonl"
+    file.write_text(line)
+    with pytest.raises(InvalidInputError, match=words):
+        run(file, "--attribute", "gender", *arguments)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no such file"):
+        run(tmp_path / "none.jsonl", "--attribute", "gender")
+    file = tmp_path / "results.xlsx"
+    file.write_bytes(b"PK")
+    with pytest.raises(InvalidInputError, match=r"\.jsonl, \.csv or \.tsv"):
+        run(file, "--attribute", "gender")

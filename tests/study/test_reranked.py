@@ -1,0 +1,135 @@
+"""The row "rerank" of retrieval tables: by zero-shot labels, without an edit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import vldebias
+from vldebias import make_prompt_set
+from vldebias.errors import InvalidInputError
+from vldebias.measure.rankings import resampled_places
+from vldebias.measure.resampling import resampled_weights
+from vldebias.measure.result import Result
+from vldebias.metrics import max_skew
+from vldebias.study.gallery import _resampled_quota
+
+pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
+JOBS = ("doctor", "nurse", "pilot")
+SET = make_prompt_set("gender", {"male": ["male"], "female": ["female"]}, JOBS)
+QUERIES = [f"A photo of a {job}." for job in JOBS]
+N = 400
+D = 24
+K = 20
+
+
+@pytest.fixture(scope="module")
+def world() -> dict[str, Any]:
+    """Texts and images in which the gender is a direction, and every query leans to one side."""
+    rng = np.random.default_rng(0)
+    gender = rng.normal(size=D)
+    gender /= np.linalg.norm(gender)
+    texts = {}
+    for text in dict.fromkeys([*SET.texts, *QUERIES]):
+        sign = 1.0 if " male" in text else -1.0 if "female" in text else 1.5
+        job = np.random.default_rng([ord(text.split()[-1][0]), len(text.split()[-1])])
+        texts[text] = torch.from_numpy(job.normal(size=D) * 0.3 + sign * gender)
+    codes = np.arange(N) % 2
+    features = rng.normal(size=(N, D)) * 0.5 + np.where(codes, 1.0, -1.0)[:, None] * gender
+    labels = np.where(codes, "male", "female")
+    return {"texts": texts, "features": features, "labels": labels}
+
+
+@pytest.fixture(scope="module")
+def result(world: dict[str, Any]) -> Result:
+    return vldebias.evaluate(
+        world["texts"],
+        world["features"],
+        prompts=SET,
+        labels=world["labels"],
+        queries=QUERIES,
+        methods=["none", "default", "rerank"],
+        k=K,
+        resamples=200,
+    )
+
+
+def naive_skews(world: dict[str, Any]) -> list[float]:
+    """One query after the other: label by the nearest value, alternate, count true groups."""
+    unit = world["features"] / np.linalg.norm(world["features"], axis=1, keepdims=True)
+    values = []
+    for texts in SET.by_value().values():
+        rows = torch.stack([world["texts"][text] for text in texts])
+        mean = torch.nn.functional.normalize(rows, dim=1).mean(0)
+        values.append((mean / mean.norm()).numpy())
+    zero_shot = (unit @ np.stack(values).T).argmax(axis=1)
+    skews = []
+    for query in QUERIES:
+        scores = unit @ (world["texts"][query] / world["texts"][query].norm()).numpy()
+        order = np.argsort(-scores, kind="stable")
+        first = [[row for row in order if zero_shot[row] == label][: K // 2] for label in (0, 1)]
+        skews.append(max_skew([1.0] * K, world["labels"][[*first[0], *first[1]]], K))
+    return skews
+
+
+def test_the_row_is_a_quota_of_zero_shot_labels(world: dict[str, Any], result: Result) -> None:
+    task = "retrieval gender"
+    for query, skew in zip(QUERIES, naive_skews(world), strict=True):
+        row = result.row(task, f"max_skew@{K}", "rerank", subset=query)
+        assert row.value == pytest.approx(skew, abs=1e-9)
+    row = result.row(task, f"max_skew@{K}", "rerank")
+    assert row.value == pytest.approx(np.mean(naive_skews(world)))
+    assert row.change is not None
+    assert row.change[2] < 0, "a re-ranking of leaning queries helps beyond chance"
+
+
+def test_every_metric_of_rankings_and_its_cost_are_there(result: Result) -> None:
+    metrics = {row.metric for row in result.rows if row.method == "rerank" and not row.subset}
+    for name in ("max_skew", "min_skew", "ndkl", "mpr", "awrf", "kept"):
+        assert f"{name}@{K}" in metrics
+    kept = result.row("retrieval gender", f"kept@{K}", "rerank").value
+    assert 0.5 < kept <= 1
+    assert "re-ranked" in str(result.provenance[0].methods["rerank"]["title"])
+
+
+def test_a_resample_is_reranked_anew() -> None:
+    """Each label has its places in every resample, as it has in the gallery itself."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=600)
+    members = [np.flatnonzero(labels == label) for label in (0, 1)]
+    length = min(map(len, members))
+    order = np.stack([rows[:length] for rows in members], axis=1).ravel()
+    weights = np.concatenate(list(resampled_weights(600, 50, 0, 600)))
+    top = _resampled_quota(order, weights, 30, labels[order])
+    assert (labels[order][top] == labels[order[:30]]).all()
+    for resample, places in zip(weights, top, strict=True):
+        for label in (0, 1):
+            repeated = [row for row in order if labels[row] == label for _ in range(resample[row])]
+            assert order[places][0::1][labels[order[places]] == label].tolist() == repeated[:15]
+    plain = resampled_places(order, weights, 30)
+    assert (labels[order][plain].sum(axis=1) != 15).any()
+
+
+def test_shares_of_the_gallery_where_they_are_the_prior(world: dict[str, Any]) -> None:
+    rows = np.flatnonzero((np.arange(N) % 2 == 1) | (np.arange(N) % 6 == 0))
+    found = vldebias.evaluate(
+        world["texts"],
+        world["features"][rows],
+        prompts=SET,
+        labels=world["labels"][rows],
+        queries=QUERIES,
+        methods=["rerank"],
+        prior="dataset",
+        k=40,
+        resamples=50,
+    )
+    none = found.row("retrieval gender", "max_skew@40", "none").value
+    assert found.row("retrieval gender", "max_skew@40", "rerank").value < none
+
+
+def test_it_is_no_method_of_models(world: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError, match=r"vldebias\.rerank"):
+        vldebias.fit_projection(world["texts"], SET, method="rerank")

@@ -1,0 +1,197 @@
+"""`vldebias rerank`: give results that a search returned a new order; ids and scores in, ids
+out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vldebias.cli.balance import shares_of
+from vldebias.cli.common import print_grid, print_json, say, split_names, split_pair
+from vldebias.cli.flags import Json
+from vldebias.errors import InvalidInputError, did_you_mean
+
+if TYPE_CHECKING:
+    from vldebias.reranking import Report
+
+STDIN = Path("-")
+KINDS = ("id", "score", "distance", "query")
+METHODS = ("quota", "pbm", "mopr", "detconstsort")
+COLUMNS = ("query", "place", "id", "score", "group", "was at")
+
+
+def rerank_command(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A result a line: .jsonl, .csv or .tsv; - for JSON lines on stdin."
+        ),
+    ],
+    attribute: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMN", help="Column of groups; several are crossed (female/old)."),
+    ],
+    k: Annotated[int, typer.Option("--k", min=1, help="Results to show, of each query.")] = 50,
+    shares: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="group=share, with commas; or pool, those of all results. Default: even."
+        ),
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "quota",
+    accuracy: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="How often groups are right; prints true shares."),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Names of columns: id=doc,score=similarity,query=text; or distance=d."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Re-rank results that a search returned, so that each group has its share of the first k.
+
+    A line is a result: an id, a score (or a distance, of which less is better) and a group; a query
+    where there are several. Results without a group keep their places. The new order goes to
+    stdout, what it did and what it costs to stderr. Needs no model.
+
+    Examples:
+      vldebias rerank results.jsonl --k 50 --attribute gender
+      vldebias rerank results.csv --k 20 --attribute gender --shares female=0.4,male=0.6
+      vldebias rerank results.jsonl --attribute gender --attribute age --accuracy 0.9 --json
+    """
+    if method not in METHODS:
+        hint = did_you_mean(method, METHODS)
+        raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
+    asked: Any = "pool" if shares == ["pool"] else shares_of(shares)
+    name_of_column = _columns(columns)
+    rows_of_query = _read(file, name_of_column, attribute)
+
+    from vldebias.reranking import rerank
+
+    is_distance = "distance" in name_of_column
+    score = name_of_column["distance" if is_distance else "score"]
+    listed = []
+    records = []
+    for query, rows in rows_of_query.items():
+        values = [_number(row[score], score, place) for place, row in rows]
+        positions = rerank(
+            [-value for value in values] if is_distance else values,
+            k,
+            labels={name: [row[name] for _, row in rows] for name in attribute},
+            shares=asked,
+            method=method,
+            accuracy=accuracy,
+        )
+        report = positions.report
+        say(f"{query}: {report}" if query else str(report))
+        identities = [row[name_of_column["id"]] for _, row in rows]
+        results = _results(report, identities, values)
+        listed += [(query, *result) for result in results]
+        found = [dict(zip(COLUMNS[1:], result, strict=True)) for result in results]
+        records.append({**report.to_dict(), "query": query, "results": found})
+    if as_json:
+        print_json({"queries": records})
+        return
+    first = 0 if len(rows_of_query) > 1 else 1
+    print_grid(COLUMNS[first:], [tuple(map(str, result[first:])) for result in listed])
+
+
+def _columns(options: Sequence[str] | None) -> dict[str, str]:
+    """Return what a column holds -> its name, of options such as "id=doc,score=similarity"."""
+    names = {"id": "id", "query": "query"}
+    for text in split_names(options):
+        kind, name = split_pair(text, "--columns", "id=doc,score=similarity")
+        if kind not in KINDS:
+            raise InvalidInputError(
+                f"--columns {text}: expected {', '.join(KINDS)} before =;"
+                f" {did_you_mean(kind, KINDS)}"
+            )
+        names[kind] = name
+    if "distance" not in names:
+        names.setdefault("score", "score")
+    return names
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the results of a file, each with its place: JSON lines, or a table with a head.
+
+    Raises:
+        InvalidInputError: no such file, another kind of file, not UTF-8, or a line that is no
+            result.
+    """
+    suffix = ".jsonl" if file == STDIN else file.suffix.lower()
+    if file != STDIN and not file.is_file():
+        raise InvalidInputError(f"{file}: no such file; expected results as .jsonl, .csv or .tsv")
+    if suffix not in (".jsonl", ".csv", ".tsv"):
+        raise InvalidInputError(f"{file}: expected results as .jsonl, .csv or .tsv")
+    try:
+        text = sys.stdin.read() if file == STDIN else file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{file}: expected UTF-8, got {error}") from None
+    if suffix != ".jsonl":
+        delimiter = "\t" if suffix == ".tsv" else ","
+        table = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
+        for cells in table:
+            yield f"{file}:{table.line_num}", cells
+        return
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InvalidInputError(f"{file}:{number}: expected JSON, got {error}") from None
+        if not isinstance(row, dict):
+            raise InvalidInputError(f"{file}:{number}: expected an object, got {line[:60]}")
+        yield f"{file}:{number}", row
+
+
+def _read(
+    file: Path, name_of_column: Mapping[str, str], attribute: Sequence[str]
+) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
+    """Return query -> its results, each with its place in the file.
+
+    Raises:
+        InvalidInputError: a file that cannot be read, without results, or without a column.
+    """
+    needed = [name for kind, name in name_of_column.items() if kind != "query"]
+    rows_of_query: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for place, row in _rows(file):
+        missing = [name for name in [*needed, *attribute] if name not in row]
+        if missing:
+            hint = did_you_mean(missing[0], list(row), "name it by --columns or --attribute.")
+            raise InvalidInputError(f"{place}: no column {missing[0]!r} in {list(row)}; {hint}")
+        query = str(row.get(name_of_column["query"]) or "")
+        rows_of_query.setdefault(query, []).append((place, row))
+    if not rows_of_query:
+        raise InvalidInputError(f"{file}: expected results, got none")
+    return rows_of_query
+
+
+def _number(value: Any, column: str, place: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInputError(
+            f"{place}: expected a number in {column!r}, got {value!r}"
+        ) from None
+
+
+def _results(
+    report: Report, identities: Sequence[Any], values: Sequence[float]
+) -> list[tuple[Any, ...]]:
+    """Return place, id, score, group and former place of each result."""
+    former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
+    results = []
+    for place, row in enumerate(report.order.tolist(), start=1):
+        code = int(report.candidates.codes[row])
+        group = report.candidates.names[code] if code >= 0 else ""
+        results.append((place, identities[row], values[row], group, former[row]))
+    return results

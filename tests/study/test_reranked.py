@@ -36,9 +36,9 @@ def world() -> dict[str, Any]:
     for text in dict.fromkeys([*SET.texts, *QUERIES]):
         sign = 1.0 if " male" in text else -1.0 if "female" in text else 1.5
         job = np.random.default_rng([ord(text.split()[-1][0]), len(text.split()[-1])])
-        texts[text] = torch.from_numpy(job.normal(size=D) * 0.3 + sign * gender)
+        texts[text] = torch.from_numpy(job.normal(size=D) * 0.2 + sign * gender)
     codes = np.arange(N) % 2
-    features = rng.normal(size=(N, D)) * 0.5 + np.where(codes, 1.0, -1.0)[:, None] * gender
+    features = rng.normal(size=(N, D)) * 0.4 + np.where(codes, 1.0, -1.0)[:, None] * gender
     labels = np.where(codes, "male", "female")
     return {"texts": texts, "features": features, "labels": labels}
 

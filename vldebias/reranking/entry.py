@@ -264,22 +264,36 @@ def _of_labels(labels: Any) -> Groups:
     columns = labels if isinstance(labels, Mapping) else {"": labels}
     parts = []
     for column, values in columns.items():
-        texts = np.array([_text(value) for value in _listed(values)], dtype=str)
-        names, codes = np.unique(texts, return_inverse=True)
-        is_known = names != ""
-        # "" sorts first: codes of known values move down by one, and unknown becomes -1.
-        codes = codes - int(not is_known.all())
-        if not is_known.any():
+        different, code_of_row = _factorised(values)
+        texts = [_text(value) for value in different]
+        names = sorted(set(texts) - {""})
+        if not names:
             raise InvalidInputError(f"labels{column and f' {column!r}'}: none is known")
-        parts.append(Groups(tuple(names[is_known].tolist()), codes))
+        code_of_name = {name: code for code, name in enumerate(names)}
+        codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
+        parts.append(Groups(tuple(names), codes[code_of_row]))
     return _crossed(parts)
 
 
-def _listed(values: Any) -> list[Any]:
-    """Return labels of an array, a tensor, a column or a list as a list."""
-    if hasattr(values, "tolist"):
-        return list(values.tolist())
-    return list(values)
+def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
+    """Return the different values of a column, and the place (n,) of each row's value among
+    them."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    elif hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iub" and values.size:
+        low = int(values.min())
+        span = int(values.max()) - low + 1
+        # Counted where there are few, which takes a pass and no sort.
+        if span <= len(values):
+            places = values.astype(np.intp) - low
+            is_there = np.bincount(places, minlength=span) > 0
+            return (np.flatnonzero(is_there) + low).tolist(), (is_there.cumsum() - 1)[places]
+    listed = values.tolist() if hasattr(values, "tolist") else list(values)
+    place_of_value: dict[Any, int] = {}
+    places = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
+    return list(place_of_value), np.array(places, dtype=np.intp)
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,83 @@
+"""How long does a re-ranking take, beside a sort of the same scores?
+
+python -m eval.benchmarks.rerank --json eval/results/bench_rerank.json
+
+Labels are whole numbers, of two groups that the scores prefer unevenly; the median of repeated
+calls, on one thread. "all" orders every candidate, "first 1,000" those that are shown.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import vldebias
+from eval.tables import parser, run
+from vldebias.measure.metric import Metric
+from vldebias.measure.result import TaskProvenance, TaskResult
+
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+FIRST = 1_000
+UNEVEN = {"0": 0.7, "1": 0.3}
+TIME = Metric("milliseconds", "milliseconds, median", "fact", "lower")
+RATIO = Metric("times_a_sort", "times a sort of the same scores", "fact", "lower")
+
+
+def median_time(call: Callable[[], Any], least: float = 0.3) -> float:
+    """Return the median time of a call in milliseconds, of at least five."""
+    call()
+    times: list[float] = []
+    while len(times) < 5 or sum(times) < least:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1000
+
+
+def _sorted(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.argsort(-scores, kind="stable")
+
+
+def measured() -> TaskResult:
+    """Return the times of each size and method, and their ratio to a sort."""
+    result = TaskResult(
+        TaskProvenance(
+            task="re-ranking",
+            title="Re-ranking beside a sort",
+            description="One query, two groups, one thread; median of repeated calls.",
+            settings={"first": FIRST, "uneven shares": UNEVEN},
+        )
+    )
+    for size in SIZES:
+        rng = np.random.default_rng(size)
+        codes = rng.integers(2, size=size)
+        scores = rng.normal(size=size) + 0.8 * codes
+        n = {"candidates": size}
+        sort = median_time(partial(_sorted, scores))
+        result.add(TIME, "sort", sort, n=n, subset=f"{size:,}")
+        settings: dict[str, dict[str, Any]] = {"quota, all": {}}
+        for method in ("quota", "pbm", "detconstsort", "mopr"):
+            settings[f"{method}, first 1,000"] = {"k": FIRST, "method": method}
+        settings["quota 70 : 30, first 1,000"] = {"k": FIRST, "shares": UNEVEN}
+        for name, how in settings.items():
+            if size == FIRST and name == "mopr, first 1,000":
+                continue  # there is nothing to choose
+            call = partial(vldebias.rerank, scores, labels=codes, **how)
+            taken = median_time(call)
+            result.add(TIME, name, taken, n=n, subset=f"{size:,}")
+            result.add(RATIO, name, taken / sort, n=n, subset=f"{size:,}")
+    return result
+
+
+def main() -> None:
+    arguments = parser(__doc__).parse_args()
+    run("bench_rerank", lambda: [measured()], arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Re-rank what retrievers of LangChain and llama-index return, as their own libraries ask for it.
+
+Both classes are made when they are asked for, since these libraries are no dependencies. What any
+other store returns goes into `vldebias.rerank` as scores and labels: docs/how-to/rerank.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vldebias.errors import InvalidInputError, need
+from vldebias.reranking.entry import rerank
+
+
+def langchain_compressor(attribute: str | Sequence[str], k: int | None = None, **how: Any) -> Any:
+    """Return a LangChain `BaseDocumentCompressor` that re-ranks retrieved documents.
+
+    A document's group is `metadata[attribute]`; without it, it is unknown and keeps its place. Its
+    score is `metadata["score"]` where all documents have one, else its place.
+
+    Args:
+        attribute: key of the metadata, or several for intersections.
+        k: how many documents are returned; None: all.
+        how: shares and method, as of `vldebias.rerank`.
+
+    >>> compressor = langchain_compressor("gender", k=10)  # doctest: +SKIP
+    >>> compressor.compress_documents(documents, "a nurse")  # doctest: +SKIP
+    """
+    base = need("langchain_core.documents").BaseDocumentCompressor
+
+    class RerankedDocuments(base):  # type: ignore[misc, valid-type]
+        """Re-rank retrieved documents, so that each group has its share."""
+
+        def compress_documents(
+            self, documents: Sequence[Any], query: str, callbacks: Any = None
+        ) -> Sequence[Any]:
+            """Return the first k documents in their new order."""
+            metadata = [document.metadata for document in documents]
+            scores = [values.get("score") for values in metadata]
+            return _reranked(documents, scores, metadata, attribute, k, how)
+
+    return RerankedDocuments()
+
+
+def llama_index_postprocessor(
+    attribute: str | Sequence[str], k: int | None = None, **how: Any
+) -> Any:
+    """Return a llama-index `BaseNodePostprocessor` that re-ranks retrieved nodes.
+
+    A node's group is `metadata[attribute]`; without it, it is unknown and keeps its place. Its
+    score is that of the retriever where all nodes have one, else its place.
+
+    Args:
+        attribute: key of the metadata, or several for intersections.
+        k: how many nodes are returned; None: all.
+        how: shares and method, as of `vldebias.rerank`.
+
+    >>> processor = llama_index_postprocessor("gender", k=10)  # doctest: +SKIP
+    >>> index.as_query_engine(node_postprocessors=[processor])  # doctest: +SKIP
+    """
+    base = need("llama_index.core.postprocessor.types").BaseNodePostprocessor
+
+    class RerankedNodes(base):  # type: ignore[misc, valid-type]
+        """Re-rank retrieved nodes, so that each group has its share."""
+
+        def _postprocess_nodes(self, nodes: list[Any], query_bundle: Any = None) -> list[Any]:
+            """Return the first k nodes in their new order."""
+            metadata = [node.node.metadata for node in nodes]
+            scores = [node.score for node in nodes]
+            return _reranked(nodes, scores, metadata, attribute, k, how)
+
+    return RerankedNodes()
+
+
+def _reranked(
+    results: Sequence[Any],
+    scores: Sequence[Any],
+    metadata: Sequence[Mapping[str, Any]],
+    attribute: str | Sequence[str],
+    k: int | None,
+    how: Mapping[str, Any],
+) -> list[Any]:
+    """Return the first k results in their new order.
+
+    Raises:
+        InvalidInputError: no result has the attribute in its metadata.
+    """
+    if not results:
+        return []
+    names = [attribute] if isinstance(attribute, str) else list(attribute)
+    for name in names:
+        if all(values.get(name) in (None, "") for values in metadata):
+            keys = sorted({key for values in metadata for key in values})
+            raise InvalidInputError(
+                f"attribute: no result has {name!r} in its metadata, which has {keys}"
+            )
+    values: list[float] = [-float(place) for place in range(len(results))]
+    if all(score is not None for score in scores):
+        values = [float(score) for score in scores]
+    labels = {name: [values.get(name) for values in metadata] for name in names}
+    positions = rerank(values, k, labels=labels, **how)
+    return [results[position] for position in positions.tolist()]

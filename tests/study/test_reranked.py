@@ -23,7 +23,7 @@ SET = make_prompt_set("gender", {"male": ["male"], "female": ["female"]}, JOBS)
 QUERIES = [f"A photo of a {job}." for job in JOBS]
 N = 400
 D = 24
-K = 20
+K = 40
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +34,11 @@ def world() -> dict[str, Any]:
     gender /= np.linalg.norm(gender)
     texts = {}
     for text in dict.fromkeys([*SET.texts, *QUERIES]):
-        sign = 1.0 if " male" in text else -1.0 if "female" in text else 1.5
+        sign = 1.0 if " male" in text else -1.0 if "female" in text else 1.0
         job = np.random.default_rng([ord(text.split()[-1][0]), len(text.split()[-1])])
         texts[text] = torch.from_numpy(job.normal(size=D) * 0.2 + sign * gender)
     codes = np.arange(N) % 2
-    features = rng.normal(size=(N, D)) * 0.4 + np.where(codes, 1.0, -1.0)[:, None] * gender
+    features = rng.normal(size=(N, D)) * 0.25 + np.where(codes, 1.0, -1.0)[:, None] * gender
     labels = np.where(codes, "male", "female")
     return {"texts": texts, "features": features, "labels": labels}
 

@@ -251,6 +251,8 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
             figures = measured(search, others=draw == 0)
+        changes = {name: round(figure["change"][0], 3) for name, figure in figures.items()}
+        print(f"draw {draw}: {search.family}: {search.name}: {changes}", file=sys.stderr)
         kind = "even" if search.is_even else "uneven"
         source = search.family.partition(",")[0]
         is_age = search.family.endswith("age")

@@ -292,8 +292,8 @@ def _factorised(values: Any) -> tuple[list[Any], NDArray[np.intp]]:
             return (np.flatnonzero(is_there) + low).tolist(), (is_there.cumsum() - 1)[places]
     listed = values.tolist() if hasattr(values, "tolist") else list(values)
     place_of_value: dict[Any, int] = {}
-    places = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
-    return list(place_of_value), np.array(places, dtype=np.intp)
+    codes = [place_of_value.setdefault(value, len(place_of_value)) for value in listed]
+    return list(place_of_value), np.array(codes, dtype=np.intp)
 
 
 def _text(value: Any) -> str:

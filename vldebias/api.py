@@ -44,6 +44,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     side: str | None = None,
     on_call: Callable[[CallRecord], object] | None = None,
     shares: Mapping[str, float] | None = None,
+    follow_seeds: bool = True,
 ) -> Attachment:
     """Attach to `host` what mitigates the bias that `prompts` describe; by default it depends on
     the host:
@@ -89,6 +90,10 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
             is raised when the pictures are made. docs/how-to/serve-a-pipeline.md
         shares: value -> share of the images, for methods that deal values ("balanced-prompts",
             "cross-attention"). None: even shares.
+        follow_seeds: where a call of a pipeline passes `generator=`, let the values that are dealt
+            follow from the generator and the prompt, so that the same call shows the same persons;
+            seeds in a row are even, random ones in the mean only. False: values are even over all
+            calls, whatever their seeds. docs/how-to/serve-a-pipeline.md
 
     Raises:
         AlreadyAttachedError, UnsupportedHostError, ProjectionMismatchError, InvalidInputError.
@@ -102,7 +107,7 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     """
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
-    log = CallLog(on_call)
+    log = CallLog(on_call, follow_seeds)
 
     # Three things can be attached: edits that were fitted before, a balancer of prompts, or the
     # edits of a method, which are fitted here.

@@ -2,6 +2,7 @@
 order, refusals."""
 
 import json
+import os
 import random
 import re
 from collections import Counter
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.refusals import refused
 from vldebias.errors import InvalidInputError
@@ -366,3 +369,54 @@ def test_ways_of_saying_values_are_checked(how):
 )
 def test_what_cannot_be_balanced_is_refused(options):
     balance_prompts(**{"prompts": "a nurse", "sets": "gender"} | options)
+
+
+def in_child(function):
+    """What a function gives in a forked child."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, json.dumps(function()).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with open(read, "rb") as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_forked_workers_do_not_deal_in_step():
+    drawn, fixed = Balancer("gender"), Balancer("gender", seed=3)
+
+    def deal(balancer):
+        return [balancer.next([NURSE]).values[0] for _ in range(60)]
+
+    orders = [tuple(in_child(lambda: deal(drawn))) for _ in range(3)]
+    assert len({*orders, tuple(deal(drawn))}) == 4
+    with drawn._lock:  # as if another thread of the parent dealt meanwhile
+        assert len(in_child(lambda: deal(drawn))) == 60
+    assert in_child(lambda: deal(fixed)) == deal(Balancer("gender", seed=3))
+    assert in_child(lambda: fixed.at(NURSE, 7).values) == fixed.at(NURSE, 7).values
+
+
+def test_a_call_of_indices_is_even_in_itself():
+    balancer = Balancer(["gender", "age"], seed=0)
+    alone = [balancer.at(NURSE, index) for index in range(8)]
+    call = balancer.at([NURSE] * 8, range(8))
+    assert call.prompts == [made.prompts[0] for made in alone]
+    assert call.people == [made.people[0] for made in alone]
+    for indices in ([0] * 4, [1, 3, 5, 7], [9, 2**60, 4, 4]):
+        call = balancer.at([NURSE] * 4, indices)
+        assert call == balancer.at([NURSE] * 4, indices)
+        genders = Counter(gender for gender, _ in call.values)
+        assert set(genders.values()) == {2}
+    with pytest.raises(InvalidInputError, match="got 1 for 2 prompts"):
+        balancer.at([NURSE] * 2, 3)
+
+
+@given(st.lists(st.integers(0, 2**64), min_size=1, max_size=9), st.integers(0, 5))
+def test_whatever_the_indices_a_call_is_even(indices, seed):
+    call = Balancer("gender", seed=seed).at([NURSE] * len(indices), indices)
+    counts = Counter(call.values)
+    assert abs(counts["female"] - counts["male"]) <= 1

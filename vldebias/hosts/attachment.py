@@ -27,6 +27,7 @@ from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, during
 from vldebias.hosts.records import CallLog, CallRecord, raise_failures
+from vldebias.hosts.seeds import Seeds, indices_of
 from vldebias.markup import html_table
 from vldebias.prompts import StatedWords
 from vldebias.registry import Registry
@@ -196,7 +197,7 @@ class Attachment:
             empty where prompts are rewritten.
         balancer: what rewrites prompts in place of edits, or None.
         log: records of the calls, where values are dealt to images; `last_call`, `calls`,
-            `sampled` and `reasons` read it.
+            `sampled`, `reasons` and `people` read it.
     """
 
     _strength: float
@@ -286,6 +287,16 @@ class Attachment:
         self.balancer.restart(value)
 
     @property
+    def follow_seeds(self) -> bool:
+        """Tell whether the values of a call that passes generators follow from their seeds, and not
+        from the calls before; see `debias`."""
+        return self.log.follow_seeds
+
+    @follow_seeds.setter
+    def follow_seeds(self, value: bool) -> None:
+        self.log.follow_seeds = value
+
+    @property
     def last_call(self) -> CallRecord | None:
         """Return what the last call in this thread or task was given; None without one.
 
@@ -319,6 +330,13 @@ class Attachment:
         (`vldebias.balance_prompts`), None where it was not."""
         record = self.last_call
         return [] if record is None else list(record.reasons)
+
+    @property
+    def people(self) -> list[Any]:
+        """Return for each image of the last call in this thread or task its persons who were given
+        a value, as (noun, value)."""
+        record = self.last_call
+        return [] if record is None else list(record.people)
 
     @property
     def state(self) -> str:
@@ -577,14 +595,18 @@ class Attachment:
             return [False] * len(texts)
         return [bool(self._gate.find(text)) for text in texts]
 
-    def rewrite(self, prompts: Sequence[str], again: bool = False) -> list[str]:
+    def rewrite(
+        self, prompts: Sequence[str], again: bool = False, seeds: Seeds | None = None
+    ) -> list[str]:
         """Return one rewritten prompt per image, as in a call of the pipeline; `sampled` then has
         their values, and `reasons` why some were left alone.
 
         Use it to balance many calls at once. An attachment of edits returns the prompts unchanged.
         again: `prompts` are other texts of the images of the last call, and get the same values.
+        seeds: generators or seeds, one for all images or one for each, which decide the values; see
+        `follow_seeds`.
         """
-        written = self.rewrite_texts({"prompt": prompts}, again=again)["prompt"]
+        written = self.rewrite_texts({"prompt": prompts}, again=again, seeds=seeds)["prompt"]
         raise_failures()
         return written
 
@@ -594,6 +616,7 @@ class Attachment:
         *,
         again: bool = False,
         read: Mapping[str, Callable[[str], int]] | None = None,
+        seeds: Any = None,
     ) -> dict[str, list[str]]:
         """Return the rewritten texts of a call whose images have several: `prompt`, `prompt_2`.
 
@@ -602,7 +625,8 @@ class Attachment:
         Args:
             texts: name -> one text per image. again: they are of the images of the last call, and
                 get the same values. read: name -> how many characters of a text the encoder reads;
-                a subject behind them is left alone, as "truncated", and not counted.
+                a subject behind them is left alone, as "truncated", and not counted. seeds: as of
+                `rewrite`; anything else that a pipeline takes as its generator is not read.
         """
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
@@ -612,24 +636,33 @@ class Attachment:
         # A call that fails shows no values of the one before it.
         self.log.begin()
         if self._strength:
-            return self._balanced(columns, read or {})
+            return self._balanced(columns, read or {}, seeds)
         prompts = _joined(columns)
-        number = len(prompts)
         unchanged = CallRecord(
-            prompts, prompts, (None,) * number, ("strength",) * number, self.seed
+            prompts,
+            prompts,
+            values=(None,) * len(prompts),
+            reasons=("strength",) * len(prompts),
+            people=((),) * len(prompts),
+            seed=self.seed,
         )
         self.log.add(unchanged)
         return columns
 
     def _balanced(
-        self, columns: Mapping[str, list[str]], read: Mapping[str, Callable[[str], int]]
+        self,
+        columns: Mapping[str, list[str]],
+        read: Mapping[str, Callable[[str], int]],
+        seeds: Any,
     ) -> dict[str, list[str]]:
         """Return the texts of new images with values written into them; keep the record of the
         call."""
         if not self.projections:  # else the strength is that of the edit
             self.balancer.strength = self._strength
         images = [_TextsOfImage(row, read) for row in _rows(columns)]
-        written, balanced = self.balancer.next_texts([image.different for image in images])
+        prompts = _joined(columns)
+        indices = indices_of(seeds, prompts) if self.follow_seeds else None
+        written, balanced = self.balancer.next_texts([image.different for image in images], indices)
         reasons = []
         balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
         for image, new, reason in zip(images, written, balanced.reasons, strict=True):
@@ -639,11 +672,13 @@ class Attachment:
         if self.projections:  # values are set in cross-attention, and texts stay
             balanced_columns = {name: list(texts) for name, texts in columns.items()}
         record = CallRecord(
-            _joined(columns),
+            prompts,
             _joined(balanced_columns),
             tuple(balanced.values),
             tuple(reasons),
+            tuple(map(tuple, balanced.people)),
             balanced.seed,
+            None if indices is None else tuple(indices),
         )
         self.log.add(record)
         return balanced_columns

@@ -37,6 +37,7 @@ class CallRecord:
         values: the value of each image, None where it was left alone. For several sets, tuples of
             values.
         reasons: why an image was left alone ("stated", "no person", ...), None where it was not.
+        people: the persons of each image who were given a value, as of `BalancedPrompts`.
         seed: of the attachment, `Attachment.seed`.
         index: of each image, as of `Balancer.at`, where the values follow the seeds of generators;
             None where they follow the calls before.
@@ -47,6 +48,7 @@ class CallRecord:
     written: tuple[str, ...]
     values: tuple[Any, ...]
     reasons: tuple[Any, ...]
+    people: tuple[Any, ...] = ()
     seed: int | None = None
     index: tuple[int, ...] | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -61,15 +63,20 @@ class CallLog:
     """Keep the records of an attachment, the last of each thread or task apart.
 
     on_call: is given the record of each call once its values are dealt. What it raises is kept
-    until `raise_failures`, so that the call itself is finished.
+    until `raise_failures`, so that the call itself is finished. follow_seeds: as of `debias`.
     """
 
-    def __init__(self, on_call: Callable[[CallRecord], object] | None = None) -> None:
+    def __init__(
+        self,
+        on_call: Callable[[CallRecord], object] | None = None,
+        follow_seeds: bool = True,
+    ) -> None:
         if on_call is not None and not callable(on_call):
             raise InvalidInputError(
                 f"on_call: got {on_call!r}; expected a function of one record, or None"
             )
         self.on_call = on_call
+        self.follow_seeds = follow_seeds
         self._records: deque[CallRecord] = deque(maxlen=KEPT)
 
     @property

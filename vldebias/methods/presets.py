@@ -70,7 +70,8 @@ class Balanced(Method):
 
     Args:
         shares: value -> share of the images; None: even shares. seed: of the sampling; None: each
-            attachment draws one, `attachment.seed`.
+            attachment draws one, `attachment.seed`. With a seed a call with `generator=` shows the
+            same persons in every process.
         find: prompt -> character offset at which the words are written, or None to leave it alone;
             by default the subject is found by grammar (`vldebias.balance_prompts`).
         groups, decide: what happens to several persons, and a function that says which values the

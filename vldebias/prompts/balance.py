@@ -10,8 +10,9 @@ whenever that is in doubt.
 
 from __future__ import annotations
 
+import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -19,6 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 from vldebias.errors import InvalidInputError
 from vldebias.markup import html_table
@@ -131,7 +133,9 @@ def balance_prompts(
 class Balancer:
     """Balance prompts over several calls: the shares of each prompt hold over all calls.
 
-    Use one for the whole life of a service. It may be called from several threads.
+    Use one for the whole life of a service. It may be called from several threads. In a forked
+    child one that drew its seed draws another, so that workers do not deal in step; one that was
+    given a seed keeps it: workers that share a seed share a counter too, and call `at`.
 
     sets, shares, seed, find, decide, groups: as in `balance_prompts`; afterwards `seed` is the one
     that was drawn. strength: share of the images that are given a value, in [0, 1]; it may be set
@@ -158,6 +162,7 @@ class Balancer:
         if self.seed is None:
             self.has_drawn_seed = True
             self.seed = draw_seed()
+        _BALANCERS.add(self)
         is_one_set = isinstance(self.sets, str | Path | PromptSet | Mapping)
         sets: Any = [self.sets] if is_one_set else self.sets
         # A set over several attributes, such as "fairface", is balanced by each of them.
@@ -188,27 +193,47 @@ class Balancer:
             self.has_drawn_seed = False
             self._dealers = self._new_dealers(seed)
 
-    def at(self, prompt: str, index: int) -> BalancedPrompts:
+    def at(self, prompts: str | Sequence[str], index: int | Sequence[int]) -> BalancedPrompts:
         """Balance the image of a prompt that has this index, without remembering anything.
 
         The same index gives the same value in every process that has the seed, and indices from 0
         on are even: over every two images for two even values, every ten for .7 and .3. Take the
         index from a counter that all processes share, such as a row of a database.
+
+        Lists of prompts and indices are the images of one call, which is even in itself: where the
+        indices alone would make it uneven, they decide its values together.
         """
-        (text,) = _checked_prompts([prompt])
-        _check_whole_number("index", index, least=0)
-        length = min(self._images_of_a_block(text), _LONGEST_BLOCK)
-        # Every block is dealt as a call of its own, with a seed that follows from its number.
-        block, row = divmod(index, length)
-        seed = seed_from(self.seed, block)
-        made = self._balance([text] * length, self._new_dealers(seed), seed)
-        return BalancedPrompts(
-            [made.prompts[row]],
-            [made.values[row]],
-            [made.reasons[row]],
-            self._checked_seed,
-            [made.people[row]],
-        )
+        texts = _checked_prompts([prompts] if isinstance(prompts, str) else prompts)
+        indices = list(index) if isinstance(index, Sequence) else [index]
+        for number in indices:
+            _check_whole_number("index", number, least=0)
+        if len(indices) != len(texts):
+            raise InvalidInputError(
+                f"index: got {len(indices)} for {len(texts)} prompts; expected one for each"
+            )
+        hands = self._hands_at(texts, indices)
+        if len(texts) > 1:
+            seed = seed_from(self.seed, *indices)
+            even = self._hands(texts, self._new_dealers(seed), seed)
+            if not _are_as_even(texts, hands, even):
+                hands = even
+        return self._written(texts, hands, self._checked_seed)
+
+    def _hands_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[list[_Hand]]:
+        """Return the values of each image by its index alone."""
+        hands: list[list[_Hand]] = []
+        hands_of_block: dict[tuple[str, int], list[list[_Hand]]] = {}
+        for prompt, index in zip(prompts, indices, strict=True):
+            length = min(self._images_of_a_block(prompt), _LONGEST_BLOCK)
+            block, row = divmod(index, length)
+            if (prompt, block) not in hands_of_block:
+                # Every block is dealt as a call of its own, with a seed that follows from its
+                # number.
+                seed = seed_from(self.seed, block)
+                dealers = self._new_dealers(seed)
+                hands_of_block[prompt, block] = self._hands([prompt] * length, dealers, seed)
+            hands.append(hands_of_block[prompt, block][row])
+        return hands
 
     def _images_of_a_block(self, prompt: str) -> int:
         """Return over how many images of a prompt the shares of all persons are even."""
@@ -221,7 +246,7 @@ class Balancer:
         return images
 
     def next_texts(
-        self, images: Iterable[Sequence[str]]
+        self, images: Iterable[Sequence[str]], indices: Sequence[int] | None = None
     ) -> tuple[list[list[str]], BalancedPrompts]:
         """Balance the texts of each image, which a pipeline with several encoders takes.
 
@@ -230,6 +255,7 @@ class Balancer:
 
         Args:
             images: for each image its texts, as many for each.
+            indices: of the images, as of `at`; None: calls before are counted, as by `next`.
 
         Returns:
             The new texts of each image, and the values and reasons of all images. Its prompts are
@@ -237,7 +263,7 @@ class Balancer:
         """
         rows = [_checked_prompts(texts) for texts in images]
         joined = [NEXT_TEXT.join(texts) for texts in rows]
-        balanced = self.next(joined)
+        balanced = self.next(joined) if indices is None else self.at(joined, indices)
         written = [prompt.split(NEXT_TEXT) for prompt in balanced.prompts]
         first = [texts[0] for texts in written]
         return written, replace(balanced, prompts=first)
@@ -296,6 +322,12 @@ class Balancer:
         self, prompts: Sequence[str], dealers: Sequence[Sequence[Dealer[Value]]], seed: int
     ) -> BalancedPrompts:
         """Deal values to prompts and write them."""
+        return self._written(prompts, self._hands(prompts, dealers, seed), seed)
+
+    def _hands(
+        self, prompts: Sequence[str], dealers: Sequence[Sequence[Dealer[Value]]], seed: int
+    ) -> list[list[_Hand]]:
+        """Deal values to prompts: for each image and attribute those of its persons."""
         if not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         for finder in self._finders:
@@ -314,6 +346,12 @@ class Balancer:
                     outcomes = finder.outcomes(prompt, shown, strength)
                     _deal(dealer, prompt, outcomes, rows, hands)
                     strength = 1.0  # the others get a value where the first one does
+        return hands
+
+    def _written(
+        self, prompts: Sequence[str], hands: Sequence[Sequence[_Hand]], seed: int
+    ) -> BalancedPrompts:
+        """Write dealt values into prompts."""
         written = [self._write(prompt, hand) for prompt, hand in zip(prompts, hands, strict=True)]
         form: Any = itemgetter(0) if self._single else tuple
         return BalancedPrompts(
@@ -377,6 +415,39 @@ class Balancer:
         return sayings
 
 
+def _are_as_even(
+    prompts: Sequence[str], hands: Sequence[Sequence[_Hand]], even: Sequence[Sequence[_Hand]]
+) -> bool:
+    """Return whether values are spread over the images as evenly as others are that were dealt in
+    one call: of each prompt, and of all together."""
+    counts = _counts(prompts, hands)
+    even_counts = _counts(prompts, even)
+    for group in counts.keys() | even_counts.keys():
+        count_of_value = counts[group]
+        even_count_of_value = even_counts[group]
+        # Three images of two values are even either way round.
+        if sorted(count_of_value.values()) != sorted(even_count_of_value.values()):
+            return False
+        for value in count_of_value | even_count_of_value:
+            if abs(count_of_value[value] - even_count_of_value[value]) > 1:
+                return False
+    return True
+
+
+def _counts(
+    prompts: Sequence[str], hands: Sequence[Sequence[_Hand]]
+) -> dict[tuple[Any, ...], Counter[str]]:
+    """Return (attribute, person, prompt) -> how many images got which value; the prompt None is
+    all of them."""
+    counts = defaultdict[tuple[Any, ...], Counter[str]](Counter)
+    for prompt, hand in zip(prompts, hands, strict=True):
+        for attribute, dealt in enumerate(hand):
+            for person, value in enumerate(dealt):
+                counts[attribute, person, prompt][str(value)] += 1
+                counts[attribute, person, None][str(value)] += 1
+    return counts
+
+
 def _can_say(person: Person, value: str | Mixture) -> bool:
     """Return whether a value can be said of a person; a mixture may have been made for another
     text, "five nurses", than this one, "a nurse"."""
@@ -420,6 +491,23 @@ def _rows_of_prompts(prompts: Iterable[str]) -> dict[str, list[int]]:
     for row, prompt in enumerate(prompts):
         rows_of_prompt[prompt].append(row)
     return rows_of_prompt
+
+
+_BALANCERS: WeakSet[Balancer] = WeakSet()
+
+
+def _draw_anew() -> None:
+    """Let the balancers of a forked child draw seeds of their own."""
+    for balancer in list(_BALANCERS):
+        balancer._lock = Lock()  # another thread of the parent may have held it
+        if balancer.has_drawn_seed:
+            balancer.restart(draw_seed())
+            balancer.has_drawn_seed = True
+
+
+# Windows does not fork.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_draw_anew)
 
 
 def _checked_prompts(prompts: Any) -> list[str]:

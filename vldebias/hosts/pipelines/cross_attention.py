@@ -582,9 +582,10 @@ class Steering(Hook):
             return [nothing] * rows
         else:
             read = self.host.pipeline._read(call)
+            variables = running_call(self.host.pipe) or {}
 
             def deal(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-                attachment.rewrite_texts(columns, read=read)
+                attachment.rewrite_texts(columns, read=read, seeds=variables.get("generator"))
                 return columns
 
             rewrite_call(dict(call), deal)

@@ -542,8 +542,12 @@ class DiffusersHost(Host):
         if count and attachment.acts and not count_of(parameters):
             attachment.warn_once(SHARED.format(count=count))
         if turn != "negative":
+            variables = running_call(self._pipe) or {}
             rewrite = partial(
-                attachment.rewrite_texts, again=turn == "again", read=self._read(call)
+                attachment.rewrite_texts,
+                again=turn == "again",
+                read=self._read(call),
+                seeds=variables.get("generator"),
             )
             rewrite_call(call, rewrite)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -149,8 +150,9 @@ class ModularHost(DiffusersHost):
         """Rewrite the prompts of a call, in the state as well."""
         counts = {name: state.get(name) for name in _COUNTS if state.get(name)}
         count_name = next(iter(counts), None)
+        rewrite = partial(attachment.rewrite_texts, seeds=state.get("generator"))
         if self.single:
-            call["prompt"] = attachment.rewrite([call["prompt"]])[0]
+            call["prompt"] = rewrite({"prompt": [call["prompt"]]})["prompt"][0]
             # One prompt makes all images of the call, so they share its value.
             shares_value = count_name is not None and counts[count_name] > 1
             if attachment.acts and shares_value:
@@ -158,7 +160,7 @@ class ModularHost(DiffusersHost):
         else:
             if count_name is not None:
                 call[count_name] = counts[count_name]
-            rewrite_call(call, attachment.rewrite_texts)
+            rewrite_call(call, rewrite)
         for name, value in call.items():
             state.set(name, value)
 

@@ -228,7 +228,11 @@ def _pipeline(name):
             if key != "class"
         }
         skip_without("diffusers", config["class"])
-        pipe = (cls or getattr(import_module("diffusers"), config["class"]))(**parts | extra)
+        if cls is None:
+            cls = getattr(import_module("diffusers"), config["class"])
+            length = TABLE["pipelines"][name].get("call", {}).get("max_sequence_length")
+            cls = cls if length is None else shorter_class(cls, length)
+        pipe = cls(**parts | extra)
         pipe.set_progress_bar_config(disable=True)
         return pipe
 
@@ -329,8 +333,9 @@ class Case:
         family."""
         skip_without("diffusers", pipeline or self.pipeline)
         cls = getattr(import_module("diffusers"), pipeline or self.pipeline)
-        if self.length is not None and not is_complete:
-            cls = type(self.pipeline, (cls,), {"__call__": shorter(cls.__call__, self.length)})
+        length = self.length or self.call.get("max_sequence_length")
+        if length is not None:
+            cls = shorter_class(cls, length)
         config = {
             "in_channels": 16,
             "sample_size": 8,
@@ -384,6 +389,16 @@ class Case:
                 0
             ]
         return torch.stack(list(drawn)) if isinstance(drawn, list) else drawn
+
+
+@cache
+def shorter_class(cls, length):
+    """The class of a pipeline whose calls pad prompts to a smaller length by default: what is read
+    to fit costs its square."""
+    if "max_sequence_length" not in inspect.signature(cls.__call__).parameters:
+        return cls
+    content = {"__call__": shorter(cls.__call__, length), "__module__": cls.__module__}
+    return type(cls.__name__, (cls,), content)
 
 
 def shorter(call, length):

@@ -62,7 +62,7 @@ def text_sides() -> dict[str, TextSide]:
 
 
 TEXT_SIDES = text_sides()
-QUICK_MODULAR = ("Flux", "ErnieImage", "LTX", "QwenImage", "Krea2", "StableDiffusion3")
+QUICK_MODULAR = ("Flux", "ErnieImage", "LTX", "QwenImage", "StableDiffusion3")
 
 
 def is_slow(name: str) -> bool:

@@ -35,6 +35,32 @@ def run_core(script: str, *arguments: str, **settings: object) -> subprocess.Com
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", **settings)  # type: ignore[call-overload,no-any-return]
 
 
+# Run commands after each other in one process: their exit codes, outputs and messages as JSON.
+RUN_EACH = """
+import contextlib, io, json, sys
+from vldebias.cli import main
+answers = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["vldebias", *arguments.split()]
+    output, message = io.StringIO(), io.StringIO()
+    code = 0
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(message):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    answers.append([code, output.getvalue(), message.getvalue()])
+print(json.dumps(answers))
+"""
+
+
+def answers_of(commands: list[str], **settings: object) -> dict[str, tuple[int, str, str]]:
+    """Exit code, output and message of each command, with the core alone."""
+    done = run_core(RUN_EACH, json.dumps(commands), **settings)
+    assert done.returncode == 0, done.stderr
+    return dict(zip(commands, map(tuple, json.loads(done.stdout)), strict=True))  # type: ignore[arg-type]
+
+
 def run_command(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
     """Run `vldebias` with the core alone."""
     return run_core("from vldebias.cli import main; main()", *arguments, **settings)
@@ -86,54 +112,44 @@ def test_prompts_are_balanced_in_the_shell() -> None:
     assert Counter(values) == {"female": 2, "male": 2}
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "--help",
-        "--version",
-        "debias --help",
-        "train --help",
-        "eval list",
-        "methods",
-        "eval --help",
-        "serve --help",
-    ],
-)
-def test_help_needs_the_core_alone(command: str) -> None:
-    done = run_command(*command.split())
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+def test_help_needs_the_core_alone() -> None:
+    commands = ["--help", "--version", "debias --help", "train --help", "eval list", "methods"]
+    for command, (code, output, message) in answers_of(
+        [*commands, "eval --help", "serve --help"]
+    ).items():
+        assert code == 0, (command, message)
+        assert output, command
 
 
-@pytest.mark.parametrize(
-    "name", ["debias", "debias_queries", "evaluate", "metrics", "losses", "load_host"]
-)
-def test_a_function_that_needs_torch_names_the_extras(name: str) -> None:
+def test_a_function_that_needs_torch_names_the_extras() -> None:
+    names = ["debias", "debias_queries", "evaluate", "metrics", "losses", "load_host"]
     script = f"""
-import vldebias
-try:
-    vldebias.{name}
-except vldebias.errors.MissingPackageError as error:
-    print(error)
+import json, vldebias
+refusals = {{}}
+for name in {names!r}:
+    try:
+        getattr(vldebias, name)
+    except vldebias.errors.MissingPackageError as error:
+        refusals[name] = str(error)
+print(json.dumps(refusals))
 """
     done = run_core(script)
-    assert done.stdout.startswith(("torch is not installed", "numpy is not installed")), done
-    for extra in ("clip", "diffusers", "eval", "train", "torch"):
-        assert f"'vldebias[{extra}]'" in done.stdout
+    refusals = json.loads(done.stdout)
+    assert [*refusals] == names, done.stderr
+    for refusal in refusals.values():
+        assert refusal.startswith(("torch is not installed", "numpy is not installed"))
+        for extra in ("clip", "diffusers", "eval", "train", "torch"):
+            assert f"'vldebias[{extra}]'" in refusal
 
 
-@pytest.mark.parametrize(
-    "command", ["quickstart", "debias gender --model miniature", "eval miniature"]
-)
-def test_a_command_that_needs_torch_names_the_extras_without_a_traceback(
-    command: str, tmp_path: Path
-) -> None:
-    done = run_command(*command.split(), cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert "pip install 'vldebias[" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_command_that_needs_torch_names_the_extras_without_a_traceback(tmp_path: Path) -> None:
+    commands = ["quickstart", "debias gender --model miniature", "eval miniature"]
+    for command, (code, output, message) in answers_of(commands, cwd=tmp_path).items():
+        assert code == 2, (command, message)
+        assert output == ""
+        assert message.startswith("error: ")
+        assert "pip install 'vldebias[" in message
+        assert "Traceback" not in message
     assert not (tmp_path / "vldebias-quickstart").exists()
 
 

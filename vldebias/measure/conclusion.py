@@ -123,9 +123,22 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
     # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
     # one of them would be choosing the conclusion.
     agrees = other_row is None or other_row.verdict == row.verdict
+    other_prior = ""
+    if other_row is not None:
+        other_name, _, _ = other_row.metric.partition("@")
+        other_prior = (
+            f"{OTHER_PRIOR[other_name]} {other_row.before:.3f} to {other_row.value:.3f}"
+            f" ({other_row.moved}), {other_row.verdict}"
+        )
+    enough = None
+    if agrees and row.verdict == TOO_FEW:
+        tested = unbiased_squares(block).get(row.Index, row)
+        change = (tested.change, tested.change_low, tested.change_high)
+        enough = enough_units(row.n, change, to_remove(tested))
+    part = f", {row.subset}," if row.subset else ""
     facts: dict[str, Any] = {
         "task": row.task,
-        "question": _question(row),
+        "question": f"What does {row.name} do to the {row.title}{part} of {row.task}?",
         "metric": row.metric,
         "subset": row.subset,
         "measure": row.measure,
@@ -139,9 +152,9 @@ def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
         "cost": _cost(block, row),
         "baseline": _baseline(block, row),
         "worse": _who_got_worse(block, row),
-        "other_prior": "" if other_row is None else _other_prior_words(other_row),
+        "other_prior": other_prior,
         "n": quantity_of(row.n, next(iter(json.loads(row.counts)), "")),
-        "enough": _enough(block, row) if agrees else None,
+        "enough": enough,
         "verdict": row.verdict if agrees else NO_VERDICT,
     }
     square = contradicting_squares(block).get(row.Index)
@@ -155,7 +168,9 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
     bias = named(wholes[wholes.kind == "bias"], measures)
     if bias.empty:
         return None
-    lead = bias[bias.metric == _lead_metric(bias)]
+    measured = set(bias.metric)
+    leads = [metric for metric in LEADS if metric in measured]
+    lead = bias[bias.metric == [*leads, bias.metric.iloc[0]][0]]
     lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
     # The question is what an edit does; the baseline stands beside it in the sentence.
     edits = lead[~lead.method.isin(BASELINES)]
@@ -168,31 +183,8 @@ def _leading(block: pd.DataFrame, measures: Measures) -> Any:
     return (attached or ranked)[0]
 
 
-def _lead_metric(bias: pd.DataFrame) -> str:
-    """Return the metric that a conclusion is about: one of LEADS, else the first."""
-    measured = set(bias.metric)
-    for metric in LEADS:
-        if metric in measured:
-            return metric
-    return str(bias.metric.iloc[0])
-
-
-def _question(row: Any) -> str:
-    part = f", {row.subset}," if row.subset else ""
-    return f"What does {row.name} do to the {row.title}{part} of {row.task}?"
-
-
 def _number_or_none(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _enough(block: pd.DataFrame, row: Any) -> int | None:
-    """Return how many units would tell, where there are too few."""
-    if row.verdict != TOO_FEW:
-        return None
-    tested = unbiased_squares(block).get(row.Index, row)
-    change = (tested.change, tested.change_low, tested.change_high)
-    return enough_units(row.n, change, to_remove(tested))
 
 
 def enough_units(n: int, change: Change, effect: float) -> int | None:
@@ -229,7 +221,11 @@ def _cost(block: pd.DataFrame, row: Any) -> str:
     worse = costs[costs.verdict == "worse"]
     if worse.empty:
         return nothing_worse(list(dict.fromkeys(costs.title)))
-    return "; ".join(_paid(cost) for cost in worse.itertuples())
+    prices = []
+    for cost in worse.itertuples():
+        change = (cost.change, cost.change_low, cost.change_high)
+        prices.append(paid(cost.title, cost.before, cost.value, change))
+    return "; ".join(prices)
 
 
 def nothing_worse(measures: Sequence[str]) -> str:
@@ -239,11 +235,6 @@ def nothing_worse(measures: Sequence[str]) -> str:
     if len(measures) == 2:
         return f"neither {measures[0]} nor {measures[1]} got clearly worse"
     return f"none of {listed_words(measures)} got clearly worse"
-
-
-def _paid(cost: Any) -> str:
-    change = (cost.change, cost.change_low, cost.change_high)
-    return paid(cost.title, cost.before, cost.value, change)
 
 
 def paid(measure: str, before: float, after: float, change: Change) -> str:
@@ -287,11 +278,6 @@ def _against_other_prior(block: pd.DataFrame, row: Any) -> Any:
     if rows.empty or not row.metric.startswith("max_skew"):
         return None
     return next(rows.itertuples())
-
-
-def _other_prior_words(row: Any) -> str:
-    name, _, _ = row.metric.partition("@")
-    return f"{OTHER_PRIOR[name]} {row.before:.3f} to {row.value:.3f} ({row.moved}), {row.verdict}"
 
 
 def worded(facts: dict[str, Any], square: Any = None) -> str:

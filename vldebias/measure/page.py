@@ -10,7 +10,7 @@ import base64
 import contextlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -72,7 +72,12 @@ MEANINGS = {
 def plain(value: Any) -> str:
     """Return a setting in readable form, without braces and quotes."""
     if isinstance(value, Mapping):
-        return "; ".join(_plain_item(name, item) for name, item in value.items())
+        parts = []
+        for name, item in value.items():
+            # Where nothing is set, the name says all.
+            is_unset = item is None or item == {}
+            parts.append(str(name) if is_unset else f"{name}: {plain(item)}")
+        return "; ".join(parts)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(plain, value)) or "none"
     if isinstance(value, float):
@@ -81,13 +86,6 @@ def plain(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return words[value]
     return str(value)
-
-
-def _plain_item(name: object, item: Any) -> str:
-    """Return a name with its setting, or the name alone where nothing is set."""
-    if item is None or item == {}:
-        return str(name)
-    return f"{name}: {plain(item)}"
 
 
 def grids(
@@ -154,20 +152,16 @@ def title_of(result: Result) -> str:
         title = result.provenance[0].title or result.name
         return f"{title} ({models})" if models else title
     title = result.name
+    tasks = [provenance.task for provenance in result.provenance]
     if findings_of(result):
         title = "What people's labels show"
-    elif not models and _has_one_task(result):
-        # A suite has a name and models; a table of images has neither.
+    elif not models and tasks and all(task.startswith(tasks[0]) for task in tasks):
+        # A suite has a name and models; a table of images has neither. Its tasks are about the
+        # same, such as "shares" and "shares corrected".
         title = result.provenance[0].title or title
     if models:
         title += f", measured on {models}"
     return title
-
-
-def _has_one_task(result: Result) -> bool:
-    """Return whether all tasks are about the same, such as "shares" and "shares corrected"."""
-    tasks = [provenance.task for provenance in result.provenance]
-    return bool(tasks) and all(task.startswith(tasks[0]) for task in tasks)
 
 
 def model_in_words(name: str) -> str:
@@ -256,22 +250,19 @@ def front_groups(frame: pd.DataFrame, found: Sequence[Conclusion]) -> list[Front
             notes.append(f"chance {first.chance:.3f}")
         note = ", ".join(filter(None, notes))
         shown = list(methods.itertuples())
-        verdict_notes = [_verdict_note(square_of_row.get(row.Index)) for row in shown]
+        verdict_notes = []
+        for row in shown:
+            square = square_of_row.get(row.Index)
+            verdict_note = ""
+            # The interval beside the verdict says more than the unbiased square that it rests on.
+            if square is not None:
+                verdict_note = (
+                    "Few images make every gap look larger. Without that, its square changes by"
+                    f" {square.moved}, and the verdict rests on this."
+                )
+            verdict_notes.append(verdict_note)
         groups.append(FrontGroup(task, measure, note, before, shown, verdict_notes))
     return groups
-
-
-def _verdict_note(square: Any) -> str:
-    """Write what a verdict rests on where the interval beside it says more, "" elsewhere.
-
-    square: the row of the unbiased square that it rests on.
-    """
-    if square is None:
-        return ""
-    return (
-        "Few images make every gap look larger. Without that, its square changes by"
-        f" {square.moved}, and the verdict rests on this."
-    )
 
 
 class FigureGroup(NamedTuple):
@@ -307,19 +298,15 @@ def _advised_rows(frame: pd.DataFrame) -> pd.DataFrame:
     measured = frame[~is_left_out]
     is_utility = (measured.kind == "utility") & (measured.metric != CLASS_PROBE)
     ordered = measured.assign(worst=measured.value.where(is_utility, 0.0))
+    place_of_metric = {name: place for place, name in enumerate(measured.metric.unique())}
     ordered = ordered.sort_values("worst", kind="stable").sort_values(
-        "metric", key=lambda names: names.map(_places(measured.metric)), kind="stable"
+        "metric", key=lambda names: names.map(place_of_metric), kind="stable"
     )
     turn = ordered.groupby("metric").cumcount()
     is_first = (turn == 0) & (ordered.metric != CLASS_PROBE)
     rank = np.where(is_first, 0, np.where(ordered.kind == "bias", 1, 2))
     chosen = ordered.assign(rank=rank).sort_values("rank", kind="stable").head(MOST)
     return ordered[ordered.index.isin(chosen.index)]
-
-
-def _places(names: Iterable[str]) -> dict[str, int]:
-    """Return name -> its place among the different names."""
-    return {name: place for place, name in enumerate(dict.fromkeys(names))}
 
 
 def _bias_rows(frame: pd.DataFrame) -> pd.DataFrame:
@@ -387,27 +374,22 @@ def notebook(result: Result) -> str:
     concluded = [conclusion.sentence for conclusion in found]
     sentences = advice or [*findings_of(result), *concluded]
     listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    table = _front_table(frame, found) if found and not advice else _plain_table(frame, advice)
+    rows: list[Sequence[Any]] = []
+    if found and not advice:
+        # Each method stands beside the value without one.
+        head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
+        for group in front_groups(frame, found):
+            for row in group.rows:
+                cells = (group.before, row.number, row.moved, row.verdict)
+                rows.append((group.task, group.measure, row.name, *cells))
+    else:
+        # No methods are compared; where there is advice, it rests on every figure.
+        head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
+        columns = ["task", "measure", "name", "number", "moved", "verdict"]
+        shown = frame if advice else frame[frame.whole].head(MOST)
+        rows += shown[columns].itertuples(index=False)
+    table = html_table("", head, rows)
     return f"<h3>{escape(result.name)}</h3><ul>{listed}</ul>{table}"
-
-
-def _front_table(frame: pd.DataFrame, found: Sequence[Conclusion]) -> str:
-    """Return the rows of methods, each with the value without a method."""
-    rows = []
-    for group in front_groups(frame, found):
-        for row in group.rows:
-            cells = (group.before, row.number, row.moved, row.verdict)
-            rows.append((group.task, group.measure, row.name, *cells))
-    head = ("task", "measure", "method", "before [95 %]", "after [95 %]", "change", "verdict")
-    return html_table("", head, rows)
-
-
-def _plain_table(frame: pd.DataFrame, advice: Sequence[str]) -> str:
-    """Return figures where no methods are compared: all of them where there is advice."""
-    rows = frame if advice else frame[frame.whole].head(MOST)
-    columns = ["task", "measure", "name", "number", "moved", "verdict"]
-    head = ("task", "measure", "method", "value [95 %]", "change [95 %]", "verdict")
-    return html_table("", head, rows[columns].itertuples(index=False))
 
 
 def _pictures(name: str, folder: Path) -> list[tuple[dict[str, Any], bytes]]:
@@ -532,7 +514,11 @@ def dots(rows: pd.DataFrame, provenance: Sequence[TaskProvenance] = ()) -> Plot:
     colors = _colors(rows, provenance)
     for axis, panel in zip(axes, panels, strict=False):
         _draw_panel(axis, panel, rows, colors)
-        _entitle(axis, panel.iloc[0])
+        # Task and measure, and below which way is better.
+        first = panel.iloc[0]
+        title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
+        title = f"{title}\n{first.hint.strip(' ()')}".rstrip()
+        axis.set_title(title, fontsize=8.5, color=INK)
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     plot.tight_layout()
@@ -586,8 +572,12 @@ def _draw_panel(
     axis.set_yticks(range(len(points)), list(map(_label, points.name)))
     # The first method on top, as in the tables.
     axis.set_ylim(len(points) - 0.5, -0.5)
-    first = panel.iloc[0]
-    low, high = _scale(rows[rows.metric == first.metric])
+    # A measure without bounds has those of all its rows, and 0.
+    metric = panel.metric.iloc[0]
+    alike = rows[rows.metric == metric]
+    low, high = get_metric(metric, strict=False).bounds
+    low = low if np.isfinite(low) else min(0.0, alike.low.min())
+    high = high if np.isfinite(high) else max(0.0, alike.high.max())
     margin = 0.02 * ((high - low) or 1)
     axis.set_xlim(low - margin, high + margin)
     axis.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
@@ -595,20 +585,3 @@ def _draw_panel(
     axis.tick_params(labelsize=8, colors=INK, length=0)
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.spines["bottom"].set_color(GRID)
-
-
-def _entitle(axis: Any, first: Any) -> None:
-    """Write task and measure above a panel, and which way is better.
-
-    first: a row of the panel.
-    """
-    title = fill(for_matplotlib(f"{first.task}: {first.measure}"), 44)
-    axis.set_title(f"{title}\n{first.hint.strip(' ()')}".rstrip(), fontsize=8.5, color=INK)
-
-
-def _scale(rows: pd.DataFrame) -> tuple[float, float]:
-    """Return the least and the most of the axis of a measure."""
-    low, high = get_metric(rows.metric.iloc[0], strict=False).bounds
-    least = low if np.isfinite(low) else min(0.0, rows.low.min())
-    largest = high if np.isfinite(high) else max(0.0, rows.high.max())
-    return least, largest

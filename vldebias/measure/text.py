@@ -105,8 +105,14 @@ def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) ->
     blocks = [block for _, block in frame.groupby("title", sort=False)]
     counts = _counts([len(block) for block in blocks], room)
     for block, count in zip(blocks, counts, strict=True):
-        if count > 0:
-            lines += _block_of_parts(block, count, width)
+        if count == 0:
+            continue
+        lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
+        rows = block
+        if block.better.iloc[0] == "higher" and (block.method == NONE).all():
+            rows = block.sort_values("value", kind="stable")  # the worst parts first
+        for row in rows.head(count).itertuples():
+            lines.append(_line_of_part(row)[:width])
     remaining = len(frame) - sum(counts)
     if remaining:
         lines.append(f"{remaining} more figures are on the page and in to_pandas()")
@@ -138,16 +144,6 @@ def _cut(words: str, width: int) -> str:
     if len(line) <= width:
         return line
     return f"{line[: max(width - 3, 0)]}..."
-
-
-def _block_of_parts(block: pd.DataFrame, count: int, width: int) -> list[str]:
-    """Return the name of a measure and lines of its first rows, the worst parts first."""
-    if block.better.iloc[0] == "higher" and (block.method == NONE).all():
-        block = block.sort_values("value", kind="stable")
-    lines = [f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width]]
-    for row in block.head(count).itertuples():
-        lines.append(_line_of_part(row)[:width])
-    return lines
 
 
 def _counts(sizes: list[int], room: int) -> list[int]:

@@ -301,6 +301,7 @@ def test_features_that_share_a_mean_with_the_texts_are_of_their_model(
             prompts=prompts,
             labels={"gender": (["female", "male"] * 30)[:n]},
             methods=["none"],
+            resamples=5,
         )
     assert any("unaligned" in str(warning.message) for warning in caught) == (
         cosine < 3 / 64**0.5 and n >= 20

@@ -6,7 +6,6 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -132,8 +131,19 @@ def test_it_does_what_a_plain_loop_does(sharpness: Any, rho: float) -> None:
     assert not made.training
 
 
-@pytest.mark.parametrize(("kind", "step"), list(zip(KINDS, cycle([1, 4]), strict=False)))
-@pytest.mark.parametrize("loss", ["nuclr", "group_dro", "stream"])
+def interruptions() -> list[Any]:
+    """(kind, step, loss): each kind with one of the losses; the other pairs are slow."""
+    losses = ("nuclr", "group_dro", "stream")
+    cases = []
+    for place, kind in enumerate(KINDS):
+        for loss in losses:
+            is_quick = loss == losses[place % len(losses)] or kind == "everything"
+            marks = () if is_quick else pytest.mark.slow
+            cases.append(pytest.param(kind, (1, 4)[place % 2], loss, marks=marks))
+    return cases
+
+
+@pytest.mark.parametrize(("kind", "step", "loss"), interruptions())
 def test_an_interrupted_run_ends_with_the_weights_of_a_whole_one(
     kind: str, step: int, loss: str, tmp_path: Path
 ) -> None:

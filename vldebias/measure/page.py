@@ -374,6 +374,7 @@ def notebook(result: Result) -> str:
     concluded = [conclusion.sentence for conclusion in found]
     sentences = advice or [*findings_of(result), *concluded]
     listed = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    head: tuple[str, ...]
     rows: list[Sequence[Any]] = []
     if found and not advice:
         # Each method stands beside the value without one.

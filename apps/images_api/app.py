@@ -563,9 +563,14 @@ def _index_of(request: Request) -> int | None:
 
 def _note(found: BalancedPrompts, rows: Sequence[int], **facts: Any) -> str:
     """Return the header that says which values the images have, or why a prompt was left alone."""
-    values = [found.values[row] for row in rows]
-    reasons = [found.reasons[row] for row in rows]
-    return json.dumps({"values": values, "reasons": reasons, **facts})
+    note = {
+        "values": [found.values[row] for row in rows],
+        "reasons": [found.reasons[row] for row in rows],
+    }
+    people = [found.people[row] for row in rows]
+    if max(map(len, people), default=0) > 1:
+        note["people"] = people  # each of a scene, with a value of their own
+    return json.dumps({**note, **facts})
 
 
 def _left_alone(reason: str) -> str:

@@ -86,6 +86,7 @@ def balanced(balancer: Balancer, order: Order, index: int | None) -> BalancedPro
         [image.values[0] for image in images],
         [image.reasons[0] for image in images],
         images[0].seed,
+        [image.people[0] for image in images],
     )
 
 

@@ -277,6 +277,17 @@ def test_addresses_have_a_version_or_not(upstream: str, path: str, asked: str) -
     assert [seen for seen, _ in services.seen] == [asked]
 
 
+@pytest.mark.parametrize("seed", [{}, {"seed": 0}])
+def test_every_person_of_a_scene_is_told(seed: dict[str, int]) -> None:
+    services = FalseServices()
+    body = {"prompt": "A doctor and a nurse", "n": 4, **seed}
+    (answer,) = post(proxy(services), "v1/images/generations", body)
+    people = note(answer)["people"]
+    assert [[noun for noun, _ in image] for image in people] == [["doctor", "nurse"]] * 4
+    for noun_place in (0, 1):
+        assert Counter(image[noun_place][1] for image in people) == {"female": 2, "male": 2}
+
+
 def test_errors_of_the_server_are_passed_on() -> None:
     for path, body in BODIES.items():
         refused = json.loads(json.dumps(body).replace("CEO", "forbidden CEO"))

@@ -107,6 +107,86 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
         piped(tuple(map(str, frame)), rows)
 
 
+def gate(
+    result: Result,
+    max_gap: Annotated[
+        float | None, typer.Option(help="Largest gap: between groups, or from even shares.")
+    ] = None,
+    max_skew: Annotated[float | None, typer.Option(help="Largest MaxSkew of a search.")] = None,
+    min_worst_group: Annotated[
+        float | None, typer.Option(help="Least accuracy of the worst group.")
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="METRIC=VALUE", help="Of any other figure; repeatable."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Whose figures; default: the default's, or the only one's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold a result to limits: exit code 1 where a figure lies beyond its limit with its whole 95 %
+    interval, 0 where none does, 2 where nothing could be checked.
+
+    A figure whose interval holds the limit is undecided and passes: too few images can be no
+    failure, and no proof. For continuous integration; docs/how-to/gate.md has a workflow.
+
+    Examples:
+      vldebias eval gate vldebias-miniature --max-gap 0.3 --max-skew 0.5
+      vldebias eval gate result.json --min-worst-group 0.6 --method orth-cali
+      vldebias eval gate result.json --limit ndkl=0.1 --limit kept=0.8 --json
+    """
+    wanted: dict[str, float] = {}
+    for text in limits or []:
+        metric, _, number = text.partition("=")
+        try:
+            wanted[metric.strip()] = float(number)
+        except ValueError:
+            raise InvalidInputError(
+                f"--limit: got {text!r}; expected METRIC=VALUE, such as ndkl=0.1"
+            ) from None
+    from vldebias.measure.gate import check_limits, has_passed
+    from vldebias.measure.result import Result
+
+    read = Result.read(_file_of(result))
+    present = set()
+    for row in read.rows:
+        if method in (None, row.method):
+            present.add(row.metric.partition("@")[0])
+    for limit, metrics in (
+        (max_gap, ("gap", "discrepancy")),
+        (max_skew, ("max_skew",)),
+        (min_worst_group, ("worst_group",)),
+    ):
+        if limit is not None:
+            # A result has gaps between groups, or from even shares, or both.
+            found = [metric for metric in metrics if metric in present]
+            wanted |= dict.fromkeys(found or metrics[:1], limit)
+    checks = check_limits(read, wanted, method=method)
+    passed = has_passed(checks)
+    if as_json:
+        rows = []
+        for check in checks:
+            low, high = check.row.interval
+            rows.append(
+                {
+                    "outcome": check.outcome,
+                    "task": check.row.task,
+                    "metric": check.row.metric,
+                    "method": check.row.method,
+                    "value": check.row.value,
+                    "low": low,
+                    "high": high,
+                    "limit": check.limit,
+                }
+            )
+        print_json({"passed": passed, "checks": rows})
+    else:
+        typer.echo("\n".join(map(str, checks)))
+    if not passed:
+        raise typer.Exit(1)
+
+
 def _page_of(result: Path) -> Path:
     """Return the page of a run, which stands beside its result, or one named as the result."""
     from vldebias.study.manifest import MANIFEST, PAGE

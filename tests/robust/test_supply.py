@@ -22,7 +22,7 @@ def test_every_action_is_pinned_to_a_commit_and_says_its_tag() -> None:
     assert [action for action in used if not PINNED.fullmatch(action)] == []
 
 
-def test_only_publishing_may_write_and_only_an_identity() -> None:
+def test_jobs_may_write_what_they_publish_and_nothing_else() -> None:
     read = {"contents": "read"}
     workflows = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in WORKFLOWS}
     assert all(workflow["permissions"] == read for workflow in workflows.values())
@@ -31,7 +31,19 @@ def test_only_publishing_may_write_and_only_an_identity() -> None:
         for job, settings in workflow["jobs"].items():
             if "permissions" in settings:
                 permissions[name, job] = settings["permissions"]
-    assert permissions == {("release.yml", "publish"): {"id-token": "write"}}
+    findings = {"security-events": "write"}
+    assert permissions == {
+        ("release.yml", "publish"): {"id-token": "write"},
+        ("release.yml", "attest"): {**read, "id-token": "write", "attestations": "write"},
+        ("codeql.yml", "analyze"): read | findings,
+        ("scorecard.yml", "analysis"): read | findings | {"id-token": "write"},
+    }
+
+
+def test_what_is_published_was_tried_and_attested() -> None:
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    needs = {name: job.get("needs") for name, job in release["jobs"].items()}
+    assert needs == {"build": None, "try": "build", "attest": "try", "publish": "attest"}
 
 
 def test_a_release_has_one_version_and_a_date() -> None:

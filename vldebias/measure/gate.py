@@ -101,15 +101,15 @@ def _method(rows: pd.DataFrame, task: str, method: str | None) -> str | None:
     if method is not None:
         return method
     # Rows of chance and the like are no methods: they have no change to "none".
-    others = sorted(set(rows.method[rows.change.notna()]) - {NONE})
+    methods = sorted(set(rows.method[rows.change.notna()]) - {NONE})
     for default in DEFAULTS:
-        if default in others:
+        if default in methods:
             return default
-    if len(others) > 1:
+    if len(methods) > 1:
         raise InvalidInputError(
-            f"{task}: expected a method, one of {', '.join(others)}; name it (--method)"
+            f"{task}: expected a method, one of {', '.join(methods)}; name it (--method)"
         )
-    return others[0] if others else NONE
+    return methods[0] if methods else NONE
 
 
 def _outcome(row: Measurement, limit: float) -> str:

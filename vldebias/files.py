@@ -226,14 +226,14 @@ def _strict_loader() -> Any:
     return StrictLoader
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, *, max_bytes: int = _MAX_JSON) -> Any:
     """Return the content of an untrusted JSON file; numbers that are not finite are refused.
 
     Raises:
         InvalidInputError: the file cannot be read, is too large, or is not JSON; the message names
             file and place.
     """
-    text = read_bytes(path)
+    text = read_bytes(path, max_bytes=max_bytes)
     try:
         # Python's reader takes NaN and Infinity, which are no JSON and no figures.
         return json.loads(text, parse_float=_finite, parse_constant=_finite)

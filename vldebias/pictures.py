@@ -25,20 +25,10 @@ LARGEST = 384  # pixels of a side of an image that a page holds
 # program gs.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 ENDINGS = (
-    ".avif",
-    ".bmp",
-    ".gif",
-    ".ico",
-    ".jpeg",
-    ".jpg",
-    ".jp2",
-    ".png",
-    ".ppm",
-    ".tga",
-    ".tif",
-    ".tiff",
-    ".webp",
+    *(".avif", ".bmp", ".gif", ".ico", ".jfif", ".jpe", ".jpeg", ".jpg", ".j2k", ".jp2"),
+    *(".jpx", ".pbm", ".pgm", ".png", ".apng", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
+"""How the names of pictures in these formats end: one list for folders, tars and tables."""
 
 
 def open_image(source: Path | bytes | BinaryIO, formats: Sequence[str] = FORMATS) -> Image:

@@ -15,12 +15,13 @@ from pathlib import Path
 from PIL import Image
 
 from vldebias.data import decode
+from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError
 from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON
 from vldebias.judge.plan import PLAN, GeneratedImages, PlannedImage
+from vldebias.pictures import ENDINGS
 from vldebias.prompts import list_prompts, load_prompts
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp"}
 LARGEST = 1024  # pixels of the longer side: more than a page shows
 # The key of each choice; no attribute of the literature needs the letters.
 KEYS = "123456789abcdefghijk"
@@ -149,9 +150,10 @@ def _in_turn(images: Sequence[PlannedImage], limit: int | None) -> list[PlannedI
 
 
 def _of_files(root: Path, limit: int | None) -> ImageFolder:
-    paths = _paths_of_images(root)
+    # Without hidden files and what programs leave, such as thumbnails and trash.
+    paths = [path for path in files_below(root)[0] if is_picture(path)]
     if not paths:
-        kinds = ", ".join(sorted(SUFFIXES))
+        kinds = ", ".join(ENDINGS)
         raise InvalidInputError(
             f"{root}: no images ({kinds}) in it; expected a folder of images to label"
         )
@@ -163,20 +165,6 @@ def _of_files(root: Path, limit: int | None) -> ImageFolder:
         )
     records = tuple(_recorded(paths, root.resolve().name or "images"))
     return ImageFolder(root, tuple(_in_turn(records, limit)), records)
-
-
-def _paths_of_images(root: Path) -> list[str]:
-    """Return the sorted paths of images below a folder, without hidden files and folders."""
-    paths = []
-    for file in root.rglob("*"):
-        if file.suffix.lower() not in SUFFIXES or not file.is_file():
-            continue
-        path = file.relative_to(root)
-        # Thumbnails and trash lie in folders such as ".thumbnails".
-        is_hidden = any(name.startswith(".") for name in path.parts)
-        if not is_hidden:
-            paths.append(path.as_posix())
-    return sorted(paths)
 
 
 def _can_be_named(path: str) -> bool:

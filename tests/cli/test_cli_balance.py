@@ -14,6 +14,7 @@ from tests.refusals import refused
 from vldebias.cli import balance
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import balance_prompts
+from vldebias.prompts.prompt_file import read_prompts
 
 PROMPTS = ["A CEO in an office", "A photo of a king", "a Catholic priest", "two doctors"]
 ASKED = ("prompts", "balance")
@@ -76,30 +77,9 @@ def test_tables_are_read_by_column(tmp_path: Path, suffix: str) -> None:
         else:
             rows = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",")
             rows.writerows([["id", "text"], *enumerate(texts)])
-    assert balance.read_prompts(path, "text") == texts
+    assert read_prompts(path, "text").prompts == read_prompts(path).prompts == tuple(texts)
     with pytest.raises(InvalidInputError, match="no column 'prompt'"):
-        balance.read_prompts(path, "prompt")
-
-
-def write_file(path: Path, text: str | bytes) -> str:
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(path)
-
-
-@refused(
-    ({"name": "missing.txt", "text": None}, "no such file"),
-    ({"name": "a.txt", "text": "\n \n"}, "an empty list"),
-    ({"name": "a.txt", "text": b"\xff\xfe\x00"}, "UTF-8"),
-    ({"name": "a.csv", "text": 'prompt\n" "\n'}, "a.csv:2.*a prompt"),
-    ({"name": "a.jsonl", "text": '{"prompt": 3}'}, "a.jsonl:1.*a prompt"),
-    ({"name": "a.jsonl", "text": "[1]"}, "a.jsonl:1.*an object"),
-    ({"name": "a.jsonl", "text": "nurse"}, "a.jsonl:1.*JSON"),
-)
-def test_files_that_are_refused(tmp_path: Path, file: dict[str, str | bytes | None]) -> None:
-    path = tmp_path / str(file["name"])
-    if file["text"] is not None:
-        write_file(path, file["text"])
-    balance.read_prompts(path, "prompt")
+        read_prompts(path, "prompt")
 
 
 @refused(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.cli.conftest import call
 from tests.refusals import refused
 from vldebias.cli import app
-from vldebias.cli.train import FLAGS
+from vldebias.cli.train import FLAGS, NAMES_OF_FLAGS
 from vldebias.progress import SILENT
 from vldebias.training.objective import Objective
 from vldebias.training.pairs import open_images
@@ -39,9 +39,8 @@ def test_few_settings_have_a_flag_and_every_one_is_listed(monkeypatch: pytest.Mo
     monkeypatch.delattr("vldebias.training.run.train_model")
     wide = CliRunner(env={"COLUMNS": "200", "TERM": "dumb"})
     help_text = wide.invoke(app, ["train", "--help"]).stdout
-    assert {f"--{name.replace('_', '-')}" for name in FLAGS} <= set(
-        re.findall(r"--[a-z0-9-]+", help_text)
-    )
+    flags = {NAMES_OF_FLAGS.get(name, f"--{name.replace('_', '-')}") for name in FLAGS}
+    assert flags <= set(re.findall(r"--[a-z0-9-]+", help_text))
     assert all(
         text in help_text
         for text in ("accelerate launch", f"Default: {load_settings(data='birds').batch_size}.")

@@ -60,7 +60,7 @@ def test_every_data_set_opens_by_name_with_the_split_that_is_reported(
         "waterbird",
         ".",
         {},
-        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: celeba, cifar10",
+        r"unknown data set 'waterbird'; did you mean 'waterbirds'\? There are: captions, celeba",
     ),
     (
         "birds",

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vldebias.cli.checks import check_file, check_host, check_model, check_sets
-from vldebias.cli.common import check_out, device_of, print_result, split_names, write_run
+from vldebias.cli.common import (
+    check_out,
+    device_of,
+    print_result,
+    say,
+    split_names,
+    write_run,
+)
 from vldebias.cli.flags import HOST, AttributeSet, Json, flags_of_options, with_flags
 from vldebias.errors import InvalidInputError
 from vldebias.names import check_methods
@@ -23,8 +30,18 @@ if TYPE_CHECKING:
 
 @with_flags(flags_of_options(*HOST))
 def audit_command(
-    file: Annotated[Path, typer.Argument(exists=True, help="Prompts, one a line.", metavar="FILE")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            exists=True,
+            help="Prompts, one a line; .csv, .tsv, .jsonl, .json or .parquet.",
+            metavar="FILE",
+        ),
+    ],
     attribute: AttributeSet,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the prompts. Default: prompt, or found.")
+    ] = None,
     texts: Annotated[
         Path | None,
         typer.Option(
@@ -69,6 +86,10 @@ def audit_command(
     check_sets([attribute])
     if texts is None:
         check_host(named)
+    from vldebias.prompts.prompt_file import read_prompts
+
+    listed = read_prompts(file, column)
+    say(f"{file}: read {listed}")
     # Imported after the checks: torch takes seconds, and a slip is answered before.
     from vldebias.data.embeddings import load_texts
     from vldebias.files import write_atomically
@@ -82,7 +103,7 @@ def audit_command(
         loaded = load_host(**named)
         # A pipeline has several text tensors; a model has one joint space.
         host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
-    result = audit(file, attribute, calibration=calibrate, **host)
+    result = audit(listed.prompts, attribute, calibration=calibrate, **host)
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")

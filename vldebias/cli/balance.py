@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +20,6 @@ from vldebias.prompts.reasons import reason_in_words
 if TYPE_CHECKING:
     from vldebias.prompts import BalancedPrompts
 
-STDIN = Path("-")
 COLUMNS = ("prompt", "value", "why left alone", "original")
 
 
@@ -31,14 +27,17 @@ def balance(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="A prompt a line; a .csv, .tsv or .jsonl; - for standard input."
+            metavar="FILE",
+            help="A prompt a line; .csv, .tsv, .jsonl, .json, .parquet; - for standard input.",
         ),
     ],
     attribute: AttributeSets,
     images: Annotated[int, typer.Option(min=1, help="Pictures of each prompt.")] = 1,
     shares: Shares = None,
     groups: Groups = "mixed",
-    column: Annotated[str, typer.Option(help="Column or key of the prompts.")] = "prompt",
+    column: Annotated[
+        str | None, typer.Option(help="Column or key of the prompts. Default: prompt, or found.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeats a run; default: drawn anew.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -55,8 +54,13 @@ def balance(
     """
     check_sets(attribute)
     chosen = shares_of(shares)
-    prompts = [text for text in read_prompts(file, column) for _ in range(images)]
     from vldebias.prompts import balance_prompts
+    from vldebias.prompts.prompt_file import read_prompts
+
+    listed = read_prompts(file, column)
+    if listed.column not in (None, "prompt") or listed.comments:
+        say(f"{file}: read {listed}")
+    prompts = [text for text in listed.prompts for _ in range(images)]
 
     # Of one set each value is a word; of a list of sets it is a tuple.
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
@@ -103,65 +107,6 @@ def _cells(row: tuple[Any, ...]) -> tuple[str, ...]:
     if out.is_terminal:
         reason = "; ".join(map(reason_in_words, filter(None, reason.split("; "))))
     return prompt, value, reason, original
-
-
-def read_prompts(file: Path, column: str) -> list[str]:
-    """Return the prompts of a file: a line each, or the column of a table or the key of JSON lines.
-
-    Raises:
-        InvalidInputError: no such file, not UTF-8, no such column, a row without a prompt, or no
-            prompt at all.
-    """
-    if file != STDIN and not file.is_file():
-        raise InvalidInputError(f"{file}: no such file; expected prompts, one a line, or -")
-    try:
-        # Windows writes a mark before UTF-8, which would be a part of the first prompt.
-        text = sys.stdin.read() if file == STDIN else file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{file}: expected UTF-8, got {error}") from None
-    readers = {".csv": _read_table, ".tsv": _read_table, ".jsonl": _read_json_lines}
-    reader = readers.get(file.suffix.lower())
-    if reader is None:
-        prompts = [line.strip() for line in text.splitlines() if line.strip()]
-    else:
-        prompts = [_prompt_of(row, column, place) for place, row in reader(text, file)]
-    if not prompts:
-        raise InvalidInputError(f"{file}: expected prompts, got an empty list")
-    return prompts
-
-
-def _read_table(text: str, file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the rows of a table, each with its place."""
-    delimiter = "\t" if file.suffix.lower() == ".tsv" else ","
-    # With line ends: a quoted cell may hold several lines.
-    rows = csv.DictReader(text.splitlines(keepends=True), delimiter=delimiter)
-    for row in rows:
-        yield f"{file}:{rows.line_num}", row
-
-
-def _read_json_lines(text: str, file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the objects of JSON lines, each with its place."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidInputError(f"{file}:{number}: expected JSON, got {error}") from None
-        if not isinstance(row, dict):
-            raise InvalidInputError(f"{file}:{number}: expected an object, got {line[:60]}")
-        yield f"{file}:{number}", row
-
-
-def _prompt_of(row: Mapping[str, Any], column: str, place: str) -> str:
-    prompt = row.get(column)
-    if column not in row:
-        # Cells beyond the header are under None.
-        columns = [name for name in row if name is not None]
-        raise InvalidInputError(f"{place}: no column {column!r} in {columns}; name it by --column")
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise InvalidInputError(f"{place}: expected a prompt in {column!r}, got {prompt!r}")
-    return prompt
 
 
 def shares_of(options: Iterable[str] | None) -> dict[str, float] | None:

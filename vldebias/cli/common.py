@@ -128,11 +128,11 @@ def split_pair(text: str, option: str, example: str) -> tuple[str, str]:
 
 def parse_pairs(texts: Iterable[str], option: str, example: str) -> dict[str, Any]:
     """Return the values of an option name=value that may be repeated; they are read as YAML."""
-    import yaml
-
-    values = {}
+    values: dict[str, Any] = {}
     for text in texts:
         name, value = split_pair(text, option, example)
+        import yaml  # where there is an option to read, since it takes as long as half of the rest
+
         try:
             # "null", "true" and "[a, b]" mean what they mean in a file of settings.
             values[name] = yaml.safe_load(value)

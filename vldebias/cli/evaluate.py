@@ -17,6 +17,7 @@ from vldebias.cli.common import (
     err,
     print_list,
     print_result,
+    say,
     split_names,
     split_pair,
     write_run,
@@ -94,6 +95,10 @@ def run(
     check_model(named.get("model"), named.get("pretrained"))
     for option in ("data_root", "embeddings", "table", "texts", "reference"):
         check_file(f"--{option.replace('_', '-')}", named.get(option))
+    if named.get("prompts_file") is not None:
+        from vldebias.prompts.prompt_file import read_prompts
+
+        say(f"{named['prompts_file']}: read {read_prompts(named['prompts_file'])}")
     from vldebias.methods import get_method
     from vldebias.study.manifest import PAGE
     from vldebias.study.running import run_suite
@@ -160,6 +165,9 @@ def shares(
     baseline: Annotated[
         str, typer.Option(help="The method that the others are compared with.")
     ] = "none",
+    faces: Annotated[
+        bool, typer.Option("--faces", help="Rows of one image are several faces in it.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="For results.")] = Path(
         "vldebias-shares"
     ),
@@ -181,11 +189,16 @@ def shares(
           --weight weight --json
     """
     check_out(folder)
+    from vldebias.data.layouts import check_columns
+
+    check_columns(table, columns.values())
+    # Imported after the check: torch takes seconds, and a wrong column is answered before.
     from vldebias.measure.result import Result
     from vldebias.study.shares import SharesTask
 
     value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
     settings: dict[str, Any] = {"baseline": baseline, **columns, "same": value_of_text}
+    settings["faces"] = faces
     if unknown:
         settings["unknown"] = tuple(unknown)
     task = SharesTask.build(settings)

@@ -84,8 +84,15 @@ def flags_of_options(*only: str) -> Flags:
             yield name, Annotated[_typed(kind) | None, flag], None
 
 
-def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) -> Flags:
-    """Yield a flag for some fields of settings, in a panel of the help for each group."""
+def flags_of_fields(
+    groups: Mapping[str, type[BaseModel]],
+    only: Sequence[str],
+    names: Mapping[str, str] | None = None,
+) -> Flags:
+    """Yield a flag for some fields of settings, in a panel of the help for each group.
+
+    names: field -> its flag, where that is not the name of the field.
+    """
     for panel, group in groups.items():
         # In the order of `only`, and each in the panel of its group.
         for name in sorted(set(only) & set(group.model_fields), key=only.index):
@@ -95,7 +102,8 @@ def flags_of_fields(groups: Mapping[str, type[BaseModel]], only: Sequence[str]) 
             if field.get_default() is not None and "Default:" not in text:
                 text += f" Default: {field.get_default()}."
             # A bracket begins markup in the help.
-            option = typer.Option(help=text.replace("[", r"\["), rich_help_panel=panel)
+            flag = [names[name]] if names and name in names else []
+            option = typer.Option(*flag, help=text.replace("[", r"\["), rich_help_panel=panel)
             yield name, Annotated[field.annotation | None, option], None  # type: ignore[operator]
 
 

@@ -13,7 +13,14 @@ import typer
 from vldebias.cli.checks import check_model, check_sets
 from vldebias.cli.common import coloured, err, out, parse_pairs, print_grid, print_json, say
 from vldebias.cli.flags import Json, flags_of_fields, with_flags
-from vldebias.training.settings import GROUPS, PRESETS, TrainSettings, load_settings
+from vldebias.training.settings import (
+    GROUPS,
+    NAMED_DATA,
+    PRESETS,
+    WORLDS,
+    TrainSettings,
+    load_settings,
+)
 
 if TYPE_CHECKING:
     from vldebias.measure.conclusion import Conclusion
@@ -21,6 +28,11 @@ if TYPE_CHECKING:
 FLAGS = (
     "data",
     "data_root",
+    "image",
+    "caption",
+    "separator",
+    "encoding",
+    "image_root",
     "split",
     "val_split",
     "label",
@@ -36,6 +48,7 @@ FLAGS = (
     "debias",
 )
 """Settings that have a flag of their own; --set gives the others."""
+NAMES_OF_FLAGS = {"image": "--image-column", "caption": "--caption-column"}
 
 
 def _list_settings(is_asked: bool) -> None:
@@ -54,7 +67,7 @@ def _list_settings(is_asked: bool) -> None:
     raise typer.Exit
 
 
-@with_flags(flags_of_fields(GROUPS, only=FLAGS))
+@with_flags(flags_of_fields(GROUPS, only=FLAGS, names=NAMES_OF_FLAGS))
 def train(  # noqa: PLR0913  (each is an option of the command)
     preset: Annotated[
         str | None,
@@ -106,6 +119,8 @@ def train(  # noqa: PLR0913  (each is an option of the command)
     Examples:
       vldebias train --preset heads --data captions/ --model ViT-B-32 --pretrained openai \\
           --val-split val
+      vldebias train --data pairs.csv --image-column filepath --caption-column title --pairs
+      vldebias train --data 'shards/{00000..00012}.tar' --model ViT-B-32 --pretrained openai
       vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 --temperature 0.2
       vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4
       vldebias train --data waterbirds --data-root DIR --model ViT-B-32 --pretrained openai \\
@@ -133,6 +148,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         return
     check_model(settings.model, settings.pretrained)
     check_sets([settings.debias])
+    _check_data(settings)
     outcome = _run(settings, folder, is_listing=pairs, is_on_cpu=cpu)
     if outcome is None:  # not the first of several processes
         return
@@ -140,6 +156,24 @@ def train(  # noqa: PLR0913  (each is an option of the command)
         print_json(outcome)
     else:
         _print(outcome, folder)
+
+
+def _check_data(settings: TrainSettings) -> None:
+    """Refuse data that can be seen to be no captions, before a library is imported."""
+    from vldebias.data.layouts import find_layout
+
+    reads_captions = settings.views == "captions" and settings.caption_template is None
+    for data in dict.fromkeys((settings.data, settings.val_data or settings.data)):
+        # Data sets that have names have layouts of their own.
+        if data not in (*WORLDS, *NAMED_DATA):
+            find_layout(
+                data,
+                image=settings.image,
+                caption=settings.caption,
+                separator=settings.separator,
+                encoding=settings.encoding,
+                reads_captions=reads_captions,
+            )
 
 
 def _run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vldebias.data.folders import existing_names
 from vldebias.data.parallel import prefetch
 from vldebias.data.tables import Labels
 from vldebias.errors import InvalidInputError, Lazily
@@ -199,7 +201,7 @@ def file_images(
     **captions: Any,
 ) -> ImageData:
     """Return the images of `files` (paths below `root`, and their ids); none is opened before it is
-    read.
+    read. Paths of Windows, and endings in another case, are found.
 
     captions: `captions` and `more_captions`. A path that leads out of `root` is refused unless it
     is allowed to.
@@ -208,15 +210,17 @@ def file_images(
         raise InvalidInputError(f"{name}: no images in split {split!r} of {root}")
     if not allow_outside:
         refuse_outside(name, root, files)
+    # The ids stay as the table writes them.
+    paths = existing_names(root, files)
 
     def read(index: int) -> Image.Image:
-        return decode(root / files[index])
+        return decode(root / paths[index])
 
     def path(index: int) -> str:
-        return os.path.abspath(root / files[index])
+        return os.path.abspath(root / paths[index])
 
     def fingerprint() -> str:
-        return fingerprint_files(files, [root / file for file in files])
+        return fingerprint_files(files, [root / file for file in paths])
 
     return ImageData(
         name=name,
@@ -229,6 +233,11 @@ def file_images(
         path=path,
         **captions,
     )
+
+
+def is_outside(path: str) -> bool:
+    """Tell whether a path leads out of its folder, or is no local file."""
+    return re.search(_OUTSIDE, path) is not None
 
 
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:

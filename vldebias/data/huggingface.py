@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vldebias.data.cleaning import clean_captions, cleaned
 from vldebias.data.dataset import (
     ImageData,
     LazyText,
@@ -20,8 +22,10 @@ from vldebias.data.dataset import (
     fingerprint_of,
     refuse_outside,
 )
+from vldebias.data.layouts import CAPTION_COLUMNS, IMAGE_COLUMNS, expanded, fitting_columns
 from vldebias.data.rows import files_of, is_pattern
 from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns, one_row_per_image
+from vldebias.data.tars import open_tars, stream_of_tars
 from vldebias.edits.hub import offline_reason, reason
 from vldebias.errors import InvalidInputError, need
 from vldebias.pictures import decode
@@ -35,7 +39,7 @@ LAYOUT = (
 )
 CAPTIONS = ("caption", "txt", "text", "captions", "sentences")
 _IMAGES = ("image", "jpg", "jpeg", "png", "webp")
-_ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
+ALIASES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
 _TARS = "__key__"  # a column that `datasets` adds to rows from tars
 _FORMATS = {".parquet": "parquet", ".arrow": "arrow", ".tar": "webdataset"}
 
@@ -51,6 +55,7 @@ def open_huggingface(
     config: str | None = None,
     revision: str | None = None,
     streaming: bool = False,
+    files: Sequence[str] = (),
 ) -> ImageData | ImageStream:
     """Open one split, or all of them joined in the order train, val, test, others.
 
@@ -71,6 +76,7 @@ def open_huggingface(
             opened.
         config, revision: configuration and commit (branch, tag) on the hub.
         streaming: read rows as they come, without a copy on the disk.
+        files: of a folder these alone, such as its parquet without the statistics beside.
 
     Raises:
         InvalidInputError: no such data set, split or column, or columns that cannot be told apart.
@@ -79,11 +85,29 @@ def open_huggingface(
     datasets = need("datasets")
     folder = Path(root)
     place = f"huggingface: {root}"
-    source = source_of(str(root), config, revision)
-    splits = _load(root, source, streaming)
-    if split is None:
-        split = next(iter(splits)) if len(splits) == 1 else "test"
-    dataset = _dataset_of_split(splits, split, place)
+    files_of_split = _tars_of_splits(root)
+    if files:
+        source = _source_of_files(root, files)
+    else:
+        source = source_of(str(root), config, revision)
+    if files_of_split and not streaming:
+        split = _only_or_test(files_of_split, split)
+        return open_tars(
+            place,
+            _of_split(files_of_split, split, place, lambda parts: list(chain(*parts))),
+            name=_name_of(root),
+            split=split,
+            image=image,
+            caption=caption,
+            labels=labels,
+            about={"root": str(root), "config": config, "revision": revision},
+        )
+    if files_of_split:
+        splits = {name: stream_of_tars(files) for name, files in files_of_split.items()}
+    else:
+        splits = _load(root, source, streaming)
+    split = _only_or_test(splits, split)
+    dataset = _of_split(splits, split, place, datasets.concatenate_datasets)
 
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
@@ -111,7 +135,7 @@ def open_huggingface(
         classes=classes,
         base=base,
         dataset=dataset,
-        name=folder.parent.name or "files" if is_pattern(root) else folder.stem,
+        name=_name_of(root),
         split=split,
         about={"root": str(root), "config": config, "revision": revision},
         fingerprint=partial(_fingerprint, split, source),
@@ -168,7 +192,16 @@ def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str
     return {str(loaded.split or "all"): loaded}
 
 
-def _dataset_of_split(splits: Mapping[str, Any], split: str, place: str) -> Any:
+def _only_or_test(splits: Mapping[str, Any], split: str | None) -> str:
+    """Return the split that is named, else the only one there is, else test."""
+    if split is not None:
+        return split
+    return next(iter(splits)) if len(splits) == 1 else "test"
+
+
+def _of_split(
+    splits: Mapping[str, Any], split: str, place: str, join: Callable[[list[Any]], Any]
+) -> Any:
     """Return one split by any of its names, or all of them joined in the order train, val, test,
     others.
 
@@ -177,19 +210,44 @@ def _dataset_of_split(splits: Mapping[str, Any], split: str, place: str) -> Any:
     """
     if split == "all":
         names: list[str] = []
-        for aliases in _ALIASES.values():
+        for aliases in ALIASES.values():
             names += aliases
         ordered = [name for name in names if name in splits]
         parts = [splits[name] for name in dict.fromkeys((*ordered, *splits))]
-        if len(parts) > 1:
-            return need("datasets").concatenate_datasets(parts)
-        return parts[0]
-    for name in _ALIASES.get(split, (split,)):
+        return join(parts) if len(parts) > 1 else parts[0]
+    for name in ALIASES.get(split, (split,)):
         if name in splits:
             return splits[name]
     raise InvalidInputError(
         f"{place}: expected split {' or '.join((*splits, 'all'))}, got {split!r}"
     )
+
+
+def _tars_of_splits(root: str | Path) -> dict[str, list[str]]:
+    """Return the tars of each split, where a file, a pattern or a folder is of tars; else nothing.
+
+    img2dataset writes parquet and statistics beside its tars, which are no samples.
+    """
+    path = Path(root)
+    if is_pattern(root) or len(expanded(root)) > 1 or path.is_file():
+        files = files_of_patterns(root)
+        return {"train": files} if all(file.lower().endswith(".tar") for file in files) else {}
+    if not path.is_dir() or not any(path.rglob("*.tar")):
+        return {}
+    data_files = need("datasets.data_files")
+    patterns = data_files.sanitize_patterns(data_files.get_data_patterns(str(path.resolve())))
+    found = data_files.DataFilesDict.from_patterns(
+        patterns, base_path=str(path.resolve()), allowed_extensions=[".tar"]
+    )
+    return {str(name): list(map(str, files)) for name, files in found.items() if files}
+
+
+def _name_of(root: str | Path) -> str:
+    """Return what a data set is called: the name of its file or folder, of a pattern the folder."""
+    path = Path(root)
+    if is_pattern(root) or len(expanded(root)) > 1:
+        return path.parent.name or "files"
+    return path.stem
 
 
 def _image_column(features: Mapping[str, Any], place: str) -> str:
@@ -205,6 +263,8 @@ def _image_column(features: Mapping[str, Any], place: str) -> str:
     if not candidates:
         kind = need("datasets").Image
         candidates = [name for name, feature in features.items() if isinstance(feature, kind)]
+    if not candidates:
+        candidates = fitting_columns(list(features), IMAGE_COLUMNS)
     if len(candidates) == 1:
         return candidates[0]
     problem = "no column of images"
@@ -230,6 +290,16 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
     for name in CAPTIONS:
         if name in features:
             return name
+    fitting = fitting_columns(list(features), CAPTION_COLUMNS)
+    if len(fitting) == 1:
+        return fitting[0]
+    if len(fitting) > 1:
+        raise InvalidInputError(
+            f"{place}: captions may be in any of {fitting}; name it with caption=..."
+        )
+    for name in features:
+        if name in ("json.caption", "json.text"):
+            return name
     if is_tar:
         return None
     raise InvalidInputError(
@@ -242,16 +312,25 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
 def source_of(root: str, config: str | None, revision: str | None) -> dict[str, Any]:
     """Return arguments of load_dataset: files are opened by format (as split train), others by
     name."""
-    if not is_pattern(root) and not Path(root).is_file():
+    if not is_pattern(root) and len(expanded(root)) == 1 and not Path(root).is_file():
         return {"path": root, "name": config, "revision": revision}
-    files = list(map(str, files_of(root)))
+    return _source_of_files(root, files_of_patterns(root))
+
+
+def _source_of_files(root: str | Path, files: Sequence[str]) -> dict[str, Any]:
+    """Return arguments of load_dataset for files of one format, which are the split train."""
     formats = {Path(file).suffix for file in files}
     if len(formats) > 1 or formats - set(_FORMATS):
         raise InvalidInputError(
             f"huggingface: {root}: expected files ending in {' or '.join(_FORMATS)}, got"
             f" {sorted(formats)}; open tables of paths as 'manifest'"
         )
-    return {"path": _FORMATS[formats.pop()], "data_files": {"train": files}}
+    return {"path": _FORMATS[formats.pop()], "data_files": {"train": list(files)}}
+
+
+def files_of_patterns(root: str | Path) -> list[str]:
+    """Return the files of a name or pattern, also one with braces, in their order."""
+    return list(chain.from_iterable(map(str, files_of(pattern)) for pattern in expanded(root)))
 
 
 def _fingerprint(split: str, source: dict[str, Any]) -> str:
@@ -259,7 +338,7 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
     commit)."""
     builder = need("datasets").load_dataset_builder(**source)
     # The files of the split alone: another split may grow without changing this one.
-    names = _ALIASES.get(split, (split,))
+    names = ALIASES.get(split, (split,))
     files: list[str] = []
     for part, paths in (builder.config.data_files or {}).items():
         if split == "all" or str(part) in names:
@@ -330,7 +409,13 @@ class ImageStream:
                 # Before the file is opened: a table from elsewhere
                 # must not read other files of this machine.
                 refuse_outside(self.name, self.base, [cell["path"]])
-            yield self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
+            record = self._record(row, f"{prefix}{index:08d}", partial(self._read, cell))
+            further = record.more_captions
+            yield replace(
+                record,
+                caption=None if record.caption is None else cleaned(record.caption),
+                more_captions=None if further is None else tuple(map(cleaned, further)),
+            )
 
     def images(self) -> ImageData:
         """Return the images of a map-style data set: labels and captions are read at once, images
@@ -340,6 +425,7 @@ class ImageStream:
         records = self._records_without_images(len(images))
         labels = self._labels_in(records)
         captions, more_captions = self._captions_in(records)
+        captions, more_captions = clean_captions(self.name, captions, more_captions)
         ids = [record.id for record in records]
 
         # Rows that name one file are captions of one image.

@@ -8,23 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vldebias.data.binary import LAYOUTS, open_binary
+from vldebias.data.captions import open_captions
 from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.folders import existing_names
 from vldebias.data.huggingface import LAYOUT, ImageStream, open_huggingface
-from vldebias.data.tables import (
-    ColumnNames,
-    Labels,
-    Names,
-    as_texts,
-    captions_in,
-    column_of,
-    mapped_columns,
-    one_row_per_image,
-    read_table,
-)
+from vldebias.data.manifest import coded_labels, known_labels, open_manifest, rows_of_split
+from vldebias.data.tables import Labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, did_you_mean
 
 if TYPE_CHECKING:
@@ -33,41 +23,6 @@ else:
     pa = Lazily("pyarrow")
 
 SPLITS = {"0": "train", "1": "val", "2": "test"}  # as Waterbirds and CelebA number them
-
-
-def _rows_of(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
-    """Return the rows of a split, or of all; refuse one that is none."""
-    if split not in (*splits.names, "all"):
-        raise InvalidInputError(
-            f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}"
-        )
-    if split == "all":
-        return np.arange(len(splits))
-    return np.flatnonzero(splits.codes == splits.names.index(split))
-
-
-def _labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column, by the names of its values where the file has codes.
-
-    Raises:
-        InvalidInputError: no such column, values that are no texts, or a code without a name.
-    """
-    return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
-
-
-def _coded(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return labels of a column in which every row has a value.
-
-    Raises:
-        InvalidInputError: as of `_labels`, or empty cells.
-    """
-    labels = _labels(table, column, names, path)
-    if not labels.known.all():
-        empty = int((~labels.known).sum())
-        raise InvalidInputError(
-            f"{path}: column {column!r}: expected a value in every row, {empty} are empty"
-        )
-    return labels
 
 
 def _find(data: str, root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
@@ -96,6 +51,12 @@ def _base(root: Path, names: Sequence[str], folders: Sequence[str]) -> Path:
     return root
 
 
+def _first_column(table: pa.Table, names: Sequence[str]) -> str:
+    """Return the first of some names that a table has; the usual one where it has none."""
+    present = [name for name in names if name in table.column_names]
+    return (*present, names[0])[0]
+
+
 def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     """Open one split of Waterbirds (Sagawa et al., 2020): `label` (landbird, waterbird) and `place`
     (land, water).
@@ -107,11 +68,14 @@ def open_waterbirds(root: Path, split: str = "test") -> ImageData:
     folders = [*names, *(f"waterbirds/{name}" for name in names)]
     path = _find("waterbirds", root, ["metadata.csv"], folders)
     table = read_table(path)
-    rows = _rows_of("waterbirds", split, _coded(table, "split", SPLITS, path))
-    files = as_texts(column_of(table, "img_filename", path), str(path))
+    rows = rows_of_split("waterbirds", split, coded_labels(table, "split", SPLITS, path))
+    # SubpopBench and others rename two of the columns.
+    file_column = _first_column(table, ("img_filename", "filename"))
+    place_column = _first_column(table, ("place", "a", "background"))
+    files = as_texts(column_of(table, file_column, path), str(path))
     labels = {
-        "label": _coded(table, "y", {"0": "landbird", "1": "waterbird"}, path)[rows],
-        "place": _coded(table, "place", {"0": "land", "1": "water"}, path)[rows],
+        "label": coded_labels(table, "y", {"0": "landbird", "1": "waterbird"}, path)[rows],
+        "place": coded_labels(table, place_column, {"0": "land", "1": "water"}, path)[rows],
     }
     return file_images("waterbirds", split, path.parent, [files[i] for i in rows], labels)
 
@@ -135,17 +99,17 @@ def open_celeba(root: Path, split: str = "test") -> ImageData:
     attributes = _read_celeba(paths[0], 2)
     partition = _read_celeba(paths[1], 0)
     files = as_texts(attributes.column(0).combine_chunks(), str(paths[0]))
-    splits = _coded(partition, partition.column_names[1], SPLITS, paths[1])
+    splits = coded_labels(partition, partition.column_names[1], SPLITS, paths[1])
     place = {file: i for i, file in enumerate(partition.column(0).to_pylist())}  # in any order
     lost = [file for file in files if file not in place]
     if lost:
         raise InvalidInputError(
             f"{paths[1]}: {len(lost)} images have attributes but no split, such as {lost[:3]}"
         )
-    rows = _rows_of("celeba", split, splits[[place[file] for file in files]])
+    rows = rows_of_split("celeba", split, splits[[place[file] for file in files]])
 
     def binary(name: str, no: str, yes: str) -> Labels:  # absent is written -1, in some copies 0
-        return _coded(attributes, name, {"-1": no, "0": no, "1": yes}, paths[0])[rows]
+        return coded_labels(attributes, name, {"-1": no, "0": no, "1": yes}, paths[0])[rows]
 
     labels = {
         "label": binary("Blond_Hair", "dark", "blond"),
@@ -210,96 +174,16 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     base = _base(root, [f"fairface_label_{part}.csv" for part in parts], tables)
     paths = [_find("fairface", base, [f"fairface_label_{part}.csv"], tables) for part in parts]
     images = base / _FAIRFACE_IMAGES if (base / _FAIRFACE_IMAGES).exists() else base
-    for part in parts:
-        _find("fairface", images, [part], [""])
     table = pa.concat_tables(map(read_table, paths), promote_options="default")
     files = as_texts(column_of(table, "file", paths[-1]), str(paths[-1]))
-    labels = {name: _labels(table, name, known, paths[-1]) for name, known in _FAIRFACE.items()}
+    # Copies write "fairface/val/1.jpg", which shows where val is.
+    if not any((images / file).is_file() for file in existing_names(images, files[:3])):
+        for part in parts:
+            _find("fairface", images, [part], [""])
+    labels = {
+        name: known_labels(table, name, known, paths[-1]) for name, known in _FAIRFACE.items()
+    }
     return file_images("fairface", split, images, files, labels)
-
-
-def open_manifest(
-    root: Path,
-    split: str = "all",
-    *,
-    image: str = "image",
-    caption: str | None = None,
-    labels: ColumnNames = (),
-    split_column: str | None = None,
-    images: str | Path | None = None,
-    allow_outside: bool = False,
-) -> ImageData:
-    """Open the rows of your own table (csv, tsv, parquet or jsonl) whose `split_column` is `split`;
-    all for "all".
-
-    Args:
-        image: column of paths, relative to `images`.
-        caption: column of texts or of lists of texts. An image on several rows becomes one with
-            several captions.
-        labels: columns that are labels, as a list or as {name here: name in the table}; empty cells
-            are unknown.
-        split_column: column that names the split.
-        images: folder that the paths start from, by default that of the table.
-        allow_outside: take absolute paths and paths with "..", which are refused otherwise.
-
-    Raises:
-        InvalidInputError: no such column or split, an image twice without captions, a path that
-            leads out.
-    """
-    table = read_table(root)
-    path = root
-    if split != "all":
-        if split_column is None:
-            raise InvalidInputError(
-                f"{path}: split {split!r} needs split_column, the column that names it; without one"
-                " take split 'all'"
-            )
-        table = table.take(_rows_of(path, split, _labels(table, split_column, None, path)))
-    files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
-    # An empty path would be the folder itself.
-    if "" in files:
-        raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
-    captions, more_captions = _captions_of(table, caption, path)
-    mapped = mapped_columns(labels)
-    columns = {}
-    for name, column in mapped.items():
-        columns[name] = _labels(table, column, None, path)
-    rows, captions, more_captions = one_row_per_image(
-        str(path), files, captions, more_captions, columns
-    )
-    used = {image, caption, split_column, *mapped.values()}
-    # Listed with the data, so that a column that was misspelt shows.
-    unused = [column for column in table.column_names if column not in used]
-    about = {"columns not used": unused} if unused else {}
-    folder = path.parent if images is None else Path(images)
-    return file_images(
-        path.stem,
-        split,
-        folder,
-        [files[row] for row in rows],
-        {name: column[rows] for name, column in columns.items()},
-        captions=tuple(captions),
-        more_captions=tuple(more_captions),
-        about=about,
-        allow_outside=allow_outside,
-    )
-
-
-def _captions_of(
-    table: pa.Table, column: str | None, path: Path
-) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return the caption of each row, and its further ones where a row has some; none without a
-    column."""
-    captions: list[str] = []
-    more_captions: list[tuple[str, ...]] = []
-    if column:
-        for cell in column_of(table, column, path).to_pylist():
-            first, further = captions_in(cell, f"{path}: column {column!r}")
-            captions.append(first)
-            more_captions.append(further or ())
-    if not any(more_captions):
-        more_captions = []
-    return captions, more_captions
 
 
 class _Source(NamedTuple):
@@ -356,6 +240,12 @@ _SOURCES = {
         "all",
         "a .csv, .tsv, .parquet or .jsonl file with a column of image paths, relative to it",
     ),
+    "captions": _Source(
+        open_captions,
+        None,
+        "images with captions: a table, COCO's captions_*.json, a folder with a text beside each"
+        " image, tars, parquet, a pattern of files, or an id of the hub",
+    ),
     "huggingface": _Source(
         open_huggingface, None, f"{LAYOUT}, such as one of huggingface.co/datasets"
     ),
@@ -405,7 +295,7 @@ def open_data(
         raise InvalidInputError(
             f"{name}: got no folder of the data (root, --data-root); expected {source.layout}"
         )
-    if name != "huggingface":  # which may be an id
+    if name not in ("huggingface", "captions"):  # which may be ids and patterns
         root = Path(root).expanduser()
         if not root.exists():
             raise InvalidInputError(f"{name}: {root} does not exist; expected {source.layout}")

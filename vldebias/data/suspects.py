@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vldebias.data.folders import files_below, is_picture
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import shielded, write_atomically
-from vldebias.pictures import ENDINGS, decode
+from vldebias.pictures import decode
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -70,7 +71,7 @@ class Suspects:
 
         Rows without a picture are kept as unreadable. An id never leads out of the folder.
         """
-        files = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]
+        files = [folder / name for name in files_below(folder)[0] if is_picture(name)]
         path_of_id: dict[str, Path] = {}
         # The first of a.jpg and a.png is "a".
         for path in files:

@@ -1,8 +1,7 @@
-"""Read labels and captions of rows from tables: csv, tsv, parquet and jsonl."""
+"""Read labels and captions of rows from tables: csv, tsv, txt, parquet, jsonl and json."""
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections import defaultdict
@@ -17,8 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
+from vldebias.data.layouts import json_rows
+from vldebias.data.spellings import dates_among_ranges, meaning_of, spreadsheet_range, written_twice
+from vldebias.errors import InvalidInputError, Lazily, warn
 from vldebias.files import unshielded
+from vldebias.text_tables import read_text, split_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +32,7 @@ pj = Lazily("pyarrow.json")
 pq = Lazily("pyarrow.parquet")
 
 UNKNOWN = -1  # a code, never a value: -1 in a column of numbers is a value as 0 and 1 are
-ENDINGS = (".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".jsonl", ".ndjson", ".json")
 
 # Names of a column in their order, or value in the table -> name; None for the values that occur,
 # sorted.
@@ -40,7 +42,6 @@ ColumnNames = Sequence[str] | Mapping[str, str]
 
 # More names than this on more than half of the rows are no labels but ids or captions.
 _MOST_NAMES = 1000
-_CONTROL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # all but tabs and line ends
 # rows of a group, their share of all
 _FEW = 5
 _RARE = 0.02
@@ -263,13 +264,14 @@ def odd_values(labels: Labels) -> list[str]:
     """List probable slips in a column of groups, each as the value found and a remedy; usually
     none.
 
-    Values that differ by case or blanks alone, marks of an empty cell, groups of fewer than five
-    rows and 2 % of all, and values of few rows that are spelt almost as one of many.
+    Values that are one value in two spellings (`spellings.written_twice`), marks of an empty cell,
+    groups of fewer than five rows and 2 % of all, and values of few rows that are spelt almost as
+    one of many.
     """
     rows = {name: number for name, number in labels.counts.items() if number}
     total = sum(rows.values())
-    problems = _alike_but_for_case(rows)
     unknown_names = _names_of_unknown(rows)
+    problems = _written_twice([name for name in rows if name not in unknown_names])
     if 0 < len(unknown_names) < len(rows):
         first = unknown_names[0]
         names = " and for ".join(map(repr, unknown_names))
@@ -303,20 +305,57 @@ def _remedy_of_rare(rare: Sequence[str], rows: Mapping[str, int]) -> str:
     )
 
 
-def _alike_but_for_case(names: Iterable[str]) -> list[str]:
-    """Return a remedy for names that differ by case or blanks alone."""
-    # " Male" and "male" share one key.
-    alike = defaultdict(list)
-    for name in names:
-        alike[" ".join(name.split()).casefold()].append(name)
+def _written_twice(names: Sequence[str]) -> list[str]:
+    """Return a remedy for values that are one value in two spellings, that a spreadsheet made
+    dates, and for codes beside words."""
     problems = []
-    for spellings in alike.values():
-        if len(spellings) > 1:
-            listed = " and ".join(map(repr, spellings))
+    pairs = []
+    for spellings in written_twice(names):
+        keys = {" ".join(name.split()).casefold() for name in spellings}
+        listed = " and ".join(map(repr, spellings))
+        # The plainest spelling is what the others become: F=female, 9-Mar=3-9.
+        plain = []
+        for name in spellings:
+            if name.casefold() == meaning_of(name) and name.removesuffix("s") not in plain:
+                plain.append(name)
+        value = plain[-1] if plain else spellings[-1]
+        flags = [f"--same {name}={value}" for name in spellings if name != value]
+        if len(keys) == 1:
             problems.append(
                 f"{listed} differ by case or blanks alone; write them alike (in `vldebias eval"
-                f" shares` --same {spellings[0]}={spellings[1]})"
+                f" shares` {' '.join(flags)})"
             )
+        elif any(spreadsheet_range(name) for name in spellings):
+            pairs.append(f"{listed}, a range that a spreadsheet took for a date ({flags[0]})")
+        else:
+            pairs.append(f"{listed} ({' '.join(flags)})")
+    if pairs:
+        problems.append(
+            f"{'; '.join(pairs)} look like one value written in two ways; if they are, write them"
+            " alike (in `vldebias eval shares` by the flag)"
+        )
+    paired = {name for spellings in written_twice(names) for name in spellings}
+    dates = {name: text for name, text in dates_among_ranges(names).items() if name not in paired}
+    if dates:
+        listed = ", ".join(f"{name!r} was {text!r}" for name, text in dates.items())
+        problems.append(
+            f"a spreadsheet took ranges for dates: {listed}; write them back"
+            f" (--same {next(iter(dates.items()))[0]}={next(iter(dates.values()))})"
+        )
+    codes = [name for name in names if re.fullmatch(r"[-+]?\d+", name)]
+    words = [name for name in names if not re.search(r"\d", name)]
+    if len(codes) > 1 and words:
+        problems.append(
+            f"the codes {', '.join(map(repr, codes[:5]))} stand beside the words"
+            f" {', '.join(map(repr, words[:5]))}; say which code means which word (--same"
+            f" {codes[0]}={words[0]})"
+        )
+    lists = [name for name in names if re.fullmatch(r"\[.*\]", name)]
+    if lists:
+        problems.append(
+            f"{lists[0]!r} is written as a list; write a value in each row, and a row for each"
+            f' value (--same "{lists[0]}={lists[0].strip("[]").strip(chr(39))}")'
+        )
     return problems
 
 
@@ -358,12 +397,18 @@ def misspelt(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     return pairs
 
 
-def read_table(path: Path) -> pa.Table:
-    """Return a table from a .csv, .tsv, .parquet, .jsonl or .ndjson file.
+def read_table(
+    path: Path, *, separator: str | None = None, encoding: str | None = None
+) -> pa.Table:
+    """Return a table from a .csv, .tsv, .txt, .parquet, .jsonl, .ndjson or .json file.
 
     Columns of csv are unchanged texts ("01" is "01"), except for the apostrophe of
     `files.shielded`. Nested objects of jsonl become columns with a dot: {"labels": {"gender": ...}}
     is "labels.gender".
+
+    Args:
+        separator: what stands between cells of csv, tsv and txt; None: what fits.
+        encoding: of a text file; None: UTF-8, or what fits, which is said in a warning.
 
     Raises:
         InvalidInputError: no such file, another ending, or a content that does not fit; the message
@@ -377,12 +422,14 @@ def read_table(path: Path) -> pa.Table:
     try:
         if ending == ".parquet":
             table = _read_parquet(path)
-        elif ending == ".csv":
-            table = _table_of_texts(_read_csv(path, ","))
-        elif ending == ".tsv":
-            table = _table_of_texts(_read_csv(path, "\t"))
+        elif ending in (".csv", ".tsv", ".txt"):
+            usual = "\t" if ending == ".tsv" else ","
+            text = read_text(path, encoding)
+            table = _table_of_texts(split_rows(text, str(path), separator=separator, usual=usual))
+        elif ending == ".json":
+            table = pa.Table.from_pylist(json_rows(path, encoding)).flatten()
         else:
-            table = _read_json(path)
+            table = _read_json(path, read_text(path, encoding))
         table.validate(full=True)  # such as texts that are no UTF-8
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -411,77 +458,20 @@ def _table_of_texts(rows: list[list[str]]) -> pa.Table:
     return pa.table(columns, names=header)
 
 
-def _read_csv(path: Path, delimiter: str) -> list[list[str]]:
-    """Return the rows of a csv file in UTF-8, the names of the columns first; blank lines are left
-    out.
-
-    A reader that meets a stray quote takes the rows after it for one cell: such a quote, and rows
-    of another number of cells, are refused, and cells with line breaks are warned of.
-    """
-    content = path.read_bytes()
-    _refuse_control_characters(path, content)
-    lines = io.StringIO(content.decode("utf-8-sig"), newline="")
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    rows = list[list[str]]()
-    broken = list[int]()
-    start = 1
-    try:
-        for row in reader:
-            if row and rows and len(row) != len(rows[0]):
-                raise csv.Error(
-                    f"expected {len(rows[0])} columns as in the first line, got {len(row)}"
-                )
-            if row:
-                rows.append(row)
-            if reader.line_num > start:
-                broken.append(start)
-            start = reader.line_num + 1
-    except csv.Error as error:
-        raise InvalidInputError(
-            f"{path}: line {start}: {error}; quotes inside of a quoted cell are doubled, and a"
-            " stray one is taken out"
-        ) from None
-    if not rows or len(set(rows[0])) != len(rows[0]):
-        raise InvalidInputError(
-            f"{path}: expected different names of columns in the first line, got {rows[:1]}"
-        )
-    if broken:
-        warn(
-            f"{path}: {len(broken)} rows have a cell with a line break, the first in line"
-            f" {broken[0]}; if that is no text of several lines, a quote is missing there and rows"
-            " were read as a part of the cell",
-            SuspectInputWarning,
-        )
-    return rows
-
-
-def _refuse_control_characters(path: Path, content: bytes) -> None:
-    """Refuse a file that is no text, such as a spreadsheet under the name of a csv."""
-    control = _CONTROL.search(content)
-    if control:
-        line = content.count(b"\n", 0, control.start()) + 1
-        raise InvalidInputError(
-            f"{path}: line {line}: got the control character {control.group()!r}; expected a text"
-            " file in UTF-8"
-        )
-
-
-def _read_json(path: Path) -> pa.Table:
+def _read_json(path: Path, text: str) -> pa.Table:
     """Return the table of a file with an object a line.
 
     A line that is no object is refused first: pyarrow can end the process there.
     """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            # The mark that Windows writes before UTF-8.
-            first = line.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-            if first not in (b"", b"{"):
-                start = line.strip()[:40].decode(errors="replace")
-                raise InvalidInputError(
-                    f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
-                    f" {start}"
-                )
-    return pj.read_json(path).flatten()
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip() and not line.lstrip().startswith("{"):
+            raise InvalidInputError(
+                f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
+                f" {line.strip()[:40]}"
+            )
+    if not text.strip():
+        raise InvalidInputError(f"{path}: is empty; expected an object a line")
+    return pj.read_json(io.BytesIO(text.encode())).flatten()
 
 
 def mapped_columns(labels: ColumnNames) -> dict[str, str]:
@@ -494,11 +484,14 @@ def mapped_columns(labels: ColumnNames) -> dict[str, str]:
 
 
 def column_of(table: pa.Table, name: str, where: str | Path) -> pa.Array:
-    """Return a column of a table in one piece."""
-    if name not in table.column_names:
-        raise InvalidInputError(
-            f"{where}: expected a column {name!r}; there are {table.column_names}"
-        )
+    """Return a column of a table in one piece; where no column is called exactly so, the only one
+    whose name differs by case and blanks at its ends."""
+    names = table.column_names
+    if name not in names:
+        alike = [column for column in names if column.strip().casefold() == name.strip().casefold()]
+        if len(alike) != 1:
+            raise InvalidInputError(f"{where}: expected a column {name!r}; there are {names}")
+        name = alike[0]
     return table.column(name).combine_chunks()
 
 

@@ -71,7 +71,8 @@ def findings_of(result: Result) -> list[str]:
     found: list[str] = []
     for provenance in result.provenance:
         found += provenance.settings.get("findings", ())
-    return found
+    # Two blocks of one gallery say the same of its files.
+    return list(dict.fromkeys(found))
 
 
 def sentences(result: Result, measures: Measures = ()) -> list[str]:

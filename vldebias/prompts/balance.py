@@ -31,6 +31,7 @@ from vldebias.prompts.decisions import Decide, Decider
 from vldebias.prompts.groups import Mixture, fits
 from vldebias.prompts.language import Language, Person, Replacement, Saying, Value, replace_all
 from vldebias.prompts.persons import MOST_PERSONS, NEXT_TEXT, Find, Finder, Shown
+from vldebias.prompts.prompt_file import checked_texts
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 
 Sets = (
@@ -181,7 +182,7 @@ class Balancer:
     def next(self, prompts: Iterable[str]) -> BalancedPrompts:
         """Balance one prompt for each image, counting the values that earlier calls gave to the
         same prompt."""
-        texts = _checked_prompts(prompts)
+        texts = list(checked_texts(prompts))
         with self._lock:
             return self._balance(texts, self._dealers, self._checked_seed)
 
@@ -203,7 +204,7 @@ class Balancer:
         Lists of prompts and indices are the images of one call, which is even in itself: where the
         indices alone would make it uneven, they decide its values together.
         """
-        texts = _checked_prompts([prompts] if isinstance(prompts, str) else prompts)
+        texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
         indices = list(index) if isinstance(index, Sequence) else [index]
         for number in indices:
             _check_whole_number("index", number, least=0)
@@ -261,7 +262,7 @@ class Balancer:
             The new texts of each image, and the values and reasons of all images. Its prompts are
             the first texts.
         """
-        rows = [_checked_prompts(texts) for texts in images]
+        rows = [checked_texts(texts) for texts in images]
         joined = [NEXT_TEXT.join(texts) for texts in rows]
         balanced = self.next(joined) if indices is None else self.at(joined, indices)
         written = [prompt.split(NEXT_TEXT) for prompt in balanced.prompts]
@@ -508,33 +509,6 @@ def _draw_anew() -> None:
 # Windows does not fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_draw_anew)
-
-
-def _checked_prompts(prompts: Any) -> list[str]:
-    """Return prompts as a list.
-
-    Raises:
-        InvalidInputError: they are no texts in an order.
-    """
-    # A set has no order, and the letters of a text are no prompts.
-    is_no_list = isinstance(prompts, str | bytes | Mapping | set | frozenset)
-    if is_no_list or not isinstance(prompts, Iterable):
-        raise _no_prompts(prompts)
-    texts = list(prompts)
-    for text in texts:
-        if not isinstance(text, str):
-            raise _no_prompts(prompts)
-    return texts
-
-
-def _no_prompts(prompts: Any) -> InvalidInputError:
-    """Return the error that says what came in place of prompts."""
-    shown = repr(prompts)
-    if len(shown) >= 200:
-        shown = shown[:200] + "..."
-    return InvalidInputError(
-        f"prompts: got {shown}; expected a text or a list of texts, one for each image"
-    )
 
 
 def _check_whole_number(name: str, number: Any, least: int | None = None) -> None:

@@ -13,7 +13,7 @@ from vldebias.hosts.loading import Loaded, load_host
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.measure.wording import quantity
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
-from vldebias.prompts.prompt_file import read_prompts
+from vldebias.prompts.prompt_file import prompt_list
 from vldebias.prompts.reasons import reason_in_words
 from vldebias.study.prediction import Prediction, predict, subject
 from vldebias.study.share_line import LEVEL, with_words
@@ -53,12 +53,13 @@ def audit(
     pipe: Any = None,
     texts: Mapping[str, Any] | None = None,
     calibration: pd.DataFrame | str | Path | None = None,
+    column: str | None = None,
 ) -> Result:
     """Predict what prompts will show before any image is generated: a share with an interval, from
     each text.
 
     Args:
-        prompts: texts, or a file with one a line.
+        prompts: texts, a file (`vldebias.prompts.prompt_file.read_prompts`) or a frame of pandas.
         attribute_set: the prompt set of the attribute, "gender".
         model, pipe, texts: one of an image-text model, a pipeline, or a mapping prompt -> embedding
             (d,) that has the prompts, texts of the set, and texts of the calibration's concepts. A
@@ -67,6 +68,7 @@ def audit(
             prompt. Default: men and women among 250 images of each of 153 occupations by Stable
             Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893); for the embedded
             models, among 12 images of each of 100 professions by the embedded pipeline.
+        column: of a table or frame, where the prompts are; by default `prompt`, or found.
 
     Returns:
         Rows `predicted_share` of each prompt; the provenance says what to look at first, and has
@@ -80,9 +82,9 @@ def audit(
     """
     start = time.monotonic()
     loaded = _only_source(model, pipe, texts)
-    listed = read_prompts(prompts) if isinstance(prompts, (str, Path)) else prompts
+    listed = prompt_list(prompts, column)
     # Each prompt is predicted once.
-    requested = tuple(dict.fromkeys(listed))
+    requested = tuple(dict.fromkeys(listed.prompts))
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
     attribute = load_prompts(attribute_set)

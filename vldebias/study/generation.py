@@ -172,7 +172,8 @@ class GenerationTask(Task):
         Raises:
             InvalidInputError: no prompt is left.
         """
-        texts = read_prompts(file)
+        # Each prompt is measured once.
+        texts = tuple(dict.fromkeys(read_prompts(file).prompts))
         # By the rules that balanced prompts follow, so that every method is measured on prompts
         # that any of them may change.
         reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons

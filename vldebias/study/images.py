@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vldebias.data import Embeddings, UnitRows
+from vldebias.data.folders import left_out_of
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
@@ -181,6 +182,11 @@ class ImageTask(Task):
             fields: title, description and n of `TaskProvenance`.
         """
         model = images.about.get("model") or texts.model_id or "unnamed model"
+        known = dict(settings or {})
+        left_out = left_out_of(images.about)
+        if left_out:
+            # Which the terminal and the page say first.
+            known["findings"] = [*known.get("findings", ()), *left_out]
         return TaskProvenance(
             task=name,
             model=str(model),
@@ -191,7 +197,7 @@ class ImageTask(Task):
             methods={method: dict(facts) for method, facts in methods.items()},
             seeds=[self.seed],
             data=_digests(images, reference, texts),
-            settings=self.settings(settings),
+            settings=self.settings(known),
             **fields,
         )
 

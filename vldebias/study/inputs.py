@@ -6,7 +6,7 @@ command line has flags. `Inputs` makes one mapping of the three.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,12 @@ from pydantic import Field
 from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
+from vldebias.data.folders import files_below, is_picture, left_out_of
 from vldebias.data.rows import Shards, digest_of, is_pattern
 from vldebias.data.sources import list_data, open_data
 from vldebias.data.tables import Labels
 from vldebias.edits.edit import Edit
-from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, need, warn
 from vldebias.hosts import Host, TextTable
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.hosts.host import TEXT
@@ -37,6 +38,7 @@ from vldebias.schema import Strict
 if TYPE_CHECKING:
     from vldebias.study.task import Task
 
+_MANY_UNREADABLE = 0.05  # share of images from which on a warning says so
 SPLITS = ("images", "reference", "train", "val")
 ALWAYS = ("texts", "edits", "progress")  # opened without a source of that name
 
@@ -241,11 +243,19 @@ class Inputs(Mapping[str, Any]):
             )
         encoder = image_encoder(model.host, model.preprocess, name=model.name)
         rows = embed_images(images, encoder, self.options.cache, progress=self.progress)
-        skipped = [str(image) for image in rows.about.get("skipped") or ()]
-        if skipped:
-            self.progress.say(
-                f"{name}: {len(skipped)} images cannot be read and are left out, such as"
-                f" {'; '.join(skipped[:3])}"
+        left_out = images.about.get("files left out")
+        if left_out:
+            rows = replace(rows, about={**rows.about, "files left out": left_out})
+        for sentence in left_out_of(rows.about):
+            self.progress.say(f"{name}: {sentence}")
+        skipped: Sequence[Any] = rows.about.get("skipped") or []
+        share = len(skipped) / len(images)
+        if share > _MANY_UNREADABLE:
+            warn(
+                f"{name}: {len(skipped)} of {len(images)} images ({share:.0%}) cannot be read and"
+                f" are left out, such as {skipped[0]['id']} ({skipped[0]['reason']}); figures are"
+                " of the others alone: mend or remove these files",
+                SuspectInputWarning,
             )
         return rows
 
@@ -367,20 +377,27 @@ def _of_array(name: str, array: Any) -> Embeddings:
 
 
 def _of_folder(folder: Path) -> ImageData:
-    """Return the pictures below a folder; the folders directly below it are the column "folder"."""
-    suffixes = set(need("PIL.Image").registered_extensions())
-    below = [file for file in folder.rglob("*") if file.suffix.lower() in suffixes]
-    files = sorted(file.relative_to(folder) for file in below)
+    """Return the pictures below a folder; the folders directly below it are the column "folder".
+
+    Hidden files and what programs leave are no data, and files of other kinds are counted.
+    """
+    below, litter = files_below(folder)
+    files = [file for file in below if is_picture(file)]
     if not files:
-        raise InvalidInputError(f"{folder}: got no pictures; expected files such as .png or .jpg")
+        raise InvalidInputError(
+            f"{folder}: got no pictures, of {len(below) + len(litter)} files; expected files such"
+            " as .png or .jpg"
+        )
     labels = []
     # "waterbird/001.jpg" has the label "waterbird", "001.jpg" none: labels come free with the usual
     # layout.
     for file in files:
-        is_in_folder = len(file.parts) > 1
-        labels.append(file.parts[0] if is_in_folder else "")
-    names = [file.as_posix() for file in files]
-    return file_images(folder.name, "all", folder, names, {"folder": Labels.from_values(labels)})
+        parent, slash, _ = file.partition("/")
+        labels.append(parent if slash else "")
+    other_kinds = [file for file in below if not is_picture(file)]
+    facts = {"files left out": [*litter, *other_kinds]} if litter or other_kinds else {}
+    columns = {"folder": Labels.from_values(labels)}
+    return file_images(folder.name, "all", folder, files, columns, about=facts)
 
 
 def _of_file(path: Path, table: Path | None = None) -> FeatureFile:

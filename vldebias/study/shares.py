@@ -8,6 +8,7 @@ correct those of a judge.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vldebias.data import Labels, odd_values
+from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
 from vldebias.data.tables import as_texts, column_of, misspelt, read_table
 from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
 from vldebias.files import digest
@@ -67,7 +69,7 @@ class SharesTask(Task):
     same: text of the table -> the value that it means. unknown: texts that mean that it cannot be
         told.
     baseline: the method from which the changes of the others are; "none" by default, where there is
-        one.
+        one. faces: rows of one image are several faces in it, and are meant to count apart.
     """
 
     task: Literal["shares"] = "shares"
@@ -84,6 +86,7 @@ class SharesTask(Task):
     same: dict[str, str] = Field(default_factory=dict)
     unknown: tuple[str, ...] = ("unknown",)
     baseline: str = NONE
+    faces: bool = False
 
     def prepare(self, inputs: Inputs) -> dict[str, Any]:
         """Return the table, or people's answers and the folder of the generated images that they
@@ -168,7 +171,47 @@ class SharesTask(Task):
             raise InvalidInputError(
                 f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}"
             )
+        self._doubt_rows(images, columns, where)
         return images
+
+    def _doubt_rows(self, images: pd.DataFrame, columns: Any, where: str) -> None:
+        """Refuse a header that is repeated among the rows; warn of prompts that differ by case or
+        blanks alone, and of images on several rows."""
+        is_header = (images.prompt == self.prompt) & (images.value == self.value)
+        if is_header.any():
+            raise InvalidInputError(
+                f"{where}: row {int(is_header.argmax()) + 1} repeats the names of the columns, as"
+                " where two tables were joined; take it out"
+            )
+        spellings = defaultdict[str, list[str]](list)
+        for prompt in images.prompt.unique():
+            spellings[" ".join(prompt.split()).casefold()].append(prompt)
+        alike = [found for found in spellings.values() if len(found) > 1]
+        if alike:
+            warn(
+                f"{where}: {self.prompt}: {len(alike)} prompts are written in several ways and"
+                f" count as several prompts, such as {' and '.join(map(repr, alike[0]))}; write"
+                " them alike",
+                SuspectInputWarning,
+            )
+        image_columns = [
+            name
+            for name in fitting_columns(columns.column_names, IMAGE_COLUMNS)
+            if name not in (self.prompt, self.value, self.method, self.weight, self.people)
+        ]
+        if self.faces or not image_columns:
+            return
+        keys = images[["method"]] if "method" in images else images[[]]
+        files = as_texts(column_of(columns, image_columns[0], where), where)
+        keys = keys.assign(image=files)
+        repeated = keys[keys.duplicated() & (keys.image != "")]
+        if len(repeated):
+            warn(
+                f"{where}: {len(repeated)} rows are of an image that another row has too (column"
+                f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as further"
+                " images; if they are several faces in it, say so (--faces), else take them out",
+                SuspectInputWarning,
+            )
 
     def _blocks(
         self, images: pd.DataFrame, where: str, empty: Callable[..., TaskResult]

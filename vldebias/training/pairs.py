@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from vldebias.data.dataset import ImageData
 from vldebias.data.huggingface import ImageStream
-from vldebias.data.tables import Labels, check_captions, cross, read_table, says_something
+from vldebias.data.layouts import TABLES
+from vldebias.data.tables import Labels, check_captions, cross, says_something
 from vldebias.errors import InvalidInputError, warn
 from vldebias.prompts import fill
 from vldebias.training.sampling import numpy_generator
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 CAPTIONS_WANTED = (
     "Name their column (caption), or make them from a label with label and caption_template"
 )
-# the column that names splits, of tables of paths
-_SPLIT = "split"
-_TABLES = (".csv", ".tsv", ".jsonl")
 # Held-out figures of a world are those of its test pictures, the only ones besides the reference.
 _WORLD_SPLITS = {"train": "reference", "val": "test", "test": "test"}  # of the shipped pictures
 
@@ -234,18 +232,28 @@ def _open_by_place(settings: TrainSettings, held_out: bool) -> ImageData | Image
         root = settings.data_root or (where if Path(where).is_dir() else None)
         return open_data(where, root, split)
 
-    options = _column_options(settings, held_out)
-    reads_captions = settings.views == "captions" and settings.caption_template is None
-    if Path(where).suffix in _TABLES:
-        # A column of captions that is not named is called so.
-        caption = settings.caption or "caption"
-        options["caption"] = caption if reads_captions else None
-        return _open_table(Path(where), split, settings.allow_outside, options)
-    if reads_captions:
-        options["caption"] = settings.caption or "auto"
-    # Held-out images are scored again and again, so they are never streamed.
-    is_streaming = settings.streaming and not held_out
-    return open_data("huggingface", where, split, streaming=is_streaming, **options)
+    labels = _label_columns(settings, held_out)
+    return open_data(
+        "captions",
+        where,
+        split,
+        image=settings.image,
+        caption=settings.caption,
+        labels=labels or None,
+        images=Path(settings.image_root).expanduser() if settings.image_root else None,
+        separator=settings.separator,
+        encoding=settings.encoding,
+        reads_captions=reads_captions(settings),
+        allow_outside=settings.allow_outside,
+        # Held-out images are scored again and again, so they are never streamed.
+        streaming=settings.streaming and not held_out,
+    )
+
+
+def reads_captions(settings: TrainSettings) -> bool:
+    """Tell whether captions are read: not where two views of an image are contrasted, nor where a
+    template makes them from labels."""
+    return settings.views == "captions" and settings.caption_template is None
 
 
 def _place_and_split(settings: TrainSettings, held_out: bool) -> tuple[str, str]:
@@ -254,36 +262,6 @@ def _place_and_split(settings: TrainSettings, held_out: bool) -> tuple[str, str]
         return settings.data, settings.split
     where = settings.val_data or settings.data
     return where, settings.val_split or _default_held_out_split(where)
-
-
-def _column_options(settings: TrainSettings, held_out: bool) -> dict[str, Any]:
-    """Return the options of a reader that say where images and labels are."""
-    options: dict[str, Any] = {}
-    names = _label_columns(settings, held_out)
-    if settings.image:
-        options["image"] = settings.image
-    if names:
-        options["labels"] = names
-    if settings.image_root:
-        options["images"] = Path(settings.image_root).expanduser()
-    return options
-
-
-def _open_table(table: Path, split: str, allow_outside: bool, options: Mapping[str, Any]) -> Any:
-    """Open a table of paths; without a column of splits all rows are for training."""
-    from vldebias.data import open_data
-
-    if split == "train" and not _has_splits(table):
-        split = "all"
-    split_column = None if split == "all" else _SPLIT
-    return open_data(
-        "manifest",
-        table,
-        split,
-        split_column=split_column,
-        allow_outside=allow_outside,
-        **options,
-    )
 
 
 def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
@@ -298,17 +276,11 @@ def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
     return list(dict.fromkeys(name for name in names if name))
 
 
-def _has_splits(table: Path) -> bool:
-    """Return whether a table of paths has a column of splits; without it all rows are for
-    training."""
-    return _SPLIT in read_table(table.expanduser()).column_names
-
-
 def _default_held_out_split(where: str) -> str:
     """Return the split that is held out where none is named."""
     if where in WORLDS:
         return "val"
-    if Path(where).suffix in _TABLES:
+    if Path(where).suffix.lower() in TABLES:
         return "all"
     return "train"
 

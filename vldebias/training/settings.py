@@ -45,7 +45,8 @@ NAMED_DATA: dict[str, dict[str, str]] = {
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Built when it is first used: of the groups nobody makes an object of its own.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class ModelSettings(_Settings):
@@ -76,7 +77,7 @@ class DataSettings(_Settings):
     data: str = Field(
         "birds",
         description=(
-            "Folder, parquet, tar, csv, tsv, jsonl, id of the hub, birds, portraits, or with"
+            "Table, folder, tars, parquet, COCO's json, id of the hub, birds, portraits, or with"
             f" data_root {', '.join(NAMED_DATA)}."
         ),
     )
@@ -84,9 +85,17 @@ class DataSettings(_Settings):
         None, description="Folder of the data sets that are named, as released."
     )
     split: str = Field("train", description="Split to read.")
-    image: str | None = Field(None, description="Column of the images. Default: found by its type.")
+    image: str | None = Field(None, description="Column of the images. Default: found.")
     caption: str | None = Field(
         None, description="Column of the captions, or of lists of them. Default: found."
+    )
+    separator: str | None = Field(
+        None,
+        description="What separates the cells of a table: comma, tab, semicolon, pipe. Default:"
+        " found.",
+    )
+    encoding: str | None = Field(
+        None, description="Encoding of a table, such as cp1252. Default: UTF-8, or found."
     )
     image_root: str | None = Field(
         None, description="Folder that paths of a table start from. Default: the table's."
@@ -396,7 +405,7 @@ class TrainSettings(ModelSettings, DataSettings, LossSettings, LoopSettings):
             "pretrained": (self.model != "miniature", "an open_clip architecture as model"),
             "items": (world, f"data: {' or '.join(WORLDS)}"),
             **dict.fromkeys(
-                ("image", "image_root", "allow_outside", "streaming"),
+                ("image", "image_root", "separator", "encoding", "allow_outside", "streaming"),
                 (not has_own_layout, "data of your own"),
             ),
             "data_root": (

@@ -1,0 +1,289 @@
+"""Captions in every form that tools write: read without a setting, or refused by their own name."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import brought
+import pyarrow as pa
+import pytest
+from brought import CAPTIONS, FORMS, N
+from data_parts import picture, save
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from tests.refusals import refused
+from vldebias.data import ImageData, open_data
+from vldebias.data.cleaning import clean_captions, cleaned
+from vldebias.data.folders import existing_names, is_litter
+from vldebias.data.layouts import expanded
+from vldebias.errors import InvalidInputError, VldebiasWarning
+
+pytest.importorskip("datasets")
+pytestmark = pytest.mark.usefixtures("hf_cache")
+
+
+def opened(root: Path | str, *split: str, **options: Any) -> tuple[ImageData, list[str]]:
+    """The data, and what was said about them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", VldebiasWarning)
+        data = open_data("captions", root, *split, **options)
+    assert isinstance(data, ImageData)
+    return data, [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_read_without_a_setting(form: str, tmp_path: Path) -> None:
+    data, said = opened(FORMS[form](tmp_path), "train")
+    assert data.captions == CAPTIONS
+    for number in range(N):
+        image = data.read(number)
+        assert image.size == picture(number).size
+        # As the bytes that were written, of this very picture.
+        assert image.tobytes() == brought_pixels(number)
+    for message in said:
+        assert "images were found in" in message or "quotes are not closed" in message
+
+
+def brought_pixels(number: int) -> bytes:
+    from vldebias.data import decode
+
+    return decode(brought.jpeg(number)).tobytes()
+
+
+def test_several_captions_of_an_image_are_one_row(tmp_path: Path) -> None:
+    data, _ = opened(brought.flickr8k(tmp_path / "8"))
+    assert data.more_captions[1] == ("two pilots again",)
+    data, _ = opened(brought.flickr30k(tmp_path / "30"))
+    assert data.more_captions[1] == ('"Quoted" two pilots',)
+
+
+def test_samples_that_lack_something_are_counted(tmp_path: Path) -> None:
+    files = [file for number in range(N) for file in brought.members(number)]
+    lacking = [file for file in files if file[0] not in ("000000000.txt", "000000002.jpg")]
+    lacking = [file for file in lacking if file[0] != "000000000.json"]
+    data, said = opened(brought.write_tar(tmp_path / "a.tar", lacking))
+    assert data.captions == ("", *CAPTIONS[1:])
+    assert "1 of 4 samples have no text, such as 000000000" in said[0]
+    assert "1 of 4 samples have no image, such as 000000002" in said[1]
+    with pytest.raises(OSError, match="the cell is empty"):
+        data.read(2)
+    (brought.texts_beside(tmp_path) / "3.txt").unlink()
+    data, said = opened(tmp_path / "own")
+    assert data.captions == CAPTIONS[:3]
+    assert "1 of 4 images have no text beside them and are left out, such as 3.jpg" in said[0]
+
+
+def test_texts_of_a_tar_in_another_encoding_are_guessed_together(tmp_path: Path) -> None:
+    texts = ["ein Mädchen", "eine Straße", "Bäume"]
+    files = [
+        file
+        for number, text in enumerate(texts)
+        for file in (
+            (f"{number}.jpg", brought.jpeg(number)),
+            (f"{number}.txt", text.encode("cp1252")),
+        )
+    ]
+    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert data.captions == tuple(texts)
+    assert len(said) == 1
+    assert "3 texts: is no UTF-8 and was read as cp1252" in said[0]
+
+
+def test_files_of_other_programs_in_a_tar_are_no_samples(tmp_path: Path) -> None:
+    files = []
+    for number in range(N):
+        files += [(f"._{name}", b"\0\5\26\7") for name, _ in brought.members(number)]
+        files += brought.members(number)
+    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert (data.captions, said) == (CAPTIONS, [])
+
+
+def test_fields_of_webdataset_with_a_dot_stay_fields(tmp_path: Path) -> None:
+    files = []
+    for number in range(N):
+        files += [*brought.members(number), (f"{number:09d}.seg.png", b"no picture that is read")]
+    data, said = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert (data.captions, said) == (CAPTIONS, [])
+    assert data.read(1).tobytes() == brought_pixels(1)
+
+
+def test_a_stream_of_tars_has_the_rows_of_the_tars(tmp_path: Path) -> None:
+    root = brought.img2dataset_webdataset(tmp_path)
+    stream = open_data("captions", root, streaming=True)
+    records = list(stream.records())
+    assert stream.shards == 2
+    assert tuple(record.caption for record in records) == CAPTIONS
+    assert records[3].read().tobytes() == brought_pixels(3)
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
+def test_a_tar_that_is_cut_off_is_refused(cut: float, tmp_path: Path) -> None:
+    path = brought.names_with_dots(tmp_path)
+    content = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(content[: int(cut * len(content))])
+    with pytest.raises(InvalidInputError, match=r"dots\.tar: cannot be opened"):
+        opened(path)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@refused(
+    ("a.csv", "", "the file is empty"),
+    ("a.csv", "\n\n", "the file is empty"),
+    ("a.csv", "a,b\n1,2\n", r"no column of images; expected one of image, .*'a', 'b'.*csv-img-key"),
+    ("a.csv", "image,x\n0.jpg,a\n", "no column of captions; .*--caption-column .*csv-caption-key"),
+    ("a.csv", "filepath,img,title\nx,y,z\n", "images may be in any .*'filepath', 'img'.*image-col"),
+    ("a.csv", "filepath,title,alt\nx,y,z\n", "captions may be in any of .*'title', 'alt'"),
+    ("a.csv", "image;caption,x|y\n1;2,3|4\n", "no column of images.*"),
+    ("a.csv", "image,caption\n0.jpg,a, b\n", "line 2: expected 2 columns"),
+    (
+        "3m.tsv",
+        "a dog\thttps://x.org/a.jpg\n",
+        "input_format tsv --url_col url .*format webdataset",
+    ),
+    ("12m.tsv", "url\tcaption\nhttps://x.org/a.jpg\ta dog\n", "img2dataset --url_list .*12m.tsv"),
+    ("laion.csv", "TEXT,URL\na dog,http://x.org/a.jpg\n", "--url_col URL --caption_col TEXT"),
+    (
+        "a.jsonl",
+        '{"image": "https://x.org/a", "caption": "c"}\n',
+        "input_format jsonl --url_col im",
+    ),
+    ("a.jsonl", "[1]\n", "line 1: expected an object"),
+    ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
+    ("a.json", "[1]", "a list of objects"),
+    ("a.xlsx", "x", "ends in .xlsx; expected a table"),
+    ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "none is in .*--image-root"),
+    ("folder/a.jpg", "x", "1 images without captions; expected a .txt of the same name"),
+)
+def test_what_is_refused_says_its_own_cause(tmp_path: Path, name: str, content: str) -> None:
+    path = write(tmp_path / name, content)
+    save(tmp_path / "0.jpg")
+    opened(path.parent if "folder" in name else path)
+
+
+def test_a_parquet_of_addresses_is_refused_and_one_with_images_is_not(tmp_path: Path) -> None:
+    columns = {"URL": ["http://x.org/a.jpg"], "TEXT": ["a dog"], "WIDTH": [1]}
+    parquet.write_table(pa.table(columns), tmp_path / "laion.parquet")
+    with pytest.raises(InvalidInputError, match="--input_format parquet --url_col URL"):
+        opened(tmp_path / "laion.parquet")
+
+
+@pytest.mark.parametrize("name", ["no/where/a.csv", "./none", "shards/{0..3}.tar"])
+def test_what_is_not_there_is_said_so(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"no such file|find no file"):
+        opened(f"{tmp_path}/{name}")
+
+
+def test_texts_apart_from_their_images_are_refused_by_that_name(tmp_path: Path) -> None:
+    files = sorted(
+        (file for number in range(N) for file in brought.members(number) if "json" not in file[0]),
+        key=lambda file: file[0].endswith("txt"),
+    )
+    with pytest.raises(InvalidInputError, match=r"stand apart: '000000000.jpg' has no text"):
+        opened(brought.write_tar(tmp_path / "a.tar", files))
+
+
+def test_folders_of_splits_and_coco_are_kept_apart(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        brought.texts_beside(tmp_path / "made" / part)
+        (tmp_path / "made" / part / "own").rename(tmp_path / part)
+    for part in ("train", "val"):
+        (tmp_path / "all" / part).parent.mkdir(exist_ok=True)
+        (tmp_path / part).rename(tmp_path / "all" / part)
+    (tmp_path / "all/val/3.txt").write_text("held out")
+    assert opened(tmp_path / "all", "train")[0].captions == CAPTIONS
+    assert opened(tmp_path / "all", "val")[0].captions[3] == "held out"
+    assert len(opened(tmp_path / "all", "all")[0]) == 2 * N
+    with pytest.raises(InvalidInputError, match="expected split train or val or all"):
+        opened(tmp_path / "all", "test")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Tom &amp; Jerry", "Tom & Jerry"),
+        ("a &amp;quot;b&amp;quot;", 'a "b"'),
+        ("<b>bold</b> nurse", "bold nurse"),
+        ('a <a href="x">link</a><br/>here', "a link here"),
+        ("denise%27s+chicken", "denise's chicken"),
+        ("a nurse%27s hat", "a nurse's hat"),
+        ("caf%C3%A9", "café"),
+        # what only looks so
+        ("AT&T and R&B;", "AT&T and R&B;"),
+        ("a <3 heart, 2 < 3 > 1", "a <3 heart, 2 < 3 > 1"),
+        ("portrait of <PERSON>", "portrait of <PERSON>"),
+        ("100%25 or 50%de cotton", "100%25 or 50%de cotton"),
+        ("C++ and a+b", "C++ and a+b"),
+        ("100%ff", "100%ff"),
+        ("line one\nline two", "line one\nline two"),
+        ("https://x.org/a%20b.jpg", "https://x.org/a%20b.jpg"),
+    ],
+)
+def test_captions_are_cleaned_of_what_pages_leave(before: str, after: str) -> None:
+    assert cleaned(before) == after
+
+
+@given(st.lists(st.text(max_size=30), max_size=8))
+def test_cleaning_keeps_every_caption_and_counts_the_changed(texts: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        after, _ = clean_captions("here", texts)
+    assert after == [cleaned(text) for text in texts]
+    changed = sum(a != b for a, b in zip(texts, after, strict=True))
+    assert [f"{changed} of {len(texts)} captions" in str(w.message) for w in caught] == [
+        True
+    ] * bool(changed)
+
+
+def test_braces_stand_for_names() -> None:
+    names = ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar"]
+    assert expanded("shard-{0008..0010}.tar") == names
+    assert expanded("{a,b}/{0..1}.tar") == ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]
+    assert expanded("plain*.tar") == ["plain*.tar"]
+
+
+def test_paths_of_windows_and_endings_in_another_case_are_found(tmp_path: Path) -> None:
+    save(tmp_path / "img/a.png")
+    save(tmp_path / "img/B.PNG")
+    names = ["img/a.png", "img\\a.png", "img/a.PNG", " img/b.png", "img/c.png", "img//a.png"]
+    found = ["img/a.png", "img/a.png", "img/a.png", "img/B.PNG", "img/c.png", "img//a.png"]
+    assert existing_names(tmp_path, names) == found
+
+
+def test_litter_is_what_programs_leave() -> None:
+    litter = (
+        ".ipynb_checkpoints/a.png",
+        "__MACOSX/a/._b.png",
+        "@eaDir/a.jpg",
+        "x/Thumbs.db",
+        "._a",
+    )
+    assert all(map(is_litter, litter))
+    assert not any(map(is_litter, ("a.png", "b/c.jpg", "x.y/z.png", "Thumbs/a.png")))
+
+
+def test_flags_of_a_table_win_over_what_is_found(tmp_path: Path) -> None:
+    path = brought.table(tmp_path, "a.csv", ("filepath", "title"))
+    rows = path.read_text().replace("filepath,title", "filepath,title,alt").splitlines()
+    path.write_text("\n".join([rows[0], *(f"{row},x{n}" for n, row in enumerate(rows[1:]))]))
+    assert opened(path, caption="alt")[0].captions == ("x0", "x1", "x2", "x3")
+    assert opened(path, caption="Title")[0].captions == CAPTIONS
+    with pytest.raises(InvalidInputError, match="no column 'words' of captions; there are"):
+        opened(path, caption="words")
+
+
+def test_a_table_names_facts_of_the_ids(tmp_path: Path) -> None:
+    path = brought.coco(tmp_path)
+    annotated = json.loads(path.read_text())
+    annotated["annotations"].append({"id": 9, "image_id": 99, "caption": "of nothing"})
+    path.write_text(json.dumps(annotated))
+    data, said = opened(path)
+    assert len(data) == N
+    assert any("1 of 5 captions are of images that are not listed" in message for message in said)

@@ -1,0 +1,124 @@
+"""One value, written in two ways: noticed in every column, joined where the values are known."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_parts import ATTRIBUTES, celeba, fairface, save
+
+from vldebias.data import Labels, odd_values, open_data
+from vldebias.data.spellings import meaning_of, spreadsheet_range, written_twice
+from vldebias.errors import InvalidInputError, SuspectInputWarning
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        (["F", "female", "M", "male"], "--same F=female"),
+        (["Woman", "female", "male", "Man"], "--same Woman=female"),
+        (["women", "woman"], "--same woman=women"),
+        (["nurses", "nurse"], "--same nurses=nurse"),
+        (["weiblich", "female"], "--same weiblich=female"),
+        (["East Asian", "East_Asian", "White"], "--same East_Asian=East Asian"),
+        (["non-binary", "nonbinary"], "--same non-binary=nonbinary"),
+        (["20-29", "20 - 29"], "--same 20 - 29=20-29"),
+        (["20\u201329", "20-29"], "=20-29"),
+        (["20 to 29", "20-29"], "--same 20 to 29=20-29"),
+        (["70+", "more than 70"], "--same 70+=more than 70"),
+        ([">70", "more than 70"], "--same >70=more than 70"),
+        (["9-Mar", "3-9", "10-19"], "--same 9-Mar=3-9"),
+        (["Okt 19", "10-19", "20-29"], "--same Okt 19=10-19"),
+        (["2026-03-09", "3-9", "20-29"], "--same 2026-03-09=3-9"),
+        (["Oct-19", "20-29", "30-39"], "--same Oct-19=10-19"),  # all of its rows became dates
+        (["0", "1", "female", "male"], "say which code means which word"),
+        (["['female']", "['male']"], "written as a list"),
+        (["Yes", "true", "no"], "--same true=Yes"),
+    ],
+)
+def test_one_value_in_two_spellings_is_doubted_with_the_flag_that_joins(
+    values: list[str], flag: str
+) -> None:
+    doubts = odd_values(Labels.from_values(values * 30))
+    assert flag in "; ".join(doubts)
+    assert all(repr(value) in "; ".join(doubts) or "=" in flag for value in values[:1])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["female", "male"],
+        ["0-2", "3-9", "10-19", "20-29", "30-39", "more than 70"],
+        ["White", "Black", "Latino_Hispanic", "East Asian", "Southeast Asian", "Indian"],
+        ["m", "f"],
+        ["young", "old", "middle-aged"],
+        ["tan", "pale", "dark-skinned", "light-skinned"],
+        ["1", "2", "3", "4"],
+        ["land", "water", "landbird", "waterbird"],
+        ["glass", "glasses of wine", "bus"],
+        ["march", "may"],
+        ["1990", "2000", "2010"],
+        ["a", "apple", "avocado"],
+        ["2026-03-09", "2026-03-10", "2026-04-01"],
+    ],
+)
+def test_values_of_their_own_are_not_doubted(values: list[str]) -> None:
+    assert odd_values(Labels.from_values(values * 30)) == []
+    assert written_twice(values) == []
+
+
+def test_ranges_that_spreadsheets_took_for_dates_come_back() -> None:
+    dates = {"9-Mar": "3-9", "03-Sep": "3-9", "Oct-19": "10-19", "19-Okt": "10-19", "Mar 09": "3-9"}
+    dates |= {"2026-03-09": "3-9", "2026-10-19 00:00:00": "10-19", "1-Feb": "1-2"}
+    assert {date: spreadsheet_range(date) for date in dates} == dates
+    for text in ("3-9", "female", "9", "", "march of 9", "10-10-Oct"):
+        assert spreadsheet_range(text) is None
+    assert meaning_of(" 20 \u2013 29 ") == meaning_of("20_29") == "20-29"
+
+
+def test_spellings_of_fairface_are_joined_and_said(tmp_path: Path) -> None:
+    rows = [
+        ("20-29", "male", "Latino Hispanic"),
+        ("70+", "F", "White"),
+        ("9-Mar", "Female", "White"),
+    ]
+    fairface(tmp_path, "val", rows, tmp_path)
+    with pytest.warns(SuspectInputWarning) as said:
+        data = open_data("fairface", tmp_path)
+    assert data.column("age").counts["more than 70"] == data.column("age").counts["3-9"] == 1
+    assert data.column("gender").counts == {"Male": 1, "Female": 2}
+    assert data.column("race").counts["Latino_Hispanic"] == 1
+    assert "'9-Mar' (1 rows) as '3-9'" in " ".join(str(warning.message) for warning in said)
+    (tmp_path / "fairface_label_val.csv").write_text(
+        "file,age,gender,race\nval/1.jpg,x,Male,White\n"
+    )
+    with pytest.raises(InvalidInputError, match=r"expected one of .* got \['x'\]"):
+        open_data("fairface", tmp_path)
+
+
+@pytest.mark.parametrize(("no", "yes"), [("False", "True"), ("-1.0", "1.0"), ("0.0", "1.0")])
+def test_truths_and_floats_of_celeba_are_read(no: str, yes: str, tmp_path: Path) -> None:
+    values = np.full((2, 40), -1)
+    values[0, ATTRIBUTES.index("Male")] = 1
+    celeba(tmp_path, tmp_path / "img_align_celeba", values, [2, 2], kaggle=True)
+    table = tmp_path / "list_attr_celeba.csv"
+    head, *rows = table.read_text().splitlines()
+    rows = [row.replace("-1", "#").replace(",1", f",{yes}").replace("#", no) for row in rows]
+    table.write_text("\n".join([head, *rows]))
+    partition = tmp_path / "list_eval_partition.csv"
+    partition.write_text(partition.read_text().replace(",2", ",test"))
+    with pytest.warns(SuspectInputWarning, match="'test'"):
+        data = open_data("celeba", tmp_path)
+    assert data.column("gender").counts == {"female": 1, "male": 1}
+
+
+def test_renamed_columns_and_floats_of_waterbirds_are_read(tmp_path: Path) -> None:
+    for number in range(2):
+        save(tmp_path / f"a/{number}.jpg", number)
+    lines = ["id,filename,split,y,a", "0,a/0.jpg,2.0,0.0,1.0", "1,a\\1.jpg,2.0,1.0,0.0"]
+    (tmp_path / "metadata.csv").write_text("\n".join(lines))
+    data = open_data("waterbirds", tmp_path)
+    assert data.column("label").counts == {"landbird": 1, "waterbird": 1}
+    assert data.read(1).size == (8, 6)
+    (tmp_path / "metadata.csv").write_text("\n".join(lines).replace("2.0", "0"))
+    with pytest.raises(InvalidInputError, match="no images in split 'test'; there are train 2"):
+        open_data("waterbirds", tmp_path)

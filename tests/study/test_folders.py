@@ -1,0 +1,64 @@
+"""Folders of pictures as computers leave them: what is no picture is no data, and is said."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import vldebias
+from vldebias.errors import SuspectInputWarning
+from vldebias.measure.text import sentences
+from vldebias.miniature import open_world
+from vldebias.study.inputs import _of_folder
+
+MAC = b"\0\5\26\7\0\2\0\0Mac OS X        "
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Twelve pictures in female/ and male/."""
+    world = open_world("portraits", n=12)
+    gender = world.column("gender")
+    for number in range(12):
+        folder = tmp_path / "people" / gender.names[gender.codes[number]]
+        folder.mkdir(parents=True, exist_ok=True)
+        world.read(number).save(folder / f"{number}.png")
+    return tmp_path / "people"
+
+
+def litter(folder: Path) -> None:
+    picture = next(folder.glob("female/*.png"))
+    for name in (".ipynb_checkpoints/a-checkpoint.png", "@eaDir/b.png", "male/c.png~", "x/d.h5"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(picture, folder / name)
+    for name in ("__MACOSX/female/._0.png", "female/._0.png", "Thumbs.db", "male/notes.pdf"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(MAC)
+
+
+def test_what_programs_leave_changes_no_row_and_no_group(people: Path) -> None:
+    clean = _of_folder(people)
+    litter(people)
+    data = _of_folder(people)
+    assert data.ids == clean.ids
+    assert data.column("folder").counts == clean.column("folder").counts
+    assert data.fingerprint == clean.fingerprint
+    assert len(data.about["files left out"]) == 8
+
+
+def test_a_result_first_says_what_was_not_read(people: Path) -> None:
+    def measured() -> vldebias.study.Result:
+        return vldebias.evaluate(
+            "miniature", people, prompts="gender", queries=["a photo of a nurse."], k=5
+        )
+
+    before = measured()
+    litter(people)
+    for number in range(2):
+        (people / "male" / f"broken{number}.jpg").write_bytes(b"no picture")
+    with pytest.warns(SuspectInputWarning, match=r"2 of 14 images \(14%\) cannot be read"):
+        after = measured()
+    assert [row.value for row in after.rows] == [row.value for row in before.rows]
+    first, second = sentences(after)[:2]
+    assert first.startswith("2 images cannot be read and are left out: male/broken0.jpg")
+    assert second.startswith("8 files are no pictures and are left out: ")

@@ -1,0 +1,276 @@
+"""Open images with captions in the form that they come in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vldebias.data.cleaning import clean_captions
+from vldebias.data.dataset import ImageData, file_images, is_outside
+from vldebias.data.folders import captions_beside, existing_names, is_litter, is_picture
+from vldebias.data.huggingface import ALIASES, ImageStream, open_huggingface
+from vldebias.data.layouts import Layout, find_layout
+from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
+from vldebias.data.tables import ColumnNames, as_texts, column_of, read_table
+from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
+from vldebias.files import read_json
+from vldebias.text_tables import decoded_texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+else:
+    pa = Lazily("pyarrow")
+
+SPLIT = "split"  # column of a table of captions that names the splits
+_MAX_COCO = 2_000_000_000  # bytes: captions_train2017.json has 92 million
+
+
+def open_captions(  # noqa: PLR0913  (each says where something is, or how it is written)
+    root: str | Path,
+    split: str | None = None,
+    *,
+    image: str | None = None,
+    caption: str | None = None,
+    labels: ColumnNames | None = None,
+    images: str | Path | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    reads_captions: bool = True,
+    allow_outside: bool = False,
+    streaming: bool = False,
+) -> ImageData | ImageStream:
+    """Open images with captions in whatever form they come; `vldebias train --data` is this.
+
+    Tables (csv, tsv, txt, jsonl, json, parquet) by the names that tools give their columns, COCO's
+    captions_*.json, folders with a text beside each image, tars and parquet of img2dataset and
+    webdataset (a file, a folder, a pattern such as "shard-{0000..0012}.tar"), and data sets of
+    Hugging Face. Captions are cleaned of HTML entities, tags and escapes of addresses.
+
+    Args:
+        root: a file, a folder, a pattern, or an id of the hub.
+        split: "train", "val", "test" or "all"; by default all rows of what has no splits.
+        image, caption: columns, where their names do not tell; "auto" finds them as None does.
+        labels: columns that are labels, as a list or as {name here: name there}.
+        images: folder that paths of a table start from; by default that of the table, or the only
+            folder beside it that has them.
+        separator, encoding: how a table is written, by default what fits.
+        reads_captions: False opens images and labels alone.
+        allow_outside: take absolute paths and paths with "..", which are refused otherwise.
+        streaming: read rows as they come, without a copy on the disk.
+
+    Raises:
+        InvalidInputError: what `find_layout` refuses, and what the reader of that layout does.
+    """
+    if caption == "auto":
+        caption = None
+    layout = find_layout(
+        root,
+        image=image,
+        caption=caption,
+        separator=separator,
+        encoding=encoding,
+        reads_captions=reads_captions,
+    )
+    path = Path(root).expanduser()
+    folder = None if images is None else Path(images)
+    if layout.kind == "table":
+        return _open_table(
+            path,
+            split,
+            layout,
+            labels=labels or (),
+            folder=folder,
+            allow_outside=allow_outside,
+            separator=separator,
+            encoding=encoding,
+        )
+    if layout.kind == "coco":
+        return _open_coco(path, split, layout, folder, allow_outside)
+    if layout.kind == "pairs":
+        return _open_pairs(path, split, layout, encoding)
+    wanted_caption = (caption or "auto") if reads_captions else None
+    return open_huggingface(
+        root,
+        split,
+        image=image,
+        caption=wanted_caption,
+        labels=labels,
+        images=images,
+        streaming=streaming,
+        files=layout.files if layout.kind == "datasets" else (),
+    )
+
+
+def _open_table(
+    path: Path,
+    split: str | None,
+    layout: Layout,
+    *,
+    labels: ColumnNames,
+    folder: Path | None,
+    allow_outside: bool,
+    separator: str | None,
+    encoding: str | None,
+) -> ImageData:
+    """Open a table of paths; without a column of splits all rows are for training."""
+    table = read_table(path, separator=separator, encoding=encoding)
+    if layout.header:
+        # The first row was taken for the names of the columns.
+        first = pa.table(
+            {name: [value] for name, value in zip(layout.header, table.column_names, strict=True)}
+        )
+        table = pa.concat_tables([first, table.rename_columns(list(layout.header))])
+    if split not in (None, "all") and (split != "train" or SPLIT in table.column_names):
+        table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
+    image = str(layout.image)
+    place = table.column_names.index(image)
+    files = [re.sub(r"#\d+$", "", file) for file in as_texts(column_of(table, image, path), "")]
+    # "1000268201.jpg#0": Flickr8k and Flickr30k number the captions of an image.
+    table = table.set_column(place, image, pa.array(files))
+    if folder is None:
+        folder = _folder_of_images(path, files)
+    return images_of_table(
+        path,
+        split or "all",
+        table,
+        image=image,
+        caption=layout.caption,
+        labels=labels,
+        folder=folder,
+        allow_outside=allow_outside,
+    )
+
+
+def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
+    """Return the folder that the paths of a table start from: its own, else the only one near it
+    that has them.
+
+    Raises:
+        InvalidInputError: no folder near it has them, or several do.
+    """
+    sample = [file for file in files if file.strip()][:: max(1, len(files) // 20)][:20]
+
+    def has_images(folder: Path) -> bool:
+        return any((folder / file).is_file() for file in existing_names(folder, sample))
+
+    folder = table.parent
+    # Absolute paths and those that lead out have their own messages.
+    if not sample or has_images(folder) or any(is_outside(file) for file in sample):
+        return folder
+    near = [path for path in (*folder.iterdir(), *folder.parent.iterdir()) if path.is_dir()]
+    near = [path for path in [*near, folder.parent] if not is_litter(path.name)]
+    found = [path for path in near if has_images(path)]
+    if len(found) == 1:
+        warn(f"{table}: its images were found in {found[0]}; --image-root names another folder")
+        return found[0]
+    problem = f"{len(found)} folders near it have them: {found[:3]}"
+    if not found:
+        problem = "no folder near it has them"
+    raise InvalidInputError(
+        f"{table}: of {len(sample)} images that were looked for none is in {folder}, such as"
+        f" {sample[0]!r}, and {problem}; name the folder that the paths start from (--image-root;"
+        " in Python images=...)"
+    )
+
+
+def _open_coco(
+    path: Path, split: str | None, layout: Layout, folder: Path | None, allow_outside: bool
+) -> ImageData:
+    """Open COCO's captions: a list of images, and a list of captions that name them by number.
+
+    Raises:
+        InvalidInputError: no such lists, or several files of which none is of the split.
+    """
+    files = [Path(file) for file in layout.files]
+    if path.is_dir() and split not in (None, "all"):
+        files = [file for file in files if file.name.startswith(f"captions_{split}")]
+    if len(files) != 1:
+        names = [Path(file).name for file in layout.files]
+        raise InvalidInputError(
+            f"{path}: there are {names}; expected one of split {split!r}; name the file itself"
+        )
+    file = files[0]
+    annotated = _read_coco(file)
+    try:
+        name_of_image = {entry["id"]: str(entry["file_name"]) for entry in annotated["images"]}
+        pairs = [(entry["image_id"], entry["caption"]) for entry in annotated["annotations"]]
+    except (KeyError, TypeError):
+        raise InvalidInputError(
+            f"{file}: expected COCO's captions: images with id and file_name, annotations with"
+            f" image_id and caption; got the keys {sorted(annotated)[:8]} (instances_*.json has no"
+            " captions; captions_*.json has)"
+        ) from None
+    unknown = [number for number, _ in pairs if number not in name_of_image]
+    if unknown:
+        warn(
+            f"{file}: {len(unknown)} of {len(pairs)} captions are of images that are not listed,"
+            f" such as {unknown[0]}; they are left out",
+            SuspectInputWarning,
+        )
+    pairs = [(name_of_image[number], text) for number, text in pairs if number in name_of_image]
+    if not pairs:
+        raise InvalidInputError(f"{file}: has no captions of its images")
+    table = pa.table({"image": [name for name, _ in pairs], "caption": [text for _, text in pairs]})
+    if folder is None:
+        folder = _folder_of_images(file, table.column("image").to_pylist())
+    return images_of_table(
+        file,
+        split or "all",
+        table,
+        image="image",
+        caption="caption",
+        labels=(),
+        folder=folder,
+        allow_outside=allow_outside,
+    )
+
+
+def _read_coco(file: Path) -> dict[str, Any]:
+    """Return the object in a file of COCO."""
+    content = read_json(file, max_bytes=_MAX_COCO)
+    if not isinstance(content, dict):
+        raise InvalidInputError(f"{file}: expected COCO's captions, got a {type(content).__name__}")
+    return content
+
+
+def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | None) -> ImageData:
+    """Open a folder of images with a text file beside each; folders train, val and test in it are
+    splits.
+
+    Raises:
+        InvalidInputError: no such split.
+    """
+    text_of_image = captions_beside(layout.files)
+    folders = {file.partition("/")[0] for file in text_of_image if "/" in file}
+    splits = folders & set(chain.from_iterable(ALIASES.values()))
+    if splits and split not in (None, "all"):
+        names = set(ALIASES.get(str(split), (str(split),)))
+        if not names & splits:
+            raise InvalidInputError(
+                f"{path}: expected split {' or '.join(sorted(splits))} or all, got {split!r}"
+            )
+        text_of_image = {
+            image: text for image, text in text_of_image.items() if image.partition("/")[0] in names
+        }
+    elif split not in (None, "all", "train"):
+        raise InvalidInputError(
+            f"{path}: has no folder of a split {split!r}; without splits all images are for"
+            " training: take split 'all', or name another folder (val_data)"
+        )
+    used = {*text_of_image, *text_of_image.values()}
+    images_alone = [file for file in layout.files if is_picture(file) and file not in used]
+    if images_alone and not splits:
+        warn(
+            f"{path}: {len(images_alone)} of {len(images_alone) + len(text_of_image)} images have"
+            f" no text beside them and are left out, such as {', '.join(images_alone[:3])}",
+            SuspectInputWarning,
+        )
+    contents = [(path / text).read_bytes() for text in text_of_image.values()]
+    texts = decoded_texts(contents, str(path), encoding)
+    captions, _ = clean_captions(str(path), texts)
+    return file_images(
+        path.name, split or "all", path, list(text_of_image), {}, captions=tuple(captions)
+    )

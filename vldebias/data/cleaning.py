@@ -1,0 +1,76 @@
+"""Clean captions of what web pages leave in them: entities, tags and escapes of addresses."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from urllib.parse import unquote_plus
+
+from vldebias.errors import warn
+
+_ENTITY = re.compile(r"&(#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,31});", re.IGNORECASE)
+# Tags of HTML alone: "<PERSON>" stands for a name in CC12M, and "<3" is a heart.
+_TAG = re.compile(
+    r"<!--.*?-->|</?(a|abbr|b|big|blockquote|body|br|button|center|cite|code|dd|del|div|dl|dt|em|font"
+    r"|h[1-6]|head|hr|html|i|img|input|ins|label|li|mark|nobr|ol|p|pre|q|s|script|small|span|strike"
+    r"|strong|style|sub|sup|table|tbody|td|th|title|tr|tt|u|ul|wbr)(\s[^<>]{0,500})?/?>",
+    re.IGNORECASE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"%[0-9a-f]{2}", re.IGNORECASE)
+# Within words and blanks only what addresses have to escape: "50%de" and "100%25" are no escapes.
+_ESCAPE_IN_TEXT = re.compile(r"(?<=[a-z,.!?'\")])(%2[0-9a-c]|%3[abf])+", re.IGNORECASE)
+
+
+def cleaned(caption: str) -> str:
+    """Return a caption without entities (&amp;), tags (<b>) and escapes of addresses (%27s+).
+
+    >>> cleaned("Tom &amp; Jerry%27s <b>house</b>")
+    "Tom & Jerry's house"
+    """
+    text = caption
+    if "&" in text:
+        # "&amp;amp;" of pages that escaped twice.
+        for _ in range(2):
+            text = _ENTITY.sub(lambda match: html.unescape(match.group()), text)
+    if "<" in text:
+        text = _TAG.sub(" ", text)
+    if "%" in text and "://" not in text:
+        text = _unescaped(text)
+    if text == caption:
+        return caption
+    return " ".join(text.split())
+
+
+def _unescaped(text: str) -> str:
+    """Return a text without escapes of addresses, where they are UTF-8."""
+    if " " in text.strip():
+        return _ESCAPE_IN_TEXT.sub(lambda match: unquote_plus(match.group()), text)
+    if not _ESCAPE.search(text):
+        return text
+    # A text without any blank, "denise%27s+chicken": it is a part of an address.
+    try:
+        return unquote_plus(text, errors="strict")
+    except UnicodeDecodeError:
+        return text
+
+
+def clean_captions(
+    where: str, captions: Sequence[str], more_captions: Sequence[tuple[str, ...]] = ()
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return captions, and further ones of each row, cleaned; a warning says how
+    many were."""
+    first = [cleaned(caption) for caption in captions]
+    further = []
+    for texts in more_captions:
+        further.append(tuple(cleaned(text) for text in texts))
+    changed = [before for before, after in zip(captions, first, strict=True) if before != after]
+    for texts, texts_after in zip(more_captions, further, strict=True):
+        changed += [a for a, b in zip(texts, texts_after, strict=True) if a != b]
+    if changed:
+        number = len(captions) + sum(map(len, more_captions))
+        warn(
+            f"{where}: {len(changed)} of {number} captions were cleaned of entities, tags or"
+            f" escapes of addresses, such as {changed[0][:60]!r} to {cleaned(changed[0])[:60]!r}"
+        )
+    return first, further

@@ -1,0 +1,126 @@
+"""Find pictures below a folder, whatever else editors, archives and network drives left there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vldebias.pictures import ENDINGS
+
+# What programs leave in folders of pictures, besides all that begins with a dot.
+_LITTER = {
+    "__macosx",  # archives made by macOS
+    "@eadir",  # thumbnails of Synology
+    "#recycle",
+    "$recycle.bin",
+    "system volume information",
+    "lost+found",
+    "thumbs.db",
+    "ehthumbs.db",
+    "desktop.ini",
+    "icon\r",
+    "__pycache__",
+}
+TEXT_ENDINGS = (".txt", ".caption")
+
+
+def is_litter(path: str | PurePosixPath) -> bool:
+    """Tell whether a path below a folder is hidden, or is what a program left there."""
+    parts = PurePosixPath(path).parts
+    return any(part.startswith(".") or part.casefold() in _LITTER for part in parts)
+
+
+def is_picture(path: str | PurePosixPath) -> bool:
+    """Tell whether a name ends as those of pictures do."""
+    return PurePosixPath(path).suffix.lower() in ENDINGS
+
+
+def files_below(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the paths of all files below a folder, sorted, and those that are litter."""
+    files = []
+    litter = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name).relative_to(folder).as_posix()
+            if is_litter(path):
+                litter.append(path)
+            else:
+                files.append(path)
+    return sorted(files), sorted(litter)
+
+
+def left_out_of(facts: Mapping[str, Any]) -> list[str]:
+    """Write what of a data set was not read, a sentence for each reason, with the first three
+    names.
+
+    facts: `about` of its images: "skipped", images that cannot be read, and "files left out".
+    """
+    sentences = []
+    skipped = [f"{image['id']} ({image['reason']})" for image in facts.get("skipped") or ()]
+    if skipped:
+        sentences.append(
+            f"{len(skipped)} images cannot be read and are left out: {_first(skipped)}."
+        )
+    left_out = facts.get("files left out") or ()
+    if left_out:
+        sentences.append(
+            f"{len(left_out)} files are no pictures and are left out: {_first(left_out)}."
+        )
+    return sentences
+
+
+def _first(names: Sequence[str], most: int = 3) -> str:
+    """Write the first of some names."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def captions_beside(files: Iterable[str]) -> dict[str, str]:
+    """Return picture -> the text file of its name that stands beside it: "0/1.jpg" -> "0/1.txt"."""
+    files = list(files)
+    text_of_stem = {}
+    for file in files:
+        path = PurePosixPath(file)
+        if path.suffix.lower() in TEXT_ENDINGS:
+            text_of_stem[str(path.with_suffix(""))] = file
+    pairs = {}
+    for file in files:
+        stem = str(PurePosixPath(file).with_suffix(""))
+        if is_picture(file) and stem in text_of_stem:
+            pairs[file] = text_of_stem[stem]
+    return pairs
+
+
+def existing_names(root: Path, files: Sequence[str]) -> list[str]:
+    """Return the paths of files that a table names: as written where they are there, else with the
+    separators of Windows and endings in another case resolved; others stay as they are written.
+
+    Each folder is listed once, so that 200,000 files need no question each.
+    """
+    names_in: dict[Path, Mapping[str, str]] = {}
+
+    def names(folder: Path) -> Mapping[str, str]:
+        if folder not in names_in:
+            try:
+                names_in[folder] = {name.casefold(): name for name in os.listdir(folder)}
+            except OSError:
+                names_in[folder] = {}
+        return names_in[folder]
+
+    def exists(file: str) -> bool:
+        path = root / file
+        return names(path.parent).get(path.name.casefold()) == path.name or path.exists()
+
+    found = []
+    for file in files:
+        path = file
+        if not exists(path):
+            path = file.strip().replace("\\", "/")
+            # On Linux IMG.JPG and IMG.jpg are two names; a table of a Mac does not tell them apart.
+            full_path = root / path
+            path_in_case = names(full_path.parent).get(full_path.name.casefold())
+            if path_in_case is not None:
+                path = (PurePosixPath(path).parent / path_in_case).as_posix()
+        found.append(path if exists(path) else file)
+    return found

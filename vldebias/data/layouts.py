@@ -1,0 +1,445 @@
+"""Tell in which form captions come: a table, a folder of images and texts, tars, COCO, or what
+`datasets` opens.
+
+Everything here is read without torch, datasets and pyarrow, so that a wrong column, separator or
+folder is answered at once; parquet takes pyarrow.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vldebias.data.folders import captions_beside, files_below, is_picture
+from vldebias.errors import InvalidInputError, did_you_mean, need
+from vldebias.text_tables import decoded, split_rows
+
+TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
+PARQUET = (".parquet", ".arrow")
+# Columns as tools call them; the first of each is the name in our own tables.
+IMAGE_COLUMNS = (
+    *("image", "image_path", "img_path", "img", "path", "file_path", "filepath", "file"),
+    *("file_name", "filename", "image_file", "image_name", "image_filename"),
+)
+CAPTION_COLUMNS = (
+    *("caption", "captions", "text", "txt", "title", "sentence", "sentences", "description"),
+    *("alt", "alt_text", "comment"),
+)
+_URL_COLUMNS = ("url", "image_url", "img_url", "urls")
+_URL = re.compile(r"https?://\S+", re.IGNORECASE)
+_HEAD = 1 << 22  # bytes of a table that are looked at before anything is imported
+_NAMED_BY = "name it with --image-column (open_clip: --csv-img-key; in Python image=...)"
+_CAPTION_NAMED_BY = (
+    "name it with --caption-column (open_clip: --csv-caption-key; in Python caption=...)"
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Say how captions come.
+
+    kind: "table", "coco", "pairs" (images with a text file beside each), "tars", or "datasets"
+    (what that library opens).
+    files: the files; of pairs the paths of the images below the root.
+    image, caption: columns of a table, None where it has none. header: the names of its columns
+    where the file does not have them.
+    """
+
+    kind: str
+    files: tuple[str, ...] = ()
+    image: str | None = None
+    caption: str | None = None
+    header: tuple[str, ...] = ()
+
+
+def expanded(root: str | Path) -> list[str]:
+    """Return the patterns that braces stand for, as webdataset and open_clip write them:
+    "shard-{0000..0012}.tar" and "{train,val}.tar"; a name without braces is itself."""
+    text = str(root)
+    if Path(text).exists():
+        return [text]
+    ranges = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", text)
+    if not ranges:
+        return [text]
+    first, last, listed = ranges.groups()
+    if listed is not None:
+        options = listed.split(",")
+    else:
+        numbers = range(int(first), int(last) + 1)
+        options = [str(number).zfill(len(first)) for number in numbers]
+    before = text[: ranges.start()]
+    behind = text[ranges.end() :]
+    return list(itertools.chain.from_iterable(expanded(before + part + behind) for part in options))
+
+
+def find_layout(
+    root: str | Path,
+    *,
+    image: str | None = None,
+    caption: str | None = None,
+    separator: str | None = None,
+    encoding: str | None = None,
+    reads_captions: bool = True,
+) -> Layout:
+    """Return in which form captions come.
+
+    Args:
+        root: a file, a folder, a pattern with * or braces, or an id of the hub.
+        image, caption: columns that the user names; None: found by their names.
+        separator, encoding: of a table, as the user names them; None: found.
+        reads_captions: whether captions are wanted, or images alone.
+
+    Raises:
+        InvalidInputError: files that are not there, an empty file, no such column, several that
+            may be meant, a list of addresses; the message says what to do.
+    """
+    paths = expanded(root)
+    path = Path(root).expanduser()
+    is_pattern = len(paths) > 1 or (not path.exists() and glob.has_magic(str(root)))
+    if is_pattern:
+        return _layout_of_pattern(root, paths)
+    if path.is_dir():
+        return _layout_of_folder(path, reads_captions)
+    ending = path.suffix.lower()
+    if not path.is_file():
+        _refuse_absent(root, ending)
+        return Layout("datasets")
+    if path.stat().st_size == 0:
+        raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
+    if ending in TABLES and not (ending == ".json" and _is_coco(path, encoding)):
+        return _layout_of_table(
+            path, image, caption, separator, encoding, reads_captions=reads_captions
+        )
+    if ending == ".parquet":
+        _refuse_parquet_of_addresses(path, image)
+    kind_of_ending = {".json": "coco", ".tar": "tars", ".parquet": "datasets", ".arrow": "datasets"}
+    if ending not in kind_of_ending:
+        raise InvalidInputError(
+            f"{path}: got a file that ends in {ending or 'nothing'}; expected a table"
+            f" ({', '.join(TABLES)}), .parquet, .tar or a folder"
+        )
+    return Layout(kind_of_ending[ending], (str(path),) if ending in (".json", ".tar") else ())
+
+
+def _refuse_absent(root: str | Path, ending: str) -> None:
+    """Refuse a path that is not there; a name such as "nlphuji/flickr30k" may be one of the hub."""
+    text = str(root)
+    looks_like_path = (
+        ending in (*TABLES, *PARQUET, ".tar")
+        or text.startswith(("/", ".", "~"))
+        or text.count("/") > 1
+        or "\\" in text
+    )
+    if looks_like_path:
+        parent = Path(root).expanduser().parent
+        names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
+        hint = did_you_mean(Path(root).name, names, "check the path.")
+        raise InvalidInputError(
+            f"{root}: there is no such file or folder; expected captions with images; {hint}"
+        )
+
+
+def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
+    """Return the layout of the files that patterns name; each of several must name one."""
+    files: list[str] = []
+    missing = []
+    for pattern in patterns:
+        matches = sorted(glob.glob(str(Path(pattern).expanduser()), recursive=True))
+        if not matches:
+            missing.append(pattern)
+        files += matches
+    if missing:
+        raise InvalidInputError(
+            f"{root}: {len(missing)} of {len(patterns)} names find no file, such as"
+            f" {missing[0]!r}; check the pattern"
+        )
+    if all(file.lower().endswith(".tar") for file in files):
+        return Layout("tars", tuple(files))
+    return Layout("datasets")
+
+
+def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
+    """Return the layout of a folder."""
+    files, _ = files_below(folder)
+    if not files:
+        raise InvalidInputError(
+            f"{folder}: the folder has no files; expected images and captions, or tars"
+        )
+    tars = [file for file in files if file.lower().endswith(".tar")]
+    if tars:
+        return Layout("tars", tuple(str(folder / file) for file in tars))
+    metadata = [
+        file for file in files if re.fullmatch(r"(.*/)?metadata\.(csv|jsonl|parquet)", file)
+    ]
+    pictures = [file for file in files if is_picture(file)]
+    if metadata or not pictures:
+        if not reads_captions:
+            return Layout("datasets")
+        return _layout_of_data_files(folder, files, metadata)
+    coco = [file for file in files if re.fullmatch(r"(.*/)?captions_[^/]*\.json", file)]
+    if coco:
+        return Layout("coco", tuple(str(folder / file) for file in coco))
+    if captions_beside(files):
+        return Layout("pairs", tuple(files))
+    if reads_captions:
+        tables = [file for file in files if Path(file).suffix.lower() in TABLES]
+        remedy = "expected a .txt of the same name beside each image, or a table"
+        if tables:
+            remedy = f"name the table that has them, such as --data {folder / tables[0]}"
+        # A folder of classes is what `datasets` reads; its captions come from a template.
+        raise InvalidInputError(
+            f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions"
+            " from a label (label, caption_template)"
+        )
+    return Layout("datasets")
+
+
+def _layout_of_data_files(folder: Path, files: Sequence[str], metadata: Sequence[str]) -> Layout:
+    """Return the layout of a folder of files with rows, such as parquet."""
+    parquet = [file for file in files if file.lower().endswith(".parquet")]
+    has_statistics = any(file.endswith("_stats.json") for file in files)
+    if parquet and not metadata:
+        _refuse_parquet_of_addresses(folder / parquet[0], None)
+        # img2dataset writes statistics beside, which are no rows.
+        if has_statistics:
+            return Layout("datasets", tuple(str(folder / file) for file in parquet))
+    return Layout("datasets")
+
+
+def _refuse_parquet_of_addresses(path: Path, image: str | None) -> None:
+    """Refuse a parquet file that has addresses and no images, or that is none."""
+    try:
+        names = need("pyarrow.parquet").read_schema(path).names
+    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        raise InvalidInputError(f"{path}: cannot be read as parquet: {error}") from None
+    if image is not None and image not in names:
+        raise InvalidInputError(f"{path}: no column {image!r}; there are {names}; {_NAMED_BY}")
+    known = (*IMAGE_COLUMNS, "jpg", "jpeg", "png", "webp")
+    if image is None and not fitting_columns(names, known):
+        url = fitting_columns(names, _URL_COLUMNS)
+        if url:
+            caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
+            raise InvalidInputError(_fetch_first(path, "parquet", url[0], caption[0]))
+
+
+def _is_coco(path: Path, encoding: str | None) -> bool:
+    """Tell whether a .json file is COCO's: an object with lists of images and annotations."""
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return decoded_head(head, path, encoding).lstrip()[:1] == "{"
+
+
+def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
+    """Return the beginning of a text, without a letter that it cuts."""
+    # A cut letter of UTF-8 has at most three bytes at the end.
+    if encoding is None:
+        for cut in range(4):
+            try:
+                return content[: len(content) - cut].decode("utf-8-sig")
+            except UnicodeDecodeError:
+                continue
+    if len(content) % 2:
+        content = content[:-1]
+    return decoded(content, str(path), encoding)
+
+
+def _layout_of_table(
+    path: Path,
+    image: str | None,
+    caption: str | None,
+    separator: str | None,
+    encoding: str | None,
+    *,
+    reads_captions: bool,
+) -> Layout:
+    """Return the columns of a table by its first rows."""
+    names, first = _first_rows(path, separator, encoding)
+    header: tuple[str, ...] = ()
+    form = path.suffix.lower().removeprefix(".")
+    # A table without names of columns shows a file or an address in its first line.
+    if image is None and caption is None and not fitting_columns(names, IMAGE_COLUMNS):
+        addresses = [cell for cell in names if _URL.fullmatch(cell.strip())]
+        if addresses:
+            columns = ["caption"] * len(names)
+            columns[names.index(addresses[0])] = "url"
+            raise InvalidInputError(_fetch_first(path, form, "url", "caption", columns))
+        files = [cell for cell in names if _names_picture(cell)]
+        if len(files) == 1 and len(names) == 2:
+            header = ("image", "caption") if files[0] == names[0] else ("caption", "image")
+            names = list(header)
+    image = _column(path, names, image, IMAGE_COLUMNS, "images", _NAMED_BY, form)
+    cells = [str(row.get(image) or "") for row in first]
+    if any(_URL.fullmatch(cell.strip()) for cell in cells):
+        captions = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
+        raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
+    if reads_captions:
+        caption = _column(
+            path, names, caption, CAPTION_COLUMNS, "captions", _CAPTION_NAMED_BY, form
+        )
+    return Layout("table", (str(path),), image, caption if reads_captions else None, header)
+
+
+def check_columns(path: Path, columns: Iterable[str | None]) -> None:
+    """Refuse a table that lacks one of some columns, by its first rows; a pattern is not looked at.
+
+    Raises:
+        InvalidInputError: no such column, or no table.
+    """
+    if path.suffix.lower() == ".parquet" or not path.is_file():
+        return
+    if path.suffix.lower() not in TABLES:
+        raise InvalidInputError(
+            f"{path}: expected a table that ends in {', '.join(TABLES)} or .parquet"
+        )
+    names, _ = _first_rows(path, None, None)
+    plain = {_plain(name) for name in names}
+    for column in columns:
+        # Columns of nested objects have a dot: "labels.gender".
+        if column is not None and _plain(column.partition(".")[0]) not in plain:
+            raise InvalidInputError(f"{path}: expected a column {column!r}; there are {names}")
+
+
+def _first_rows(
+    path: Path, separator: str | None, encoding: str | None
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the names of the columns of a table, and its first rows."""
+    with path.open("rb") as file:
+        content = file.read(_HEAD)
+    is_whole = len(content) < _HEAD
+    text = decoded(content, str(path), encoding)
+    if not text.strip():
+        raise InvalidInputError(f"{path}: the file is empty; expected a row for each image")
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        return _first_objects(path, text.split("\n") if is_whole else text.split("\n")[:-1])
+    if path.suffix.lower() == ".json":
+        rows = json_rows(path, encoding)
+        return list(dict.fromkeys(itertools.chain.from_iterable(rows[:50]))), rows[:50]
+    if not is_whole:
+        text = text[: text.rfind("\n") + 1]
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    names, *cells = split_rows(text, str(path), separator=separator, usual=usual)
+    return names, [dict(zip(names, row, strict=True)) for row in cells[:50]]
+
+
+def _first_objects(path: Path, lines: Sequence[str]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the keys and the first objects of JSON lines."""
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InvalidInputError(f"{path}: line {number}: expected JSON, got {error}") from None
+        if not isinstance(row, dict):
+            raise InvalidInputError(
+                f'{path}: line {number}: expected an object such as {{"image": ...}}, got'
+                f" {line.strip()[:40]}"
+            )
+        rows.append(row)
+        if len(rows) == 50:
+            break
+    return list(dict.fromkeys(itertools.chain.from_iterable(rows))), rows
+
+
+def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, Any]]:
+    """Return the objects of a .json file that is a list of them.
+
+    Raises:
+        InvalidInputError: no JSON, or something else.
+    """
+    text = decoded(path.read_bytes(), str(path), encoding)
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path}: expected JSON, got {error}") from None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise InvalidInputError(
+            f'{path}: expected a list of objects such as {{"image": ..., "caption": ...}}, or'
+            f" COCO's captions_*.json; got {text.strip()[:40]}"
+        )
+    return rows
+
+
+def _names_picture(cell: str) -> bool:
+    """Tell whether a cell is a path of a picture, also with the number of its caption:
+    "1000268201.jpg#0"."""
+    return is_picture(PurePosixPath(re.sub(r"#\d+$", "", cell.strip()).replace("\\", "/")))
+
+
+def _plain(name: str) -> str:
+    """Return the name of a column without case, and with blanks and hyphens as underscores."""
+    return re.sub(r"[\s-]+", "_", name.strip()).casefold()
+
+
+def fitting_columns(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return the columns that are called as one of the known ones; the first known name alone where
+    a column is called exactly so."""
+    if known[0] in names:
+        return [known[0]]
+    return [name for name in names if _plain(name) in known]
+
+
+def _column(
+    path: Path,
+    names: Sequence[str],
+    name: str | None,
+    known: Sequence[str],
+    what: str,
+    remedy: str,
+    form: str,
+) -> str:
+    """Return the column that a user names, or the only one that is called as such columns are.
+
+    Raises:
+        InvalidInputError: none, or several.
+    """
+    if name is not None:
+        fitting = [column for column in names if _plain(column) == _plain(name)]
+        if name in names:
+            fitting = [name]
+        if len(fitting) != 1:
+            raise InvalidInputError(
+                f"{path}: no column {name!r} of {what}; there are {list(names)}; {remedy}"
+            )
+        return fitting[0]
+    fitting = fitting_columns(names, known)
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InvalidInputError(f"{path}: {what} may be in any of the columns {fitting}; {remedy}")
+    url = fitting_columns(names, _URL_COLUMNS)
+    if url and what == "images":
+        caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
+        raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
+    hint = ""
+    if len(names) == 1:
+        hint = "; if these are several columns, say what separates them (--separator)"
+    raise InvalidInputError(
+        f"{path}: no column of {what}; expected one of {', '.join(known)}; there are"
+        f" {list(names)}; {remedy}{hint}"
+    )
+
+
+def _fetch_first(path: Path, form: str, url: str, caption: str, columns: Sequence[str] = ()) -> str:
+    """Write that a table has addresses, and the command that fetches their images.
+
+    columns: what the columns are, of a table without their names.
+    """
+    form = {"txt": "tsv", "ndjson": "jsonl"}.get(form, form)
+    header = ""
+    if columns:
+        names = "\\t".join(columns) if form == "tsv" else ",".join(columns)
+        header = f" its first line should name the columns (sed -i '1i {names}' {path});"
+    return (
+        f"{path}: a list of addresses, and nothing is downloaded here;{header} fetch the images"
+        f" with img2dataset --url_list {path} --input_format {form} --url_col {url} --caption_col"
+        f" {caption} --output_format webdataset --output_folder images, then name these:"
+        " --data 'images/*.tar'"
+    )

@@ -1,0 +1,203 @@
+"""Open images that a table names, with labels and captions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data.cleaning import clean_captions
+from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.spellings import matched
+from vldebias.data.tables import (
+    ColumnNames,
+    Labels,
+    Names,
+    as_texts,
+    captions_in,
+    column_of,
+    mapped_columns,
+    one_row_per_image,
+    read_table,
+)
+from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def rows_of_split(data: str | Path, split: str, splits: Labels) -> NDArray[np.int64]:
+    """Return the rows of a split, or of all; refuse one that is none."""
+    if split not in (*splits.names, "all"):
+        raise InvalidInputError(
+            f"{data}: expected split {' or '.join((*splits.names, 'all'))}, got {split!r}"
+        )
+    if split == "all":
+        return np.arange(len(splits))
+    rows = np.flatnonzero(splits.codes == splits.names.index(split))
+    if not len(rows):
+        counts = ", ".join(f"{name} {count}" for name, count in splits.counts.items() if count)
+        raise InvalidInputError(f"{data}: no images in split {split!r}; there are {counts}")
+    return rows
+
+
+def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
+    """Return the labels of a column, by the names of its values where the file has codes.
+
+    Raises:
+        InvalidInputError: no such column, values that are no texts, or a code without a name.
+    """
+    return Labels.from_column(column_of(table, column, path), names, f"{path}: column {column!r}")
+
+
+def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
+    """Return the labels of a column of a data set whose values are known; other spellings of them
+    are joined, and said.
+
+    names: as of `labels_of`: the values, or code in the table -> name.
+
+    Raises:
+        InvalidInputError: a value that is none of them.
+    """
+    known = mapped_columns(names or ())
+    place = f"{path}: column {column!r}"
+    labels = Labels.from_column(column_of(table, column, path), None, place)
+    spelt = matched(labels.names, known)
+    joined = []
+    for name, value in spelt.items():
+        # "1.0" and True are the number 1, and no other spelling of a word.
+        if not re.fullmatch(r"[-+]?\d+\.0*|true|false", name.strip().casefold()):
+            joined.append(f"{name!r} ({labels.counts[name]} rows) as {value!r}")
+    if joined:
+        warn(f"{place}: read {', '.join(joined)}", SuspectInputWarning)
+    values = {**known, **{name: known[value] for name, value in spelt.items()}}
+    return labels_of(table, column, values, path)
+
+
+def coded_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
+    """Return labels of a column in which every row has a value.
+
+    Raises:
+        InvalidInputError: as of `labels_of`, or empty cells.
+    """
+    labels = known_labels(table, column, names, path)
+    if not labels.known.all():
+        empty = int((~labels.known).sum())
+        raise InvalidInputError(
+            f"{path}: column {column!r}: expected a value in every row, {empty} are empty"
+        )
+    return labels
+
+
+def open_manifest(  # noqa: PLR0913  (each is a column, or says how the table is written)
+    root: Path,
+    split: str = "all",
+    *,
+    image: str = "image",
+    caption: str | None = None,
+    labels: ColumnNames = (),
+    split_column: str | None = None,
+    images: str | Path | None = None,
+    allow_outside: bool = False,
+    separator: str | None = None,
+    encoding: str | None = None,
+) -> ImageData:
+    """Open the rows of your own table (csv, tsv, txt, parquet, jsonl or json) whose `split_column`
+    is `split`; all for "all".
+
+    Args:
+        image: column of paths, relative to `images`.
+        caption: column of texts or of lists of texts. An image on several rows becomes one with
+            several captions.
+        labels: columns that are labels, as a list or as {name here: name in the table}; empty cells
+            are unknown.
+        split_column: column that names the split.
+        images: folder that the paths start from, by default that of the table.
+        allow_outside: take absolute paths and paths with "..", which are refused otherwise.
+        separator, encoding: how the table is written, by default what fits; see `read_table`.
+
+    Raises:
+        InvalidInputError: no such column or split, an image twice without captions, a path that
+            leads out.
+    """
+    table = read_table(root, separator=separator, encoding=encoding)
+    if split != "all":
+        if split_column is None:
+            raise InvalidInputError(
+                f"{root}: split {split!r} needs split_column, the column that names it; without one"
+                " take split 'all'"
+            )
+        table = table.take(rows_of_split(root, split, labels_of(table, split_column, None, root)))
+    used = {image, caption, split_column, *mapped_columns(labels).values()}
+    # Listed with the data, so that a column that was misspelt shows.
+    unused = [column for column in table.column_names if column not in used]
+    return images_of_table(
+        root,
+        split,
+        table,
+        image=image,
+        caption=caption,
+        labels=labels,
+        folder=root.parent if images is None else Path(images),
+        allow_outside=allow_outside,
+        about={"columns not used": unused} if unused else {},
+    )
+
+
+def images_of_table(
+    path: Path,
+    split: str,
+    table: pa.Table,
+    *,
+    image: str,
+    caption: str | None,
+    labels: ColumnNames,
+    folder: Path,
+    **options: Any,
+) -> ImageData:
+    """Return the images that a table names, below a folder.
+
+    path: the file that the table is of. options: those of `file_images`.
+    """
+    files = as_texts(column_of(table, image, path), f"{path}: column {image!r}")
+    # An empty path would be the folder itself.
+    if "" in files:
+        raise InvalidInputError(f"{path}: {files.count('')} rows have no image in column {image!r}")
+    captions, more_captions = _captions_of(table, caption, path)
+    columns = {}
+    for name, column in mapped_columns(labels).items():
+        columns[name] = labels_of(table, column, None, path)
+    rows, captions, more_captions = one_row_per_image(
+        str(path), files, captions, more_captions, columns
+    )
+    return file_images(
+        path.stem,
+        split,
+        folder,
+        [files[row] for row in rows],
+        {name: column[rows] for name, column in columns.items()},
+        captions=tuple(captions),
+        more_captions=tuple(more_captions),
+        **options,
+    )
+
+
+def _captions_of(
+    table: pa.Table, column: str | None, path: Path
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the caption of each row, and its further ones where a row has some; none without a
+    column."""
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    if column:
+        for cell in column_of(table, column, path).to_pylist():
+            first, further = captions_in(cell, f"{path}: column {column!r}")
+            captions.append(first)
+            more_captions.append(further or ())
+    captions, more_captions = clean_captions(str(path), captions, more_captions)
+    if not any(more_captions):
+        more_captions = []
+    return captions, more_captions

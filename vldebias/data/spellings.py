@@ -1,0 +1,162 @@
+"""Tell which values of a column are one value, written in two ways."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+# value -> what else tables call it. Words of everyday languages and of the tools that label faces.
+_SYNONYMS = {
+    "female": "woman women weiblich frau frauen femme femmes féminin féminine mujer mujeres"
+    " femenino femenina donna donne femminile mulher feminino feminina vrouw vrouwelijk kvinna"
+    " kvinnlig kobieta женщина женский 女 女性 女人 여 여성 여자",
+    "male": "man men männlich mann männer homme hommes masculin hombre hombres masculino uomo"
+    " uomini maschile homem mannelijk manlig mężczyzna мужчина мужской 男 男性 男人 남 남성 남자",
+    "nonbinary": "non_binary nb enby nichtbinär",
+    "yes": "true y t",
+    "no": "false n",
+    "white": "caucasian",
+    "black": "african_american",
+    "latino hispanic": "latino hispanic_latino latino_or_hispanic hispanic_or_latino latinx",
+    "middle eastern": "mideastern middle_east",
+}
+_MEANING = {}
+for _value, _words in _SYNONYMS.items():
+    for _word in _words.split():
+        _MEANING[_word.replace("_", " ")] = _value
+_MONTHS = (
+    *("jan", "feb", "mar mär mrz", "apr avr abr", "may mai mei maj", "jun", "jul", "aug aoû ago"),
+    *("sep set", "oct okt out", "nov", "dec dez déc dic"),
+)
+_MONTH_OF = {name: number for number, names in enumerate(_MONTHS, 1) for name in names.split()}
+_DASHES = re.compile(r"\s*[-\u2010-\u2015\u2212~\u301c]\s*")
+_IRREGULAR = {"children": "child", "people": "person"}
+
+
+def meaning_of(name: str) -> str:
+    """Return a value as it would be written plainly: the same for two spellings of one value.
+
+    >>> [meaning_of(name) for name in ("Women", "20 - 29", "9-Mar", "70+", "Latino_Hispanic")]
+    ['female', '20-29', '3-9', 'more than 70', 'latino hispanic']
+    """
+    text = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
+    if re.fullmatch(r"[-+]?\d+(\.\d+)?", text):
+        return text
+    text = text.strip("[](){}'\"").rstrip(".")
+    age = _age(text)
+    if age is not None:
+        return age
+    text = " ".join(re.sub(r"[-_\u2010-\u2015]", " ", text).split())
+    text = _IRREGULAR.get(text, text)
+    for candidate in (text, text.removesuffix("s")):
+        if candidate in _SYNONYMS:
+            return candidate
+        if candidate in _MEANING:
+            return _MEANING[candidate]
+    return text
+
+
+def _age(text: str) -> str | None:
+    """Return a group of ages as "20-29" or "more than 70"; None where it is something else."""
+    plain = _DASHES.sub("-", text.replace("_", "-"))
+    bounds = re.fullmatch(r"(\d{1,3})(?:-| to | bis | à | a )(\d{1,3})(?: years?)?", plain)
+    if bounds:
+        return "-".join(str(int(bound)) for bound in bounds.groups())
+    above = re.fullmatch(
+        r"(?:more than|over|older than|above|>=?|≥)?\s*(\d{1,3})\s*"
+        r"(\+|plus|and (?:over|older|above|up)|or (?:over|older|above|more))?(?: years?)?",
+        plain,
+    )
+    if above and plain != above.group(1):
+        return f"more than {int(above.group(1))}"
+    return spreadsheet_range(text)
+
+
+def spreadsheet_range(text: str) -> str | None:
+    """Return the range that a spreadsheet took for a date: "9-Mar", "Oct-19" and "2026-03-09" were
+    "3-9", "10-19" and "3-9"; None where it is no date."""
+    text = text.strip().casefold().replace(".", "-") if re.search(r"\d", text) else ""
+    parts = [part for part in re.split(r"[-/ ]+", text) if part]
+    numbers = []
+    for part in parts:
+        if part[:3] in _MONTH_OF and part.isalpha():
+            numbers.append(_MONTH_OF[part[:3]])
+        elif part.isdecimal():
+            numbers.append(int(part))
+        elif part not in ("00:00:00", "0:00"):
+            return None
+    # A year is added where the dates are written out.
+    if len(numbers) == 3 and max(numbers) > 1900:
+        numbers.remove(max(numbers))
+    elif len(numbers) != 2 or all(part.isdecimal() for part in parts):
+        return None
+    low, high = sorted(numbers)
+    if low == high:
+        return None
+    return f"{low}-{high % 100}" if high > 1900 else f"{low}-{high}"
+
+
+def written_twice(names: Iterable[str]) -> list[list[str]]:
+    """Return values that are one value, each with all its spellings in the order of the names.
+
+    "F" is taken for the only other value that begins so, "nurses" for the value "nurse".
+    """
+    names = list(names)
+    meanings = {name: meaning_of(name) for name in names}
+    for name, meaning in meanings.items():
+        abbreviated = _abbreviated(meaning, meanings.values())
+        if abbreviated is not None:
+            meanings[name] = abbreviated
+        elif meaning.endswith("s") and meaning[:-1] in meanings.values():
+            meanings[name] = meaning[:-1]
+    spellings = defaultdict[str, list[str]](list)
+    for name in names:
+        spellings[meanings[name]].append(name)
+    return [alike for alike in spellings.values() if len(alike) > 1]
+
+
+def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
+    """Return the only one of some values that begins with a letter which is a value itself."""
+    if len(letter) != 1 or not letter.isalpha():
+        return None
+    starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
+    return starting.pop() if len(starting) == 1 else None
+
+
+def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:
+    """Return dates that a spreadsheet made of ranges -> the range, where others are ranges."""
+    names = list(names)
+    dates = {}
+    for name in names:
+        found = spreadsheet_range(name)
+        if found is not None:
+            dates[name] = found
+    has_ranges = any(re.fullmatch(r"\s*\d+\s*[-\u2013]\s*\d+\s*", name) for name in names)
+    return dates if has_ranges else {}
+
+
+def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return spelling -> known value, for spellings that are not among the known ones.
+
+    known: code or name of a value as the data set writes it -> its name here.
+    """
+    known_of_meaning: dict[str, str] = {}
+    for code, value in known.items():
+        known_of_meaning.setdefault(meaning_of(value), code)
+        known_of_meaning.setdefault(meaning_of(code), code)
+    truths = {"yes": "1", "no": "-1" if "-1" in known else "0"}
+    found = {}
+    for name in names:
+        if name in known:
+            continue
+        whole = re.fullmatch(r"\s*([-+]?\d+)\.0*\s*", name)
+        code = whole.group(1) if whole else name
+        meaning = meaning_of(name)
+        meaning = _abbreviated(meaning, known_of_meaning) or meaning
+        for candidate in (code, known_of_meaning.get(meaning), truths.get(meaning)):
+            if candidate is not None and candidate in known:
+                found[name] = candidate
+                break
+    return found

@@ -1,0 +1,384 @@
+"""Read images and captions of tars, as webdataset and img2dataset write them.
+
+Files of one name that stand together are a sample; their endings are its fields (jpg, txt, json).
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from vldebias.data.cleaning import clean_captions
+from vldebias.data.dataset import ImageData, fingerprint_files
+from vldebias.data.folders import is_litter, is_picture
+from vldebias.data.layouts import CAPTION_COLUMNS
+from vldebias.data.tables import ColumnNames, Labels, captions_in, mapped_columns
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.pictures import decode
+from vldebias.text_tables import decoded_texts
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+TEXTS = ("txt", "text", "caption", "transcript", "cap")
+_NUMBERS = ("cls", "cls2", "index", "id")
+_JSON = ("json", "jsn")
+_LONGEST = 1 << 22  # bytes of a field that is read with the names: texts and json are short
+_PREFERRED = ("caption", "txt", "text")  # where several fields may be the caption
+
+
+@dataclass
+class Sample:
+    """Hold one sample of a tar.
+
+    places: field -> (offset, size) in the tar, of images. values: field -> what else it holds.
+    """
+
+    key: str
+    tar: Path
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, name: str) -> Image.Image:
+        """Return the image of a field; OSError where there is none, or none that can be read."""
+        if name not in self.places:
+            raise OSError("the cell is empty")
+        offset, size = self.places[name]
+        with self.tar.open("rb") as file:
+            file.seek(offset)
+            content = file.read(size)
+        return decode(content)
+
+
+def open_tars(
+    where: str,
+    files: Sequence[str | Path],
+    *,
+    name: str,
+    split: str,
+    image: str | None = None,
+    caption: str | None = None,
+    labels: ColumnNames | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> ImageData:
+    """Open the samples of tars: their texts are read at once, images when they are asked for.
+
+    Args:
+        where: what the user named, for messages.
+        files: the tars, in their order.
+        image, caption: fields; "auto" is found, and refused where there is none.
+        labels: fields that are labels, or "json.NAME" for a value of a json.
+
+    Raises:
+        InvalidInputError: no tar, no such field, several fields that may be meant, or texts that
+            stand apart from their images.
+    """
+    samples: list[Sample] = []
+    for file in files:
+        samples += samples_of(Path(file))
+    fields = list(dict.fromkeys(name for sample in samples for name in _fields_of(sample)))
+    image = _image_field(where, samples, fields, image)
+    caption = _caption_field(where, samples, fields, caption)
+    _report_incomplete(where, samples, image, caption)
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    if caption is not None:
+        for sample in samples:
+            first, further = captions_in(_value(sample, caption), f"{where}: field {caption!r}")
+            captions.append(first)
+            more_captions.append(further or ())
+        captions, more_captions = clean_captions(where, captions, more_captions)
+    columns = {}
+    for label, column in mapped_columns(labels or ()).items():
+        if not any(_value(sample, column) is not None for sample in samples):
+            raise InvalidInputError(f"{where}: expected columns [{column!r}]; there are {fields}")
+        columns[label] = Labels.from_values(
+            Labels.text_of(_value(sample, column)).strip() for sample in samples
+        )
+
+    def read(index: int) -> Image.Image:
+        return samples[index].read(image)
+
+    paths = [Path(file) for file in files]
+    return ImageData(
+        name=name,
+        split=split,
+        # Keys of several tars repeat; the number of a row is its name, as in a stream.
+        ids=tuple(f"{number:08d}" for number in range(len(samples))),
+        read=read,
+        labels=columns,
+        fingerprint=lambda: fingerprint_files([path.name for path in paths], paths),
+        captions=tuple(captions),
+        more_captions=tuple(more_captions) if any(more_captions) else (),
+        about={"root": where, **(about or {})},
+    )
+
+
+def samples_of(path: Path) -> list[Sample]:
+    """Return the samples of a tar, in their order, without files of macOS and hidden ones.
+
+    Raises:
+        InvalidInputError: no tar, a damaged one, or two files of one sample and ending.
+    """
+    try:
+        # Not compressed: images are read where they stand in the file.
+        with tarfile.open(path, "r:") as tar:
+            members = [member for member in tar if member.isfile() and not is_litter(member.name)]
+            _check_end(path, tar.offset)
+            samples = _grouped(path, tar, members)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InvalidInputError(
+            f"{path}: cannot be opened: {error}. Expected a tar of images and texts (webdataset)"
+        ) from None
+    if not samples:
+        raise InvalidInputError(
+            f"{path}: cannot be opened: no sample in it. Expected files such as 0001.jpg, 0001.txt"
+        )
+    return samples
+
+
+def _check_end(path: Path, offset: int) -> None:
+    """Refuse a tar that is damaged or cut off: there tarfile stops reading without a word."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(offset)
+        block = file.read(tarfile.BLOCKSIZE)
+    if offset > size or any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
+        raise EOFError(f"it is damaged or cut off at byte {min(offset, size):,} of {size:,}")
+    if not block:
+        warn(
+            f"{path}: ends without the mark of its end; if it was cut off, copy it again",
+            SuspectInputWarning,
+        )
+
+
+def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> list[Sample]:
+    """Return the samples that files make which stand together."""
+    has_dots = _names_have_dots([member.name for member in members])
+    samples: list[Sample] = []
+    not_utf8: list[tuple[Sample, str]] = []
+    for member in members:
+        key, name = _key_and_field(member.name, has_dots)
+        if not name:
+            continue
+        if not samples or samples[-1].key != key:
+            samples.append(Sample(key, path))
+        sample = samples[-1]
+        if name in _fields_of(sample):
+            raise InvalidInputError(
+                f"{path}: the sample {key!r} has two files that end in .{name}; expected one"
+            )
+        ending = name.rpartition(".")[2]
+        if is_picture(f"a.{ending}"):
+            sample.places[name] = (member.offset_data, member.size)
+        elif ending in (*TEXTS, *_JSON, *_NUMBERS) and member.size <= _LONGEST:
+            file = tar.extractfile(member)
+            content = b"" if file is None else file.read()
+            sample.values[name] = _parsed(content, ending, f"{path}: {member.name}")
+            if isinstance(sample.values[name], bytes):
+                not_utf8.append((sample, name))
+    contents = [sample.values[name] for sample, name in not_utf8]
+    for (sample, name), text in zip(not_utf8, decoded_texts(contents, str(path)), strict=True):
+        sample.values[name] = text
+    return samples
+
+
+def _names_have_dots(names: Sequence[str]) -> bool:
+    """Tell whether dots belong to the names of samples: "v1.0_0001.jpg".
+
+    By webdataset's rule a name ends at its first dot, and "0001.seg.png" is a field "seg.png" of
+    many samples. Where nearly each field occurs once, that rule takes parts of names for fields.
+    """
+    keys = set()
+    dotted = set()
+    for name in names:
+        key, ending = _key_and_field(name, has_dots=False)
+        keys.add(key)
+        if "." in ending:
+            dotted.add(ending)
+    return len(dotted) > len(keys)
+
+
+def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
+    """Return the sample that a file of a tar belongs to, and its field."""
+    path = PurePosixPath(name)
+    if has_dots:
+        stem, _, ending = path.name.rpartition(".")
+    else:
+        stem, _, ending = path.name.partition(".")
+    return (path.parent / stem).as_posix(), ending.lower()
+
+
+def _parsed(content: bytes, ending: str, where: str) -> Any:
+    """Return what a field holds: a text, a number, or what JSON says; a text that is no UTF-8 as
+    it is."""
+    if ending in _NUMBERS:
+        try:
+            return int(content)
+        except ValueError:
+            raise InvalidInputError(f"{where}: expected a number, got {content[:20]!r}") from None
+    if ending in _JSON:
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise InvalidInputError(f"{where}: expected JSON, got {error}") from None
+    try:
+        return content.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        return content
+
+
+def _fields_of(sample: Sample) -> list[str]:
+    return [*sample.places, *sample.values]
+
+
+def _value(sample: Sample, name: str) -> Any:
+    """Return what a field holds; "json.caption" is a value of the object in json."""
+    if name in sample.values:
+        return sample.values[name]
+    outer, _, inner = name.partition(".")
+    value = sample.values.get(outer)
+    return value.get(inner) if isinstance(value, dict) else None
+
+
+def _image_field(
+    where: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
+) -> str:
+    """Return the field of the images.
+
+    Raises:
+        InvalidInputError: none, or several.
+    """
+    if name is not None:
+        if not any(name in sample.places for sample in samples):
+            raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
+        return name
+    count_of_field = Counter(name for sample in samples for name in sample.places)
+    if not count_of_field:
+        raise InvalidInputError(f"{where}: no images in it; there are {fields}")
+    plain = [name for name in count_of_field if "." not in name]
+    candidates = plain or list(count_of_field)
+    if len(candidates) > 1 and any(len(sample.places) > 1 for sample in samples):
+        raise InvalidInputError(
+            f"{where}: images may be in any of {candidates}; name it with image=... There are"
+            f" {fields}"
+        )
+    if len(candidates) > 1:
+        # Some samples are jpg and others png: one field, whatever its ending.
+        for sample in samples:
+            for ending in candidates[1:]:
+                if ending in sample.places:
+                    sample.places[candidates[0]] = sample.places.pop(ending)
+    return candidates[0]
+
+
+def _caption_field(
+    where: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
+) -> str | None:
+    """Return the field of the captions, also one inside of json; None where there is none.
+
+    Raises:
+        InvalidInputError: "auto", and no field has captions; no such field.
+    """
+    if name not in (None, "auto") or "auto" in fields:
+        if not any(_value(sample, str(name)) is not None for sample in samples):
+            raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
+        return name
+    candidates = [field for field in fields if field in (*TEXTS, *CAPTION_COLUMNS)]
+    for preferred in (*_PREFERRED, *candidates):
+        if preferred in candidates:
+            return preferred
+    for field_of_json in _JSON:
+        for key in CAPTION_COLUMNS:
+            if any(_value(sample, f"{field_of_json}.{key}") is not None for sample in samples):
+                return f"{field_of_json}.{key}"
+    if name == "auto":
+        raise InvalidInputError(
+            f"{where}: no captions in a column {', '.join(CAPTION_COLUMNS[:5])}; name it with"
+            " caption=..., or make them from a label with label=... and caption_template='a photo"
+            f" of a {{}}.' There are {fields}"
+        )
+    return None
+
+
+def _report_incomplete(
+    where: str, samples: Sequence[Sample], image: str, caption: str | None
+) -> None:
+    """Refuse texts that stand apart from their images; count samples that lack one of the two."""
+    if caption is None:
+        return
+    without_text = [s for s in samples if image in s.places and _value(s, caption) is None]
+    without_image = [s for s in samples if image not in s.places and _value(s, caption) is not None]
+    complete = len(samples) - len(without_text) - len(without_image)
+    if without_text and without_image and complete <= len(samples) // 100:
+        raise InvalidInputError(
+            f"{where}: images and texts stand apart: '{without_text[0].key}.{image}' has no text"
+            f" beside it, and '{without_image[0].key}.{caption}' no image. In tars of webdataset a"
+            " sample is what stands together; pack them again, sorted by name (tar --sort=name -cf"
+            " new.tar FOLDER)"
+        )
+    consequences = {
+        "text": (without_text, "they have no caption, and training leaves them out"),
+        "image": (without_image, "they cannot be read"),
+    }
+    for lack, (incomplete, consequence) in consequences.items():
+        if incomplete:
+            keys = ", ".join(sample.key for sample in incomplete[:3])
+            warn(
+                f"{where}: {len(incomplete)} of {len(samples)} samples have no {lack}, such as"
+                f" {keys}; {consequence}",
+                SuspectInputWarning,
+            )
+
+
+def stream_of_tars(files: Sequence[str | Path]) -> Any:
+    """Return the samples of tars as a stream of `datasets`, a shard for each tar; the first tar
+    says which fields there are."""
+    datasets = need("datasets")
+    features: dict[str, Any] = {}
+    for sample in samples_of(Path(files[0])):
+        features |= dict.fromkeys(sample.places, datasets.Image(decode=False))
+        for name, value in _flat(sample).items():
+            features[name] = datasets.Value("int64" if isinstance(value, int) else "string")
+    features["__key__"] = datasets.Value("string")
+    tars = [str(file) for file in files]
+    return datasets.IterableDataset.from_generator(
+        _rows_of_tars,
+        features=datasets.Features(features),
+        gen_kwargs={"tars": tars, "fields": tuple(features)},
+    )
+
+
+def _flat(sample: Sample) -> dict[str, Any]:
+    """Return the texts and numbers of a sample, those inside of json as "json.caption"."""
+    values: dict[str, Any] = {}
+    for name, value in sample.values.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        for key, part in inner.items():
+            text = part if isinstance(part, int | str | None) else json.dumps(part)
+            # Numbers of json are texts here, since another sample may have a text there.
+            is_number = isinstance(part, int) and not key
+            values[f"{name}.{key}".removesuffix(".")] = text if is_number else _text_or_none(text)
+    return values
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _rows_of_tars(tars: Sequence[str], fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the samples of tars one after another, with images as {"bytes", "path"}."""
+    for path in tars:
+        with Path(path).open("rb") as file:
+            for sample in samples_of(Path(path)):
+                row: dict[str, Any] = dict.fromkeys(fields)
+                row |= {"__key__": sample.key, **_flat(sample)}
+                for name, (offset, size) in sample.places.items():
+                    file.seek(offset)
+                    row[name] = {"bytes": file.read(size), "path": f"{sample.key}.{name}"}
+                yield {name: row[name] for name in fields}

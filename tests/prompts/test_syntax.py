@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from vldebias.prompts import balance_prompts
+from vldebias.prompts import Balancer, balance_prompts
 from vldebias.prompts.syntax import MOST_READINGS, read_alternatives
 
 FEMALE = {"female": 1, "male": 0}
@@ -141,3 +141,43 @@ def test_hostile_prompts_are_read_in_time(prompt):
     out = balance_prompts(prompt, "gender")
     assert time.perf_counter() - start < 2
     assert len(out.prompts) == 1
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "<random:male|female> astronaut",
+        "a <wildcard:gender> baker",
+        "a __hair/female__ nurse",
+        "a [lady::0.4] librarian",
+        "<lora:woman_portrait:0.8> a photo of a judge",
+        *(f"a {name} cook" for name in ("${gender}", "{$gender}", "$gender", "%gender%")),
+        *(f"a {name} cook" for name in ("@gender@", "#gender#", "[[gender]]", "{{ gender }}")),
+    ],
+)
+def test_a_value_inside_of_markup_is_stated(prompt: str) -> None:
+    out = balance_prompts(prompt, "gender")
+    assert (out.prompts, out.reasons) == ([prompt], ["stated"])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "result"),
+    [
+        ("<random:young,old> welder", "<random:young,old> female welder"),
+        ("a __place__ $job, a cook", "a __place__ $job, a female cook"),
+        ('"a judge in court"', '"a female judge in court"'),
+        ('a guard by a sign "nurse wanted"', 'a female guard by a sign "nurse wanted"'),
+        (
+            '("a photo of a judge", "a photo of a baker").blend(0.6, 0.4)',
+            '("a photo of a female judge", "a photo of a female baker").blend(0.6, 0.4)',
+        ),
+    ],
+)
+def test_what_is_no_value_of_the_attribute_keeps_its_place(prompt: str, result: str) -> None:
+    assert balance_prompts(prompt, "gender", shares={"female": 1}).prompts == [result]
+
+
+@pytest.mark.parametrize("style", ["in the style of Rembrandt", "oil painting by Monet"])
+def test_an_artist_in_a_second_prompt_is_nobody_in_the_picture(style: str) -> None:
+    written, _ = Balancer("gender", shares={"female": 1}).next_texts([["a cook", style]])
+    assert written == [["a female cook", style]]

@@ -16,6 +16,22 @@ GROUPS = ("mixed", "leave", "same")
 # Kind of attribute -> its name in a placeholder.
 _SLOTS = {"age": "age", "skin": "skin_tone", "origin": "race", "gender": "gender"}
 
+# Kind of attribute -> what variables and wildcards for it are called.
+_NAMES = {
+    "gender": ("gender", "genders", "sex", "sexes"),
+    "age": ("age", "ages", "age group", "age range"),
+    "origin": (
+        "race",
+        "races",
+        "ethnicity",
+        "ethnicities",
+        "ethnic",
+        "nationality",
+        "nationalities",
+    ),
+    "skin": ("skin", "skin tone", "skin tones", "skintone", "skin color", "race", "ethnicity"),
+}
+
 
 class Attribute:
     """Hold how the values of one prompt set are said, and their shares.
@@ -32,6 +48,7 @@ class Attribute:
         rank: the place of its adjectives in the English order.
         stated: finds the words by which an English text states it.
         slots: finds its placeholders, {gender}.
+        names: how a variable or wildcard for it is called, "gender" or "sex".
         groups: what happens to groups, one of `GROUPS`.
     """
 
@@ -49,6 +66,7 @@ class Attribute:
         self.rank = rank_of_set(self.kind, last_words)
         self.stated = StatedWords(_stated_words(prompt_set))
         self.slots = _slots(self.kind, prompt_set.name)
+        self.names = frozenset({prompt_set.name, *_NAMES.get(self.kind, ())})
 
 
 def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
@@ -68,10 +86,11 @@ def _stated_words(prompt_set: PromptSet) -> tuple[str, ...]:
 
 
 def _slots(kind: str, name: str) -> re.Pattern[str]:
-    """Return a pattern for the placeholders of a set: {gender}, {Gender}, {{gender}}."""
+    """Return a pattern for the placeholders of a set: {gender}, {Gender}, { gender }."""
     names = {_SLOTS.get(kind, ""), "attribute", name.replace("-", "_")} - {""}
     word = "|".join(map(re.escape, sorted(names)))
-    return re.compile(rf"\{{\{{\s*(?:{word})\s*\}}\}}|\{{\s*(?:{word})\s*\}}", re.IGNORECASE)
+    # "${gender}" and "{{gender}}" are variables of other tools.
+    return re.compile(rf"(?<![{{$])\{{\s*(?:{word})\s*\}}(?!\}})", re.IGNORECASE)
 
 
 def _checked_shares(words: Mapping[str, str], shares: Mapping[str, float]) -> dict[str, float]:

@@ -13,13 +13,22 @@ from vldebias.prompts.emoji import has_stating_emoji
 from vldebias.prompts.groups import Group, mixtures
 from vldebias.prompts.language import Language, Person, Value
 from vldebias.prompts.languages import ENGLISH, language_of
-from vldebias.prompts.syntax import UnreadableSyntaxError, is_edit, json_texts, read_alternatives
+from vldebias.prompts.syntax import (
+    UnreadableSyntaxError,
+    is_edit,
+    json_texts,
+    names_of_templates,
+    read_alternatives,
+    texts_of_markup,
+)
 
 Find = Callable[[str], int | None]
 
 MOST_PERSONS = 4  # of a prompt that get a value; the first ones
 NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
 _CACHED = 2000  # prompts
+# How reasons begin that leave the other texts of an image as they are.
+_NOBODY = ("no person", "unknown language", "language: ")
 
 
 class Mention(NamedTuple):
@@ -174,10 +183,7 @@ class Finder:
             return [self._found_by_user(self._find, text)]
         if is_edit(text):
             return ["edit"]
-        # Any text of a JSON may state a value; only those of a subject are read for a person.
-        is_json = json_texts(text) is not None
-        has_emoji = has_stating_emoji(text, self.attribute.kind)
-        if has_emoji or (is_json and self._states_anywhere(text)):
+        if has_stating_emoji(text, self.attribute.kind) or self._states_in_syntax(text):
             return ["stated"]
         try:
             readings = read_alternatives(text)
@@ -196,10 +202,20 @@ class Finder:
             )
         return (_mention_at(text, offset, offset),)
 
-    def _states_anywhere(self, text: str) -> bool:
-        """Return whether any text of a JSON states a value; "negative": "male" asks for others."""
-        language = language_of(text)
-        return language is not None and language.states(text, self.attribute)
+    def _states_in_syntax(self, text: str) -> bool:
+        """Return whether a value is stated where no person is read: in a text of a JSON, in markup,
+        or by a variable that is named by the attribute, {{gender}}."""
+        if json_texts(text) is not None:
+            return self._states(text)  # "negative": "male" asks for others
+        if any(map(self._states, texts_of_markup(text))):
+            return True
+        return not self.attribute.names.isdisjoint(names_of_templates(text))
+
+    def _states(self, text: str) -> bool:
+        """Return whether any word of a text states a value, in a language that is known."""
+        # Names of files and variables are English beside any language.
+        languages = {ENGLISH, language_of(text) or ENGLISH}
+        return any(language.states(text, self.attribute) for language in languages)
 
     def _read(self, reading: str) -> _Reading:
         """Return the persons of one reading of a prompt, or the reason why there are none."""
@@ -229,7 +245,7 @@ def _join(readings: Sequence[_Reading]) -> tuple[Shown, ...] | str:
     A reason for one of them counts for all, unless it is that there is no person: "a {nurse|lamp}".
     """
     for reading in readings:
-        if isinstance(reading, str) and not reading.startswith("no person"):
+        if isinstance(reading, str) and not reading.startswith(_NOBODY):
             return reading
     mentions_of_person: list[list[Mention]] = []
     for reading in readings:

@@ -29,11 +29,27 @@ _TAGS = re.compile(
     re.IGNORECASE,
 )
 # An angle bracket, "<lora:film:0.8>", and a prompt that is scheduled by steps, "[a cat:a dog:0.5]".
-_MARKUP = re.compile(r"<[^<>]*>|\[[^\[\]|:]*:[^\[\]|:]*:[\d.]+\]")
+_SCHEDULE = r"\[[^\[\]|:]*:[^\[\]|]*:\s*[\d.]+\s*\]"
+# Variables: ${job}, {$job}, $job, %job%, @job@, #job#.
+_VARIABLE = r"\$\{[^{}|]*\}|\{\$[^{}|]*\}|(?<![\w$])\$[A-Za-z]\w*|%[\w/.-]+%|@[\w/.-]+@|#[\w/.-]+#"
+_MARKUP = re.compile(rf"<[^<>]*>|{_SCHEDULE}")
+_VARIABLES = re.compile(_VARIABLE)
 # Words that join prompts, in capitals: "and" in small letters joins persons.
 _JOINING = re.compile(r"\b(?:BREAK|AND|ADDCOMM|ADDROW|ADDCOL|ADDBASE)\b")
 # snake_case, __wildcard__, embedding:name: names of files, in which a word says nothing.
 _NAMES = re.compile(r"\b(?:embedding|lora|lyco|hypernet):\s?\S+|(?<!\w)\w*_\w*", re.IGNORECASE)
+# What may state a value without being English: a name of a file, a wildcard, a variable.
+_STATING = re.compile(
+    rf"<[^<>]*>|{_SCHEDULE}|{_VARIABLE}|__\S+?__|\b(?:embedding|lora|lyco|hypernet):\s?\S+",
+    re.IGNORECASE,
+)
+# A bracket with one name in it, as templates have it: [gender], {{ gender }}, {sex|}.
+_TEMPLATE = re.compile(r"(?<![\w(])[\[{]{1,2}([^\[\]{}]{1,80})[\]}]")
+# compel: ("a cook", "a baker").and(), ("a cook", "a baker").blend(0.6, 0.4)
+_PARTS = re.compile(r"\s*\((.*)\)\s*\.(?:and|blend)\([^()]*\)\s*", re.DOTALL)
+_PART = re.compile(r"\"[^\"]*\"|'[^']*'")
+# A prompt in one pair of quotation marks.
+_QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb"}
 # The weight of a branch, "{2::doctor|nurse}", or how many are drawn, "{2$$doctor|nurse}".
 _WEIGHT = re.compile(r"[\d.]+::|[\d-]+\$\$(?:[^$|{}]*\$\$)?")
 
@@ -130,6 +146,30 @@ def _holds_an_object(content: object) -> bool:
     return isinstance(content, dict)
 
 
+def texts_of_markup(prompt: str) -> list[str]:
+    """Return the words inside of what is no English: "random male female" of <random:male|female>.
+
+    Words are parted by spaces: "people women" of __people/women__.
+    """
+    return [_words_of(match[0]) for match in _STATING.finditer(prompt)]
+
+
+def names_of_templates(prompt: str) -> list[str]:
+    """Return the names in brackets and angles that stand for a value: "gender" of [[gender]]."""
+    names: list[str] = []
+    for match in _TEMPLATE.finditer(prompt):
+        names += map(_words_of, match[1].split("|"))
+    for match in _STATING.finditer(prompt):
+        names += _words_of(match[0]).split()
+        names.append(_words_of(match[0]))
+    return names
+
+
+def _words_of(text: str) -> str:
+    """Return the words of a text in lower case, with a space between each two."""
+    return " ".join(re.findall(r"[^\W\d_]+", text.lower()))
+
+
 def read_alternatives(prompt: str) -> list[str]:
     """Return the readings of a prompt.
 
@@ -139,16 +179,44 @@ def read_alternatives(prompt: str) -> list[str]:
         UnreadableSyntaxError: it has more than MOST_READINGS.
     """
     text = json_texts(prompt)
-    if text is None:
-        text = prompt.lower() if prompt.isupper() else prompt
-        text = _blank_syntax(text)
-    readings = list(_read(text))
+    if text is not None:
+        return list(dict.fromkeys(_read(text)))
+    text = prompt.lower() if prompt.isupper() else prompt
+    readings: list[str] = []
+    for part in _read_parts(text):
+        readings += _read(_blank_syntax(_unquote(part)))
     return list(dict.fromkeys(readings))
+
+
+def _read_parts(text: str) -> list[str]:
+    """Return a reading for each part of a prompt of compel; of any other prompt, the prompt."""
+    parts = _PARTS.fullmatch(text)
+    if parts is None:
+        return [text]
+    readings: list[str] = []
+    for part in _PART.finditer(text, *parts.span(1)):
+        start = part.start() + 1
+        end = part.end() - 1
+        readings.append(" " * start + text[start:end] + " " * (len(text) - end))
+    return readings or [text]
+
+
+def _unquote(text: str) -> str:
+    """Return a prompt that is in one pair of quotation marks with spaces in their place."""
+    start = len(text) - len(text.lstrip())
+    end = len(text.rstrip(" \t\n.,!")) - 1
+    if end <= start or _QUOTES.get(text[start]) != text[end]:
+        return text
+    inside = text[start + 1 : end]
+    # An apostrophe is none: 'the nurse's desk'.
+    has_more = re.search(rf"(?<!\w){re.escape(text[end])}|{re.escape(text[end])}(?!\w)", inside)
+    return text if has_more else f"{text[:start]} {inside} {text[end + 1 :]}"
 
 
 def _blank_syntax(text: str) -> str:
     """Replace what is no English by spaces, and what ends a clause by a line end."""
     text = _MARKUP.sub(_end_clause, text)
+    text = _VARIABLES.sub(_blank, text)
     text = _JOINING.sub(_end_clause, text)
     text = _TAGS.sub(_blank, text)
     return _NAMES.sub(_blank, text)

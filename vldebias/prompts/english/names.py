@@ -111,6 +111,18 @@ def _names_no_person(words: list[str]) -> bool:
     return has_listed(words, "no-name")
 
 
+def is_of_picture(text: Text, first: int, stop: int) -> bool:
+    """Return whether a name says how a picture is made: "in the style of Monet", "Monet style",
+    "oil painting, Monet"; not "a painting of Monet"."""
+    if text.credited[first]:
+        return True
+    if text.before(first) in ("of", "with"):
+        return False
+    if has_listed(text.low[stop : stop + 2], "style-word"):
+        return True
+    return has_listed(text.low, "style-word", "picture", "tag")
+
+
 def is_named(text: Text, names: list[tuple[int, int]], i: int) -> bool:
     """Return whether one of the names is of the person at word i, or of somebody shown with this
     person."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from vldebias.prompts.english.names import find_names, is_named
+from vldebias.prompts.english.names import find_names, is_named, is_of_picture
 from vldebias.prompts.english.text import Text, read_text
 from vldebias.prompts.english.words import (
     STOPS,
@@ -85,7 +85,7 @@ def is_foreign(text: Text) -> bool:
 def _find_persons(text: Text) -> tuple[Subject, ...] | str:
     """The unnamed persons in the picture, or the reason why there are none."""
     names = find_names(text)
-    has_names = bool(names)
+    has_names = not all(is_of_picture(text, *name) for name in names)
     has_noun = False
     subjects: list[Subject] = []
     nouns = set[str]()

@@ -87,6 +87,7 @@ def balance_prompts(
     groups: str = "mixed",
     find: Find | None = None,
     decide: Decide | None = None,
+    original: str | Iterable[str] | None = None,
 ) -> BalancedPrompts:
     """State sampled values in prompts that leave them open, in even shares or in `shares`.
 
@@ -112,6 +113,10 @@ def balance_prompts(
             once for each distinct prompt; if its first argument is named `prompts`, once with a
             list of them. Two or more values are balanced; with one or none the prompt is left
             alone.
+        original: what the user wrote, where a language model rewrote it to `prompts`: one text for
+            each of them. It decides what is open, and which images are of one prompt. What the
+            rewriter added about the attribute becomes the value that is dealt, all through the
+            text; a prompt that cannot be turned is left alone, as "rewritten: ...".
 
     Placeholders are filled in place: "{gender}" in "A photo of a {gender} CEO", "{age}", "{race}",
     "{skin_tone}".
@@ -127,7 +132,11 @@ def balance_prompts(
     reasons=[None, 'stated'], seed=0)
     """
     balancer = Balancer(sets, shares, seed, find, decide=decide, groups=groups)
-    return balancer.next([prompts] if isinstance(prompts, str) else prompts)
+    return balancer.next(_as_list(prompts), None if original is None else _as_list(original))
+
+
+def _as_list(prompts: str | Iterable[str]) -> Iterable[str]:
+    return [prompts] if isinstance(prompts, str) else prompts
 
 
 @dataclass(repr=False, eq=False)
@@ -179,12 +188,20 @@ class Balancer:
         self._single = is_one_set and len(parts) == 1
         self._dealers = self._new_dealers(self.seed)
 
-    def next(self, prompts: Iterable[str]) -> BalancedPrompts:
+    def next(
+        self, prompts: Iterable[str], original: Iterable[str] | None = None
+    ) -> BalancedPrompts:
         """Balance one prompt for each image, counting the values that earlier calls gave to the
-        same prompt."""
+        same prompt.
+
+        original: as in `balance_prompts`; then it is the original prompts that are counted.
+        """
         texts = list(checked_texts(prompts))
+        sources = texts if original is None else _checked_originals(original, texts)
+        unturned = self._why_not_turned(sources, texts)
         with self._lock:
-            return self._balance(texts, self._dealers, self._checked_seed)
+            hands = self._hands(sources, self._dealers, self._checked_seed, unturned)
+            return self._written(sources, hands, self._checked_seed, texts, unturned)
 
     def restart(self, seed: int) -> None:
         """Forget all calls and start anew with this seed."""
@@ -194,7 +211,12 @@ class Balancer:
             self.has_drawn_seed = False
             self._dealers = self._new_dealers(seed)
 
-    def at(self, prompts: str | Sequence[str], index: int | Sequence[int]) -> BalancedPrompts:
+    def at(
+        self,
+        prompts: str | Sequence[str],
+        index: int | Sequence[int],
+        original: str | Sequence[str] | None = None,
+    ) -> BalancedPrompts:
         """Balance the image of a prompt that has this index, without remembering anything.
 
         The same index gives the same value in every process that has the seed, and indices from 0
@@ -203,6 +225,8 @@ class Balancer:
 
         Lists of prompts and indices are the images of one call, which is even in itself: where the
         indices alone would make it uneven, they decide its values together.
+
+        original: as in `balance_prompts`.
         """
         texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
         indices = list(index) if isinstance(index, Sequence) else [index]
@@ -212,13 +236,21 @@ class Balancer:
             raise InvalidInputError(
                 f"index: got {len(indices)} for {len(texts)} prompts; expected one for each"
             )
-        hands = self._hands_at(texts, indices)
+        sources = texts
+        if original is not None:
+            sources = _checked_originals(_as_list(original), texts)
+        hands = self._hands_at(sources, indices)
         if len(texts) > 1:
             seed = seed_from(self.seed, *indices)
-            even = self._hands(texts, self._new_dealers(seed), seed)
-            if not _are_as_even(texts, hands, even):
+            even = self._hands(sources, self._new_dealers(seed), seed)
+            if not _are_as_even(sources, hands, even):
                 hands = even
-        return self._written(texts, hands, self._checked_seed)
+        unturned = self._why_not_turned(sources, texts)
+        for hand, reasons in zip(hands, unturned, strict=True):
+            for number, reason in enumerate(reasons):
+                if reason:
+                    hand[number] = ()
+        return self._written(sources, hands, self._checked_seed, texts, unturned)
 
     def _hands_at(self, prompts: Sequence[str], indices: Sequence[int]) -> list[list[_Hand]]:
         """Return the values of each image by its index alone."""
@@ -233,7 +265,7 @@ class Balancer:
                 seed = seed_from(self.seed, block)
                 dealers = self._new_dealers(seed)
                 hands_of_block[prompt, block] = self._hands([prompt] * length, dealers, seed)
-            hands.append(hands_of_block[prompt, block][row])
+            hands.append(list(hands_of_block[prompt, block][row]))
         return hands
 
     def _images_of_a_block(self, prompt: str) -> int:
@@ -247,7 +279,10 @@ class Balancer:
         return images
 
     def next_texts(
-        self, images: Iterable[Sequence[str]], indices: Sequence[int] | None = None
+        self,
+        images: Iterable[Sequence[str]],
+        indices: Sequence[int] | None = None,
+        original: Sequence[str] | None = None,
     ) -> tuple[list[list[str]], BalancedPrompts]:
         """Balance the texts of each image, which a pipeline with several encoders takes.
 
@@ -257,6 +292,7 @@ class Balancer:
         Args:
             images: for each image its texts, as many for each.
             indices: of the images, as of `at`; None: calls before are counted, as by `next`.
+            original: one for each image, as in `balance_prompts`.
 
         Returns:
             The new texts of each image, and the values and reasons of all images. Its prompts are
@@ -264,7 +300,10 @@ class Balancer:
         """
         rows = [checked_texts(texts) for texts in images]
         joined = [NEXT_TEXT.join(texts) for texts in rows]
-        balanced = self.next(joined) if indices is None else self.at(joined, indices)
+        if indices is None:
+            balanced = self.next(joined, original)
+        else:
+            balanced = self.at(joined, indices, original)
         written = [prompt.split(NEXT_TEXT) for prompt in balanced.prompts]
         first = [texts[0] for texts in written]
         return written, replace(balanced, prompts=first)
@@ -275,7 +314,7 @@ class Balancer:
         written: list[str] = []
         for prompt, value in zip(prompts, values, strict=True):
             row = [(dealt,) for dealt in self._as_row(value)]
-            written.append(self._write(prompt, row))
+            written.append(self._write_into(prompt, row))
         return written
 
     @property
@@ -319,16 +358,17 @@ class Balancer:
             dealers.append([Dealer(name, self.most) for name in names])
         return dealers
 
-    def _balance(
-        self, prompts: Sequence[str], dealers: Sequence[Sequence[Dealer[Value]]], seed: int
-    ) -> BalancedPrompts:
-        """Deal values to prompts and write them."""
-        return self._written(prompts, self._hands(prompts, dealers, seed), seed)
-
     def _hands(
-        self, prompts: Sequence[str], dealers: Sequence[Sequence[Dealer[Value]]], seed: int
+        self,
+        prompts: Sequence[str],
+        dealers: Sequence[Sequence[Dealer[Value]]],
+        seed: int,
+        unturned: Sequence[Sequence[str]] | None = None,
     ) -> list[list[_Hand]]:
-        """Deal values to prompts: for each image and attribute those of its persons."""
+        """Deal values to prompts: for each image and attribute those of its persons.
+
+        unturned: for each image and attribute why its rewritten text gets none; "" if it does.
+        """
         if not 0 <= self.strength <= 1:
             raise InvalidInputError(f"strength: got {self.strength!r}; expected a share in [0, 1]")
         for finder in self._finders:
@@ -338,37 +378,55 @@ class Balancer:
             # Equal prompts get their values in an order that the seed decides.
             images = dealers[0][0].images_of(prompt)
             random.Random(f"{seed}/{images}/{prompt}").shuffle(rows)
-            for finder, dealers_of_finder in zip(self._finders, dealers, strict=True):
+            for number, finder in enumerate(self._finders):
                 for row in rows:
                     hands[row].append(())
+                rows_dealt = [row for row in rows if not unturned or not unturned[row][number]]
                 persons = _open_persons(finder, prompt)
                 strength = self.strength
-                for shown, dealer in zip(persons, dealers_of_finder, strict=False):
+                for shown, dealer in zip(persons, dealers[number], strict=False):
                     outcomes = finder.outcomes(prompt, shown, strength)
-                    _deal(dealer, prompt, outcomes, rows, hands)
+                    _deal(dealer, prompt, outcomes, rows_dealt, hands)
                     strength = 1.0  # the others get a value where the first one does
         return hands
 
     def _written(
-        self, prompts: Sequence[str], hands: Sequence[Sequence[_Hand]], seed: int
+        self,
+        prompts: Sequence[str],
+        hands: Sequence[Sequence[_Hand]],
+        seed: int,
+        texts: Sequence[str],
+        unturned: Sequence[Sequence[str]],
     ) -> BalancedPrompts:
-        """Write dealt values into prompts."""
-        written = [self._write(prompt, hand) for prompt, hand in zip(prompts, hands, strict=True)]
+        """Write dealt values into texts: the prompts, or what a rewriter made of them."""
         form: Any = itemgetter(0) if self._single else tuple
         return BalancedPrompts(
-            written,
+            [self._write(*row) for row in zip(prompts, texts, hands, strict=True)],
             [form([_first(dealt) for dealt in hand]) for hand in hands],
-            [form(self._reasons(*pair)) for pair in zip(prompts, hands, strict=True)],
+            [form(self._reasons(*row)) for row in zip(prompts, hands, unturned, strict=True)],
             seed,
-            [self._people(*pair) for pair in zip(prompts, hands, strict=True)],
+            [self._people(*row) for row in zip(prompts, hands, strict=True)],
         )
 
-    def _reasons(self, prompt: str, hand: Sequence[_Hand]) -> list[str | None]:
+    def _why_not_turned(self, prompts: Sequence[str], texts: Sequence[str]) -> list[list[str]]:
+        """Return for each image and attribute why its rewritten text cannot be turned; "" if it can
+        be, or is no other than the prompt."""
+        reasons_of_pair: dict[tuple[str, str], list[str]] = {}
+        for prompt, text in set(zip(prompts, texts, strict=True)):
+            reasons = [""] * len(self._finders)
+            if prompt != text:
+                reasons = [finder.why_not_turned(prompt, text) for finder in self._finders]
+            reasons_of_pair[prompt, text] = reasons
+        return [reasons_of_pair[pair] for pair in zip(prompts, texts, strict=True)]
+
+    def _reasons(
+        self, prompt: str, hand: Sequence[_Hand], unturned: Sequence[str]
+    ) -> list[str | None]:
         """Return for each attribute why a prompt has no value of it; None where it has one."""
         reasons: list[str | None] = []
-        for finder, dealt in zip(self._finders, hand, strict=True):
+        for finder, dealt, why in zip(self._finders, hand, unturned, strict=True):
             persons = finder.persons(prompt)
-            reason = persons if isinstance(persons, str) else "strength"
+            reason = persons if isinstance(persons, str) else why or "strength"
             reasons.append(reason if _first(dealt) is None else None)
         return reasons
 
@@ -384,7 +442,16 @@ class Balancer:
             people.append((noun, values[0] if self._single else tuple(values)))
         return people
 
-    def _write(self, prompt: str, hand: Sequence[_Hand]) -> str:
+    def _write(self, prompt: str, text: str, hand: Sequence[_Hand]) -> str:
+        """Write the values of an image into its prompt, or into what a rewriter made of it."""
+        if prompt == text:
+            return self._write_into(prompt, hand)
+        for finder, dealt in zip(self._finders, hand, strict=True):
+            if _first(dealt) is not None:
+                text = finder.turn(prompt, dealt, text)
+        return text
+
+    def _write_into(self, prompt: str, hand: Sequence[_Hand]) -> str:
         """Write the values of an image into its prompt, where they can be stated."""
         sayings = self._sayings(prompt, hand)
         written = []
@@ -509,6 +576,21 @@ def _draw_anew() -> None:
 # Windows does not fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_draw_anew)
+
+
+def _checked_originals(original: Any, texts: Sequence[str]) -> list[str]:
+    """Return original prompts as a list.
+
+    Raises:
+        InvalidInputError: they are no texts in an order, or not one for each prompt.
+    """
+    originals = list(checked_texts(original))
+    if len(originals) != len(texts):
+        raise InvalidInputError(
+            f"original: got {len(originals)} texts for {len(texts)} prompts; expected one for each,"
+            " in their order"
+        )
+    return originals
 
 
 def _check_whole_number(name: str, number: Any, least: int | None = None) -> None:

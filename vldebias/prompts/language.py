@@ -63,6 +63,17 @@ class Replacement(NamedTuple):
     text: str
 
 
+class Dealt(NamedTuple):
+    """Hold a person of an original prompt, and the value that was dealt; None: nothing is said."""
+
+    noun: str
+    value: Value
+
+
+class UnturnableError(ValueError):
+    """Say why a rewritten prompt cannot be turned into other values: "rewritten: names Anna"."""
+
+
 class Language(ABC):
     """Read and write prompts in one language.
 
@@ -100,6 +111,30 @@ class Language(ABC):
 
         All values of a text come at once, since endings may have to agree.
         """
+
+    def turn(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
+        """Return a rewritten prompt in which these people of the original one have the values that
+        were dealt, whatever the rewriter stated.
+
+        Whether it can be turned must not depend on the values.
+
+        Raises:
+            UnturnableError: the text states a value, and this language cannot turn it.
+        """
+        found = self.find(text, attribute)
+        if isinstance(found, str):
+            raise UnturnableError(f"rewritten: {found}")
+        sayings: list[Saying] = []
+        for person, dealt in zip(found, people, strict=False):
+            if person.reason:
+                raise UnturnableError(f"rewritten: {person.reason}")
+            if dealt.value is not None:
+                sayings.append(Saying(person, attribute, dealt.value))
+        return replace_all(text, self.write(text, sayings))
+
+    def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
+        """Return which value a text states of each of these people; None where it states none."""
+        raise NotImplementedError(f"{self.name}: no values are read")
 
 
 def replace_all(text: str, replacements: Iterable[Replacement]) -> str:

@@ -11,7 +11,7 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.decisions import Decider
 from vldebias.prompts.emoji import has_stating_emoji
 from vldebias.prompts.groups import Group, mixtures
-from vldebias.prompts.language import Language, Person, Value
+from vldebias.prompts.language import Dealt, Language, Person, UnturnableError, Value
 from vldebias.prompts.languages import ENGLISH, language_of
 from vldebias.prompts.syntax import (
     UnreadableSyntaxError,
@@ -119,6 +119,73 @@ class Finder:
             shares = mixtures(shown.group, shares)
         outcomes: dict[Value, float] = {value: share * strength for value, share in shares.items()}
         return outcomes | {None: 1 - strength}
+
+    def turn(self, original: str, dealt: Sequence[Value], text: str) -> str:
+        """Return a rewritten prompt with the values that were dealt to the persons of the original.
+
+        dealt: of the open persons, in their order.
+
+        Raises:
+            UnturnableError: it states a value in a way that cannot be turned.
+        """
+        people = self._people(original, dealt)
+        turned: list[str] = []
+        nobody: list[UnturnableError] = []
+        parts = text.split(NEXT_TEXT)
+        for part in parts:
+            language = language_of(part)
+            if language is None:
+                raise UnturnableError("rewritten: unknown language")
+            try:
+                turned.append(language.turn(part, self.attribute, people))
+            except UnturnableError as problem:
+                # Of several texts of an image one may be about a style alone.
+                if "no person" not in str(problem) or len(parts) == 1:
+                    raise
+                turned.append(part)
+                nobody.append(problem)
+        if len(nobody) == len(parts):
+            raise nobody[0]
+        return NEXT_TEXT.join(turned)
+
+    def why_not_turned(self, original: str, text: str) -> str:
+        """Return why a rewritten prompt cannot be turned; "" if it can be."""
+        open_persons = self._open(original)
+        if not open_persons:
+            return ""
+        value = next(iter(self.attribute.words))
+        try:
+            self.turn(original, [value] * len(open_persons), text)
+        except UnturnableError as problem:
+            return str(problem)
+        return ""
+
+    def values_in(self, original: str, text: str) -> list[tuple[str, Value]]:
+        """Return the nouns of the open persons of an original prompt, each with the value that a
+        rewritten one states of them."""
+        language = language_of(text)
+        people = self._people(original, [None] * MOST_PERSONS)
+        if language is None:
+            return []
+        values = language.values_in(text, self.attribute, people)
+        open_nouns = {shown.noun for shown in self._open(original)}
+        pairs = zip(people, values, strict=True)
+        return [(dealt.noun, value) for dealt, value in pairs if dealt.noun in open_nouns]
+
+    def _open(self, prompt: str) -> tuple[Shown, ...]:
+        """Return the persons of a prompt who get a value."""
+        persons = self.persons(prompt)
+        return () if isinstance(persons, str) else persons
+
+    def _people(self, original: str, dealt: Sequence[Value]) -> list[Dealt]:
+        """Return all persons of a prompt, those who are open with their values."""
+        found = self._search(original)
+        if isinstance(found, str):
+            return []
+        value_of_start = {
+            shown.start: value for shown, value in zip(self._open(original), dealt, strict=False)
+        }
+        return [Dealt(shown.noun, value_of_start.get(shown.start)) for shown in found]
 
     def ask(self, prompts: Sequence[str]) -> None:
         """Ask `decide` about those prompts that have a person, in one call where it takes a

@@ -13,6 +13,7 @@ WORDS = {
     "language": "in a language that is not read",
     "truncated": "the person stands behind the last token that is read",
 }
+REWRITTEN = "rewritten: "  # how reasons begin where a rewriter stated what cannot be turned
 NO_PERSON_REASON = "no person"  # how reasons begin where nobody is asked for
 
 LANGUAGE_REASON = "language: "  # before the name of a language that is not read
@@ -24,6 +25,8 @@ def reason_in_words(reason: str) -> str:
     >>> reason_in_words("context")
     'facts leave one value'
     """
+    if reason.startswith(REWRITTEN):
+        return f"the rewritten prompt cannot be turned ({reason.removeprefix(REWRITTEN)})"
     if reason.startswith(NO_PERSON_REASON):
         return "no person is asked for"
     if reason.startswith(LANGUAGE_REASON):

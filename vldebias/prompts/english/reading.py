@@ -14,10 +14,20 @@ from vldebias.prompts.english.groups import describe, find_group, names_a_group
 from vldebias.prompts.english.statements import find_stated, group_mentions, is_joined, states
 from vldebias.prompts.english.subject import Subject, find_subjects, is_foreign
 from vldebias.prompts.english.text import read_text
-from vldebias.prompts.english.words import is_proper
-from vldebias.prompts.groups import Group, can_mix
-from vldebias.prompts.language import Language, Person, Replacement, Saying
-from vldebias.prompts.prompt_set import append_word
+from vldebias.prompts.english.turning import is_pronoun, match, sides_in, strip, turn_gender
+from vldebias.prompts.english.words import has_gendered, is_proper
+from vldebias.prompts.groups import Group, can_mix, fits
+from vldebias.prompts.language import (
+    Dealt,
+    Language,
+    Person,
+    Replacement,
+    Saying,
+    UnturnableError,
+    Value,
+    replace_all,
+)
+from vldebias.prompts.prompt_set import StatedWords, append_word
 from vldebias.prompts.syntax import is_in_capitals
 
 # The person is a pronoun alone, "someone at a desk": there is no noun to write before.
@@ -69,6 +79,61 @@ class English(Language):
             words = [word for _, word in sorted(ranked)]
             replacements.append(_replacement(text, slot, words))
         return replacements
+
+    def turn(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
+        """Return a rewritten prompt with the values that were dealt, whatever it states."""
+        is_said = [False] * len(people)
+        if attribute.gender:
+            turned, is_said = turn_gender(text, attribute, people)
+        else:
+            turned = strip(text, attribute, people)
+        words = read_text(turned)
+        subjects = find_subjects(turned)
+        persons = [] if isinstance(subjects, str) else group_mentions(words, subjects)
+        is_stated = find_stated(turned, persons, attribute)
+        matched = match(words, persons, people)
+        sayings: list[Saying] = []
+        for mentions, stated, number in zip(persons, is_stated, matched, strict=True):
+            value = None if number is None else people[number].value
+            if number is None or value is None or is_said[number]:
+                continue
+            if stated and not attribute.gender:
+                raise UnturnableError("rewritten: stated")
+            is_said[number] = True
+            phrase = words.low[mentions[0].opening : mentions[0].head + 1]
+            if attribute.gender and has_gendered(word for word in phrase if not is_pronoun(word)):
+                continue  # "her little girl"
+            person = _person(turned, mentions[0], attribute, is_stated=False, is_first=True)
+            if isinstance(value, str) or (person.group and fits(person.group, value)):
+                sayings.append(Saying(person, attribute, value))
+        for dealt, is_done in zip(people, is_said, strict=True):
+            if dealt.value is not None and not is_done:
+                sayings.append(Saying(_person_named(turned, dealt), attribute, dealt.value))
+        return replace_all(turned, self.write(turned, sayings))
+
+    def values_in(self, text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
+        """Return which value a text states of each of these people; None where it states none."""
+        if attribute.gender:
+            return sides_in(text, attribute, people)
+        stated: list[Value] = []
+        for value, words in attribute.set.attributes.items():
+            if StatedWords((*words, attribute.words[value])).find(text):
+                stated.append(value)
+        first = stated[0] if len(stated) == 1 else None
+        return [first, *[None] * (len(people) - 1)]
+
+
+def _person_named(text: str, dealt: Dealt) -> Person:
+    """Return the person of an original prompt where a rewritten one has the same noun.
+
+    Raises:
+        UnturnableError: it has not.
+    """
+    match_of_noun = re.search(rf"\b{re.escape(dealt.noun)}\b", text, re.IGNORECASE)
+    if match_of_noun is None or not isinstance(dealt.value, str):
+        raise UnturnableError(f"rewritten: no person named {dealt.noun}")
+    start, end = match_of_noun.span()
+    return Person(match_of_noun[0], start, end, (start, start))
 
 
 # ---- whether a person is open

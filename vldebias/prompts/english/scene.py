@@ -42,7 +42,7 @@ _PLACES = frozenset({"in", "at", "on", "inside", "for", "from"})
 _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
 # Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux".
-_AGE_BEFORE_NOUN = re.compile(
+AGE_BEFORE_NOUN = re.compile(
     r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b"
     r"|\b(?:\w+[- ](?:and a half[- ])?)?[\d,]*[\w-]*[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
     r"|\b(?:month|week|day)s?[- ]olds?\b|\b(?:\d+|\w+ty)[- ]something\b"
@@ -50,7 +50,7 @@ _AGE_BEFORE_NOUN = re.compile(
     re.IGNORECASE,
 )
 # Ages behind a person: "a nurse in her late forties", "a nurse aged 60".
-_AGE_BEHIND = re.compile(
+AGE_BEHIND = re.compile(
     rf"\b(?:aged?|turning|age of|past|over) (?:of )?{_TEN_TO_NINETY}\b"
     rf"|\b(?:early|mid|late)[ -](?:{_TENS}|\d0s|teens)\b"
     rf"|\b(?:her|his|their|its|my|your|the) (?:{_TENS}|teens)\b"
@@ -309,7 +309,7 @@ class Scene:
     def has_stated_age(self) -> bool:
         """Return whether the age of the subject is stated in years: "30yo", "in her forties"."""
         ages = self._ages_before_nouns()
-        for match in _AGE_BEHIND.finditer(self.text.prompt):
+        for match in AGE_BEHIND.finditer(self.text.prompt):
             first, stop = self._words_at(match.start(), match.end())
             if stop > first:
                 ages.append(Fact("age", first, stop))
@@ -320,7 +320,7 @@ class Scene:
 
     def _ages_before_nouns(self) -> list[Fact]:
         """The ages in years that stand before a noun: "a 30-year-old Bordeaux"."""
-        matches = _AGE_BEFORE_NOUN.finditer(self.text.prompt)
+        matches = AGE_BEFORE_NOUN.finditer(self.text.prompt)
         places = [self._words_at(match.start(), match.end()) for match in matches]
         ages = []
         for first, stop in places:

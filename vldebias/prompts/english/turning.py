@@ -1,0 +1,366 @@
+"""Turn what a rewritten English prompt says about an attribute into other values.
+
+A language model that rewrites "a CEO in an office" may make it "a man in his fifties, in a suit".
+What it added about gender becomes the value that is dealt: nouns, adjectives, relatives, pronouns,
+and words for a beard or a dress. What it added about age or race is taken out, and the value is
+written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from vldebias.prompts.attribute import Attribute
+from vldebias.prompts.english.adjectives import rank_of
+from vldebias.prompts.english.names import find_names
+from vldebias.prompts.english.scene import AGE_BEFORE_NOUN, AGE_BEHIND
+from vldebias.prompts.english.statements import group_mentions
+from vldebias.prompts.english.subject import Subject, find_subjects
+from vldebias.prompts.english.text import Text, read_text
+from vldebias.prompts.english.words import gendered, kinds, listed, read_lists, singular
+from vldebias.prompts.language import Dealt, Replacement, UnturnableError, Value, replace_all
+from vldebias.prompts.prompt_set import append_word
+
+_PAIRS = Path(__file__).with_name("pairs.txt")
+_SIDES = ("female", "male")
+_WEAK = frozenset({"pronoun", "body", "dress"})  # lists whose words say no value alone
+# Values for persons of either gender, whom a picture cannot show both: "men and women" stay.
+_BOTH = re.compile(
+    r"\b(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)"
+    r"(?:\s*/\s*|,? (?:and|or|&) )"
+    r"(?:(?:fe)?males?|(?:wo)?m[ae]n|boys?|girls?|ladies|gentlemen|he|she|his|hers?|him)\b",
+    re.IGNORECASE,
+)
+_DESCENT = re.compile(
+    r",? (?:of|with) (?:[\w-]+ ){1,2}(?:descent|heritage|origin|ethnicity|ancestry|background)\b",
+    re.IGNORECASE,
+)
+_AGE_PHRASE = re.compile(
+    rf",? ?(?:(?:who is|who's|probably|perhaps|around|about|approximately) )*"
+    rf"(?:in |at )?(?:{AGE_BEHIND.pattern})",
+    re.IGNORECASE,
+)
+# Behind such a word, or at the end of a clause, "her" is no "his".
+_NO_NOUN = frozenset(
+    {"", "and", "or", "but", "is", "are", "was", "were", "be", "to", "in", "on", "at", "of", "for"}
+    | {"from", "with", "than", "as", "that", "who", "when", "while", "which", "because", "so", "if"}
+    | {
+        "by",
+        "into",
+        "onto",
+        "through",
+        "over",
+        "under",
+        "behind",
+        "beside",
+        "near",
+        "about",
+        "after",
+    }
+    | {"before", "during", "without", "against", "toward", "towards", "until", "the", "a", "an"}
+    | {"this", "these", "those", "any", "not", "up", "down", "out", "off", "back", "away", "too"}
+)
+# "an academic gown" is of either gender, and so is what stands before "shirt" and the like.
+_GOWNS_OF_ALL = frozenset(
+    {"academic", "hospital", "surgical", "graduation", "judicial", "doctoral", "medical", "formal"}
+)
+# "dress shirt", "dressed" are of either gender.
+_DRESS_OF_ALL = frozenset(
+    {"shirt", "shoes", "pants", "trousers", "uniform", "code", "socks", "vest"}
+)
+
+
+@cache
+def _counterparts() -> dict[str, dict[str, tuple[str, str]]]:
+    """Return side -> word of the other side -> the word of this side, and the list of the pair."""
+    words: dict[str, dict[str, tuple[str, str]]] = {side: {} for side in _SIDES}
+    for name, pairs in read_lists(_PAIRS).items():
+        for pair in pairs:
+            female, male = pair.split("/")
+            words["male"].setdefault(female, (male, name))
+            # A tailor is of either gender: nothing is turned into a seamstress.
+            if gendered(male) or name == "pronoun" or (name == "body" and male != "clean-shaven"):
+                words["female"].setdefault(male, (female, name))
+    words["female"]["clean-shaven"] = ("fresh-faced", "body")
+    return words
+
+
+def _counterpart(word: str, side: str) -> tuple[str, str] | None:
+    """Return the word of a side for one of the other, and the list that has it; None if none is
+    known."""
+    known = _counterparts()[side].get(word)
+    if known:
+        return known
+    endings = {"woman": "man", "women": "men"}
+    for female, male in endings.items():
+        if side == "male" and word.endswith(female):
+            return word.removesuffix(female) + male, "noun"
+        if side == "female" and word.endswith(male) and not word.endswith(female):
+            return word.removesuffix(male) + female, "noun"
+    return None
+
+
+def _side_of(word: str) -> str:
+    """Return the side of which a word is, "female" or "male"; "" if neither."""
+    for side, other in (_SIDES, _SIDES[::-1]):
+        if word in _counterparts()[other]:
+            return side
+    if word.endswith(("woman", "women")):
+        return "female"
+    return "male" if gendered(word) and word.endswith(("man", "men")) else ""
+
+
+def turn_gender(text: str, attribute: Attribute, people: Sequence[Dealt]) -> tuple[str, list[bool]]:
+    """Turn the words for women and men in a text; for each person, whether a noun or an adjective
+    says the value now.
+
+    Raises:
+        UnturnableError: a word states a gender and has no counterpart, or a person is named.
+    """
+    words = read_text(text)
+    _check_names(words)
+    owners = _owners(words, people)
+    replacements: list[Replacement] = []
+    is_said = [False] * len(people)
+    for i, owner in owners.items():
+        value = people[owner].value
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise UnturnableError("rewritten: group")
+        side = attribute.words[value].lower()
+        word, possessive = _split_possessive(words.low[i])
+        new, name = _turned(words, i, word, side)
+        if name not in _WEAK and not _is_of_another(words, i):
+            is_said[owner] = True
+        if new != word:
+            written = _with_case(words.words[i], new) + possessive
+            start = words.start[i]
+            replacements.append(_with_article(text, start, start + len(words.words[i]), written))
+    return replace_all(text, replacements), is_said
+
+
+def sides_in(text: str, attribute: Attribute, people: Sequence[Dealt]) -> list[Value]:
+    """Return for each person the value of the words that state a gender, if it is one."""
+    if not people:
+        return []
+    words = read_text(text)
+    values_of_person: list[set[str]] = [set() for _ in people]
+    value_of_side = {word.lower(): value for value, word in attribute.words.items()}
+    for i, owner in _owners(words, people).items():
+        word, _ = _split_possessive(words.low[i])
+        side = _side_of(word)
+        if side in value_of_side and gendered(word):
+            values_of_person[owner].add(value_of_side[side])
+    return [values.pop() if len(values) == 1 else None for values in values_of_person]
+
+
+def _check_names(words: Text) -> None:
+    """Raise UnturnableError where a person is named: a name says a gender, and has no other."""
+    for first, stop in find_names(words):
+        is_word = stop - first == 1 and words.sentence[first]  # "Rich colors."
+        is_silent = words.credited[first] or words.silent[first] or is_word
+        if not is_silent and "f" in kinds(words.bare[first]):
+            name = " ".join(words.words[first:stop])
+            raise UnturnableError(f"rewritten: names {name}")
+
+
+def _owners(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
+    """Return position of a word that states a gender -> the number of the person of whom it does.
+
+    It is of the person in whose phrase it stands; else of the last one before it whose gender the
+    text has stated alike, or has not stated; else of the first one.
+    """
+    phrases = _phrases(words, people)
+    both = [match.span() for match in _BOTH.finditer(words.prompt)]
+    owners: dict[int, int] = {}
+    side_of_person: dict[int, str] = {}
+    last = 0
+    for i, low in enumerate(words.low):
+        if i in phrases:
+            last = phrases[i]
+        word, _ = _split_possessive(low)
+        is_dress = word in _counterparts()["male"] and not gendered(word) and not is_pronoun(word)
+        if words.silent[i] or not (gendered(word) or is_dress or word == "clean-shaven"):
+            continue
+        if any(start <= words.start[i] < end for start, end in both):
+            continue
+        side = _side_of(word)
+        owner = phrases.get(i)
+        if owner is None and _is_on_thing(words, i):
+            continue
+        if owner is None:
+            owner = _alike(side, last, side_of_person, len(people))
+        elif side:
+            side_of_person.setdefault(owner, side)
+        owners[i] = owner
+    return owners
+
+
+def _alike(side: str, last: int, side_of_person: Mapping[int, str], number: int) -> int:
+    """Return the person of whom a word outside of all phrases is."""
+    if side_of_person.get(last, side) == side:
+        return last
+    for person in range(number):
+        if side_of_person.get(person) == side:
+            return person
+    return last
+
+
+def _phrases(words: Text, people: Sequence[Dealt]) -> dict[int, int]:
+    """Return position of a word -> the number of the person in whose phrase it stands."""
+    subjects = find_subjects(words.prompt)
+    if isinstance(subjects, str):
+        return {}
+    persons = group_mentions(words, subjects)
+    positions: dict[int, int] = {}
+    for mentions, number in zip(persons, match(words, persons, people), strict=True):
+        if number is None:
+            continue
+        for subject in mentions:
+            positions.update(dict.fromkeys(range(subject.opening, subject.head + 1), number))
+    # A pronoun as a determiner, "her assistant", is of another person.
+    return {i: number for i, number in positions.items() if not is_pronoun(words.low[i])}
+
+
+def match(
+    words: Text, persons: Sequence[Sequence[Subject]], people: Sequence[Dealt]
+) -> list[int | None]:
+    """Return for each person of a text which of the people this one is; None if that is not known.
+
+    It is who has the same noun. Of the rest, nouns that state a gender ("a man") are matched in
+    their order with the people who have none; a single person is everybody.
+    """
+    if len(people) == 1:
+        return [0] * len(persons)
+    matched = [_number_by_noun(words, mentions, people) for mentions in persons]
+    free = [number for number in range(len(people)) if number not in matched]
+    for place, mentions in enumerate(persons):
+        is_of_gender = gendered(words.low[mentions[0].head])
+        if matched[place] is None and is_of_gender and free:
+            matched[place] = free.pop(0)
+    return matched
+
+
+def _number_by_noun(
+    words: Text, mentions: Sequence[Subject], people: Sequence[Dealt]
+) -> int | None:
+    """Return which of the people has a noun of a person."""
+    nouns = {singular(words.low[subject.head]) for subject in mentions}
+    for number, dealt in enumerate(people):
+        if singular(dealt.noun.lower().split()[-1]) in nouns:
+            return number
+    return None
+
+
+def _is_of_another(words: Text, i: int) -> bool:
+    """Whether a noun names a relative of the person: "her grandson"."""
+    first = max(0, i - 3)
+    return any(word in ("his", "her", "their") for word in words.low[first:i])
+
+
+def _is_on_thing(words: Text, i: int) -> bool:
+    """Whether a noun names somebody on a picture: "paints a portrait of a woman"."""
+    before = [word for word in words.low[max(0, i - 4) : i] if not listed(word, "determiner")]
+    return i > 4 and "of" in before and listed(before[before.index("of") - 1], "picture")
+
+
+def is_pronoun(word: str) -> bool:
+    """Return whether a word in lower case is a pronoun that states a gender."""
+    return word in ("he", "she", "his", "her", "hers", "him", "himself", "herself")
+
+
+def _turned(words: Text, i: int, word: str, side: str) -> tuple[str, str]:
+    """Return what word i is for a side, and the list that has it.
+
+    Raises:
+        UnturnableError: it has no counterpart.
+    """
+    if word == "his":
+        return ("his" if side == "male" else _her_or_hers(words, i)), "pronoun"
+    if word == "her":
+        return ("her" if side == "female" else _his_or_him(words, i)), "pronoun"
+    is_gown_of_all = word == "gown" and not _GOWNS_OF_ALL.isdisjoint(words.low[max(0, i - 2) : i])
+    is_dress_of_all = words.after(i) in _DRESS_OF_ALL or is_gown_of_all
+    if is_dress_of_all and not gendered(word):
+        return word, "dress"
+    known = _counterpart(word, side)
+    if known is not None:
+        return known
+    other = _SIDES[side == "female"]
+    back = _counterpart(word, other)
+    if back is None:
+        raise UnturnableError(f"rewritten: {word}")
+    return word, back[1]
+
+
+def _her_or_hers(words: Text, i: int) -> str:
+    """Return what "his" is: "hers" where no noun follows."""
+    return "hers" if words.after(i) in _NO_NOUN else "her"
+
+
+def _his_or_him(words: Text, i: int) -> str:
+    """Return what "her" is: "his" before a noun, "him" elsewhere."""
+    is_him = words.after(i) in _NO_NOUN or words.after(i).endswith("ly")
+    return "him" if is_him else "his"
+
+
+def _split_possessive(word: str) -> tuple[str, str]:
+    """Return a word and its ending: "man" and "'s"."""
+    for ending in ("'s", "'d", "'ll", "'"):
+        if word.endswith(ending):
+            return word.removesuffix(ending), ending
+    return word, ""
+
+
+def _with_case(old: str, new: str) -> str:
+    """Return a word with the capitals of another: "Man", "MAN"."""
+    new = new.replace("_", " ")
+    if len(old) > 1 and old.isupper():
+        return new.upper()
+    return new[0].upper() + new[1:] if old[0].isupper() else new
+
+
+def _with_article(text: str, start: int, end: int, new: str) -> Replacement:
+    """Return a replacement that also changes "a" or "an" before it to what fits."""
+    match = re.search(r"\ban? $", text[:start], re.IGNORECASE)
+    if match is None:
+        return Replacement(start, end, new)
+    return Replacement(match.start(), end, append_word(text[match.start() : start], new))
+
+
+# ---- attributes whose words are taken out
+
+
+def strip(text: str, attribute: Attribute, people: Sequence[Dealt]) -> str:
+    """Return a text without the words that state another attribute than gender."""
+    spans: list[tuple[int, int]] = []
+    subjects = find_subjects(text)
+    for subject in () if isinstance(subjects, str) else subjects:
+        for offset, word in subject.words[:-1]:
+            if rank_of(word) == attribute.rank:
+                spans.append((offset, offset + len(word)))
+    patterns = {"age": (_AGE_PHRASE, AGE_BEFORE_NOUN), "origin": (_DESCENT,), "skin": (_DESCENT,)}
+    for pattern in patterns.get(attribute.kind, ()):
+        spans += [match.span() for match in pattern.finditer(text)]
+    stripped = text
+    for start, end in sorted(set(spans), reverse=True):
+        stripped = _take_out(stripped, start, end)
+    return stripped
+
+
+def _take_out(text: str, start: int, end: int) -> str:
+    """Return a text without the characters from start to end, with one space and the article that
+    fits in their place."""
+    before = text[:start]
+    behind = text[end:]
+    if before.endswith((" ", "")) and behind.startswith((",", " ")) and not before.endswith(","):
+        before = before.rstrip() if behind.startswith(",") else before
+        behind = behind.lstrip() if before.endswith(" ") or not before else behind
+    following = re.match(r"[\w-]+", behind)
+    if following:
+        return append_word(before, following[0]) + behind[following.end() :]
+    return before + behind

@@ -314,6 +314,13 @@ def test_a_phrase_goes_behind_the_noun():
     assert both.prompts == ["a female cook who is deaf at home"]
 
 
+def test_a_template_declares_words_to_be_adjectives():
+    sight = make_prompt_set("sight", {"blind": ["blind"], "deaf": ["deaf"]}, ["cook", "nurse"])
+    assert can_balance(sight)
+    out = balance_prompts(["a tired chef"] * 2, sight)
+    assert sorted(out.prompts) == ["a tired blind chef", "a tired deaf chef"]
+
+
 def test_adjectives_are_declared_where_no_word_is_known_as_one(tmp_path):
     attribute = {"wheelchair": ["in a wheelchair"], "walking": ["on foot"]}
     adjectives = {"wheelchair": "wheelchair-using", "walking": "walking"}

@@ -9,7 +9,7 @@ from itertools import chain
 
 from vldebias.errors import InvalidInputError
 from vldebias.prompts.english.adjectives import kind_of_words, rank_of, rank_of_set
-from vldebias.prompts.english.words import adjective, classes, has_gendered, lists
+from vldebias.prompts.english.words import adjective, classes, has_gendered, lists, person
 from vldebias.prompts.prompt_set import PromptSet, StatedWords
 
 GROUPS = ("mixed", "leave", "same")
@@ -109,7 +109,31 @@ def can_balance(prompts: PromptSet) -> bool:
     for a person, or a phrase that goes behind it."""
     if prompts.phrase or prompts.adjectives:
         return True
-    return bool(prompts.attributes) and all(map(_adjective, prompts.attributes.values()))
+    if not prompts.attributes:
+        return False
+    return all(map(_adjective, prompts.attributes.values())) or bool(_declared(prompts))
+
+
+def _declared(prompts: PromptSet) -> dict[str, str]:
+    """Return value -> the adjective that a template of the set declares it to be.
+
+    Such a template has "{attribute} {concept}". There is none where a value has no single word, or
+    where a concept is no person.
+    """
+    recipe = vars(prompts).get("recipe")
+    templates = () if recipe is None else recipe.templates
+    if not any("{attribute} {concept}" in template for template in templates):
+        return {}
+    concepts = [*prompts.class_names, *prompts.held_out_class_names]
+    if not all(person(concept.lower().split()[-1]) for concept in concepts):
+        return {}
+    declared: dict[str, str] = {}
+    for value, words in prompts.attributes.items():
+        single = [word for word in words if word.replace("-", "").isalpha()]
+        if not single:
+            return {}
+        declared[value] = single[0]
+    return declared
 
 
 def words_of_values(prompts: PromptSet) -> dict[str, str]:
@@ -129,6 +153,8 @@ def words_of_values(prompts: PromptSet) -> dict[str, str]:
             " `attribute`, such as 'gender'"
         )
     adjective_of_value = {value: _adjective(words) for value, words in prompts.attributes.items()}
+    if not all(adjective_of_value.values()):
+        adjective_of_value = _declared(prompts) or adjective_of_value
     missing = [value for value, word in adjective_of_value.items() if not word]
     if missing:
         value = missing[0]

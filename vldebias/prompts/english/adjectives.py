@@ -21,6 +21,8 @@ def rank_of(word: str) -> int:
     for rank, kind in enumerate(ORDER):
         if word in lists()[kind]:
             return rank
+    if word in lists()["classifying"]:
+        return len(ORDER)  # "a female homeless person"
     is_nation = word in origins() or word in religions()
     return ORDER.index("nation") if is_nation else -1
 

@@ -382,8 +382,10 @@ def _has_years(scene: Scene) -> bool:
 
 
 def _is_veteran_of_old_war(scene: Scene) -> bool:
-    """Whether the subject is a veteran of a war of fifty years ago."""
-    return scene.has_in_phrase("veteran") and scene.has("veteran-war", "war", "war-site")
+    """Whether the subject is a veteran of something, or of a war of fifty years ago."""
+    if not scene.has_in_phrase("veteran"):
+        return False
+    return scene.text.after(scene.head) == "of" or scene.has("veteran-war", "war", "war-site")
 
 
 def _competes_young(scene: Scene) -> bool:

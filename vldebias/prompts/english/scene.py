@@ -43,7 +43,7 @@ _TENS = "twenties|thirties|forties|fifties|sixties|seventies|eighties|nineties"
 _TEN_TO_NINETY = r"(?:\d+|(?:ten|elev|twel|twen|thir|for|fif|six|seven|eigh|nine)\w*)"
 # Ages before a noun, which may be a thing: "a 30yo nurse", "a 30-year-old Bordeaux".
 AGE_BEFORE_NOUN = re.compile(
-    r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b"
+    r"\b\d{1,3}\s?(?:yo|y\.o\.|y/o|yrs?(?:[- ]old)?)\b|\b\d{1,3}-years?\b(?=\s+\w)"
     r"|\b(?:\w+[- ](?:and a half[- ])?)?[\d,]*[\w-]*[-\s]years?[-\s](?:olds?|of[-\s]age)\b"
     r"|\b(?:month|week|day)s?[- ]olds?\b|\b(?:\d+|\w+ty)[- ]something\b"
     r"|\b(?:u|under|over)[- ]?(?:[6-9]|1\d|2[0-3])s?\b",

@@ -26,6 +26,10 @@ _LINKS = frozenset(
 )
 _JOINS = ("and", "&", "plus")
 _SENTENCE_END = re.compile(r"[.!?\n|]")
+_UNSPECIFIED = re.compile(
+    r"\b(?:un(?:specified|determined|defined|known|clear)|ambiguous|indeterminate|neutral) (\w+)\b",
+    re.IGNORECASE,
+)
 _MOST_READ = 16  # persons of a text whose statements are read; those behind are closed
 
 
@@ -121,7 +125,15 @@ def states(text: str, attribute: Attribute) -> bool:
     """Return whether any word of a text states a value of an attribute."""
     if attribute.gender and has_gendered(read_text(text).low):
         return True
-    return _states_by_set(text, attribute)
+    return _states_by_set(text, attribute) or _is_unspecified(text, attribute)
+
+
+def _is_unspecified(text: str, attribute: Attribute) -> bool:
+    """Whether a text says that a value is to stay open: "of unspecified gender"."""
+    for name in _UNSPECIFIED.findall(text):
+        if name.lower() in attribute.names:
+            return True
+    return False
 
 
 def _states_by_set(text: str, attribute: Attribute) -> bool:
@@ -203,6 +215,8 @@ def _states_of_picture_alone(
         return False
     scene = read_scene(prompt, subject.start, subject.end)
     kept = scene.without_picture(origins=attribute.kind == "origin", ages=attribute.kind == "age")
+    if _is_unspecified(rest, attribute):
+        return False
     both = [" " if " " in pair else pair[0] for pair in zip(rest, kept, strict=True)]
     return not _states_by_set("".join(both), attribute)
 

@@ -30,6 +30,7 @@ from vldebias.prompts.english.words import (
 # "the king's guard": a possessive stands in the place of a determiner.
 _POSSESSIVE = ("'s", "s'")
 _LONGEST_PHRASE = 20  # words
+_AGENT_ENDINGS = ("er", "or", "ist", "ian", "ant", "eer", "host", "mage")
 _DEFINITE = frozenset({"the", "this", "that", "these", "those"})
 
 
@@ -119,11 +120,31 @@ def _may_be_person(text: Text, i: int) -> bool:
     if text.silent[i] or listed(word, "no-single-value"):
         return False
     # A thing may be a person by its words: "a fan" is one in "a fan in the stands".
-    if person(word) or listed(singular(word), "thing"):
+    if person(word) or listed(singular(word), "thing") or _has_face(text, i):
         return True
     if is_gendered_noun(word):
         return True
     return listed(f"{text.before(i)} {singular(word)}", "person-phrase")
+
+
+def _has_face(text: Text, i: int) -> bool:
+    """Whether word i is an agent of whom a face or a portrait is asked for: "the face of a mover",
+    "a headshot of a tile setter", not "the face of a river"."""
+    noun = singular(text.low[i])
+    if not noun.endswith(_AGENT_ENDINGS) or listed(noun, "agent-like", "animal"):
+        return False
+    if text.after(i) and not listed(text.after(i), *STOPS) and not text.after(i).endswith("ing"):
+        return False  # not the head: "the face of a tower clock"
+    for j in range(i - 1, max(-1, i - 6), -1):
+        if text.opens[j + 1]:
+            return False
+        if text.low[j] == "of":
+            before = text.before(j)
+            if listed(before, "face"):
+                return True
+            # A portrait may be of a thing, so only of an unknown one that ends so.
+            return before == "portrait" and not classes(noun)
+    return False
 
 
 def is_gendered_noun(word: str) -> bool:
@@ -169,7 +190,7 @@ def _phrase(text: Text, i: int) -> Subject | None:
     determiner = text.before(start)
     if determiner == "no" or not _is_head(text, i, is_plural):
         return None
-    if _is_thing(text, i, noun, modifiers):
+    if _is_thing(text, i, noun, modifiers) and not _has_face(text, i):
         return None
     # A noun in the singular without a determiner is a tag, "doctor, 4k", or no person at all.
     has_determiner = listed(determiner, "determiner") or determiner.endswith(_POSSESSIVE)
@@ -247,6 +268,8 @@ def _ends_with_head(after: str, rest: str) -> bool:
         return True
     if after in ("number", "no") and rest.isdigit():
         return True  # "a nurse number 3"
+    if adjective(after) and listed(rest, "preposition"):
+        return True  # "a master deep in thought"
     is_noun = bool(set(kinds(after)) & set("nx"))
     return after.endswith("ly") and not is_noun
 
@@ -318,7 +341,7 @@ def _is_part_of_noun(text: Text, start: int, head: str) -> bool:
         return True
     if listed(word, "place-adjective") and text.capital[start]:
         return True  # "New York chef"
-    is_gerund = word.endswith("ing") and "n" in kinds(word)
+    is_gerund = word.endswith("ing") and "n" in kinds(word) and text.low[start] == head
     if is_gerund and listed(singular(head), "gerund-head"):
         return True  # "swimming coach"
     return _is_proper_pair(text, start)

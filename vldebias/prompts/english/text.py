@@ -93,8 +93,10 @@ def _is_title(words: list[str]) -> bool:
 
 
 def _lower(word: str) -> str:
-    """A word in lower case; "US" stays apart from "us"."""
-    return "u.s" if word == "US" else word.lower().replace("\u2019", "'")
+    """A word in lower case; "US" stays apart from "us", and "IT" from "it"."""
+    if word in ("US", "IT"):
+        return f"{word[0]}.{word[1]}".lower()
+    return word.lower().replace("\u2019", "'")
 
 
 def _gaps(prompt: str, tokens: list[re.Match[str]]) -> list[str]:

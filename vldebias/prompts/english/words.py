@@ -166,8 +166,22 @@ def person(word: str) -> bool:
         return True
     if _is_unknown_trade(noun) or "p" in classes(noun):
         return True
+    if _is_unknown_compound(noun):
+        return True
     last_part = noun.rsplit("-", 1)[-1]  # "sculptor" of "painter-sculptor"
     return "p" in classes(last_part) and not listed(noun, "gendered")
+
+
+def _is_unknown_compound(noun: str) -> bool:
+    """Return whether a word in no dictionary is a noun and a person: "dragonslayer"."""
+    if kinds(noun) or gendered(noun) or not noun.isalpha():
+        return False
+    for n in range(3, len(noun) - 3):
+        last = noun[n:]
+        is_agent = len(last) > 4 and classes(last).startswith("p")
+        if (is_agent or last == "mage") and set(classes(noun[:n])) & set("nxv"):
+            return True
+    return False
 
 
 def _is_unknown_trade(noun: str) -> bool:

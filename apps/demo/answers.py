@@ -8,6 +8,8 @@ from typing import Any
 from vldebias.measure.wording import persons
 
 METHODS = ("default", "cali", "orth-cali")
+RERANK = "re-rank"  # acts on what a search found, and on no model
+SEARCH_METHODS = (*METHODS, RERANK)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
 
-from .answers import METHODS, Answer, Found
+from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import Engine
 from .request import check_choice, check_text
 
@@ -130,7 +130,7 @@ def search(
     text = check_text(query, "query")
     gallery = portraits(engine)
     name = check_choice(column, columns(engine), "groups")
-    chosen = check_choice(method, METHODS, "method")
+    chosen = check_choice(method, SEARCH_METHODS, "method")
     before = _found(engine, gallery, text, name, None, strength)
     after = _found(engine, gallery, text, name, chosen, strength)
     why = abstention(engine, name, chosen)
@@ -146,10 +146,15 @@ def _found(
     values, codes = np.unique(groups[known], return_inverse=True)
     # A small file may have fewer pictures with a label.
     top = min(TOP, int(known.sum()))
-    direction = _embed(engine, [query], prompts_of(column), method, strength)[0]
+    edit = None if method == RERANK else method
+    direction = _embed(engine, [query], prompts_of(column), edit, strength)[0]
     scores = (gallery.features @ direction).numpy()
     # Ties stay in the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
+    if method == RERANK:
+        order = np.asarray(_re_ranked(engine, gallery, prompts_of(column), scores))
+    place = np.empty(len(order))
+    place[order] = np.arange(len(order))
     # Unknown ones are shown, and not counted.
     first = groups[order[known[order]][:top]]
     shown = order[:SHOWN]
@@ -157,9 +162,20 @@ def _found(
         rows=tuple(map(int, shown)),
         groups=tuple(map(str, groups[shown])),
         shares={str(value): float((first == value).mean()) for value in values},
-        skew=float(max_skew(scores[known].astype(float), codes, k=top)),
+        skew=float(max_skew(-place[known], codes, k=top)),
         top=top,
     )
+
+
+def _re_ranked(
+    engine: Engine, gallery: Gallery, prompts: str, scores: NDArray[np.float32]
+) -> NDArray[np.int64]:
+    """Return all pictures in a new order, even by what the model takes them for: its labels of
+    pictures, not those by which they are counted."""
+    loaded = engine.clip()
+    with engine.lock:
+        host = engine.once("host", lambda: resolve(loaded.host, tokenizer=loaded.tokenizer))
+        return vldebias.rerank(scores, features=gallery.features, prompts=prompts, model=host)
 
 
 def abstention(engine: Engine, column: str, method: str) -> str:
@@ -169,7 +185,9 @@ def abstention(engine: Engine, column: str, method: str) -> str:
         InvalidInputError: an unknown method or column.
     """
     name = check_choice(column, columns(engine), "groups")
-    chosen = check_choice(method, METHODS, "method")
+    chosen = check_choice(method, SEARCH_METHODS, "method")
+    if chosen == RERANK:
+        return ""
     with engine.lock:
         return engine.reason(engine.clip().host, prompts_of(name), chosen)
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from vldebias.measure.wording import person
 
-from .answers import METHODS, Answer, Found
+from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
@@ -59,7 +59,7 @@ class SearchTab:
                 # after the page is laid out.
                 allow_custom_value=True,
             )
-            self.method = _method("method")
+            self.method = _method("method", SEARCH_METHODS)
             self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
         with gr.Column(elem_id="results"):
             self.verdict = gr.HTML(_opening_lines(first), elem_id="search-verdict")
@@ -76,7 +76,7 @@ class SearchTab:
         title = "## Land birds and water birds: the worst of four groups"
         gr.Markdown(f"{title}\n\n{BIRDS}", elem_classes="note")
         with gr.Row(elem_classes="ask"):
-            self.birds_method = _method("birds-method")
+            self.birds_method = _method("birds-method", METHODS)
             self.check = gr.Button(
                 "Classify", variant="primary", elem_id="classify-button", min_width=100
             )
@@ -146,12 +146,14 @@ class SearchTab:
         ]
 
 
-def _method(name: str) -> gr.Dropdown:
-    return gr.Dropdown(list(METHODS), label="Method", elem_id=name, min_width=110)
+def _method(name: str, methods: Sequence[str]) -> gr.Dropdown:
+    return gr.Dropdown(list(methods), label="Method", elem_id=name, min_width=110)
 
 
 def _titles(method: str) -> tuple[str, str]:
     """Return the headings of both rows."""
+    if method == RERANK:
+        return "As the search found them", "Re-ranked by what the model takes them for"
     return "Without the method", f"With the method “{method}”"
 
 

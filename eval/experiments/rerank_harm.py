@@ -9,7 +9,8 @@ cost.
 A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
 change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
 below. Removed is the share of the skew above that of random rankings, over all cells of a family;
-kept the share of the first k that are still among the first k. Labels of a re-ranking are the
+kept the share of the first k that are still among the first k. The first draw has all methods
+(those of others in every sixth cell), further ones the quota. Labels of a re-ranking are the
 model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is asked
 for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
 """
@@ -35,12 +36,14 @@ from eval.tables import parser, run
 from vldebias.errors import VldebiasError, VldebiasWarning
 from vldebias.hosts import resolve
 from vldebias.measure.metric import Metric
-from vldebias.measure.rankings import max_skews, reach, resampled_places
+from vldebias.measure.rankings import reach
 from vldebias.measure.resampling import recentred_interval, resampled_weights
 from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.reranking.entry import zero_shot_groups
 
 RESAMPLES = 200
+OTHERS_EVERY = 6  # cells: methods of others are measured in so many of the first draw
+MMR_POOL = 5  # candidates for each result, as stores fetch them
 FIGURES = {
     "cells": Metric("cells", "cells"),
     "harmed": Metric("harmed", "cells made worse", "fact", "lower"),
@@ -139,7 +142,7 @@ def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
     return unit(host.under(list(search.queries), role, edit).numpy())
 
 
-def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
+def orders(search: Search, *, edits: bool, others: bool) -> tuple[dict[str, Rows], float]:
     """Return method -> first rows (q, m) of each query, and the share of zero-shot labels that are
     right (NaN where the set names other values than the gallery has)."""
     host = resolve(search.texts)
@@ -156,20 +159,31 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
             return np.argsort(-scores, axis=1, kind="stable")[:, :m]
         first = search.k if method in ("mopr", "mmr") else m
         if method == "mmr":
-            given = vldebias.rerank(scores, first, features=search.features, method=method)
+            # Stores compare some times as many as they return.
+            pool = np.argsort(-scores, axis=1, kind="stable")[:, : MMR_POOL * search.k]
+            given = vldebias.rerank(
+                np.take_along_axis(scores, pool, axis=1),
+                first,
+                features=search.features,
+                ids=pool,
+                method=method,
+            )
         else:
             given = vldebias.rerank(
                 scores, first, labels=labels, method=method, **{"shares": shares, **how}
             )
+        if first == m and method == "quota":
+            return np.asarray(given)
         return _filled(np.asarray(given), rows(queries), m)
 
     by_method = {"none": rows(plain), "quota": rows(plain, "quota")}
+    if not edits:
+        return by_method, right
     default = edited(search, host)
     reference = edited(search, host, reference=search.reference.astype(np.float32))
     by_method["default"] = by_method["none"] if default is None else rows(default)
     by_method["default + quota"] = rows(plain if default is None else default, "quota")
     by_method["reference="] = by_method["none"] if reference is None else rows(reference)
-    by_method["reference= + quota"] = rows(plain if reference is None else reference, "quota")
     by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
     if others:
         by_method["mopr"] = rows(plain, "mopr")
@@ -202,16 +216,19 @@ def _share_right(labels: Rows, true: Rows) -> float:
     return float(table[linear_sum_assignment(-table)].sum() / len(true))
 
 
-def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
+def measured(
+    search: Search, *, edits: bool = True, others: bool = True
+) -> dict[str, dict[str, Any]]:
     """Return method -> its change of MaxSkew with the interval, kept, and the skews."""
-    by_method, right = orders(search, others=others)
+    by_method, right = orders(search, edits=edits, others=others)
     n = len(search.codes)
     sizes = np.bincount(search.codes)
     g = len(sizes)
     prior = np.full(g, 1 / g) if search.is_even else sizes / n
     weights = np.concatenate(
         [np.ones((1, n), dtype=np.int32), *resampled_weights(n, RESAMPLES, 0, n)]
-    )
+    ).astype(np.float32)
+    one_hot = np.eye(g, dtype=np.float32)
     rng = np.random.default_rng(0)
     draws = rng.multivariate_hypergeometric(sizes, search.k, size=2000, method="marginals")
     with np.errstate(divide="ignore"):
@@ -220,8 +237,12 @@ def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
     for method, rankings in by_method.items():
         total = np.zeros(len(weights))
         for ranking in rankings:
-            places = resampled_places(ranking, weights, search.k)
-            total += max_skews(search.codes[ranking[places]], prior)
+            # How often each row stands among the first k of each resample (1 + b, m).
+            held = np.minimum(weights[:, ranking].cumsum(axis=1), search.k)
+            times = np.diff(held, axis=1, prepend=0)
+            shares_of_groups = times @ one_hot[search.codes[ranking]] / search.k
+            with np.errstate(divide="ignore"):
+                total += np.log(shares_of_groups / prior).max(axis=1)
         skews[method] = total / len(rankings)
     base = by_method["none"][:, : search.k]
     figures = {}
@@ -247,12 +268,14 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
         TaskProvenance(task="cells", description="change of MaxSkew of each search, by draw")
     )
     found: dict[str, list[Mapping[str, Mapping[str, Any]]]] = defaultdict(list)
-    for draw, search in searches:
+    for number, (draw, search) in enumerate(searches):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            figures = measured(search, others=draw == 0)
+            is_first = draw == 0
+            has_others = is_first and number % OTHERS_EVERY == 0
+            figures = measured(search, edits=is_first, others=has_others)
         changes = {name: round(figure["change"][0], 3) for name, figure in figures.items()}
-        print(f"draw {draw}: {search.family}: {search.name}: {changes}", file=sys.stderr)
+        print(f"draw {draw}: {search.name}: {changes}", file=sys.stderr, flush=True)
         kind = "even" if search.is_even else "uneven"
         source = search.family.partition(",")[0]
         is_age = search.family.endswith("age")
@@ -308,11 +331,11 @@ def main() -> None:
 
     def searches() -> Iterator[tuple[int, Search]]:
         for draw in range(given.draws):
-            for search in of_project(draw, kinds):
-                yield draw, search
             if given.cells is not None:
                 for search in of_folder(given.cells, draw):
                     yield draw, search
+            for search in of_project(draw, kinds):
+                yield draw, search
 
     run("rerank_harm", lambda: results(searches()), given.json)
 

@@ -298,6 +298,11 @@ def test_a_search_and_a_classification_before_and_after(engine: Any) -> None:
     unchanged, _ = searches.search(engine, "A photo of a nurse.", "gender", "cali", 0.0)
     assert unchanged.before.rows == before.rows
     assert unchanged.after.rows == before.rows
+    # Re-ranked, the first are even by what the model takes them for, and nearly by their labels.
+    reranked, _ = searches.search(engine, "A photo of a nurse.", "gender", "re-rank")
+    assert reranked.before.rows == before.rows
+    assert reranked.after.skew < before.skew / 2
+    assert not reranked.why
     groups, mended, _ = searches.classify(engine, "default")
     assert len(groups) == 4
     assert groups[0].before[0] == min(group.before[0] for group in groups)

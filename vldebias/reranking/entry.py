@@ -134,7 +134,9 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
         returned = places if lists.ids is None else lists.ids[query][places]
         orders.append(returned[order])
         reports.append(Report(candidates, _name(method), order, accuracy))
-    _warn_of_short(reports)
+    # Of all candidates a group may have fewer than its share, which is no surprise.
+    if k is not None:
+        _warn_of_short(reports)
     return Positions.from_reports(_joined(orders, lists.is_single), tuple(reports))
 
 

@@ -9,8 +9,8 @@ cost.
 A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
 change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
 below. Removed is the share of the skew above that of random rankings, over all cells of a family;
-kept the share of the first k that are still among the first k. The first draw has all methods
-(those of others in every sixth cell), further ones the quota. Labels of a re-ranking are the
+kept the share of the first k that are still among the first k. The quota is
+measured in every cell of every draw, the other methods in every fourth cell of the first. Labels of a re-ranking are the
 model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is asked
 for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
 """
@@ -42,7 +42,7 @@ from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.reranking.entry import zero_shot_groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 6  # cells: methods of others are measured in so many of the first draw
+OTHERS_EVERY = 4  # all methods are measured in one of so many cells of the first draw
 MMR_POOL = 5  # candidates for each result, as stores fetch them
 FIGURES = {
     "cells": Metric("cells", "cells"),
@@ -142,7 +142,7 @@ def edited(search: Search, host: Any, **how: Any) -> NDArray[np.float64] | None:
     return unit(host.under(list(search.queries), role, edit).numpy())
 
 
-def orders(search: Search, *, edits: bool, others: bool) -> tuple[dict[str, Rows], float]:
+def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
     """Return method -> first rows (q, m) of each query, and the share of zero-shot labels that are
     right (NaN where the set names other values than the gallery has)."""
     host = resolve(search.texts)
@@ -177,7 +177,7 @@ def orders(search: Search, *, edits: bool, others: bool) -> tuple[dict[str, Rows
         return _filled(np.asarray(given), rows(queries), m)
 
     by_method = {"none": rows(plain), "quota": rows(plain, "quota")}
-    if not edits:
+    if not others:
         return by_method, right
     default = edited(search, host)
     reference = edited(search, host, reference=search.reference.astype(np.float32))
@@ -185,11 +185,10 @@ def orders(search: Search, *, edits: bool, others: bool) -> tuple[dict[str, Rows
     by_method["default + quota"] = rows(plain if default is None else default, "quota")
     by_method["reference="] = by_method["none"] if reference is None else rows(reference)
     by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
-    if others:
-        by_method["mopr"] = rows(plain, "mopr")
-        by_method["mmr"] = rows(plain, "mmr")
-        # PBM has even shares alone.
-        by_method["pbm"] = rows(plain, "pbm", shares=None)
+    by_method["mopr"] = rows(plain, "mopr")
+    by_method["mmr"] = rows(plain, "mmr")
+    # PBM has even shares alone.
+    by_method["pbm"] = rows(plain, "pbm", shares=None)
     return by_method, right
 
 
@@ -216,11 +215,9 @@ def _share_right(labels: Rows, true: Rows) -> float:
     return float(table[linear_sum_assignment(-table)].sum() / len(true))
 
 
-def measured(
-    search: Search, *, edits: bool = True, others: bool = True
-) -> dict[str, dict[str, Any]]:
+def measured(search: Search, *, others: bool) -> dict[str, dict[str, Any]]:
     """Return method -> its change of MaxSkew with the interval, kept, and the skews."""
-    by_method, right = orders(search, edits=edits, others=others)
+    by_method, right = orders(search, others=others)
     n = len(search.codes)
     sizes = np.bincount(search.codes)
     g = len(sizes)
@@ -271,9 +268,8 @@ def results(searches: Iterator[tuple[int, Search]]) -> Iterator[TaskResult]:
     for number, (draw, search) in enumerate(searches):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", VldebiasWarning)
-            is_first = draw == 0
-            has_others = is_first and number % OTHERS_EVERY == 0
-            figures = measured(search, edits=is_first, others=has_others)
+            has_others = draw == 0 and number % OTHERS_EVERY == 0
+            figures = measured(search, others=has_others)
         changes = {name: round(figure["change"][0], 3) for name, figure in figures.items()}
         print(f"draw {draw}: {search.name}: {changes}", file=sys.stderr, flush=True)
         kind = "even" if search.is_even else "uneven"

@@ -9,8 +9,8 @@ cost.
 A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
 change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
 below. Removed is the share of the skew above that of random rankings, over all cells of a family;
-kept the share of the first k that are still among the first k. The quota is
-measured in every cell of every draw, the other methods in every fourth cell of the first. Labels of a re-ranking are the
+kept the share of the first k that are still among the first k. The quota is measured in every cell
+of every draw, the other methods in every fourth cell of the first. Labels of a re-ranking are the
 model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is asked
 for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
 """

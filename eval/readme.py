@@ -279,6 +279,19 @@ def harm() -> str:
 HARM_COUNTS = ("harmed", "helped", "attached")
 
 
+def rerank_times() -> str:
+    """Write what a re-ranking takes, beside a sort of the same scores."""
+    times: dict[str, dict[str, str]] = {}
+    for row in read("bench_rerank").rows:
+        if row.metric == "milliseconds":
+            times.setdefault(row.subset, {})[row.method] = f"{row.value:.2f} ms"
+    names = list(times["10,000"])
+    lines = [["candidates", *names]]
+    for size, time_of_name in times.items():
+        lines.append([size, *(time_of_name.get(name, "") for name in names)])
+    return table(*lines, note="From `eval/results/bench_rerank.json`.")
+
+
 def lean() -> str:
     """Write from which lean on the others are harmed, and what that does to what was left out."""
     result = read("lean")
@@ -773,6 +786,9 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/how-to/images-api.md": {"service": service, "images": images},
     "docs/how-to/index-queries.md": {"queries": queries},
+    "docs/how-to/rerank.md": {
+        "rerank_times": rerank_times,
+    },
     "docs/explanation/over-and-under-diversification.md": {"history": history},
     "docs/generation.md": {"sampled": sampled},
     "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},

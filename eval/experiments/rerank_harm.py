@@ -3,16 +3,17 @@ cost.
 
     python -m eval.experiments.rerank_harm                    # the miniature's portraits
     python -m eval.experiments.rerank_harm --on real          # and photographs, from $VLDEBIAS_REAL
-    python -m eval.experiments.rerank_harm --cells FOLDER     # and searches of another `cells.py`
-    python -m eval.experiments.rerank_harm --draws 3 --json FILE
+    python -m eval.experiments.rerank_harm --cells FOLDER     # in their place those of a `cells.py`
+    python -m eval.experiments.rerank_harm --draw 1           # other galleries and references
+    python -m eval.experiments.rerank_harm --json FILE
 
 A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
 change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
 below. Removed is the share of the skew above that of random rankings, over all cells of a family;
 kept the share of the first k that are still among the first k. The quota is measured in every cell
-of every draw, the other methods in every fourth cell of the first. Labels of a re-ranking are the
-model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is asked
-for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
+of every draw, the other methods in every fifth cell of the first draw. Labels of a re-ranking are
+the model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is
+asked for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.reranking.entry import zero_shot_groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 4  # all methods are measured in one of so many cells of the first draw
+OTHERS_EVERY = 5  # all methods are measured in one of so many cells of the first draw
 MMR_POOL = 5  # candidates for each result, as stores fetch them
 FIGURES = {
     "cells": Metric("cells", "cells"),
@@ -319,19 +320,19 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--on", choices=["miniature", "real"], default="miniature")
     options.add_argument("--cells", type=Path, help="a folder with a cells.py")
-    options.add_argument("--draws", type=int, default=1, help="of galleries and references")
+    options.add_argument("--draw", type=int, default=0, help="of galleries and references")
     given = options.parse_args()
     kinds = [harm.miniature]
     if given.on == "real":
         kinds.append(harm.photographs)
 
     def searches() -> Iterator[tuple[int, Search]]:
-        for draw in range(given.draws):
-            if given.cells is not None:
-                for search in of_folder(given.cells, draw):
-                    yield draw, search
-            for search in of_project(draw, kinds):
-                yield draw, search
+        if given.cells is not None:
+            found = of_folder(given.cells, given.draw)
+        else:
+            found = of_project(given.draw, kinds)
+        for search in found:
+            yield given.draw, search
 
     run("rerank_harm", lambda: results(searches()), given.json)
 

@@ -18,6 +18,7 @@ from data_parts import fairface
 from small_paper import small
 from typer.testing import CliRunner
 
+from eval.real import problems
 from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
@@ -247,6 +248,19 @@ def test_a_part_that_breaks_is_named_and_the_rest_is_measured(
     assert f"published figures are of {PUBLISHED_PIPELINE}" in page
 
 
+def send_back(out: Path) -> None:
+    """Run the line of the page that copies what goes back, and check it as CI does."""
+    (line,) = (line for line in PAGE.read_text().splitlines() if line.startswith("for run in "))
+    subprocess.run(
+        ["bash", "-c", line.replace("paper/", f"{out.name}/")], cwd=out.parent, check=True
+    )
+    (folder,) = (out.parent / "eval/results/real").iterdir()
+    assert folder.name == "waterbirds-miniature"
+    assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "result.json"]
+    # A checkout under work is not clean; a contributor's is.
+    assert [text for text in problems(folder) if "changed files" not in text] == []
+
+
 def page_of(folder: Path) -> str:
     """The page that compares published and measured figures."""
     return (folder / "index.html").read_text(encoding="utf-8")
@@ -265,6 +279,7 @@ def test_every_published_figure_has_a_row_and_its_difference(
     assert f"{len(frame)} more figures were measured that the paper does not have" in page
     assert "the paper has no figures of it" in page
     assert (tmp_path / "out/waterbirds-miniature/result.json").is_file()
+    send_back(tmp_path / "out")
     (run,) = runs
     run.model = "RN50:openai"  # the same measurements beside the figures of another model
     measured = Result.read(tmp_path / "out/waterbirds-miniature/result.json")

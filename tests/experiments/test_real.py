@@ -21,13 +21,8 @@ def contributed(folder: Path, **wrong: Any) -> Path:
         "n": {"images": 5794},
     }
     bare = Measurement(**common, method="none", value=0.40, interval=(0.37, 0.42), change=None)
-    cali = Measurement(
-        **common | wrong,
-        method="orth-cali",
-        value=0.70,
-        interval=(0.68, 0.72),
-        change=(0.3, 0.27, 0.33),
-    )
+    figure = {"value": 0.70, "interval": (0.68, 0.72)}
+    cali = Measurement(**common | figure | wrong, method="orth-cali", change=(0.3, 0.27, 0.33))
     protocol = {
         "description": "d",
         "prompts": "waterbirds",
@@ -88,3 +83,13 @@ def test_a_figure_without_n_or_provenance_is_found(
     tmp_path: Path, wrong: dict[str, Any], message: str
 ) -> None:
     assert any(message in text for text in real.problems(contributed(tmp_path / "rn50", **wrong)))
+
+
+def test_the_worst_group_is_picked_again_in_its_interval_and_other_figures_lie_inside(
+    tmp_path: Path,
+) -> None:
+    outside = {"value": 0.01, "interval": (0.02, 0.05)}
+    gap = contributed(tmp_path / "gap", metric="gap", **outside)
+    assert list(real.problems(gap)) == []
+    average = contributed(tmp_path / "average", metric="average", **outside)
+    assert any("no figure with an interval" in text for text in real.problems(average))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
-from vldebias.study.paper import Run, compared, estimate, paper, plan
+from vldebias.study.paper import Run, compared, estimate, paper, plan, sentences
 from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.suite import Suite, load_suite
 
@@ -134,3 +135,20 @@ def test_a_part_that_is_not_there_is_not_run_and_what_is_measured_stays(
         .read_text()
         .startswith("suite,data,model,metric,method,published,published of,measured,")
     )
+
+
+def test_a_model_is_as_published_where_the_figure_lies_in_the_measured_interval() -> None:
+    nan = float("nan")
+    columns = ["published", "measured", "low", "high"]
+    rows = [
+        (0.4, 0.5, 0.3, 0.7),  # inside
+        (0.1, 0.5, 0.3, 0.7),  # outside
+        (0.2, nan, nan, nan),  # not measured
+        (nan, 0.5, 0.3, 0.7),  # not published
+    ]
+    frame = pd.DataFrame(rows, columns=columns)
+    first, second = sentences(frame)
+    assert first.startswith("2 of 3 published figures were measured again; 1 of them lies inside")
+    assert second == "1 more figure was measured that the paper does not have."
+    assert sentences(frame[3:])[0] == "The paper has no figures of these models."
+    assert sentences(frame[:0]) == ["The paper has no figures of what was asked for."]

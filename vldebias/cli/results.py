@@ -330,7 +330,7 @@ def paper(
     from vldebias.options import Options
     from vldebias.progress import Progress
     from vldebias.study.paper import paper as measure
-    from vldebias.study.paper import plan
+    from vldebias.study.paper import plan, sentences
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
     if not as_json:
@@ -352,6 +352,8 @@ def paper(
         _print_hours(runs)
     else:
         _print_figures(frame)
+        for sentence in sentences(frame):
+            say(sentence)
         say(f"page: {out / 'index.html'}")
     if not _are_measured(runs, is_estimate=estimate):
         raise typer.Exit(1)

@@ -390,9 +390,42 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
     blocks = [(key, list(block.itertuples())) for key, block in frame.groupby(keys, sort=False)]
     states = [(run, run.name in results) for run in runs]
     is_reweighted = frame.metric.str.endswith("_reweighted") & frame.published.notna()
-    page = {"blocks": blocks, "runs": states, "has_reweighted": bool(is_reweighted.any())}
+    page = {
+        "blocks": blocks,
+        "runs": states,
+        "found": sentences(frame),
+        "has_reweighted": bool(is_reweighted.any()),
+    }
     write_page(out / "index.html", "paper", page)
     return frame
+
+
+def sentences(frame: pd.DataFrame) -> list[str]:
+    """Say of how many published figures the model is as published: they lie inside the interval of
+    what was measured.
+
+    frame: of `compared`.
+    """
+    measured = frame[frame.measured.notna()]
+    both = measured[measured.published.notna()]
+    n_published = int(frame.published.notna().sum())
+    found = list[str]()
+    if not n_published:
+        models = "these models" if len(frame) else "what was asked for"
+        found.append(f"The paper has no figures of {models}.")
+    else:
+        inside = int(both.published.between(both.low, both.high).sum())
+        were = "was" if len(both) == 1 else "were"
+        lie = "lies" if inside == 1 else "lie"
+        found.append(
+            f"{len(both)} of {n_published} published figures {were} measured again; {inside} of"
+            f" them {lie} inside the 95 % interval of what was measured."
+        )
+    n_more = len(measured) - len(both)
+    if n_more:
+        word = "figure was" if n_more == 1 else "figures were"
+        found.append(f"{n_more} more {word} measured that the paper does not have.")
+    return found
 
 
 def _rows_of(run: Run, result: Result | None) -> list[tuple[Any, ...]]:

@@ -31,7 +31,7 @@ CROSS_ATTENTION = "cross-attention"  # whose settings are those of a fitted edit
 
 def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     host: Any,
-    prompts: Prompts | Edit | Mapping[str, Edit],
+    prompts: Prompts | Edit | Mapping[str, Edit] | Attachment,
     *,
     method: str | Method | None = None,
     lam: float | Sequence[float] | None = None,
@@ -63,10 +63,12 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     the host.
 
     Args:
-        host: an open_clip model, a transformers image-text model, or a diffusers pipeline.
+        host: an open_clip model, a transformers image-text model, or a diffusers pipeline; or a
+            list of pipelines that draw a picture one after the other, such as base and refiner,
+            which give it one value.
         prompts: name of a prompt set (`vldebias.list_prompts()`), a path to a YAML file, a
             PromptSet, or a list of these, solved jointly; or fitted edits: one, or a mapping from
-            role to edit.
+            role to edit; or the attachment of the pipeline whose pictures this one draws on.
         method: a Method or a name in `methods.METHODS`: "orth" (P0), "orth-cali" (Lemma 7.1),
             "cali" (Lemma 7.2), "balanced-prompts", "paper" (its presets) and others. None is the
             default above.
@@ -105,8 +107,27 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
 
     >>> attachment = debias(model, "gender", tokenizer=tokenizer)  # doctest: +SKIP
     """
+    if isinstance(host, list | tuple):
+        return _attach_passes(
+            host,
+            prompts,
+            method=method,
+            lam=lam,
+            strength=strength,
+            keep_stated=keep_stated,
+            negative=negative,
+            tokenizer=tokenizer,
+            reference=reference,
+            max_loss=max_loss,
+            side=side,
+            on_call=on_call,
+            shares=shares,
+            follow_seeds=follow_seeds,
+        )
     target = resolve(host, tokenizer=tokenizer, negative=negative, side=side)
     refuse_second(target)
+    if isinstance(prompts, Attachment):
+        return _attach_following(target, prompts)
     log = CallLog(on_call, follow_seeds)
 
     # Three things can be attached: edits that were fitted before, a balancer of prompts, or the
@@ -136,6 +157,46 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     if target.generative and method is None:
         _say_why_prompts_are_not_balanced(target)
     return _fit_and_attach(problem, chosen, strength, keep_stated, side)
+
+
+def _attach_passes(hosts: Sequence[Any], prompts: Any, **how: Any) -> Attachment:
+    """Attach to the first of several pipelines that draw a picture one after the other, and let
+    the others follow it."""
+    if not hosts:
+        raise InvalidInputError("host: got an empty list; expected pipelines, the first one first")
+    first = debias(hosts[0], prompts, **how)
+    try:
+        for host in hosts[1:]:
+            debias(host, first)
+    except BaseException:
+        first.remove()
+        raise
+    return first
+
+
+def _attach_following(target: Host, first: Attachment) -> Attachment:
+    """Attach to a pipeline that draws on the pictures of another what gives them the values that
+    they had there."""
+    if first.balancer is None or first.projections:
+        raise InvalidInputError(
+            f"{target.name}: got {first!r} to follow; expected an attachment that writes values"
+            " into prompts. Fitted edits are attached to each pipeline: debias(other,"
+            " attachment.projections)"
+        )
+    if first.state != "attached":
+        raise InvalidInputError(
+            f"{target.name}: got an attachment to follow that is {first.state}; attach it first"
+        )
+    attachment = Attachment(
+        target,
+        {},
+        strength=first.strength,
+        label=first.label,
+        balancer=first.balancer,
+        log=first.log,
+    )
+    attachment.follow(first)
+    return attachment
 
 
 def _fit_and_attach(

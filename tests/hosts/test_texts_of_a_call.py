@@ -137,16 +137,17 @@ def test_embeddings_of_a_negative_prompt_are_those_of_each_image(images):
     assert torch.allclose(pictures, tiny.draw(pipe, texts, **alone), atol=1e-5)
 
 
-def test_embeddings_in_the_place_of_a_prompt_are_no_call_of_a_prompt():
+def test_what_is_in_embeddings_in_the_place_of_a_prompt_is_not_known():
     pipe, call = drawn("StableDiffusion", num_images_per_prompt=2)
     attachment = debias(pipe, SET)
     tiny.draw(pipe, OPEN, **call)
     assert len(attachment.sampled) == 2
-    embedded = pipe.encode_prompt(SCENE, "cpu", 1, False)[0]
-    with pytest.warns(VldebiasWarning, match=r"embed vldebias\.balance_prompts"):
+    with attachment.disabled():
+        embedded = pipe.encode_prompt(SCENE, "cpu", 1, False)[0]
+    with pytest.warns(VldebiasWarning, match=r"embeddings of vldebias\.balance_prompts"):
         tiny.draw(pipe, None, prompt_embeds=embedded, **call)
-    assert attachment.sampled == []
-    assert attachment.reasons == []
+    assert attachment.sampled == [None, None]
+    assert attachment.reasons == ["embeddings", "embeddings"]
 
 
 def test_what_is_advised_for_an_edit_works():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +26,7 @@ from vldebias.errors import (
 from vldebias.hosts.adapters import Adapters
 from vldebias.hosts.custom import TextTable
 from vldebias.hosts.host import BARE, IMAGE, TOKENIZING, Host, during
-from vldebias.hosts.records import CallLog, CallRecord, raise_failures
+from vldebias.hosts.records import KEPT, CallLog, CallRecord, raise_failures
 from vldebias.hosts.seeds import Seeds, indices_of
 from vldebias.markup import html_table
 from vldebias.prompts import StatedWords
@@ -40,6 +40,7 @@ _MERGED: WeakSet[object] = WeakSet()
 # By id, and for one thread or task: a server may draw with and without at once.
 _PAUSED: ContextVar[frozenset[int]] = ContextVar("vldebias_paused", default=frozenset())
 _MARKER = "_vldebias_merged"  # in the config of a model, which is saved with it
+NEXT = " | "  # between the texts of an image in a record
 INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
 GIVEN: ContextVar[tuple[Attachment, list[Any]] | None] = ContextVar("vldebias_given", default=None)
@@ -195,6 +196,7 @@ class Attachment:
         host: the host that it acts on.
         projections: role of each changed tensor ("joint", "sequence", "pooled", ...) -> its edit;
             empty where prompts are rewritten.
+        label: the prompt sets, for messages.
         balancer: what rewrites prompts in place of edits, or None.
         log: records of the calls, where values are dealt to images; `last_call`, `calls`,
             `sampled`, `reasons` and `people` read it.
@@ -227,8 +229,11 @@ class Attachment:
         self._gate = None
         if stated_words and reads_texts:
             self._gate = StatedWords(stated_words)
-        self._label = label
+        self.label = label
         self._state = "attached"
+        self._passes: WeakSet[Attachment] = WeakSet()
+        self._follows = False
+        self._dealt = deque[str](maxlen=KEPT)  # of its records, the ids
         self.strength = strength
         self.log = log or CallLog()
         host.memory = {}  # weights may change from here on
@@ -270,6 +275,8 @@ class Attachment:
         if not is_number or not 0 <= float(value) <= 1:
             raise InvalidInputError(f"strength: expected a number in [0, 1], got {value!r}")
         self._strength = float(value)
+        for follower in self._passes:
+            follower.strength = value
 
     @property
     def seed(self) -> int | None:
@@ -354,8 +361,16 @@ class Attachment:
     def disabled(self) -> Iterator[Attachment]:
         """Pause inside the block, in this thread or task alone; outputs are those of the bare
         host."""
-        with during(_PAUSED, _PAUSED.get() | {id(self)}):
+        paused = {id(self), *map(id, self._passes)}
+        with during(_PAUSED, _PAUSED.get() | paused):
             yield self
+
+    def follow(self, first: Attachment) -> None:
+        """Let this attachment be that of a later pass over the pictures of another: what it is
+        called with after that one shows the same persons. It is removed, paused and scaled with
+        it."""
+        self._follows = True
+        first._passes.add(self)
 
     @contextmanager
     def giving(self, values: Sequence[Any]) -> Iterator[Attachment]:
@@ -416,7 +431,7 @@ class Attachment:
                 )
         changed = self.host.merge(self.projections, self._strength)
         methods = ", ".join(dict.fromkeys(edit.method for edit in self.projections.values()))
-        note = f"{self._label or 'a projection'} ({methods}) at strength {self._strength:g}"
+        note = f"{self.label or 'a projection'} ({methods}) at strength {self._strength:g}"
         for model in changed or ():
             # diffusers saves what is registered, transformers every attribute of its config.
             if hasattr(model, "register_to_config"):
@@ -434,6 +449,8 @@ class Attachment:
                 hook.remove()
             self._state = state
             _STANDING.discard(self)
+            for follower in self._passes:
+                follower._release(state)
 
     def __enter__(self) -> Attachment:
         return self
@@ -450,7 +467,7 @@ class Attachment:
         kept = "stated kept" if keeps_stated else "stated not kept"
         parts = [
             self.host.name,
-            self._label or "projection",
+            self.label or "projection",
             *changes,
             f"strength={self._strength}",
             kept,
@@ -462,7 +479,7 @@ class Attachment:
         """Return what a notebook shows: what is attached, and what the last call was given."""
         facts: list[tuple[str, object]] = [
             ("attached to", self.host.name),
-            ("prompts", self._label or "projection"),
+            ("prompts", self.label or "projection"),
             ("state", self.state),
             ("strength", self._strength),
         ]
@@ -617,6 +634,7 @@ class Attachment:
         again: bool = False,
         read: Mapping[str, Callable[[str], int]] | None = None,
         seeds: Any = None,
+        is_encoding: bool = False,
     ) -> dict[str, list[str]]:
         """Return the rewritten texts of a call whose images have several: `prompt`, `prompt_2`.
 
@@ -627,16 +645,21 @@ class Attachment:
                 get the same values. read: name -> how many characters of a text the encoder reads;
                 a subject behind them is left alone, as "truncated", and not counted. seeds: as of
                 `rewrite`; anything else that a pipeline takes as its generator is not read.
+                is_encoding: nothing is drawn in this call, see `CallRecord`.
         """
         columns = {name: list(column) for name, column in texts.items()}
         if self.state != "attached" or self.balancer is None:
             return columns
         if again:
             return {name: self._written_again(column) for name, column in columns.items()}
+        if self._follows:
+            record = self._followed(columns["prompt"])
+            if record is not None:
+                return {name: self._written_again(column) for name, column in columns.items()}
         # A call that fails shows no values of the one before it.
         self.log.begin()
         if self._strength:
-            return self._balanced(columns, read or {}, seeds)
+            return self._balanced(columns, read or {}, seeds, is_encoding)
         prompts = _joined(columns)
         unchanged = CallRecord(
             prompts,
@@ -645,15 +668,32 @@ class Attachment:
             reasons=("strength",) * len(prompts),
             people=((),) * len(prompts),
             seed=self.seed,
+            is_encoding=is_encoding,
         )
         self.log.add(unchanged)
         return columns
+
+    def _followed(self, prompts: list[str]) -> CallRecord | None:
+        """Return the record of the pass before this one: of the last call in this thread or task,
+        if another pass made it with the same prompts."""
+        record = self.log.last
+        if record is not None and record.id not in self._dealt:
+            # Passes may take different numbers of texts.
+            if [text.split(NEXT)[0] for text in record.prompts] == prompts:
+                return record
+        self.warn_once(
+            "no pass before this one was called with the same prompts in this thread or task, so"
+            " its values are dealt anew. Call all passes of a picture one after the other in one"
+            " function, with the same prompts, one for each image"
+        )
+        return None
 
     def _balanced(
         self,
         columns: Mapping[str, list[str]],
         read: Mapping[str, Callable[[str], int]],
         seeds: Any,
+        is_encoding: bool,
     ) -> dict[str, list[str]]:
         """Return the texts of new images with values written into them; keep the record of the
         call."""
@@ -679,8 +719,10 @@ class Attachment:
             tuple(map(tuple, balanced.people)),
             balanced.seed,
             None if indices is None else tuple(indices),
+            is_encoding,
         )
         self.log.add(record)
+        self._dealt.append(record.id)
         return balanced_columns
 
     def _written_again(self, prompts: list[str]) -> list[str]:
@@ -730,7 +772,7 @@ def _rows(columns: Mapping[str, list[str]]) -> list[dict[str, str]]:
 
 def _joined(columns: Mapping[str, list[str]]) -> tuple[str, ...]:
     """Return one text for each image, its different texts joined."""
-    return tuple(" | ".join(dict.fromkeys(row)) for row in zip(*columns.values(), strict=True))
+    return tuple(NEXT.join(dict.fromkeys(row)) for row in zip(*columns.values(), strict=True))
 
 
 class _TextsOfImage:

@@ -41,6 +41,8 @@ class CallRecord:
         seed: of the attachment, `Attachment.seed`.
         index: of each image, as of `Balancer.at`, where the values follow the seeds of generators;
             None where they follow the calls before.
+        is_encoding: the call was one of `encode_prompt` alone. Where its embeddings come back in a
+            call of the same pipeline, that call has a record with the same values.
         id: of the call, different for each. time: when the values were dealt, in UTC (ISO 8601).
     """
 
@@ -51,6 +53,7 @@ class CallRecord:
     people: tuple[Any, ...] = ()
     seed: int | None = None
     index: tuple[int, ...] | None = None
+    is_encoding: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     time: str = field(default_factory=_now)
 

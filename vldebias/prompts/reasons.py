@@ -11,6 +11,7 @@ WORDS = {
     "edit": "edits a picture that has its person",
     "no word": "in a language without words for these values",
     "language": "in a language that is not read",
+    "embeddings": "embeddings were passed in place of a prompt",
     "truncated": "the person stands behind the last token that is read",
 }
 REWRITTEN = "rewritten: "  # how reasons begin where a rewriter stated what cannot be turned

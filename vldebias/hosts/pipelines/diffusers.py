@@ -54,8 +54,9 @@ from vldebias.hosts.pipelines.calls import (
     turned,
 )
 from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
+from vldebias.hosts.pipelines.embedded import KnownEmbeddings, Origin, rows_of
 from vldebias.hosts.pipelines.source import REMEDY, Source, parameters_of_call, source_of
-from vldebias.hosts.records import raise_failures
+from vldebias.hosts.records import CallRecord, raise_failures
 
 PROBES = ("a cat", "two dogs", "the sun")  # they end in different tokens
 LONG = "an old stone bridge over a quiet river"  # short enough for encoders of a few tokens
@@ -79,6 +80,8 @@ encoded."""
 _ENCODE: ContextVar[Callable[[list[str]], Any] | None] = ContextVar("vldebias_encode", default=None)
 """Encodes other prompts as the current call encodes its own."""
 
+EMBEDDINGS = "embeddings"
+"""The reason of images whose embeddings were passed and are not known."""
 SHARED = (
     "it encodes a prompt once for all of its images, so with {count} above 1 they share one value;"
     " to balance them, pass a list with the prompt once for each image"
@@ -137,6 +140,7 @@ class DiffusersHost(Host):
         )
         self.exclusive_modules = (pipe,)
         self.shared_modules = self.text_modules
+        self._known = KnownEmbeddings()
         self._tails: dict[str, int] = {}  # by encoder: tokens after the last one of a prompt
 
     # ---- roles
@@ -448,8 +452,11 @@ class DiffusersHost(Host):
 
         def encode(original: Any, call: inspect.BoundArguments) -> Any:
             result = self._change(attachment, original, call)
+            is_encoding = running_call(self._pipe) is None
+            if is_encoding and call.arguments.get("prompt") is not None:
+                self._remember(attachment, result)
             # Inside of a call it is raised when the pictures are made.
-            if not self.source.ends or running_call(self._pipe) is None:
+            if is_encoding or not self.source.ends:
                 raise_failures()
             return result
 
@@ -497,7 +504,7 @@ class DiffusersHost(Host):
         with TOKENIZING, during(INSIDE):
             if call.get("prompt") is None and turn != "negative":
                 if any(isinstance(value, Tensor | list) for value in call.values()):
-                    self._warn_of_embeddings(attachment)
+                    self._tell_of_embeddings(attachment, call)
                 return original(*bound.args, **bound.kwargs)
             if attachment.balancer is not None:
                 self._balance(attachment, call, turn)
@@ -542,25 +549,61 @@ class DiffusersHost(Host):
         if count and attachment.acts and not count_of(parameters):
             attachment.warn_once(SHARED.format(count=count))
         if turn != "negative":
-            variables = running_call(self._pipe) or {}
+            running = running_call(self._pipe)
             rewrite = partial(
                 attachment.rewrite_texts,
                 again=turn == "again",
                 read=self._read(call),
-                seeds=variables.get("generator"),
+                seeds=None if running is None else running.get("generator"),
+                is_encoding=running is None,
             )
             rewrite_call(call, rewrite)
 
-    def _warn_of_embeddings(self, attachment: Attachment) -> None:
-        """Say once what to do where a call passes embeddings in the place of a prompt."""
+    def _remember(self, attachment: Attachment, result: Any) -> None:
+        """Remember the embeddings that are given out, and the values that are in them."""
+        record = None
         if attachment.balancer is not None:
-            attachment.log.begin()
-            remedy = "embed vldebias.balance_prompts(...).prompts instead"
-        else:
-            remedy = f"pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
-        attachment.warn_once(
-            f"the call passes embeddings instead of a prompt, so nothing was changed; {remedy}"
-        )
+            record = attachment.log.last
+            if record is None:
+                return
+        for name, value in zip(self.source.returns, result, strict=False):
+            if EMBEDDING.match(name):
+                self._known.remember(value, record)
+                return
+
+    def _tell_of_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
+        """Keep the record of a call that passes embeddings in the place of a prompt, and say what
+        is not known of them."""
+        origins: list[Origin | None] = []
+        for name, value in call.items():
+            if EMBEDDING.match(name) and rows_of(value):
+                origins = self._known.find(value)
+                break
+        is_unknown = None in origins or not origins
+        if attachment.balancer is None:
+            if is_unknown:
+                attachment.warn_once(
+                    "the call passes embeddings that this pipeline's encode_prompt has not given"
+                    " out since it was attached, or that were changed since: they are used as they"
+                    f" are. To edit them, pass attachment.apply({self.roles[0]!r}, prompt_embeds)"
+                )
+            return
+        count = int(call.get(count_of(call) or "") or 1)
+        record = _record_of_embeddings(origins, count, attachment.seed)
+        attachment.log.add(record)
+        if is_unknown:
+            attachment.warn_once(
+                "the call passes embeddings that this pipeline's encode_prompt has not given out"
+                " since it was attached, or that were changed since: they are used as they are, and"
+                " which values are in them is not known. Pass prompts, or embeddings of"
+                " vldebias.balance_prompts(...).prompts"
+            )
+        elif count > 1 and any(value is not None for value in record.values):
+            attachment.warn_once(
+                "the images of one embedding share the value that was written into its prompt; to"
+                " balance them, encode the prompt once for each image:"
+                " pipe.encode_prompt([prompt] * images, ...)"
+            )
 
     def _read(self, call: Mapping[str, Any]) -> dict[str, Callable[[str], int]]:
         """Return for each text argument of a call how many characters its tokenizers read.
@@ -666,6 +709,27 @@ class DiffusersHost(Host):
                 " where that matters, keep the attachment"
             )
         return changed
+
+
+def _record_of_embeddings(
+    origins: Sequence[Origin | None], count: int, seed: int | None
+) -> CallRecord:
+    """Return the record of a call that passes embeddings; for each of them a number of images."""
+    rows: list[tuple[Any, ...]] = []
+    for origin in origins:
+        row: tuple[Any, ...] = ("", "", None, EMBEDDINGS, ())
+        known, number = origin or (None, 0)
+        if known is not None:
+            row = (
+                known.prompts[number],
+                known.written[number],
+                known.values[number],
+                known.reasons[number],
+                known.people[number],
+            )
+        rows += [row] * count
+    prompts, written, values, reasons, people = zip(*rows, strict=True) if rows else ((),) * 5
+    return CallRecord(prompts, written, values, reasons, people, seed)
 
 
 def _edits_images(pipe: Any, parameters: Mapping[str, Any]) -> bool:

@@ -1,0 +1,99 @@
+"""Passes of one picture: base and refiner give it one value."""
+
+from collections import Counter
+
+import diffusers_tiny as tiny
+import pytest
+import torch
+from diffusers import StableDiffusionImg2ImgPipeline
+
+from vldebias.api import debias
+from vldebias.errors import AlreadyAttachedError, InvalidInputError, VldebiasWarning
+from vldebias.hosts import attachment_of
+from vldebias.methods import Balanced
+
+OPEN = "A photo of a nurse."
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+def pipelines():
+    return tiny.sd(), tiny.sd(StableDiffusionImg2ImgPipeline)
+
+
+def refine(refiner, prompts, images=1):
+    size = refiner.unet.config.sample_size * refiner.vae_scale_factor
+    picture = torch.zeros(len(prompts), 3, size, size)
+    refiner(prompts, image=picture, num_inference_steps=2, output_type="latent")
+
+
+def texts_read(pipe, monkeypatch):
+    read = []
+    original = pipe.tokenizer.__class__.__call__
+
+    def call(self, text, *args, **options):
+        read.append(text)
+        return original(self, text, *args, **options)
+
+    monkeypatch.setattr(pipe.tokenizer.__class__, "__call__", call)
+    return read
+
+
+def test_base_and_refiner_show_the_same_person(monkeypatch):
+    base, refiner = pipelines()
+    attachment = debias([base, refiner], "gender")
+    read = texts_read(refiner, monkeypatch)
+    for _ in range(6):
+        tiny.draw(base, OPEN, num_images_per_prompt=2, generator=None)
+        record = attachment.last_call
+        read.clear()
+        refine(refiner, [OPEN] * 2)
+        assert list(record.written) in read
+        assert attachment.last_call is record
+    assert len(attachment.calls) == 6
+    assert Counter(v for call in attachment.calls for v in call.values) == {"female": 6, "male": 6}
+    assert attachment_of(refiner).log is attachment.log
+
+
+def test_a_refiner_that_comes_later_follows():
+    base, refiner = pipelines()
+    attachment = debias(base, "gender", method=Balanced(seed=1))
+    follower = debias(refiner, attachment)
+    tiny.draw(base, OPEN)
+    refine(refiner, [OPEN])
+    assert follower.sampled == attachment.sampled
+    assert follower.seed == attachment.seed
+    with pytest.warns(VldebiasWarning, match="no pass before this one"):
+        refine(refiner, ["A photo of a doctor."])
+    assert len(attachment.calls) == 2
+
+
+def test_all_passes_are_paused_scaled_and_removed_together():
+    base, refiner = pipelines()
+    attachment = debias([base, refiner], "gender")
+    follower = attachment_of(refiner)
+    with attachment.disabled():
+        assert follower.state == "disabled"
+    attachment.strength = 0.5
+    assert follower.strength == 0.5
+    attachment.remove()
+    assert follower.state == "removed"
+    assert attachment_of(refiner) is None
+    with debias(base, "gender") as again:
+        debias(refiner, again).remove()
+        assert again.state == "attached"
+
+
+def test_what_cannot_follow_is_refused_and_nothing_stays_attached():
+    base, refiner = pipelines()
+    with pytest.raises(InvalidInputError, match="writes values"):
+        debias([base, refiner], "gender", method="cali")
+    assert attachment_of(base) is None
+    with pytest.raises(AlreadyAttachedError):
+        debias([base, base], "gender")
+    assert attachment_of(base) is None
+    with pytest.raises(InvalidInputError, match="empty list"):
+        debias([], "gender")
+    removed = debias(base, "gender")
+    removed.remove()
+    with pytest.raises(InvalidInputError, match="removed; attach"):
+        debias(refiner, removed)

@@ -1,0 +1,72 @@
+"""Recognise embeddings that an attached `encode_prompt` made, when they come back in a call."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vldebias.hosts.records import KEPT, CallRecord
+
+_SAMPLES = 64  # entries of a row by which it is recognised
+_NOISE = 1e-6
+
+Origin = tuple[CallRecord | None, int]
+"""The call that encoded a row, and the number of its image; None where values are not dealt."""
+
+
+class KnownEmbeddings:
+    """Remember the rows of embeddings that were made last, each by a few of its entries.
+
+    A row is recognised by its numbers: also as a view, in a concatenation of several, on another
+    device and in another precision. One that was changed, such as weighted or joined with another
+    along its tokens, is unknown.
+    """
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[torch.Size, Tensor, Origin]] = deque(maxlen=KEPT)
+
+    def remember(self, embeddings: Any, record: CallRecord | None) -> None:
+        """Remember the rows of embeddings, one for each image of a call."""
+        rows = rows_of(embeddings)
+        if record is not None and len(rows) != len(record.values):
+            return  # of both branches of guidance, or one for several images
+        for number, row in enumerate(rows):
+            self._rows.append((row.shape, _entries(row), (record, number)))
+
+    def find(self, embeddings: Any) -> list[Origin | None]:
+        """Return for each row of embeddings where it comes from, None where it is unknown."""
+        known = list(self._rows)
+        known.reverse()
+        origins: list[Origin | None] = []
+        for row in rows_of(embeddings):
+            entries = _entries(row)
+            # Rounded when the precision was changed.
+            tolerance = torch.finfo(row.dtype).eps * entries.abs() + _NOISE
+            origin = None
+            for shape, known_entries, known_origin in known:
+                if shape == row.shape and bool(
+                    ((known_entries - entries).abs() <= tolerance).all()
+                ):
+                    origin = known_origin
+                    break
+            origins.append(origin)
+        return origins
+
+
+def rows_of(embeddings: Any) -> Sequence[Tensor]:
+    """Return the rows of embeddings, a tensor (b, ...) or a list of tensors."""
+    rows = list(embeddings) if isinstance(embeddings, Tensor | list | tuple) else []
+    if all(isinstance(row, Tensor) and row.is_floating_point() and row.ndim for row in rows):
+        return rows
+    return []
+
+
+def _entries(row: Tensor) -> Tensor:
+    """Return entries of a row from its beginning to its end."""
+    flat = row.detach().flatten()
+    places = torch.linspace(0, len(flat) - 1, _SAMPLES, device=flat.device).long()
+    return flat[places].to("cpu", torch.float32)

@@ -12,6 +12,10 @@ Without a file it reads `tests/prompts/labelled.jsonl`. A line is {"prompt": ...
     group                       left alone, or several values in each of four pictures
     mixed                       one of "ok": a person whose value is stated beside one whose is not
     syntax                      one of "expected", in which {v} is the value that is dealt
+    rewritten                   a rewriter made "prompt" of "original": the two "expected" texts, of
+                                women and of men; left alone where there are none
+
+A "kind" ("several", "markup") is counted beside its label.
 
 "expected" of an open prompt says where the value has to stand, and is counted beside ("placed").
 The lists of `labelled.jsonl` were made with its prompts in view, so its rates are no estimate for
@@ -74,12 +78,16 @@ def read(path: Path) -> list[dict[str, Any]]:
         attribute = row.get("attribute", "gender")
         rows.append({"prompt": row["prompt"], "attribute": attribute} | {"label": label})
         rows[-1]["expected"] = [expected] if isinstance(expected, str) else list(expected)
+        rows[-1]["original"] = row.get("original")
+        rows[-1]["kind"] = row.get("kind") if row.get("label") else None
     return rows
 
 
 def decide(row: Mapping[str, Any]) -> Decision:
     """Balance a labelled prompt, and compare."""
     prompt, label, attribute = row["prompt"], row["label"], row["attribute"]
+    if label == "rewritten":
+        return _decide_rewritten(row)
     values = list(load_prompts(attribute).attributes)
     value = "female" if "female" in values else values[0]
     shares = {name: float(name == value) for name in values}
@@ -101,6 +109,16 @@ def decide(row: Mapping[str, Any]) -> Decision:
     return Decision(attribute, label, reason, is_right, is_placed)
 
 
+def _decide_rewritten(row: Mapping[str, Any]) -> Decision:
+    """Balance what a rewriter made of a prompt, once for each value, and compare."""
+    texts = [row["prompt"]] * 2
+    found = balance_prompts(texts, row["attribute"], original=[row["original"]] * 2, seed=0)
+    expected = row["expected"] or texts
+    is_right = {_plain(text) for text in found.prompts} == {_plain(text) for text in expected}
+    reason = "written" if found.prompts != texts else str(found.reasons[0])
+    return Decision(row["attribute"], "rewritten", reason, is_right, None)
+
+
 def _plain(text: str) -> str:
     """Return a text without what is no matter of the decision: case, spaces, "an" for "a"."""
     return re.sub(r"\s+", " ", re.sub(r"\ban\b", "a", text.lower())).strip()
@@ -115,7 +133,8 @@ def _has_one_value(prompt: str, attribute: str) -> bool:
 def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
     """Yield the rates of each file: by label, by label and attribute, and the reasons."""
     for path in paths:
-        decisions = [decide(row) for row in read(path)]
+        rows = read(path)
+        decisions = [decide(row) for row in rows]
         part = TaskResult(TaskProvenance(task=path.stem, description="labelled prompts", seeds=[0]))
         for label in dict.fromkeys(decision.label for decision in decisions):
             inside = [decision for decision in decisions if decision.label == label]
@@ -128,6 +147,9 @@ def measure(paths: Sequence[Path]) -> Iterator[TaskResult]:
                     n = {"prompts": len(about)}
                     where = f"{label}, {attribute}: {reason}"
                     part.add(REASON, METHOD, count / len(about), n=n, subset=where)
+        for kind in dict.fromkeys(row["kind"] for row in rows if row["kind"]):
+            pairs = zip(rows, decisions, strict=True)
+            add_rates(part, f"kind: {kind}", [made for row, made in pairs if row["kind"] == kind])
         yield part
 
 

@@ -176,3 +176,13 @@ def test_a_full_disk_is_one_sentence_and_the_seed_gives_the_same_prompts(
         assert process.communicate()[1].endswith(f"--seed {seed}\n")
         texts.append((tmp_path / name).read_text())
     assert texts[0] == texts[1]
+
+
+def test_a_column_of_originals_decides_what_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text('user,rewritten\na nurse,"A nurse, a woman."\na lady,A lady.\n', "utf-8")
+    command = (*ASKED, str(path), "--column", "rewritten", "--attribute", "gender")
+    shares = ("--shares", "female=0,male=1")
+    _, turned, stated = table(run(*command, "--original", "user", *shares))
+    assert turned == ["A nurse, a man.", "male", "", "a nurse"]
+    assert stated == ["A lady.", "", "stated", "a lady"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COLUMNS = ("prompt", "value", "why left alone", "original")
 
 
-def balance(
+def balance(  # noqa: PLR0913 - a command has as many options
     file: Annotated[
         Path,
         typer.Argument(
@@ -39,6 +39,14 @@ def balance(
         str | None, typer.Option(help="Column or key of the prompts. Default: prompt, or found.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Repeats a run; default: drawn anew.")] = None,
+    original: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of what users wrote, where a language model rewrote the prompts: that"
+            " decides what is open.",
+            metavar="COLUMN",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """State a value of an attribute in each prompt, in even shares, and say why some are left
@@ -50,6 +58,7 @@ def balance(
     Examples:
       vldebias prompts balance prompts.txt --attribute gender --images 4
       vldebias prompts balance prompts.csv --column text --attribute age --shares old=0.3,young=0.7
+      vldebias prompts balance log.csv --column rewritten --original user --attribute gender
       echo "A CEO in an office" | vldebias prompts balance - --attribute gender | cut -f 1
     """
     check_sets(attribute)
@@ -61,12 +70,15 @@ def balance(
     if listed.column not in (None, "prompt") or listed.comments:
         say(f"{file}: read {listed}")
     prompts = [text for text in listed.prompts for _ in range(images)]
+    sources = None if original is None else _originals(file, original, prompts, images)
 
     # Of one set each value is a word; of a list of sets it is a tuple.
     sets: Any = attribute if len(attribute) > 1 else attribute[0]
     try:
-        found = balance_prompts(prompts, sets, shares=chosen, seed=seed, groups=groups)
-        rows = list(_rows(prompts, found))
+        found = balance_prompts(
+            prompts, sets, shares=chosen, seed=seed, groups=groups, original=sources
+        )
+        rows = list(_rows(sources or prompts, found))
     except KeyboardInterrupt:
         say("nothing was written; the same command starts over")
         raise
@@ -81,6 +93,26 @@ def balance(
             "the disk is full, and the output is not whole; make room, and the same command with"
             f" --seed {found.seed} writes the same prompts"
         ) from None
+
+
+def _originals(file: Path, column: str, prompts: Sequence[str], images: int) -> list[str]:
+    """Return the column of the users' prompts, one for each image.
+
+    Raises:
+        InvalidInputError: the prompts have no columns, or are not as many.
+    """
+    from vldebias.prompts.prompt_file import read_prompts
+
+    if str(file) == "-":
+        raise InvalidInputError("--original: expected a file with columns, got standard input")
+    listed = read_prompts(file, column)
+    originals = [text for text in listed.prompts for _ in range(images)]
+    if listed.column != column or len(originals) != len(prompts):
+        raise InvalidInputError(
+            f"--original {column}: got {len(originals)} texts for {len(prompts)} prompts; expected"
+            f" a column of {file} with one for each"
+        )
+    return originals
 
 
 def _print(

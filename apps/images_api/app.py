@@ -8,9 +8,10 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 from starlette.applications import Starlette
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vldebias.serving")
 NOTE = "x-vldebias"  # header of answers: values, reasons, and what failed
+ORIGINAL = "x-vldebias-original"  # header of requests: the user's words, percent-encoded
+ORIGINAL_FIELD = "vldebias_original"  # the same as a field, which is not passed on
 INDEX = "x-vldebias-index"  # header of requests: place of the first image in a shared count
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 GUARDRAIL = "beta/litellm_basic_guardrail_api"
@@ -288,7 +291,16 @@ class Service:
             if is_strict:
                 raise
             return content, NO_IMAGE
-        return content, endpoint.read(body, int(self.limits.images), self.image_models)
+        original = body.pop(ORIGINAL_FIELD, None)
+        if original is None and ORIGINAL in request.headers:
+            original = unquote(request.headers[ORIGINAL])
+        if not isinstance(original, str | None):
+            message = f"{ORIGINAL_FIELD}: expected the text that the user wrote"
+            raise RefusedError(400, message, param=ORIGINAL_FIELD)
+        order = endpoint.read(body, int(self.limits.images), self.image_models)
+        if isinstance(order, Order) and original is not None:
+            order = replace(order, original=original)
+        return content, order
 
     async def _generate(
         self,
@@ -313,7 +325,7 @@ class Service:
         if order.streams:
             # One image, so one call, whose events go on as they come.
             content = json.dumps(calls[0].body).encode()
-            headers = kept(request.headers.items())
+            headers = kept(request.headers.items(), ORIGINAL)
             sent = self._send(request, path, headers, content)
             reply = await _unless_client_goes(request, sent)
             return _streamed(reply, _note(found, range(order.n)))
@@ -401,7 +413,7 @@ class Service:
         """Return the answer to each call, or why there is none; those that take too long are
         cancelled, the others stay."""
         url = self.upstream.url(path, request.url.query)
-        headers = kept(request.headers.items(), *OF_BODY)
+        headers = kept(request.headers.items(), *OF_BODY, ORIGINAL)
         as_form = _is_form(request)
         tasks = []
         for call in calls:

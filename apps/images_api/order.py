@@ -37,6 +37,7 @@ class Order:
         streams: whether the answer comes in events.
         seed: a whole number from 0 on; None where the request has none, or -1, which stands for
             any.
+        original: what the user wrote, where the client rewrote it to the prompt.
     """
 
     body: Mapping[str, Any]
@@ -44,6 +45,7 @@ class Order:
     n: int
     streams: bool
     seed: Any = None
+    original: str | None = None
 
     def __post_init__(self) -> None:
         # True is an int of Python, and no seed.
@@ -78,9 +80,12 @@ def balanced(balancer: Balancer, order: Order, index: int | None) -> BalancedPro
     memory; None takes the counts of the balancer.
     """
     if index is None:
-        return balancer.next([order.prompt] * order.n)
+        originals = None if order.original is None else [order.original] * order.n
+        return balancer.next([order.prompt] * order.n, originals)
     # By their numbers alone, whichever server of several gets the request.
-    images = [balancer.at(order.prompt, index + row) for row in range(order.n)]
+    images = []
+    for row in range(order.n):
+        images.append(balancer.at(order.prompt, index + row, original=order.original))
     return BalancedPrompts(
         [image.prompts[0] for image in images],
         [image.values[0] for image in images],

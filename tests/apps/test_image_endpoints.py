@@ -9,6 +9,7 @@ from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -286,6 +287,28 @@ def test_every_person_of_a_scene_is_told(seed: dict[str, int]) -> None:
     assert [[noun for noun, _ in image] for image in people] == [["doctor", "nurse"]] * 4
     for noun_place in (0, 1):
         assert Counter(image[noun_place][1] for image in people) == {"female": 2, "male": 2}
+
+
+@pytest.mark.parametrize("as_header", [False, True])
+@pytest.mark.parametrize("seed", [{}, {"seed": 0}])
+def test_what_the_client_invented_becomes_the_dealt_value(
+    seed: dict[str, int], as_header: bool
+) -> None:
+    services = FalseServices()
+    rewritten = "A confident businessman in a suit, his arms crossed, in an office"
+    original = "a photo of a CEO, café"
+    body = {"prompt": rewritten, "n": 2, **seed}
+    how: dict[str, Any] = {}
+    if as_header:
+        how["headers"] = {"x-vldebias-original": quote(original)}
+    else:
+        body["vldebias_original"] = original
+    (answer,) = post(proxy(services), "v1/images/generations", body, **how)
+    assert sorted(note(answer)["values"]) == ["female", "male"]
+    assert all("vldebias_original" not in seen for _, seen in services.seen)
+    prompt = services.prompts()[note(answer)["values"].index("female")]
+    assert "her arms" in prompt
+    assert "businessman" not in prompt
 
 
 def test_errors_of_the_server_are_passed_on() -> None:

@@ -1,0 +1,93 @@
+"""No import runs back up: neither one inside a function, nor one for the type checker alone.
+
+import-linter holds the order of the rooms; this counts every import, within a room too.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import vldebias
+
+ROOT = Path(vldebias.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in ROOT.rglob("*.py")
+}
+# Types that are named below the module that makes them; this list only gets shorter.
+# `vldebias` itself gives names of all rooms, each imported when it is first asked for.
+BACK_UP = {
+    ("edits.card", "edits.edit"),
+    ("edits.hub", "edits.edit"),
+    ("hosts.custom", "hosts.attachment"),
+    ("hosts.host", "hosts.attachment"),
+    ("methods.reference", "methods.method"),
+    ("measure.audited", "measure.result"),
+    ("measure.page", "measure.result"),
+    ("measure.table", "measure.result"),
+    ("measure.text", "measure.result"),
+    ("study.inputs", "study.task"),
+}
+
+
+def imported(node: ast.AST, for_types: bool = False) -> Iterator[tuple[str, bool]]:
+    """Modules that are imported anywhere below a node, and whether for the type checker alone."""
+    for child in ast.iter_child_nodes(node):
+        is_for_types = for_types
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            is_for_types = True
+        if isinstance(child, ast.ImportFrom):
+            for alias in child.names:
+                module = f"{child.module}.{alias.name}"
+                yield (module if module in MODULES else child.module or ""), is_for_types
+        elif isinstance(child, ast.Import):
+            yield from ((alias.name, is_for_types) for alias in child.names)
+        yield from imported(child, is_for_types)
+
+
+def reached(graph: dict[str, set[str]], module: str) -> set[str]:
+    """Modules that a module imports, and those that they import."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def back_up(imports: dict[str, list[tuple[str, bool]]]) -> set[tuple[str, str]]:
+    """(module, what it imports), where the imported module needs it in turn."""
+    graph = {
+        module: {name for name, for_types in names if not for_types and name in imports}
+        for module, names in imports.items()
+    }
+    needs_of_module = {module: reached(graph, module) for module in graph}
+    arrows = set()
+    for module, names in imports.items():
+        for name, _ in names:
+            if name != module and module in needs_of_module.get(name, ()):
+                arrows.add((module, name))
+    return arrows
+
+
+def test_no_import_runs_back_up() -> None:
+    imports = {}
+    for name, path in MODULES.items():
+        imports[name] = list(imported(ast.parse(path.read_text(encoding="utf-8"))))
+    imports.pop("vldebias")
+    arrows = {
+        (first.removeprefix("vldebias."), second.removeprefix("vldebias."))
+        for first, second in back_up(imports)
+    }
+    assert arrows == BACK_UP
+
+
+def test_an_import_in_a_function_and_one_for_types_count() -> None:
+    lazy = ast.parse("def f():\n    from vldebias.study import task")
+    assert list(imported(lazy)) == [("vldebias.study.task", False)]
+    typed = ast.parse("if TYPE_CHECKING:\n    import vldebias.study.task")
+    assert list(imported(typed)) == [("vldebias.study.task", True)]
+    circle = {"a": [("b", False)], "b": [("a", False)], "c": [("a", False)]}
+    assert back_up(circle) == {("a", "b"), ("b", "a")}
+    assert back_up({"a": [("b", False)], "b": [("a", True)]}) == {("b", "a")}

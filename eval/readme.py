@@ -279,6 +279,36 @@ def harm() -> str:
 HARM_COUNTS = ("harmed", "helped", "attached")
 
 
+def reranked() -> str:
+    """Write what each way of evening results does to searches, by kind of cells, over all draws."""
+    figures: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for name in RERANK_FILES:
+        result = read(name)
+        for about in result.provenance:
+            if not about.task.startswith("all "):
+                continue
+            for (method, metric), row in rows_in(result, about.task).items():
+                listed = figures.setdefault((about.task.removeprefix("all "), method), [{}])
+                if metric in listed[-1]:
+                    listed.append({})
+                listed[-1][metric] = row.value
+    lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
+    for (kind, method), draws in sorted(figures.items(), key=lambda item: item[0][0]):
+        # The other methods where there are most cells; the rest is in the files.
+        if method == "none" or (method != "quota" and not kind.startswith("shared, even")):
+            continue
+        counts = [f"{sum(draw[name] for draw in draws):.0f}" for name in RERANK_COUNTS]
+        removed = np.mean([draw["removed"] for draw in draws])
+        kept = np.mean([draw["kept_first"] for draw in draws])
+        lines.append([kind, method, *counts, f"{removed + 0.0:.0%}", f"{kept:.2f}"])
+    files = ", ".join(f"`eval/results/{name}.json`" for name in RERANK_FILES)
+    return table(*lines, note=f"From {files}.")
+
+
+RERANK_FILES = ("rerank_harm", "rerank_shared_0", "rerank_shared_1", "rerank_shared_2")
+RERANK_COUNTS = ("cells", "harmed", "helped")
+
+
 def rerank_times() -> str:
     """Write what a re-ranking takes, beside a sort of the same scores."""
     times: dict[str, dict[str, str]] = {}
@@ -787,6 +817,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     "docs/how-to/images-api.md": {"service": service, "images": images},
     "docs/how-to/index-queries.md": {"queries": queries},
     "docs/how-to/rerank.md": {
+        "reranked": reranked,
         "rerank_times": rerank_times,
     },
     "docs/explanation/over-and-under-diversification.md": {"history": history},

@@ -10,6 +10,7 @@ k. With `sample` the accuracy is not known but counted on so many labelled image
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +77,8 @@ def covered(setting: Setting, seed: int) -> float:
     return float(np.mean(hits))
 
 
-def measured() -> TaskResult:
-    """Return the coverage of every setting, with Wilson's interval of as many simulations."""
+def measured(settings: Sequence[Setting]) -> TaskResult:
+    """Return the coverage in each setting, with Wilson's interval of as many simulations."""
     result = TaskResult(
         TaskProvenance(
             task="coverage of promised shares",
@@ -87,7 +88,7 @@ def measured() -> TaskResult:
         )
     )
     metric = Metric("coverage", "true shares inside their 95 % interval", bounds=(0.0, 1.0))
-    for setting in SETTINGS:
+    for setting in settings:
         hits = float(np.sum([covered(setting, seed) for seed in range(SIMULATIONS)]))
         ends = wilson_interval(round(hits), SIMULATIONS)
         n = {"simulations": SIMULATIONS}
@@ -96,8 +97,10 @@ def measured() -> TaskResult:
 
 
 def main() -> None:
-    arguments = parser(__doc__).parse_args()
-    run("rerank_coverage", lambda: [measured()], arguments.json)
+    options = parser(__doc__)
+    options.add_argument("--first", type=int, help="settings to simulate; default: all")
+    arguments = options.parse_args()
+    run("rerank_coverage", lambda: [measured(SETTINGS[: arguments.first])], arguments.json)
 
 
 if __name__ == "__main__":

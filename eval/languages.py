@@ -24,7 +24,7 @@ from vldebias.measure.resampling import wilson_interval
 
 _KIND_OF_FOLDER = {"prompts": "occupations", "indirect:gender_neutral": "indirect"}
 _SEED = 0
-_IMAGES = 12  # of each prompt: enough that each of four persons gets both values
+_IMAGES = 2  # of each prompt: each value once
 
 
 def both_values(prompt: str) -> tuple[bool, str]:

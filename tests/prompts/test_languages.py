@@ -11,6 +11,14 @@ from vldebias.prompts.languages import CODES, language_of
 
 FOLDER = Path(__file__).parent / "languages"
 IMAGES = 12
+# A cook who is named can be of a stated gender as well; without a person the language may be open.
+REASONS = {
+    "stated": ("stated", "named"),
+    "named": ("named", "stated"),
+    "none": ("no person", "language"),
+    "group": ("group",),
+    "context": ("context",),
+}
 READ = [code for code in CODES if code != "en"]
 
 
@@ -45,8 +53,7 @@ def test_what_states_names_or_shows_nobody_is_left_alone(code):
         if label == "open":
             continue
         balanced = balance_prompts(prompt, "gender", seed=0)
-        expected = "no person" if label == "none" else label
-        if balanced.prompts != [prompt] or not balanced.reasons[0].startswith(expected):
+        if balanced.prompts != [prompt] or not balanced.reasons[0].startswith(REASONS[label]):
             wrong.append((label, prompt, balanced.prompts, balanced.reasons))
     assert not wrong
 

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 from vldebias.prompts.english.reading import English
 from vldebias.prompts.english.words import person
 from vldebias.prompts.language import Language, Replacement, Saying
+from vldebias.prompts.languages.base import SpacedLanguage
 from vldebias.prompts.languages.detection import NAMES, code_of_script, latin_scores, scripts_of
 
 if TYPE_CHECKING:
     from vldebias.prompts.attribute import Attribute
 
 ENGLISH = English()
-CODES = ("de", "zh")  # each is a folder here, with `grammar.LANGUAGE`
-_LATIN = ("de",)
+CODES = ("ar", "de", "es", "fr", "it", "ja", "ko", "pt", "ru", "zh")
+_LATIN = ("de", "es", "fr", "it", "pt")
 _SURE = 0.6  # of a score: a function word of one language, or several that two languages share
+_LIKELY = 0.6  # share of the best score
+_ENGLISH_SHARE = 0.9  # of the best score, where English knows a noun of the text
 _registered: dict[str, Language] = {}
 
 
@@ -103,22 +106,28 @@ def _latin_language(text: str) -> Language | None:
     english = scores.pop("en", 0)
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
     best = scores[ranked[0]] if ranked else 0
-    if best > english:
-        # Among languages that are nearly as likely: the one that knows a noun of the text.
-        for code in ranked:
-            language = load_language(code)
-            if scores[code] >= 0.6 * best and language.reads(text):
-                return language
-        if best >= _SURE and not (english and _has_english_person(text)):
-            return load_language(ranked[0])
-    elif not english and not _has_english_person(text):
-        # "Krankenpfleger, 4k": no function word at all.
-        for code in _LATIN:
-            language = load_language(code)
-            if language.reads(text):
-                return language
-    return ENGLISH if english or ENGLISH.reads(text) else None
+    is_english = english >= best
+    if (is_english and english) or (_has_english_person(text) and english >= _ENGLISH_SHARE * best):
+        return ENGLISH if english or ENGLISH.reads(text) else None
+    # Among languages that are nearly as likely: the one that knows a noun of the text.
+    likely = [code for code in ranked if scores[code] >= _LIKELY * best]
+    # "Krankenpfleger, 4k" has no function word at all.
+    rest = _LATIN if best < _SURE else ()
+    for code in dict.fromkeys((*likely, *rest)):
+        language = load_language(code)
+        if language.reads(text):
+            return language
+    for code in likely:
+        language = load_language(code)
+        if isinstance(language, SpacedLanguage) and language.knows(text):
+            return language
+    if best < _SURE:
+        return ENGLISH if ENGLISH.reads(text) else None
+    read = [code for code in likely if code in CODES]
+    return load_language((read or likely)[0])
 
 
 def _has_english_person(text: str) -> bool:
-    return any(person(word.strip(".,;:!?()\"'").lower()) for word in text.split())
+    """Return whether English knows a noun of a text; "CEO" is one in many languages."""
+    words = [word for word in text.split() if not word.isupper()]
+    return any(person(word.strip(".,;:!?()\"'").lower()) for word in words)

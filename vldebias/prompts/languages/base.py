@@ -272,6 +272,14 @@ class SpacedLanguage(ListedLanguage):
         tokens = self.read(text)
         return any(self.phrase_at(tokens, i) for i in range(len(tokens)))
 
+    def knows(self, text: str) -> bool:
+        """Return whether a text has a word of a woman, man, group or office of this language."""
+        tokens = self.read(text)
+        for name in ("female", "male", "group-left-alone", "fixed-gender"):
+            if self.matcher(name).find(tokens) is not None:
+                return True
+        return False
+
     def read(self, text: str) -> Reading:
         """Return the words of a prompt."""
         return read(text, self.word)
@@ -365,11 +373,16 @@ class SpacedLanguage(ListedLanguage):
         """Return whether the person at word i stands beside an open one: "ein Arzt und eine
         Frau"."""
         joining = self.matcher("joining")
+        relative = self.matcher("relative")
         for left, right in pairwise(phrases):
             is_pair = left.stated != right.stated
             stated = left if left.stated else right
             is_inside = stated.first <= i <= max(stated.head, stated.last)
             if is_pair and is_inside and right.first and joining.has(tokens[right.first - 1]):
+                return True
+            # "una persona que ayuda a las enfermeras"
+            behind = max(left.head, left.last) + 1
+            if is_pair and is_inside and right.stated and relative.has(tokens[behind]):
                 return True
         return False
 
@@ -380,13 +393,13 @@ class SpacedLanguage(ListedLanguage):
         titles = self.matcher("title")
         given = self.matcher("given")
         for i, token in enumerate(tokens):
-            if token.quoted or not token.text[0].isupper():
+            if token.quoted:
                 continue
             after = tokens[i + 1] if i + 1 < len(tokens) else None
             is_followed = after is not None and (not after.opens or tokens.gap(i + 1) == ". ")
             if titles.has(token) and is_followed and self.is_name(tokens, i + 1):
                 return True
-            if given.has(token):
+            if token.text[0].isupper() and given.has(token):
                 return True
         return False
 

@@ -36,7 +36,7 @@ _JAPANESE = frozenset(
     "気駅読図実単楽広悪働込売労営戦歳検薬験険観覚円塩桜応択釈発変権歯駆総姿畑峠匂栃雑縄覧"
 )
 _LETTERS = {
-    "de": "äöüß", "fr": "àâçèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
+    "de": "äöüß", "fr": "àâçéèêëîïôùûœ", "es": "ñ¿¡áéíóú", "it": "àèìòù", "pt": "ãõçâêôáéíóú",
     "pl": "ąćęłńśźż", "sv": "åäö", "da": "åæø", "cs": "ěščřžů", "ro": "ășțâî", "tr": "ığşçö",
     "vi": "ăđơưạảấầẩẫậắằẳẵặẹẻẽếềểễệịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", "hu": "őűáéíóöüú", "fi": "äö",
 }  # fmt: skip
@@ -102,8 +102,8 @@ def latin_scores(text: str) -> dict[str, float]:
     for word in _WORD.findall(low):
         codes = codes_of_word.get(word) or codes_of_word.get(word.rstrip("'"), ())
         for code in codes:
-            # A word of several languages says less; in doubt a text is English.
-            scores[code] += 1 if code == "en" else 1 / len(codes)
+            # A word of several languages says less.
+            scores[code] += 1 / len(codes)
     if not low.isascii():
         for code, letters in _LETTERS.items():
             if not set(letters).isdisjoint(low):

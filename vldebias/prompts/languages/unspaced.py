@@ -166,7 +166,7 @@ class UnspacedLanguage(ListedLanguage):
         link = re.escape(self.thing_link)
         if re.match(rf"{link}(?:{self.pattern('thing-behind').pattern})", behind):
             return True
-        before = text[max(0, match.start - 6) : match.start]
+        before = text[max(0, match.start - 6) : match.start].rstrip()
         for name in ("thing-before", "animal-before", "not-subject"):
             if any(before.endswith(word) for word in self.entries(name)):
                 return True
@@ -243,11 +243,14 @@ class UnspacedLanguage(ListedLanguage):
         """Return the numbers of women and men behind a noun: 三名警察，两女一男."""
         end = self.end_of_group(text, person.end)
         parts = [self.counted(*part) for part in self.mixture(saying)]
-        rest = text[end : end + 1]
-        comma = "" if not rest or not rest.isalnum() else self.comma
-        if any(count is None for _, count in self.mixture(saying)):
-            return Replacement(end, end, f"{self.comma}{self.both}{comma}")
-        return Replacement(end, end, f"{self.comma}{self.joiner.join(parts)}{comma}")
+        is_counted = all(count is not None for _, count in self.mixture(saying))
+        return Replacement(end, end, self.mixed_text(parts, is_counted, text[end:]))
+
+    def mixed_text(self, parts: list[str], is_counted: bool, rest: str) -> str:
+        """Return the women and men of a group as they are written behind its noun."""
+        comma = self.comma if rest[:1].isalnum() else ""
+        text = self.joiner.join(parts) if is_counted else self.both
+        return f"{self.comma}{text}{comma}"
 
     both = ""
 

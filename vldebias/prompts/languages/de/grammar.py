@@ -357,7 +357,10 @@ class German(SpacedLanguage):
                 return False
             return self._has_hyphen_behind(tokens, i - 1) or self._is_adjective(tokens[i - 1])
         if token.text[0].isupper() and not token.small and not token.opens:
-            return token.text.isupper() or token.low.endswith("er")  # "IT", "Berliner"
+            if token.text.isupper() or token.low.endswith("er"):
+                return True  # "IT", "Berliner"
+            # "eines Community Managers": a noun directly behind an article and before a noun.
+            return bool(i) and self._determines(tokens[i - 1]) and self.noun_of(token) is None
         return self._is_adjective(token)
 
     def _is_adjective(self, token: Token) -> bool:

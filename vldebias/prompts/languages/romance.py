@@ -1,0 +1,515 @@
+"""Romance languages: article, noun and adjectives agree; a man is named behind the noun."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+from vldebias.prompts.language import Replacement
+from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Token
+
+_LONGEST_PHRASE = 4
+GONE = "\x00"  # the change of a word that is dropped
+
+
+class Noun(NamedTuple):
+    """Hold a noun of a person.
+
+    Attributes:
+        masculine, feminine: its forms in the singular; equal where it has one for both.
+        gender: "m" of a noun with two forms, "mf" of one for both, "f" or "m!" of one with a
+            gender that says nothing of the person: "une personne", "un individu".
+    """
+
+    masculine: str
+    feminine: str
+    gender: str
+
+
+class Form(NamedTuple):
+    """Hold a phrase: its noun, and the positions of its article and of its adjectives."""
+
+    noun: Noun
+    article: int | None
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    apart: tuple[int, ...]
+
+
+class RomanceLanguage(SpacedLanguage):
+    """A Romance language. Its lists `person` hold "masculine/feminine", or one form for both.
+
+    Attributes:
+        endings: masculine ending -> feminine ending of nouns and adjectives, longest first.
+        keeps: endings of words that are the same for both.
+        not_adjectives: endings of words that never agree, such as gerunds.
+        feminine_adjectives: endings of adjectives behind a feminine noun that no verb has.
+        participles, feminine_participles: endings of words that agree over a comma.
+    """
+
+    endings: ClassVar[dict[str, str]]
+    keeps: ClassVar[tuple[str, ...]]
+    not_adjectives: ClassVar[tuple[str, ...]]
+    feminine_adjectives: ClassVar[tuple[str, ...]]
+    participles: ClassVar[tuple[str, ...]]
+    feminine_participles: ClassVar[tuple[str, ...]]
+    word = r"[^\W\d_]+['\u2019](?=[^\W\d_])|[^\W\d_]+(?:-[^\W\d_]+)*|\d+"
+
+    # ---- words
+
+    def feminine_of(self, word: str) -> str:
+        """Return the feminine of an adjective or noun in the singular; "" where it is not sure."""
+        listed = self._irregular.get(word)
+        if listed:
+            return listed
+        for ending, feminine in self.endings.items():
+            if word.endswith(ending):
+                return word.removesuffix(ending) + feminine
+        return word if word.endswith(self.keeps) else ""
+
+    def masculine_of(self, word: str) -> str:
+        """Return the masculine of a feminine adjective; "" where it is not sure."""
+        for masculine, feminine in self._irregular.items():
+            if feminine == word:
+                return masculine
+        for ending, feminine in self.endings.items():
+            masculine = word.removesuffix(feminine) + ending
+            if word.endswith(feminine) and self.feminine_of(masculine) == word:
+                return masculine
+        return word if word.endswith(self.keeps) else ""
+
+    @cached_property
+    def _irregular(self) -> dict[str, str]:
+        return dict(entry.split("/") for entry in self.entries("adjective-pair"))
+
+    @cached_property
+    def nouns(self) -> dict[str, tuple[Noun, bool]]:
+        """Return form in the masculine -> noun, and whether the form is a plural."""
+        nouns: dict[str, tuple[Noun, bool]] = {}
+        for entry in self.entries("person"):
+            masculine, _, feminine = entry.partition("/")
+            feminine = feminine or self.feminine_of(masculine) or masculine
+            noun = Noun(masculine, feminine, "mf" if masculine == feminine else "m")
+            self._add(nouns, masculine, noun)
+        for name, gender in (("person-feminine", "f"), ("person-masculine", "m!")):
+            for word in self.entries(name):
+                self._add(nouns, word, Noun(word, word, gender))
+        return nouns
+
+    def _add(self, nouns: dict[str, tuple[Noun, bool]], form: str, noun: Noun) -> None:
+        for plural in self.plurals_of(form):
+            nouns.setdefault(plural, (noun, True))
+        nouns[form] = (noun, False)
+
+    def plurals_of(self, word: str) -> tuple[str, ...]:
+        """Return the forms that the plural of a word may have."""
+        return (word + "s",)
+
+    @cached_property
+    def feminine_nouns(self) -> frozenset[str]:
+        """Return the nouns for women, singular and plural."""
+        forms: set[str] = set()
+        for noun, is_plural in self.nouns.values():
+            if noun.gender == "m" and not is_plural:
+                forms.add(noun.feminine)
+                forms.update(self.plurals_of(noun.feminine))
+        return frozenset(forms - self.matcher("not-stated").words - self.nouns.keys())
+
+    def noun_of(self, token: Token) -> tuple[Noun, bool] | None:
+        """Return the noun of a person that a word is, and whether it is a plural."""
+        found = self.nouns.get(token.low)
+        if found is None:
+            for ending in self.entries("person-ending"):
+                # "neurólogo": a trade by its ending.
+                stem = token.low.removesuffix("s")
+                if stem.endswith(ending) and len(stem) > len(ending) + 2:
+                    feminine = self.feminine_of(stem) or stem
+                    noun = Noun(stem, feminine, "mf" if feminine == stem else "m")
+                    return noun, stem != token.low
+        return found
+
+    def states_gender(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i states a gender."""
+        token = tokens[i]
+        if self.matcher("not-stated").has(token):
+            return False
+        if self.matcher("female").has(token) or self.matcher("male").has(token):
+            return True
+        if token.low in self.feminine_nouns and not self._is_thing(tokens, i):
+            return True
+        found = self.nouns.get(token.low)
+        # "una periodista", "les jeunes femmes": the article says it.
+        if found is None or found[0].gender != "mf":
+            return False
+        return self._has_feminine_article(tokens, i)
+
+    def _is_thing(self, tokens: Reading, i: int) -> bool:
+        """Return whether a noun is a thing here: "la música", "une cuisinière à gaz"."""
+        return self.matcher("thing").has(tokens[i]) or bool(
+            self.matcher("thing").length_at(tokens, i)
+        )
+
+    def _has_feminine_article(self, tokens: Reading, i: int) -> bool:
+        first = i
+        while first and not tokens[first].opens and i - first < 3:
+            first -= 1
+            if self.matcher("feminine-article").has(tokens[first]):
+                return True
+            if not self._is_adjective_before(tokens[first]):
+                return False
+        return False
+
+    def is_named(self, tokens: Reading, phrases: list[Phrase]) -> bool:
+        """Return whether a prompt names a person: "el presidente Lincoln" too."""
+        for phrase in phrases:
+            i = phrase.head + 1
+            if i < len(tokens) and not tokens[i].opens and self.is_name(tokens, i):
+                return True
+        return super().is_named(tokens, phrases)
+
+    # ---- phrases
+
+    def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
+        """Return the phrase whose noun is word i, or None where it is no person."""
+        token = tokens[i]
+        if self._is_thing(tokens, i):
+            return None
+        first = i
+        while first and not tokens[first].opens and i - first < _LONGEST_PHRASE:
+            if not self._is_adjective_before(tokens[first - 1]):
+                break
+            first -= 1
+        adjectives = tuple(range(first, i))
+        if self.matcher("english-head").has(token) and first == i:
+            first = self._before_english(tokens, i)
+        article = None
+        if first and not tokens[first].opens and self._is_article(tokens[first - 1]):
+            article = first - 1
+        found = self.noun_of(token)
+        is_gendered = token.low in self.feminine_nouns or self.matcher("gendered-noun").has(token)
+        if is_gendered or (found and self.states_gender(tokens, i)):
+            return self._stated_phrase(tokens, i, first, article)
+        if found is None:
+            return None
+        noun, is_plural = found
+        size = self.number_before(tokens, first if article is None else article)
+        if is_plural or size is not None or self.number_before(tokens, first) is not None:
+            return self._plural_phrase(tokens, i, first, article)
+        phrase = self._single_phrase(tokens, i, first, article, noun)
+        if phrase is None:
+            return None
+        return phrase._replace(form=phrase.form._replace(before=adjectives))
+
+    def _before_english(self, tokens: Reading, i: int) -> int:
+        """Return where the English modifiers of a noun begin: "un community manager"."""
+        for first in (i - 1, i - 2):
+            is_inside = first > 0 and not tokens[first].opens and not tokens[first + 1].opens
+            if is_inside and self._is_article(tokens[first - 1]):
+                return first
+        return i
+
+    def _stated_phrase(
+        self, tokens: Reading, i: int, first: int, article: int | None
+    ) -> Phrase | None:
+        """Return the phrase of a woman or man; None where the article is of another gender: "un
+        cliente" is no French."""
+        if article is None:
+            return Phrase(first, i, None, stated=True)
+        low = tokens[article].low
+        is_masculine = low in self.articles and not low.endswith("'")
+        if is_masculine and tokens[i].low in self.feminine_nouns:
+            return None
+        return Phrase(article, i, None, stated=True)
+
+    def _plural_phrase(self, tokens: Reading, i: int, first: int, article: int | None) -> Phrase:
+        """Return the phrase of several persons, with a participle behind: "tres médicos
+        cansados"."""
+        size = self.number_before(tokens, first)
+        opening = first if size is None else first - 1
+        if article is not None:
+            opening = article
+            size = self.number_before(tokens, article)
+        last = i
+        if i + 1 < len(tokens) and not tokens[i + 1].opens:
+            low = tokens[i + 1].low
+            is_participle = low.endswith("s") and low[:-1].endswith(self.participles)
+            last = i + 1 if is_participle else i
+        return Phrase(opening, i, None, plural=True, size=size, last=last)
+
+    def _single_phrase(
+        self, tokens: Reading, i: int, first: int, article: int | None, noun: Noun
+    ) -> Phrase | None:
+        """Return the phrase of one person; None where its article or place does not fit."""
+        behind = self._adjectives_behind(tokens, i)
+        last = behind[-1] if behind else i
+        if article is not None and not self._fits(tokens[article], noun):
+            return None
+        opening = first if article is None else article
+        if article is None and opening and not tokens[opening].opens:
+            # "médico de família" is one, "pez payaso" is none.
+            if not self.matcher("bare-after").has(tokens[opening - 1]):
+                return None
+        apart = () if noun.gender == "f" else self._adjectives_apart(tokens, last)
+        form = Form(noun, article, tuple(range(first, i)), tuple(behind), apart)
+        return Phrase(opening, i, form, last=last)
+
+    def _fits(self, article: Token, noun: Noun) -> bool:
+        is_feminine = self.matcher("feminine-article").has(article)
+        if noun.gender == "f":
+            return is_feminine or article.low.endswith("'") or article.low in self._any_article
+        return not is_feminine
+
+    @cached_property
+    def _any_article(self) -> frozenset[str]:
+        return frozenset(self.entries("any-article"))
+
+    def _is_article(self, token: Token) -> bool:
+        low = token.low
+        return (
+            low in self.articles
+            or low in self._any_article
+            or self.matcher("feminine-article").has(token)
+        )
+
+    @cached_property
+    def articles(self) -> dict[str, str]:
+        """Return masculine article -> feminine article; "_" is a space."""
+        articles: dict[str, str] = {}
+        for entry in self.entries("article"):
+            masculine, feminine = entry.split("/")
+            articles[masculine] = feminine
+        return articles
+
+    def _is_adjective_before(self, token: Token) -> bool:
+        return self.matcher("adjective-before").has(token)
+
+    def _adjectives_behind(self, tokens: Reading, i: int) -> list[int]:
+        """Return the adjectives directly behind a noun: "un médico cansado y solo"."""
+        behind: list[int] = []
+        j = i + 1
+        while j < len(tokens) and not tokens[j].opens:
+            if (
+                self.matcher("adverb").has(tokens[j])
+                and j + 1 < len(tokens)
+                and not tokens[j + 1].opens
+                and self.is_adjective(tokens[j + 1])
+            ):
+                j += 1
+                continue
+            is_and = tokens[j].low in self.entries("and") and bool(behind)
+            if (
+                is_and
+                and j + 1 < len(tokens)
+                and not tokens[j + 1].opens
+                and self.is_adjective(tokens[j + 1])
+            ):
+                j += 1
+                continue
+            if not self.is_adjective(tokens[j]):
+                break
+            behind.append(j)
+            j += 1
+        return behind
+
+    def _adjectives_apart(self, tokens: Reading, last: int) -> tuple[int, ...]:
+        """Return participles of a clause of their own, and predicates: ", vestido de blanco"."""
+        apart: list[int] = []
+        j = last + 1
+        if j + 1 < len(tokens) and self.matcher("copula").has(tokens[j]) and not tokens[j].opens:
+            k = j + 1
+            if self.matcher("adverb").has(tokens[k]) and k + 1 < len(tokens):
+                k += 1
+            if self.is_adjective(tokens[k]):
+                apart.append(k)
+        for k in range(last + 1, len(tokens)):
+            if re.search("[.;:!?\n]", tokens.gap(k)) or self.noun_of(tokens[k]):
+                break
+            is_opening = tokens[k].opens and "," in tokens.gap(k)
+            is_joined = tokens[k - 1].low in self.entries("and") and (
+                k - 2 in apart or k - 2 == last
+            )
+            if (is_opening or is_joined) and k not in apart and self._is_participle(tokens[k]):
+                apart.append(k)
+        return tuple(apart)
+
+    def _is_participle(self, token: Token) -> bool:
+        if not self.is_adjective(token):
+            return False
+        return token.low.endswith(self.participles) or token.low in self._irregular
+
+    def is_adjective(self, token: Token) -> bool:
+        """Return whether a word behind a noun is an adjective of it."""
+        if token.low.isdigit() or self.matcher("no-adjective").has(token):
+            return False
+        if token.text[0].isupper() and not token.text.isupper():
+            return False
+        if self.matcher("adjective").has(token) or token.low in self._irregular:
+            return True
+        if token.low.endswith(self.not_adjectives):
+            return False
+        return token.low.endswith((*self.endings, *self.feminine_adjectives))
+
+    # ---- writing
+
+    def write_one(
+        self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
+    ) -> list[Replacement]:
+        """Return the replacements that say values of one person."""
+        form: Form = phrase.form
+        gender = words.get("gender", "")
+        adjectives = [word for kind, word in words.items() if kind != "gender"]
+        changes: dict[int, str] | None = {}
+        marker = ""
+        if gender and form.noun.gender in ("f", "m!"):
+            changes = self._as_human(tokens, phrase, gender)
+            if changes is None:
+                marker = self.entries(f"sex-{gender}")[0]
+        elif gender == "male":
+            marker = self.entries("say-male")[0]
+        elif gender == "female":
+            changes = self._agree(tokens, phrase)
+            if changes is None:
+                # An ending is not known: "un juge, une femme".
+                marker = f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
+            elif form.noun.gender == "mf":
+                marker = self.entries("say-female")[0]
+        is_feminine = gender == "female" and changes is not None
+        if form.noun.gender == "f":
+            is_feminine = gender != "male" or changes is None
+        texts: list[str] = []
+        for word in adjectives:
+            texts.append((self.feminine_of(word) or word) if is_feminine else word)
+        if marker:
+            texts.append(marker)
+        return self._replacements(tokens, phrase, changes or {}, texts)
+
+    def _replacements(
+        self, tokens: Reading, phrase: Phrase, changes: dict[int, str], texts: list[str]
+    ) -> list[Replacement]:
+        """Return changed words, and texts behind the noun."""
+        if texts:
+            place = self._place_behind(tokens, phrase)
+            text = " ".join(texts).replace(" ,", ",")
+            rest = tokens.text[tokens[place].end :]
+            if text.endswith(",") and re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest):
+                text = text.rstrip(",")
+            if tokens.text.isupper():
+                text = text.upper()
+            space = "" if text.startswith(",") else " "
+            # Written with the word that it follows, so that no two replacements touch.
+            changes[place] = changes.get(place, tokens[place].text) + space + text
+        replacements: list[Replacement] = []
+        for i, text in changes.items():
+            end = tokens[i].end
+            if text == GONE:
+                replacements.append(Replacement(tokens[i - 1].end, end, ""))
+                continue
+            # "un architetto" -> "un'architetta": the space goes.
+            if text.endswith("'") and i + 1 < len(tokens):
+                end = tokens[i + 1].start
+            elif tokens[i].text.endswith(("'", "\u2019")) and not text.endswith("'"):
+                text += " "
+            replacements.append(Replacement(tokens[i].start, end, text))
+        return replacements
+
+    def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
+        """Return behind which word a value is written: the noun and adjectives that name a kind."""
+        place = phrase.head
+        for position in phrase.form.behind:
+            # "un ingeniero industrial varón", "un médico varón cansado".
+            is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
+                tokens[position]
+            )
+            if position != place + 1 or not is_of_kind:
+                break
+            place = position
+        return place
+
+    def _agree(self, tokens: Reading, phrase: Phrase) -> dict[int, str] | None:
+        """Return position -> feminine word; None where one of them is not known."""
+        form: Form = phrase.form
+        changes: dict[int, str] = {}
+        for position in (*form.before, *form.behind, *form.apart):
+            token = tokens[position]
+            feminine = self.feminine_of(token.low)
+            if not feminine:
+                return None
+            if feminine != token.low:
+                changes[position] = self.like(token, feminine)
+        changes[phrase.head] = self.like(tokens[phrase.head], form.noun.feminine)
+        if form.article is not None:
+            self._change_article(tokens, form.article, changes, self.feminine_article)
+        return changes
+
+    def _change_article(
+        self,
+        tokens: Reading,
+        article: int,
+        changes: dict[int, str],
+        article_of: Callable[[str, str], str],
+    ) -> None:
+        """Change an article as the word behind it, changed or not, wants it."""
+        following = changes.get(article + 1, tokens[article + 1].text).lower()
+        text = article_of(tokens[article].low, following)
+        if text != tokens[article].low:
+            changes[article] = self.like(tokens[article], text)
+
+    def _as_human(self, tokens: Reading, phrase: Phrase, gender: str) -> dict[int, str] | None:
+        """Return the changes that make a woman or man of "una persona ambiciosa".
+
+        None where an ending is not known, and for other nouns with a gender of their own.
+        """
+        form: Form = phrase.form
+        nouns = self._nouns_of_human.get(form.noun.masculine)
+        if nouns is None or form.article is None:
+            return None
+        changes = {phrase.head: self.like(tokens[phrase.head], nouns[gender])}
+        if gender == "female":
+            self._change_article(tokens, form.article, changes, self.feminine_article)
+            return changes
+        if not self._ends_behind(tokens, phrase.last):
+            return None
+        for position in (*form.before, *form.behind):
+            masculine = self.masculine_of(tokens[position].low)
+            if not masculine:
+                return None
+            if masculine != tokens[position].low:
+                changes[position] = self.like(tokens[position], masculine)
+        self._change_article(tokens, form.article, changes, self.masculine_article)
+        self.contract(tokens, form.article, changes)
+        return changes
+
+    def contract(self, tokens: Reading, article: int, changes: dict[int, str]) -> None:
+        """Join a masculine article with the preposition before it, where the language does."""
+
+    @cached_property
+    def _nouns_of_human(self) -> dict[str, dict[str, str]]:
+        nouns: dict[str, dict[str, str]] = {}
+        for entry in self.entries("human"):
+            noun, female, male = entry.split("/")
+            nouns[noun] = {"female": female, "male": male}
+        return nouns
+
+    def _ends_behind(self, tokens: Reading, last: int) -> bool:
+        """Return whether nothing behind "una persona" agrees with it: a relative clause, a
+        preposition or the end follows, and no participle in the feminine."""
+        rest = tokens[last + 1 :]
+        for token in rest:
+            if token.low.endswith(self.feminine_participles) and token.low not in self.nouns:
+                return False
+        if not rest or rest[0].opens:
+            return True
+        return self.matcher("behind-noun").has(rest[0])
+
+    def feminine_article(self, article: str, following: str) -> str:
+        """Return the feminine of an article, as the word behind it wants it."""
+        return self.articles.get(article, article)
+
+    def masculine_article(self, article: str, following: str) -> str:
+        """Return the masculine of a feminine article, as the word behind it wants it."""
+        for masculine, feminine in self.articles.items():
+            if feminine == article:
+                return masculine
+        return article

@@ -1,14 +1,22 @@
 """Balanced prompts in other languages: labelled prompts of our own, and laws of all languages."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.prompts.dutch import Dutch
 from vldebias import balance_prompts
 from vldebias.prompts import make_prompt_set
-from vldebias.prompts.languages import CODES, language_of
+from vldebias.prompts.languages import (
+    CODES,
+    language_of,
+    register_language,
+    unregister_language,
+)
 
+ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "languages"
 IMAGES = 12
 # A cook who is named can be of a stated gender as well; without a person the language may be open.
@@ -137,3 +145,32 @@ def test_markup_stays_as_it_is():
         "<lora:film:0.8> (eine Ärztin:1.2) im Krankenhaus, masterpiece",
         "<lora:film:0.8> (ein männlicher Arzt:1.2) im Krankenhaus, masterpiece",
     }
+
+
+def test_an_eleventh_language_is_a_class():
+    prompt = "een foto van een dokter en een kok"
+    assert balance_prompts(prompt, "gender").reasons == ["language: Dutch"]
+    register_language(Dutch())
+    try:
+        written = set(balance_prompts([prompt] * 12, "gender", seed=0).prompts)
+        stated = balance_prompts("een vrouwelijke dokter", "gender").reasons
+        no_word = balance_prompts(prompt, "age").reasons
+    finally:
+        unregister_language("nl")
+    assert written == {
+        "een foto van een vrouwelijke dokter en een vrouwelijke kok",
+        "een foto van een vrouwelijke dokter en een mannelijke kok",
+        "een foto van een mannelijke dokter en een vrouwelijke kok",
+        "een foto van een mannelijke dokter en een mannelijke kok",
+    }
+    assert (stated, no_word) == (["stated"], ["no word"])
+    assert balance_prompts(prompt, "gender").reasons == ["language: Dutch"]
+
+
+def test_the_rating_says_what_the_page_says():
+    lines = (ROOT / "eval/results/languages/rating_300.jsonl").read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    right = sum(row["right"] for row in rows)
+    page = (ROOT / "docs/how-to/languages.md").read_text(encoding="utf-8")
+    assert len(rows) == 300
+    assert f"{right} are right" in page

@@ -13,6 +13,7 @@ from vldebias.hosts.loading import Loaded, load_host
 from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.measure.wording import quantity
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
+from vldebias.prompts.languages import is_english
 from vldebias.prompts.prompt_file import prompt_list
 from vldebias.prompts.reasons import reason_in_words
 from vldebias.study.prediction import Prediction, predict, subject
@@ -98,6 +99,12 @@ def audit(
         sentences.append(
             f"These counts are not of {prediction.model}: expect larger errors, or label images of"
             " it (calibration)."
+        )
+    foreign = [prompt for prompt in requested if not is_english(prompt)]
+    if foreign and shipped is not None:
+        sentences.append(
+            f"{len(foreign)} of {len(requested)} prompts are not in English; these counts predict"
+            " English prompts alone."
         )
     sentences = _with_fit(sentences, prediction.r2)
     seconds = round(time.monotonic() - start, 3)

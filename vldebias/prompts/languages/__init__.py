@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vldebias.prompts.english.reading import English
-from vldebias.prompts.english.words import person
+from vldebias.prompts.english.words import kinds, person
 from vldebias.prompts.language import Language, Replacement, Saying
 from vldebias.prompts.languages.base import SpacedLanguage
 from vldebias.prompts.languages.detection import NAMES, code_of_script, latin_scores, scripts_of
@@ -58,6 +59,11 @@ def register_language(language: Language) -> None:
     _registered[language.code] = language
 
 
+def unregister_language(code: str) -> None:
+    """Forget a language that was registered."""
+    _registered.pop(code, None)
+
+
 @cache
 def load_language(code: str) -> Language:
     """Return the grammar of a language of this package; of others, one that reads nothing."""
@@ -83,6 +89,12 @@ def language_of(text: str) -> Language | None:
         if by_script is not None:
             return by_script
     return _latin_language(text)
+
+
+def is_english(text: str) -> bool:
+    """Return whether a text is read as English."""
+    language = language_of(text)
+    return language is not None and language.code == "en"
 
 
 def _language_by_script(text: str) -> Language | None:
@@ -111,8 +123,8 @@ def _latin_language(text: str) -> Language | None:
         return ENGLISH if english or ENGLISH.reads(text) else None
     # Among languages that are nearly as likely: the one that knows a noun of the text.
     likely = [code for code in ranked if scores[code] >= _LIKELY * best]
-    # "Krankenpfleger, 4k" has no function word at all.
-    rest = _LATIN if best < _SURE else ()
+    # "Krankenpfleger, 4k" has no function word at all; "police officer, city street" is English.
+    rest = _LATIN if best < _SURE and not _has_english_noun(text) else ()
     for code in dict.fromkeys((*likely, *rest)):
         language = load_language(code)
         if language.reads(text):
@@ -125,6 +137,13 @@ def _latin_language(text: str) -> Language | None:
         return ENGLISH if ENGLISH.reads(text) else None
     read = [code for code in likely if code in CODES]
     return load_language((read or likely)[0])
+
+
+def _has_english_noun(text: str) -> bool:
+    """Return whether most of the longer words of a text are in the English dictionary."""
+    words = re.findall(r"[^\W\d_]{4,}", text.lower())
+    known = [word for word in words if kinds(word)]
+    return 2 * len(known) > len(words)
 
 
 def _has_english_person(text: str) -> bool:

@@ -231,3 +231,56 @@ FORMS: Mapping[str, Callable[[Path], Path]] = {
     )
 }
 """Each form of captions that is read without a setting."""
+
+
+def prompt_lines(root: Path) -> Path:
+    (root / "prompts.txt").write_text("\n".join(CAPTIONS))
+    return root / "prompts.txt"
+
+
+def wildcards(root: Path) -> Path:
+    (root / "people.txt").write_text("\n".join(["# people", *CAPTIONS, "#1 fan"][:-1]))
+    return root / "people.txt"
+
+
+def prompt_table(root: Path) -> Path:
+    rows = [f"{number},{cell(text, ',')}" for number, text in enumerate(CAPTIONS)]
+    (root / "prompts.csv").write_text("\n".join(["id,prompt", *rows]))
+    return root / "prompts.csv"
+
+
+def prompt_tabs(root: Path) -> Path:
+    rows = [f"{number}\t{text}" for number, text in enumerate(CAPTIONS)]
+    (root / "prompts.tsv").write_text("\n".join(["id\ttext", *rows]))
+    return root / "prompts.tsv"
+
+
+def prompt_objects(root: Path) -> Path:
+    lines = [json.dumps({"prompt": text}) for text in CAPTIONS]
+    (root / "prompts.jsonl").write_text("\n".join(lines))
+    return root / "prompts.jsonl"
+
+
+def prompt_array(root: Path) -> Path:
+    (root / "prompts.json").write_text(json.dumps(CAPTIONS))
+    return root / "prompts.json"
+
+
+def prompt_parquet(root: Path) -> Path:
+    parquet.write_table(pa.table({"prompt": list(CAPTIONS)}), root / "prompts.parquet")
+    return root / "prompts.parquet"
+
+
+PROMPTS: Mapping[str, Callable[[Path], Path]] = {
+    function.__name__: function
+    for function in (
+        prompt_lines,
+        wildcards,
+        prompt_table,
+        prompt_tabs,
+        prompt_objects,
+        prompt_array,
+        prompt_parquet,
+    )
+}
+"""Each form of prompts."""

@@ -1,0 +1,76 @@
+"""The page on data: each row of its tables is a form that is written here and read by its
+command."""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brought import CAPTIONS, FORMS, PROMPTS
+
+from vldebias.data import open_data
+from vldebias.prompts.prompt_file import read_prompts
+
+pytest.importorskip("datasets")
+pytestmark = [
+    pytest.mark.usefixtures("hf_cache"),
+    pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),
+]
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/data.md"
+
+
+def rows(name: str, forms: Mapping[str, Callable[[Path], Path]]) -> list[Any]:
+    """The rows of a table of the page, each with the function that writes such a file: in the
+    same order."""
+    text = PAGE.read_text(encoding="utf-8")
+    part = re.search(rf"<!-- {name}:begin -->(.*)<!-- {name}:end -->", text, re.DOTALL)
+    assert part is not None
+    lines = [line for line in part.group(1).splitlines() if line.startswith("| ")][2:]
+    cells = [re.split(r"(?<!\\)\|", line)[1:4] for line in lines]
+    return [
+        pytest.param(write, *(cell.strip().strip("`") for cell in row[1:]), id=write.__name__)
+        for write, row in zip(forms.values(), cells, strict=True)
+    ]
+
+
+def begins_with(path: Path, example: str) -> bool:
+    """Whether a file, or one in a folder, begins with the line of the page."""
+    files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
+    content = files[0].read_bytes()
+    encoding = "utf-16" if content.startswith(b"\xff\xfe") else "utf-8-sig"
+    line = example.replace("\u21e5", "\t").replace("\\|", "|")
+    return content.decode(encoding).startswith(line)
+
+
+@pytest.mark.parametrize(("write", "example", "command"), rows("captions", FORMS))
+def test_captions_are_read_by_the_command_of_the_page(
+    write: Callable[[Path], Path],
+    example: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = write(tmp_path)
+    words = shlex.split(command)
+    assert words[:3] == ["vldebias", "train", "--data"]
+    assert path == tmp_path / words[3]
+    assert not example or begins_with(path, example)
+    # As a user stands beside the data.
+    monkeypatch.chdir(tmp_path)
+    data = open_data("captions", words[3], "train")
+    assert tuple(data.captions) == CAPTIONS
+    assert data.read(0).mode == "RGB"
+
+
+@pytest.mark.parametrize(("write", "example", "command"), rows("prompts", PROMPTS))
+def test_prompts_are_read_by_the_command_of_the_page(
+    write: Callable[[Path], Path], example: str, command: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path)
+    words = shlex.split(command)
+    assert words[:3] == ["vldebias", "prompts", "balance"]
+    assert path == tmp_path / words[3]
+    assert not example or begins_with(path, example)
+    assert read_prompts(path).prompts == CAPTIONS

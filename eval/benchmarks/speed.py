@@ -15,9 +15,13 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import platform
+import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -221,6 +225,71 @@ def reference(n: int = 100_000, repetitions: int = 3) -> Row:
     return compared(what, f"{n:,} rows", ours, plain, repetitions, difference=difference)
 
 
+def answers(repetitions: int = 5) -> Iterator[Row]:
+    """Compare how soon a slip in what a user brings is answered with `vldebias --help`.
+
+    ratio: the help's time by the answer's; a third and more is what is held. Written alone to
+    eval/results/bench_answers.json.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "columns.csv").write_text("a,b\n1,2\n")
+        (root / "empty.csv").write_text("")
+        (root / "urls.tsv").write_text("url\tcaption\nhttps://example.org/a.jpg\ta dog\n")
+        (root / "folder").mkdir()
+        (root / "shares.csv").write_text("prompt;gender\na nurse;female\n")
+        (root / "ragged.csv").write_text("prompt,seed\na nurse, tired,1\n")
+        train = ("train", "--steps", "1", "--data")
+        slips = {
+            "a wrong column": (*train, "columns.csv"),
+            "an empty file": (*train, "empty.csv"),
+            "a list of addresses": (*train, "urls.tsv"),
+            "an empty folder": (*train, "folder"),
+            "a file that is not there": (*train, "none.csv"),
+            "a wrong column of shares": ("eval", "shares", "shares.csv", *_SHARES),
+            "a prompt cut by a comma": ("audit", "ragged.csv", *_AUDIT),
+        }
+        for slip, arguments in slips.items():
+            calls = {
+                "ours": partial(_answered, root, *arguments),
+                "plain": partial(_answered, root, "--help"),
+            }
+            seconds = _medians_of_children(calls, repetitions)
+            ratio = seconds["plain"] / seconds["ours"]
+            what = "answer to a slip / vldebias --help"
+            yield {"what": what, "size": slip, **seconds, "ratio": ratio}
+
+
+_SHARES = ("--prompt", "prompt", "--value", "sex")
+_AUDIT = ("--attribute", "gender", "--model", "miniature")
+
+
+def _answered(root: Path, *arguments: str) -> None:
+    """Run the command line, with compiled files as an installation has them."""
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(root / "compiled")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-m", "vldebias", *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
+    expected = 0 if arguments == ("--help",) else 2
+    if done.returncode != expected:
+        raise RuntimeError(f"{arguments}: {done.stderr.decode()[-400:]}")
+
+
+def _medians_of_children(calls: Mapping[str, Call], repetitions: int) -> dict[str, float]:
+    """Return the median processor time of the processes that each call starts."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(repetitions):
+        for name, call in calls.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            call()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times[name].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
 PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "losses": of_losses,
     "fit": lambda: [fit()],
@@ -229,6 +298,7 @@ PARTS: dict[str, Callable[[], Iterable[Row]]] = {
     "reference": lambda: [reference()],
     "towers": towers,
     "pictures": pictures,
+    "answers": answers,
     "folder": folder,
     "gpu_losses": gpu_losses,
 }

@@ -160,8 +160,9 @@ def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
     # Absolute paths and those that lead out have their own messages.
     if not sample or has_images(folder) or any(is_outside(file) for file in sample):
         return folder
-    near = [path for path in (*folder.iterdir(), *folder.parent.iterdir()) if path.is_dir()]
-    near = [path for path in [*near, folder.parent] if not is_litter(path.name)]
+    above = folder.absolute().parent
+    near = [path for path in (*folder.absolute().iterdir(), *above.iterdir()) if path.is_dir()]
+    near = [path for path in [*near, above] if not is_litter(path.name)]
     found = [path for path in near if has_images(path)]
     if len(found) == 1:
         warn(f"{table}: its images were found in {found[0]}; --image-root names another folder")

@@ -29,16 +29,11 @@ if TYPE_CHECKING:
 
 
 @with_flags(flags_of_options(*HOST))
-def audit_command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            exists=True,
-            help="Prompts, one a line; .csv, .tsv, .jsonl, .json or .parquet.",
-            metavar="FILE",
-        ),
-    ],
+def audit_command(  # noqa: PLR0913 - a command has as many options
     attribute: AttributeSet,
+    file: Annotated[
+        Path | None, typer.Argument(exists=True, help="Prompts, one a line.", metavar="FILE")
+    ] = None,
     column: Annotated[
         str | None, typer.Option(help="Column of the prompts. Default: prompt, or found.")
     ] = None,
@@ -63,6 +58,14 @@ def audit_command(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-audit"
     ),
+    original: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="What users wrote, one a line: audits a rewriter."),
+    ] = None,
+    rewritten: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="What a language model made of each, one a line."),
+    ] = None,
     as_json: Json = False,
     **named: Any,
 ) -> None:
@@ -76,7 +79,13 @@ def audit_command(
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
       vldebias audit prompts.txt --attribute gender --model ViT-B-32 --pretrained openai
       vldebias audit prompts.txt --attribute race --pipeline DIR --calibrate judged.csv
+      vldebias audit --attribute gender --original users.txt --rewritten enhanced.txt
     """
+    if original is not None and rewritten is not None:
+        _audit_rewriter(original, rewritten, attribute, folder, as_json=as_json)
+        return
+    if file is None or original is not None or rewritten is not None:
+        raise InvalidInputError("expected FILE, or both of --original and --rewritten")
     sources = [texts is not None, "model" in named, "pipeline" in named]
     if sum(sources) != 1:
         raise InvalidInputError(
@@ -107,6 +116,21 @@ def audit_command(
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+
+
+def _audit_rewriter(
+    original: Path, rewritten: Path, attribute: str, folder: Path, *, as_json: bool
+) -> None:
+    """Say how a rewriter of prompts leans, from texts alone."""
+    check_out(folder)
+    check_sets([attribute])
+    from vldebias.study.rewriters import audit_rewriter
+
+    originals = original.read_text(encoding="utf-8-sig").splitlines()
+    texts = rewritten.read_text(encoding="utf-8-sig").splitlines()
+    result = audit_rewriter(originals, texts, attribute)
+    page = write_run(result, folder)
+    print_result(result, as_json=as_json, page=page)
 
 
 def _listed(result: Result) -> pd.DataFrame:

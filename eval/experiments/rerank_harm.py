@@ -334,7 +334,8 @@ def main() -> None:
         for search in found:
             yield given.draw, search
 
-    run("rerank_harm", lambda: results(searches()), given.json)
+    name = given.json.stem if given.json else "rerank_harm"
+    run(name, lambda: results(searches()), given.json)
 
 
 if __name__ == "__main__":

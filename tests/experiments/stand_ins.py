@@ -106,7 +106,8 @@ def in_place_of_visitors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
 
 def data_sets(root: Path) -> None:
     """The three data sets in the layouts of their releases, each in a folder of its own."""
-    waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 2)
+    # Training takes batches of 256.
+    waterbirds(root / "waterbirds", [*product((0, 1), (0, 1, 2), (0, 1))] * 65)
     values = np.random.default_rng(0).integers(0, 2, (24, 40)) * 2 - 1
     celeba(root / "CelebA/Anno", root / "CelebA/Img/img_align_celeba", values, [0, 1, 2] * 8)
     (root / "CelebA/Eval").mkdir()
@@ -170,6 +171,11 @@ def pictures() -> None:
             world.read(i).save(folder / f"{i}.png")
             lines.append(json.dumps({"file_name": f"{i}.png", "text": world.captions[i]}))
         (folder / "metadata.jsonl").write_text("\n".join(lines) + "\n")
+    # The same pictures as a table with codes.
+    rows = ["image,y,place,split"]
+    for part, count in (("train", 340), ("val", 24)):
+        rows += [f"captions/{part}/{i}.png,{i % 2},{i // 2 % 2},{part}" for i in range(count)]
+    Path("birds.csv").write_text("\n".join(rows) + "\n")
     settings = {"data": "birds", "items": 64, "steps": 2, "batch_size": 16, "val_items": 32}
     Path("run.yaml").write_text(yaml.safe_dump(settings))
 

@@ -20,8 +20,9 @@ MOST_IMAGES = 64
 LARGEST = 2**53 - 1  # a widget is a number of JavaScript, which is exact up to here
 # Shares that round to 100 %, such as three times 33.3, are meant to sum to 1.
 ROUNDING = 0.005
+SEED_OF_VALUES = 0  # of all runs: the seed of a picture decides its value
 
-# Which value a picture gets depends on its number alone: so the runs of a queue stay even also
+# Which value a picture gets depends on its seed alone: so the runs of a queue stay even also
 # where the text changes from one run to the next, as it does behind a node of wildcards.
 _ANYBODY = "a person"
 _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%?\s*")
@@ -59,7 +60,8 @@ def balance(
         attribute: one of ATTRIBUTES.
         images: number of pictures of each prompt.
         shares: "female: 70, male: 30", in percent or as fractions; empty for even shares.
-        seed: decides which picture gets which value.
+        seed: of the noise of the first picture; the others have the next ones. The same seed gives
+            the same value.
         index: number of the run, from 0 on. Runs of equal `images` and `seed`, and as many prompts,
             continue each other.
 
@@ -72,20 +74,20 @@ def balance(
     _check_number("images", images, 1, MOST_IMAGES)
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
-    balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=seed)
+    balancer = Balancer(attribute, shares=read_shares(shares, attribute), seed=SEED_OF_VALUES)
     pictures = PicturePrompts([], [], [], "")
     lines: list[str] = []
     # The pictures of a queue's runs are numbered through, and so are those of a list of prompts:
     # else the first picture of each prompt would show the same value from the same noise.
     first = index * images * len(prompts)
     for place in range(images * len(prompts)):
-        number = first + place
-        text, value, reason = _write(balancer, prompts[place // images], number)
-        # Chosen after the value is written: a branch that is a person has the word by then.
-        pictures.prompts.append(choose_alternatives(text, f"{seed}/{number}"))
-        pictures.values.append(value)
         # Beyond the largest number that a widget holds it begins at 0 again.
-        pictures.seeds.append((seed + number) % (LARGEST + 1))
+        noise = (seed + first + place) % (LARGEST + 1)
+        text, value, reason = _write(balancer, prompts[place // images], noise)
+        # Chosen after the value is written: a branch that is a person has the word by then.
+        pictures.prompts.append(choose_alternatives(text, str(noise)))
+        pictures.values.append(value)
+        pictures.seeds.append(noise)
         lines.append(_line(len(lines) + 1, value, reason))
     return pictures._replace(reasons="\n".join(lines))
 
@@ -183,16 +185,16 @@ def _normalised(share_of_value: Mapping[str, float]) -> dict[str, float] | None:
     return {value: share / total for value, share in share_of_value.items()}
 
 
-def _write(balancer: Balancer, prompt: str, number: int) -> tuple[str, str, str | None]:
+def _write(balancer: Balancer, prompt: str, seed: int) -> tuple[str, str, str | None]:
     """Return the prompt of one picture, the value in it, and the reason if it was left alone."""
-    made = balancer.at(prompt, number)
+    made = balancer.at(prompt, seed)
     value = made.values[0]
     if value is None:
         return prompt, "", made.reasons[0]
     if isinstance(value, Mapping):  # a group: value -> number of persons
         return made.prompts[0], _describe(value), None
     # The value of a fixed text, written into this one; see `_ANYBODY`.
-    even_value = balancer.at(_ANYBODY, number).values[0]
+    even_value = balancer.at(_ANYBODY, seed).values[0]
     written = balancer.write([prompt], [even_value])
     return written[0], str(even_value), None
 

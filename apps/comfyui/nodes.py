@@ -12,7 +12,10 @@ from .rows import family_of, join_rows
 
 _PROMPT = "a prompt; {gender} marks the place yourself, {red|blue} is chosen for each picture"
 _SHARES = "female: 70, male: 30, in percent or fractions; empty: even shares"
-_SEED = "decides which picture gets which value; keep it, so that the runs of a queue stay even"
+_SEED = (
+    "of the first picture, which decides its value too; keep it, so that the runs of a queue stay"
+    " even"
+)
 _INDEX = "number of this run; with 'increment' the runs of a queue continue one even sequence"
 _ATTRIBUTE = "what is stated of the person, where the prompt leaves it open"
 _IMAGES = "pictures of a run, of each prompt where another node gives a list of them"

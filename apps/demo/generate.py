@@ -19,7 +19,7 @@ from vldebias.prompts import Balancer, fill, load_prompts
 from vldebias.prompts.reasons import NO_PERSON_REASON, reason_in_words
 
 from .engine import MINIATURE, Engine
-from .request import ATTRIBUTES, Request
+from .request import ATTRIBUTES, SEED_OF_VALUES, Request
 
 PLAIN = "as generated"
 BALANCED = "balanced prompts"
@@ -214,10 +214,10 @@ class Work:
         self.say = say
         self.start = time.monotonic()
         self.attribute = ATTRIBUTES[request.attribute]
-        balancer = Balancer(self.attribute, seed=request.seed, strength=request.strength)
+        # The same seed shows the same person, in the lines of `Request.code` too.
+        balancer = Balancer(self.attribute, seed=SEED_OF_VALUES, strength=request.strength)
         unchanged = [request.prompt] * request.number
-        # All images of the request at once, so that their values are even.
-        balanced = balancer.next(unchanged)
+        balanced = balancer.at(unchanged, request.seeds)
         reasons = [str(why) for why in balanced.reasons if why not in (None, "strength")]
         self.reason = reasons[0] if reasons else ""
         self.plans = [Plan(PLAIN, None, unchanged), Plan(BALANCED, None, balanced.prompts)]
@@ -258,7 +258,7 @@ class Work:
             # The same noise and prompts: the same images.
             images = list(self.rows[0].images[places.start :])
         else:
-            seeds = [self.request.seed + place for place in places]
+            seeds = [self.request.seeds[place] for place in places]
             images = _images(self.engine, self.request, plan.method, prompts, seeds, self.stop)
             self.generated += len(images)
         codes, recognised = read(images, self.request.prompt)

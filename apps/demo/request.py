@@ -20,6 +20,7 @@ LONGEST = 300  # characters of a prompt, more than any CLIP reads
 MOST_STEPS = 100
 MOST_GUIDANCE = 30.0
 LARGEST_SEED = 2**31 - 1
+SEED_OF_VALUES = 0  # of all requests: the seed of an image decides its value
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -125,6 +126,11 @@ class Request:
             check_number(guidance, 0, MOST_GUIDANCE, "guidance"),
         )
 
+    @property
+    def seeds(self) -> range:
+        """Return the seed of each image."""
+        return range(self.seed, self.seed + self.number)
+
     def code(self, pipeline: str) -> str:
         """Return lines of Python that generate the same rows."""
         # repr quotes whatever a visitor typed, so that the code stays one string.
@@ -141,13 +147,15 @@ class Request:
         lines = [
             "import torch",
             "import vldebias",
+            "from vldebias.methods import Balanced",
             load,
             (
                 f"noise = [torch.Generator().manual_seed({self.seed} + i) for i in"
                 f" range({self.number})]"
             ),
             f"prompts = [{self.prompt!r}] * {self.number}",
-            f'with vldebias.debias(pipe, "{name}", method="balanced-prompts"{strength}):',
+            f"method = Balanced(seed={SEED_OF_VALUES})",
+            f'with vldebias.debias(pipe, "{name}", method=method{strength}):',
             (
                 f"    images = pipe(prompts, generator=noise, num_inference_steps={self.steps}, "
                 f"guidance_scale={self.guidance:g}).images"

@@ -245,7 +245,9 @@ def side_by_side(
         OSError: the disk is full; pictures that were finished stay.
     """
     plan = request.plan(identity(pipe), is_miniature=is_miniature)
-    generated = generate(pipe, plan, request.variants(), folder, progress=progress)
+    generated = generate(
+        pipe, plan, request.variants(), folder, follow_seeds=True, progress=progress
+    )
     attributes = request.attributes
     seen: Sequence[Mapping[str, str | None]]
     if is_miniature:

@@ -205,6 +205,7 @@ def prepared(
     attach: Callable[[], Attachment] | None,
     prompts: Sequence[str],
     noise: Sequence[int],
+    seeds: Sequence[int] | None = None,
     **options: Any,
 ) -> Iterator[tuple[list[Prompted], Generator]]:
     """Attach a method for the context; yield what is generated, and what generates images by their
@@ -217,6 +218,8 @@ def prepared(
         attach: attaches the method; None for the pipeline as it is.
         prompts: one per image.
         noise: seeds of the generators, one per image.
+        seeds: one per image, which decide the values that are dealt; None: they are dealt over all
+            images at once.
         options: of the pipeline.
 
     Raises:
@@ -233,7 +236,7 @@ def prepared(
         pipe.set_progress_bar_config(**{**before, "disable": True})
         stack.callback(pipe.set_progress_bar_config, **before)
         attachment = None if attach is None else stack.enter_context(attach())
-        rows = _prompted(attachment, prompts)
+        rows = _prompted(attachment, prompts, seeds)
         texts = [row.text for row in rows]
         if attachment is None or attachment.balancer is None:
             yield rows, Generator(pipe, texts, noise, options)
@@ -246,7 +249,9 @@ def prepared(
             yield rows, Generator(pipe, texts, noise, options)
 
 
-def _prompted(attachment: Attachment | None, prompts: Sequence[str]) -> list[Prompted]:
+def _prompted(
+    attachment: Attachment | None, prompts: Sequence[str], seeds: Sequence[int] | None
+) -> list[Prompted]:
     """Return what each image is generated from, under an attachment."""
     if attachment is None:
         return [Prompted(prompt, None, False) for prompt in prompts]
@@ -257,7 +262,7 @@ def _prompted(attachment: Attachment | None, prompts: Sequence[str]) -> list[Pro
     if attachment.balancer.has_drawn_seed:
         # What is measured can be measured again.
         attachment.seed = 0
-    texts = attachment.rewrite(prompts)
+    texts = attachment.rewrite(prompts, seeds=seeds)
     rows = []
     for prompt, text, value in zip(prompts, texts, attachment.sampled, strict=True):
         # A prompt that comes back unchanged gives the picture of "none", which is copied and not
@@ -278,6 +283,7 @@ def generate(
     variants: Mapping[str, Variant],
     folder: str | Path,
     *,
+    follow_seeds: bool = False,
     progress: Progress = SILENT,
 ) -> GeneratedImages:
     """Generate the images of `plan` that `folder` does not hold yet.
@@ -291,6 +297,8 @@ def generate(
         pipe: a diffusers pipeline that `vldebias.debias` takes.
         plan, variants: of a `GenerationTask`.
         folder: for the images.
+        follow_seeds: whether the values that are dealt follow from the seed of each image, or are
+            dealt over all of them at once.
 
     Raises:
         InvalidInputError: the folder holds another plan; the message says what differs.
@@ -317,7 +325,8 @@ def generate(
             # all of them, so a resumed run has to deal the same values again.
             prompts = [image.prompt for image in images]
             noise = [image.noise for image in images]
-            with prepared(pipe, attach, prompts, noise, **options) as (rows, generator):
+            seeds = [image.seed for image in images] if follow_seeds else None
+            with prepared(pipe, attach, prompts, noise, seeds, **options) as (rows, generator):
                 for batch, wanted in batches:
                     _write_batch(made, images, rows, generator, batch, wanted)
                     advance(len(wanted))

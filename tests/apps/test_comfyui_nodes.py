@@ -298,3 +298,10 @@ def test_pictures_of_workflows_hold_them(path: Path) -> None:
 
 def test_both_nodes_have_an_example() -> None:
     assert [path.stem for path in EXAMPLES] == ["balance-prompt", "one-sampler-call"]
+
+
+def test_the_same_seed_gives_the_same_value_whatever_the_run() -> None:
+    pictures = balance([CEO], "gender", 8, seed=3)
+    for value, seed in zip(pictures.values, pictures.seeds, strict=True):
+        assert balance([CEO], "gender", 1, seed=seed).values == [value]
+        assert balance([CEO], "gender", 1, seed=0, index=seed).values == [value]

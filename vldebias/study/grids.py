@@ -81,7 +81,7 @@ def grid(
     # (text 0, seed 0), (text 0, seed 1), (text 0, seed 2), (text 1, seed 0), ...
     listed = [text for text in rows for _ in seeds]
     noise = [int(seed) for _ in rows for seed in seeds]
-    settings = {"num_inference_steps": steps, "guidance_scale": guidance}
+    settings: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance}
     images = {}
     for name, method in method_of_name.items():
         attach = _attaching(pipe, prompts, method, options)

@@ -345,18 +345,19 @@ def evidence(
     wanted = [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
     found: dict[tuple[str, str], list[Labels]] = {}
     for draw in draws:  # so that a run that is stopped has whole draws
-        for attribute in attributes:
-            edit = fit(studio, attribute, CrossAttention())
-            for deal in (
-                Deal(NONE),
-                Deal("cross-attention", attached(studio, edit, draw)),
-                Deal("balanced-prompts", stated(studio, attribute, draw)),
-            ):
+        for name in (NONE, "cross-attention", "balanced-prompts"):
+            for attribute in attributes:
+                deal = Deal(name)
+                if name == "cross-attention":
+                    edit = fit(studio, attribute, CrossAttention())
+                    deal = Deal(name, attached(studio, edit, draw))
+                elif name == "balanced-prompts":
+                    deal = Deal(name, stated(studio, attribute, draw))
                 labels = studio.labels(deal, attribute, TEST_PROFESSIONS, images, draw)
-                found.setdefault((attribute, deal.name), []).append(labels)
+                found.setdefault((attribute, name), []).append(labels)
                 shown = figures([labels], attribute, wanted)
                 means = [round(float(row.mean()), 3) for row in shown]
-                print(attribute, deal.name, draw, means, flush=True)
+                print(attribute, name, draw, means, flush=True)
     n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
     for attribute in attributes:
         of_method = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vldebias.api import debias, fit_projection
 from vldebias.errors import InvalidInputError
@@ -74,6 +75,36 @@ def test_a_plan_takes_a_saved_edit_and_records_values(pipe: Any, edit: Any, tmp_
         steps=2,
     )
     assert picture.width > picture.height / 4
+
+
+def test_the_gate_reads_embeddings(pipe: Any, edit: Any) -> None:
+    """Passed in place of prompts: open ones get values, evenly; stated ones are left alone. The
+    call may start anywhere and take any number of steps."""
+    assert edit.can_read
+    prompts = HELD_OUT * 2 + [STATED, "A photo of a male chef."]
+    with torch.no_grad():
+        given, negative = pipe.encode_prompt(prompts, "cpu", 1, True, negative_prompt=[""] * 6)
+    call = {"prompt_embeds": given, "negative_prompt_embeds": negative, "output_type": "latent"}
+
+    def draw() -> torch.Tensor:
+        generators = [torch.Generator().manual_seed(number) for number in range(6)]
+        return pipe(num_inference_steps=2, generator=generators, **call).images
+
+    bare = draw()
+    with debias(pipe, edit) as attachment:
+        attached = draw()
+        assert attachment.reasons == [None] * 4 + ["stated"] * 2
+        assert {*attachment.sampled[:4]} <= {"male", "female"}
+    changed = [not torch.equal(before, after) for before, after in zip(bare, attached, strict=True)]
+    assert changed == [True] * 4 + [False] * 2
+
+
+def test_a_text_in_a_language_without_rules_goes_through_the_gate(pipe: Any, edit: Any) -> None:
+    with debias(pipe, edit) as attachment:
+        pipe(["Ein Arzt", STATED], num_inference_steps=1, output_type="latent")
+        assert attachment.reasons[1] == "stated"
+        assert attachment.reasons[0] in (None, "stated")
+        assert attachment.last_call.prompts == ("Ein Arzt", STATED)
 
 
 @pytest.mark.slow

@@ -11,6 +11,9 @@ there what texts of one sampled value have (Lemma 7.1's projection, one room fur
 P projects on the span of the effects e_v, m is their center, a the amount. With strength s the
 output is c + s (c' - c). Times are those that a denoiser receives, so another scheduler or another
 number of steps reads between the fitted ones.
+
+Where the text of a prompt is not to be had, the gate reads the responses of the first pass: linear
+readings r tell a person from none, and a stated value from an open one.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError
 
 Form = Literal["set", "shift"]
+TOLD = 0.95  # the least AUROC with which a reading is followed
 
 
 class LayerMap(NamedTuple):
@@ -46,6 +50,11 @@ class CrossAttentionEdit(Edit):
         center: (t, d) mean response, the widths of all layers behind each other.
         effects: (t, values, d) how the mean response to texts of a value differs from the center.
         amounts: (t, values, layers) how much of its effect a value gets.
+        gate, gate_offsets: (values + 1, d) and (values + 1,): a response y of the first pass states
+            value v where gate_v y > offset_v, and is of a person where that holds for the last row.
+            Without rows nothing can be read.
+        auroc: "stated" and "person" -> layer -> how well responses tell them, of texts that the
+            reading was not fitted to; the best layer is read.
         layers: name and width of each cross-attention. form: "set" or "shift". rank: directions of
             the span that are kept at most, the strongest first; 0: all.
         attribute: name of the prompt set. words: value -> words for it. adjectives, phrase, stated:
@@ -58,6 +67,8 @@ class CrossAttentionEdit(Edit):
         "center": "time d",
         "effects": "time value d",
         "amounts": "time value layer",
+        "gate": "reading d",
+        "gate_offsets": "reading",
     }
     dtype = torch.float32
 
@@ -65,6 +76,9 @@ class CrossAttentionEdit(Edit):
     center: Tensor
     effects: Tensor
     amounts: Tensor
+    gate: Tensor
+    gate_offsets: Tensor
+    auroc: dict[str, dict[str, float]]
     layers: tuple[tuple[str, int], ...]
     form: Form
     rank: int
@@ -81,6 +95,10 @@ class CrossAttentionEdit(Edit):
         if self.times.diff().le(0).any():
             raise InvalidInputError(f"times: expected ascending ones, got {self.times.tolist()}")
         total = sum(width for _, width in self.layers)
+        if len(self.gate) not in (0, len(self.words) + 1):
+            raise InvalidInputError(
+                f"gate: expected {len(self.words) + 1} rows, or none; got {len(self.gate)}"
+            )
         counts = (len(self.words), len(self.layers), total)
         if counts != (self.effects.shape[1], self.amounts.shape[2], self.dim):
             raise InvalidInputError(
@@ -102,6 +120,25 @@ class CrossAttentionEdit(Edit):
             f"{self.method} acts inside of a denoiser, and got embeddings: attach it with"
             " vldebias.debias(pipe, edit)"
         )
+
+    @property
+    def can_read(self) -> bool:
+        """Tell whether the gate tells stated values from open ones."""
+        return max(self.auroc.get("stated", {}).values(), default=0.0) >= TOLD
+
+    def reading(self, response: Tensor) -> tuple[bool, str | None]:
+        """Return whether a response (d,) of a first pass is of a person, and the value that its
+        prompt states, None for none.
+
+        Where no layer tells persons from things in texts that the reading was not fitted to, every
+        prompt counts as one of a person.
+        """
+        scores = (self.gate.double() @ response.double() - self.gate_offsets).tolist()
+        of_value = dict(zip(self.values, scores[:-1], strict=True))
+        likeliest = max(of_value, key=lambda value: of_value[value])
+        tells_persons = max(self.auroc["person"].values(), default=0.0) >= TOLD
+        is_person = scores[-1] > 0 or not tells_persons
+        return is_person, likeliest if of_value[likeliest] > 0 else None
 
     def at(self, time: float) -> dict[str, LayerMap]:
         """Return layer -> its map at a time, float32 on the CPU; between two fitted times

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,29 @@ from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.progress import Progress
 from vldebias.prompts import Balancer, PromptSet, can_balance
 
+THINGS = (
+    "A photo of a robin.",
+    "A duck on a lake.",
+    "a photo of a tree",
+    "A bowl of fruit on a table.",
+    "A mountain at sunrise.",
+    "An empty street at night.",
+    "A cat asleep on a chair.",
+    "A bicycle against a wall.",
+    "A plate of pasta.",
+    "A forest in the morning fog.",
+    "A wooden chair in an empty room.",
+    "A photo of a gull.",
+    "A sailing boat at sea.",
+    "A photo of an owl in a forest.",
+    "A vase of flowers by a window.",
+    "A steam train in the snow.",
+    "A photo of a heron.",
+    "An old stone bridge over a river.",
+    "A photo of a crow on a mountain.",
+    "A cup of coffee on a newspaper.",
+)
+"""Texts without a person, from which the gate learns to leave such pictures alone."""
 _BATCH = 4  # concepts that are generated at once: 8 images of a gender, 20 of five skin tones
 
 
@@ -96,10 +119,136 @@ class CrossAttention(Method):
             [responses.rows[:, rows].mean(1) for rows in rows_of_value.values()], dim=1
         )
         center = means.mean(1)
+        readings = fit_gate(problem.host, prompt_set, texts_of_value, self)
         amounts = torch.full((len(means), means.shape[1], len(responses.layers)), self.amount)
         return edit_of(
-            self, prompt_set, responses, center, means - center[:, None], amounts, self.form
+            self,
+            prompt_set,
+            responses,
+            (center, means - center[:, None], amounts),
+            readings,
         )
+
+
+class Readings(NamedTuple):
+    """Hold the gate: rows (values + 1, d), offsets (values + 1,), and "stated" and "person" ->
+    layer -> AUROC."""
+
+    rows: Tensor
+    offsets: Tensor
+    auroc: dict[str, dict[str, float]]
+
+
+def fit_gate(
+    host: CrossAttentionHost,
+    prompt_set: PromptSet,
+    texts_of_value: Mapping[str, Sequence[str]],
+    method: CrossAttention,
+) -> Readings:
+    """Fit linear readings of the first pass: which value a prompt states, and whether it is about a
+    person.
+
+    A reading is C^-1 e / (e C^-1 e) with the effect e of stating it and the covariance C within
+    texts of one kind (linear discriminant): 0 for the mean of the open texts, 1 for that of those
+    that state it. Each layer is fitted to one half of the texts and tried on the other; the layer
+    that tells them best is fitted to all, with the threshold that told the tried texts best.
+    """
+    count = len(next(iter(texts_of_value.values())))
+    classes = prompt_set.classes or ("A photo of a person.", "A portrait of a person.")
+    count = min(count, len(classes))
+    neutral = [classes[place * len(classes) // count] for place in range(count)]
+    kinds = {"neutral": neutral, "things": list(THINGS), **texts_of_value}
+    options = method.options or {}
+    rows = {}
+    for kind, texts in kinds.items():
+        blocks = []
+        for start in range(0, len(texts), 4 * _BATCH):
+            block = texts[start : start + 4 * _BATCH]
+            blocks.append(host.first_responses(block, method.steps, **options))
+        rows[kind] = torch.cat(blocks)
+    layers = host.layers_and_widths
+    persons = torch.cat([rows["neutral"], *(rows[value] for value in texts_of_value)])
+    stated = Discriminant.best([rows[value] for value in texts_of_value], rows["neutral"], layers)
+    person = Discriminant.best([persons], rows["things"], layers)
+    return Readings(
+        torch.cat([stated.rows, person.rows]),
+        torch.cat([stated.offsets, person.offsets]),
+        {"stated": stated.auroc, "person": person.auroc},
+    )
+
+
+class Discriminant(NamedTuple):
+    """Hold linear readings that tell kinds of texts from open ones: rows (kinds, d), offsets, and
+    layer -> AUROC."""
+
+    rows: Tensor
+    offsets: Tensor
+    auroc: dict[str, float]
+
+    @classmethod
+    def best(
+        cls, kinds: Sequence[Tensor], open_rows: Tensor, layers: Sequence[tuple[str, int]]
+    ) -> Discriminant:
+        """Return the readings of the layer that tells kinds (n, d) from open rows (m, d)
+        best."""
+        auroc = {}
+        tried = {}
+        start = 0
+        part_of_layer = {}
+        for name, width in layers:
+            part = slice(start, start + width)
+            start += width
+            part_of_layer[name] = part
+            tried[name] = _tried([kind[:, part] for kind in kinds], open_rows[:, part])
+            auroc[name] = round(_auroc(*tried[name]), 4)
+        layer = max(auroc, key=lambda name: auroc[name])
+        part = part_of_layer[layer]
+        readings, means = discriminant([kind[:, part] for kind in kinds], open_rows[:, part])
+        rows = torch.zeros(len(kinds), open_rows.shape[1], dtype=open_rows.dtype)
+        rows[:, part] = readings
+        return cls(rows, readings @ means + _between(*tried[layer]), auroc)
+
+
+def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return readings (kinds, d) that are 1 at the mean of their kind and 0 at that of the open
+    rows,
+    and the latter mean; the covariance is shrunk by a tenth of its mean variance."""
+    mean = open_rows.mean(0)
+    within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
+    covariance = within.T @ within / len(within)
+    shrunk = covariance + 0.1 * covariance.diagonal().mean() * torch.eye(len(covariance)).double()
+    effects = torch.stack([kind.mean(0) - mean for kind in kinds])
+    solved = torch.linalg.solve(shrunk, effects.T).T
+    return solved / (solved * effects).sum(1, keepdim=True), mean
+
+
+def _tried(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest reading of each row of the kinds and of the open ones, by readings that were
+    fitted to the other half of the rows."""
+    of_kinds = []
+    of_others = []
+    for half in (0, 1):
+        readings, mean = discriminant([kind[half::2] for kind in kinds], open_rows[half::2])
+        tried = torch.cat([kind[1 - half :: 2] for kind in kinds])
+        of_kinds.append(((tried - mean) @ readings.T).amax(1))
+        of_others.append(((open_rows[1 - half :: 2] - mean) @ readings.T).amax(1))
+    return torch.cat(of_kinds), torch.cat(of_others)
+
+
+def _between(positive: Tensor, negative: Tensor) -> float:
+    """Return the threshold with the best mean of both shares that are right; where several are
+    best, their mean."""
+    scores = torch.cat([positive, negative]).sort().values
+    thresholds = (scores[1:] + scores[:-1]) / 2
+    right = (positive[:, None] > thresholds).double().mean(0)
+    right += (negative[:, None] <= thresholds).double().mean(0)
+    return float(thresholds[right >= right.max() - 1e-9].mean())
+
+
+def _auroc(positive: Tensor, negative: Tensor) -> float:
+    """Return how often a positive score is above a negative one; ties count half."""
+    above = (positive[:, None] > negative).double() + 0.5 * (positive[:, None] == negative).double()
+    return float(above.mean())
 
 
 def stated_texts(prompt_set: PromptSet, concepts: int) -> dict[str, list[str]]:
@@ -165,20 +314,24 @@ def edit_of(
     method: Any,
     prompt_set: PromptSet,
     responses: Responses,
-    center: Tensor,
-    effects: Tensor,
-    amounts: Tensor,
-    form: Form,
+    maps: tuple[Tensor, Tensor, Tensor],
+    readings: Readings,
 ) -> CrossAttentionEdit:
-    """Return the edit of a prompt set with what was fitted for it, as `CrossAttentionEdit` has
-    it."""
+    """Return the edit of a prompt set with what was fitted for it.
+
+    maps: center, effects and amounts, as `CrossAttentionEdit` has them.
+    """
+    center, effects, amounts = maps
     return CrossAttentionEdit(
         times=responses.times.float(),
         center=center.float(),
         effects=effects.float(),
         amounts=amounts.float(),
+        gate=readings.rows.float(),
+        gate_offsets=readings.offsets.float(),
+        auroc=readings.auroc,
         layers=responses.layers,
-        form=form,
+        form=method.form,
         rank=method.rank,
         attribute=prompt_set.name,
         words={value: tuple(words) for value, words in prompt_set.attributes.items()},

@@ -14,9 +14,11 @@ softmax, and has none.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +49,8 @@ from vldebias.hosts.pipelines.calls import (
     rewrite_call,
     running_call,
 )
-from vldebias.hosts.records import raise_failures
+from vldebias.hosts.records import CallRecord, raise_failures
+from vldebias.hosts.seeds import indices_of
 
 DENOISER = re.compile(r"(unet|transformer|prior)(_\d)?")
 """Matches the names of the components of a pipeline that denoise."""
@@ -57,6 +60,10 @@ _CALL: ContextVar[Call | None] = ContextVar("vldebias_denoised", default=None)
 """What was encoded last in this thread or task, and is denoised now."""
 _PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
 """What the hooks do in the present pass through the denoiser."""
+_RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
+"""In a pass that only reads: layer -> its mean responses, (batch, d)."""
+UNREAD = ("unknown language",)
+"""Reasons for which balanced prompts leave a text alone because they cannot read it."""
 
 
 @dataclass
@@ -66,7 +73,8 @@ class Call:
     owner: who encoded them. embeddings: (different, tokens, d) for each encoding. images: for each
     of the different rows the numbers of its images, in order. texts, values: of the images; a value
     or None for each edit. passes, matched: how often the denoiser ran, and got a row of these.
-    received: the tensor that it got last, and its rows.
+    received: the tensor that it got last, and its rows. unread: the images whose prompts no rule
+    reads, about which the gate decides in the first pass; columns: their texts, by argument.
     """
 
     owner: object
@@ -77,6 +85,8 @@ class Call:
     passes: int = 0
     matched: int = 0
     received: tuple[Tensor, dict[int, int]] | None = None
+    unread: list[bool] = field(default_factory=list)
+    columns: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def firsts(self) -> list[int]:
@@ -99,6 +109,10 @@ class Plan(NamedTuple):
     groups: list[Group]
     time: float
     batch: int
+
+
+class _FirstPassError(Exception):
+    """End a call of a pipeline after the first pass through its denoiser."""
 
 
 class CrossAttentionHost(Host):
@@ -214,7 +228,32 @@ class CrossAttentionHost(Host):
         finally:
             for handle in handles:
                 handle.remove()
-        return recorder.responses()
+        responses = recorder.responses()
+        self.memory["widths"] = responses.layers
+        return responses
+
+    @property
+    def layers_and_widths(self) -> tuple[tuple[str, int], ...]:
+        """Return name and width of each cross-attention, once responses were recorded."""
+        layers: tuple[tuple[str, int], ...] = self.memory["widths"]
+        return layers
+
+    def first_responses(self, prompts: Sequence[str], steps: int, **options: Any) -> Tensor:
+        """Return (prompts, d) the responses of the first pass, as `responses`; the pipeline is
+        stopped after it."""
+
+        def stop(*_: Any) -> None:
+            raise _FirstPassError
+
+        handles = [
+            denoiser.register_forward_hook(stop, prepend=False)
+            for denoiser in self.denoisers.values()
+        ]
+        try:
+            return self.responses(prompts, list(range(len(prompts))), steps, **options).rows[-1]
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _found_layers(self, prompt: str, **options: Any) -> list[str]:
         """Return the names of the cross-attentions, in the order in which they run."""
@@ -269,7 +308,8 @@ class CrossAttentionHost(Host):
         try:
             for module, _ in modes:
                 module.eval()
-            with torch.no_grad(), during(BARE), TOKENIZING:
+            stopped = suppress(_FirstPassError)
+            with torch.no_grad(), during(BARE), TOKENIZING, stopped:
                 self.pipe(prompt=list(prompts), generator=generators, **call | options)
         finally:
             self.pipe.set_progress_bar_config(**bars)
@@ -376,6 +416,11 @@ def time_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
     if isinstance(value, Tensor):
         return float(value.flatten()[0])
     return None if value is None else float(value)
+
+
+def at_time(timestep: Any, time: float) -> Any:
+    """Return a timestep of the same form at another time."""
+    return torch.full_like(timestep, time) if isinstance(timestep, Tensor) else time
 
 
 def images_of_rows(embedding: Tensor) -> tuple[list[int], list[list[int]]]:
@@ -550,9 +595,10 @@ class Steering(Hook):
             known.embeddings += [rows[known.firsts] for rows in embeddings]
             return
         firsts, images = images_of_rows(embeddings[0])
-        values = self._values(call, len(embeddings[0]))
         different = [rows[firsts] for rows in embeddings]
-        _CALL.set(Call(self, different, images, texts, values))
+        made = Call(self, different, images, texts)
+        self._deal_values(made, call, len(embeddings[0]))
+        _CALL.set(made)
 
     @property
     def encodes_again(self) -> bool:
@@ -560,46 +606,148 @@ class Steering(Hook):
         source = self.host.pipeline.source
         return bool(source.calls - source.negatives > 1)
 
-    def _values(self, call: dict[str, Any], rows: int) -> list[tuple[Any, ...]]:
-        """Return for each row of the embeddings a value or None for each edit."""
+    def _deal_values(self, made: Call, call: dict[str, Any], rows: int) -> None:
+        """Deal a value or None of each edit to each row of the embeddings, or leave that to the
+        first pass where a prompt cannot be read."""
         attachment = self.attachment
+        made.values = [(None,) * len(self.edits)] * rows
         given = GIVEN.get()
-        nothing = (None,) * len(self.edits)
         if given is not None and given[0] is attachment:
-            values = given[1]
-            if rows % max(len(values), 1):
+            if rows % max(len(given[1]), 1):
                 raise InvalidInputError(
-                    f"{self.host.name}: {len(values)} values for {rows} images; expected one each"
+                    f"{self.host.name}: {len(given[1])} values for {rows} images; expected one each"
                 )
-        elif not attachment.acts:
-            return [nothing] * rows
-        elif call.get("prompt") is None:
-            attachment.log.begin()
-            attachment.warn_once(
-                "the call passes embeddings instead of a prompt, so nothing was changed; pass the"
-                " prompt as text"
-            )
-            return [nothing] * rows
-        else:
-            read = self.host.pipeline._read(call)
-            variables = running_call(self.host.pipe) or {}
+            made.values = self._spread(given[1], rows)
+        elif attachment.acts and call.get("prompt") is None:
+            self._leave_to_gate(made, {}, [True] * rows)
+        elif attachment.acts:
+            found: dict[str, list[str]] = {}
 
-            def deal(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-                attachment.rewrite_texts(columns, read=read, seeds=variables.get("generator"))
+            def look(columns: dict[str, list[str]]) -> dict[str, list[str]]:
+                found.update(columns)
                 return columns
 
-            rewrite_call(dict(call), deal)
-            values = attachment.sampled
-        # Some pipelines encode a prompt once and repeat it later.
+            rewrite_call(dict(call), look)
+            unread = [self._is_unread(text) for text in next(iter(found.values()))]
+            if any(unread):
+                self._leave_to_gate(made, found, unread)
+            else:
+                attachment.rewrite_texts(
+                    found, read=self.host.pipeline._read(call), seeds=self._generators()
+                )
+                made.values = self._spread(attachment.sampled, rows)
+
+    def _generators(self) -> Any:
+        """Return the generators of the call of the pipeline that runs."""
+        return (running_call(self.host.pipe) or {}).get("generator")
+
+    def _spread(self, values: Sequence[Any], rows: int) -> list[tuple[Any, ...]]:
+        """Return a value or None of each edit for each row; some pipelines encode a prompt once and
+        repeat it later."""
+        nothing = (None,) * len(self.edits)
         if not values or rows % len(values):
             return [nothing] * rows
-        is_single = len(self.edits) == 1
-        as_rows = [(value,) if is_single else tuple(value or nothing) for value in values]
-        copies = rows // len(values)
-        repeated: list[tuple[Any, ...]] = []
-        for row in as_rows:
-            repeated += [row] * copies
-        return repeated
+        spread: list[tuple[Any, ...]] = []
+        for value in values:
+            row = (value,) if len(self.edits) == 1 else tuple(value or nothing)
+            spread += [row] * (rows // len(values))
+        return spread
+
+    def _is_unread(self, text: str) -> bool:
+        """Tell whether the rules cannot read a text at all."""
+        (reasons,) = self.attachment.balancer.at(text, 0).reasons
+        reasons = reasons if isinstance(reasons, tuple) else (reasons,)
+        return all(reason in UNREAD for reason in reasons)
+
+    def _leave_to_gate(self, made: Call, columns: dict[str, list[str]], unread: list[bool]) -> None:
+        """Let the gate read the images that no rule reads, in the first pass."""
+        if all(edit.can_read for edit in self.edits):
+            made.columns = columns
+            made.unread = unread
+            return
+        self.attachment.log.begin()
+        self.attachment.warn_once(
+            "the call passes embeddings or a prompt that cannot be read, and the edit has no gate"
+            " to tell whether a value is open; nothing was changed"
+        )
+
+    def _decide(self, call: Call, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Deal values to the images of a call whose prompts no rule reads: the gate reads a first
+        pass of the denoiser, and what it finds is said in plain words to the balancer."""
+        unread, call.unread = call.unread, []
+        rows = rows_of(call, args, kwargs)
+        if not rows:  # a pass of the negative prompt alone
+            call.unread = unread
+            return
+        record: dict[str, Tensor] = {}
+        # As in the fit: from noise, at the first of its times, whatever this call starts from.
+        time = float(self.edits[0].times[-1])
+        arguments = inspect.signature(module.forward).bind(*args, **kwargs)
+        picture, *_ = arguments.arguments
+        values = arguments.arguments[picture]
+        noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(0))
+        arguments.arguments[picture] = noise.to(values)
+        arguments.arguments["timestep"] = at_time(arguments.arguments["timestep"], time)
+        with during(_RECORD, record), torch.no_grad():
+            module.forward(*arguments.args, **arguments.kwargs)
+        row_of_image = {image: row for row, image in rows.items()}
+        texts = []
+        for image, is_unread in enumerate(unread):
+            if not is_unread:
+                texts.append([column[image] for column in call.columns.values()])
+                continue
+            row = row_of_image[image]
+            texts.append([self._in_words(record, row, self._key(call, image))])
+        width = max(map(len, texts))
+        padded = [row + row[-1:] * (width - len(row)) for row in texts]
+        joined = [" | ".join(dict.fromkeys(row)) for row in texts]
+        attachment = self.attachment
+        indices = indices_of(self._generators(), joined) if attachment.follow_seeds else None
+        _, balanced = attachment.balancer.next_texts(padded, indices)
+        call.values = self._spread(balanced.values, len(call.values))
+        given = [""] * len(texts)
+        if call.columns:
+            columns = zip(*call.columns.values(), strict=True)
+            given = [" | ".join(dict.fromkeys(row)) for row in columns]
+        prompts = tuple(given)
+        attachment.log.add(
+            CallRecord(
+                prompts,
+                prompts,
+                values=tuple(balanced.values),
+                reasons=tuple(balanced.reasons),
+                people=tuple(map(tuple, balanced.people)),
+                seed=balanced.seed,
+                index=None if indices is None else tuple(indices),
+            )
+        )
+
+    def _in_words(self, record: Mapping[str, Tensor], row: int, key: int) -> str:
+        """Return what the gate reads of a row of a pass as a prompt: "A photo of an old person,
+        123." is open but for its age."""
+        stated: list[str] = []
+        behind = ""
+        is_person = True
+        for edit in self.edits:
+            response = torch.cat([record[name][row] for name, _ in edit.layers])
+            is_of_person, value = edit.reading(response.cpu())
+            is_person = is_person and is_of_person
+            if value is not None and edit.phrase:
+                behind += f" {edit.phrase[value]}"
+            elif value is not None:
+                stated.append(edit.adjectives.get(value, edit.words[value][0]))
+        if not is_person:
+            return "A picture."
+        noun = " ".join([*stated, "person"])
+        article = "an" if noun[0] in "aeiou" else "a"
+        return f"A photo of {article} {noun}{behind}, {key}."
+
+    def _key(self, call: Call, image: int) -> int:
+        """Return a number that follows from the embedding of an image, so that each prompt is
+        dealt to evenly."""
+        number = next(i for i, images in enumerate(call.images) if image in images)
+        values = call.embeddings[0][number].detach().float().cpu().contiguous()
+        return int(hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8], 16)
 
     # ---- in the denoiser
 
@@ -611,6 +759,8 @@ class Steering(Hook):
         if not is_ours or call is None or not self.attachment.acts:
             return
         time = time_of(args, kwargs)
+        if time is not None and any(call.unread) and _RECORD.get() is None:
+            self._decide(call, module, args, kwargs)
         if time is None or all(not any(row) for row in call.values):
             return
         call.passes += 1
@@ -639,6 +789,10 @@ class Steering(Hook):
 
     def change(self, layer: str, module: nn.Module, args: Any, output: Any) -> Any:
         """Return the output of a cross-attention with the values of its images; None leaves it."""
+        record = _RECORD.get()
+        if record is not None and isinstance(output, Tensor) and output.ndim == 3:
+            record[layer] = output.float().mean(1)
+            return None
         plan = _PLAN.get()
         if plan is None or not isinstance(output, Tensor) or output.ndim != 3:
             return None

@@ -1,0 +1,86 @@
+"""The closed forms behind cross-attention, on made responses: readings of the gate, the span, the
+EquiSteer baseline against loops."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from vldebias.edits.cross_attention import span, steer
+from vldebias.errors import InvalidInputError
+from vldebias.methods.cross_attention import Discriminant, _auroc, discriminant, stated_texts
+from vldebias.prompts import load_prompts, make_prompt_set
+
+
+def made(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_a_reading_is_one_at_the_mean_of_its_kind_and_zero_at_that_of_the_others() -> None:
+    kinds = [made(30, 7, seed=seed) + 2 * made(7, seed=90 + seed) for seed in (1, 2, 3)]
+    others = made(40, 7, seed=4)
+    readings, mean = discriminant(kinds, others)
+    scores = torch.stack([(kind.mean(0) - mean) @ readings.T for kind in kinds])
+    torch.testing.assert_close(scores.diagonal(), torch.ones(3).double())
+    torch.testing.assert_close(mean, others.mean(0))
+
+
+def test_the_layer_that_tells_best_is_read() -> None:
+    """Only the second layer says anything."""
+    others = made(40, 9, seed=1)
+    kind = made(40, 9, seed=2)
+    kind[:, 4:] += 3
+    found = Discriminant.best([kind], others, [("first", 4), ("second", 5)])
+    assert found.auroc["second"] > 0.95 > found.auroc["first"]
+    assert not found.rows[:, :4].any()
+    is_kind = kind @ found.rows[0] > found.offsets[0]
+    is_other = others @ found.rows[0] > found.offsets[0]
+    assert is_kind.double().mean() > 0.9 > 0.1 > is_other.double().mean()
+
+
+def test_auroc_is_that_of_scikit_learn() -> None:
+    positive = made(23).round(decimals=1) + 0.3
+    negative = made(31, seed=1).round(decimals=1)
+    labels = np.repeat([1, 0], [23, 31])
+    expected = roc_auc_score(labels, torch.cat([positive, negative]).numpy())
+    assert _auroc(positive, negative) == pytest.approx(expected)
+
+
+def test_values_that_sum_to_their_center_span_one_direction_less() -> None:
+    effects = made(5, 12)
+    effects -= effects.mean(0)
+    basis = span(effects)
+    assert basis.shape == (12, 4)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(4).double())
+    torch.testing.assert_close(effects @ basis @ basis.T, effects)
+    assert span(effects, 2).shape == (12, 2)
+    assert span(torch.zeros(3, 4)).shape == (4, 0)
+
+
+def test_set_replaces_and_shift_keeps_what_varies() -> None:
+    output = made(2, 5, 8)
+    basis = span(made(2, 8, seed=1))
+    target = made(2, 8, seed=2) @ basis @ basis.T
+    placed = steer(output, basis, target, "set", 1.0)
+    torch.testing.assert_close(placed @ basis, (target @ basis)[:, None].expand(2, 5, -1))
+    moved = steer(output, basis, target, "shift", 1.0)
+    torch.testing.assert_close(moved.mean(1) @ basis, target @ basis)
+    varying = output - output.mean(1, keepdim=True)
+    torch.testing.assert_close(moved - moved.mean(1, keepdim=True), varying)
+    half = steer(output, basis, target, "set", 0.5)
+    torch.testing.assert_close(half, (output + placed) / 2)
+
+
+def test_texts_of_a_fit_differ_in_the_value_alone() -> None:
+    texts = stated_texts(load_prompts("skin-tone"), 6)
+    assert list(texts) == ["pale", "light", "tan", "brown", "dark"]
+    rows = list(zip(*texts.values(), strict=True))
+    assert len(rows) == 6
+    for row in rows:
+        assert len({text.split()[-1] for text in row}) == 1
+    listed = make_prompt_set("age", {"young": ["young"], "old": ["old"]}, ["doctor"])
+    assert len(stated_texts(listed, 20)["old"]) == 1
+    with pytest.raises(InvalidInputError, match="states each of"):
+        stated_texts(load_prompts("fairface"), 5)

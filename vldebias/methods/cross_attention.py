@@ -211,8 +211,7 @@ class Discriminant(NamedTuple):
 
 def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return readings (kinds, d) that are 1 at the mean of their kind and 0 at that of the open
-    rows,
-    and the latter mean; the covariance is shrunk by a tenth of its mean variance."""
+    rows, and the latter mean; the covariance is shrunk by a tenth of its mean variance."""
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
     covariance = within.T @ within / len(within)
@@ -223,8 +222,8 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
 
 
 def _tried(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest reading of each row of the kinds and of the open ones, by readings that were
-    fitted to the other half of the rows."""
+    """Return the largest reading of each row, of the kinds and of the open ones, by readings that
+    were fitted to the other half of the rows."""
     of_kinds = []
     of_others = []
     for half in (0, 1):

@@ -271,8 +271,9 @@ class CrossAttentionHost(Host):
         if not recorder.layers:
             raise UnsupportedHostError(
                 f"{self.name}: its denoiser has no cross-attention that reads the prompt alone"
-                " (SD3, FLUX and others join picture and text in one attention, where the text has"
-                " no output of its own); use method='balanced-prompts', the default"
+                " and gets what encode_prompt returned (SD3, FLUX and others join picture and text"
+                " in one attention, where the text has no output of its own); use"
+                " method='balanced-prompts', the default"
             )
         return recorder.layers
 
@@ -679,17 +680,7 @@ class Steering(Hook):
         if not rows:  # a pass of the negative prompt alone
             call.unread = unread
             return
-        record: dict[str, Tensor] = {}
-        # As in the fit: from noise, at the first of its times, whatever this call starts from.
-        time = float(self.edits[0].times[-1])
-        arguments = inspect.signature(module.forward).bind(*args, **kwargs)
-        picture, *_ = arguments.arguments
-        values = arguments.arguments[picture]
-        noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(0))
-        arguments.arguments[picture] = noise.to(values)
-        arguments.arguments["timestep"] = at_time(arguments.arguments["timestep"], time)
-        with during(_RECORD, record), torch.no_grad():
-            module.forward(*arguments.args, **arguments.kwargs)
+        record = self._read_from_noise(module, args, kwargs)
         row_of_image = {image: row for row, image in rows.items()}
         texts = []
         for image, is_unread in enumerate(unread):
@@ -721,6 +712,21 @@ class Steering(Hook):
                 index=None if indices is None else tuple(indices),
             )
         )
+
+    def _read_from_noise(self, module: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
+        """Return layer -> mean responses of a pass as in the fit: from noise, at the first of its
+        times, whatever this call starts from."""
+        time = float(self.edits[0].times[-1])
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        picture, *_ = bound.arguments
+        values = bound.arguments[picture]
+        noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(0))
+        bound.arguments[picture] = noise.to(values)
+        bound.arguments["timestep"] = at_time(bound.arguments["timestep"], time)
+        record: dict[str, Tensor] = {}
+        with during(_RECORD, record), torch.no_grad():
+            module.forward(*bound.args, **bound.kwargs)
+        return record
 
     def _in_words(self, record: Mapping[str, Tensor], row: int, key: int) -> str:
         """Return what the gate reads of a row of a pass as a prompt: "A photo of an old person,

@@ -215,10 +215,12 @@ def discriminant(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Te
     mean = open_rows.mean(0)
     within = torch.cat([kind - kind.mean(0) for kind in (*kinds, open_rows)])
     covariance = within.T @ within / len(within)
-    shrunk = covariance + 0.1 * covariance.diagonal().mean() * torch.eye(len(covariance)).double()
+    # A single text of each kind varies in nothing: then every direction counts alike.
+    variance = float(covariance.diagonal().mean()) or 1.0
+    shrunk = covariance + 0.1 * variance * torch.eye(len(covariance)).double()
     effects = torch.stack([kind.mean(0) - mean for kind in kinds])
     solved = torch.linalg.solve(shrunk, effects.T).T
-    return solved / (solved * effects).sum(1, keepdim=True), mean
+    return solved / (solved * effects).sum(1, keepdim=True).clamp(min=1e-12), mean
 
 
 def _tried(kinds: Sequence[Tensor], open_rows: Tensor) -> tuple[Tensor, Tensor]:

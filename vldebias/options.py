@@ -69,7 +69,7 @@ class Options:
         Path | None, flag("Images", "FILE", "Features of your own (.npz), or 'shards/*.npy'.")
     ] = None
     table: Annotated[
-        Path | None, flag("Images", "FILE", "Labels of .npy shards, or 'meta/*.parquet'.")
+        Path | None, flag("Images", "FILE", "Labels of features without any, or 'meta/*.parquet'.")
     ] = None
     texts: Annotated[
         Path | None, flag("Images", "FILE", "Text embeddings of your own (see eval show --texts).")

@@ -34,6 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # all but tabs and l
 _EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that tells Excel the separator
 _SAMPLE = 1 << 16  # characters that show how a table is separated
 _SAMPLE_ROWS = 50
+_MOST_SHORT = 0.05  # share of rows by pipes that may lack their last cell
 
 
 def read_text(path: Path, encoding: str | None = None) -> str:
@@ -199,7 +200,7 @@ def split_rows(
     table, above, excel_separator = _without_preamble(text, where)
     separator = separator or excel_separator or _separator_of(table, where, usual)
     try:
-        rows, broken = _parsed(table, separator)
+        rows, broken, short = _parsed(table, separator)
     except _RowError as error:
         unquoted = _unquoted(table, separator)
         if unquoted is None:
@@ -208,7 +209,7 @@ def split_rows(
                 f" {_name_of(separator)} or a quote stands in quotes, and quotes inside of it are"
                 " doubled"
             ) from None
-        rows = unquoted
+        rows, short = unquoted
         broken = []
         warn(
             f"{where}: quotes are not closed, so they were read as characters of the texts",
@@ -220,6 +221,12 @@ def split_rows(
     if len(set(rows[0])) != len(rows[0]):
         raise InvalidInputError(
             f"{where}: expected different names of columns in the first line, got {rows[:1]}"
+        )
+    if short:
+        warn(
+            f"{where}: {len(short)} of {len(rows) - 1} rows lack their last cell"
+            f" ({rows[0][-1]!r}), the first in line {above + short[0]}; it was read as empty",
+            SuspectInputWarning,
         )
     if broken:
         warn(
@@ -309,8 +316,12 @@ def _sample_rows(sample: str, separator: str) -> list[list[str]]:
     return rows
 
 
-def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], list[int]]:
-    """Return rows of one length, and the lines in which a cell with a line break begins.
+def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], list[int], list[int]]:
+    """Return rows of one length, the lines in which a cell with a line break begins, and those of
+    rows that lack their last cell, which is then empty.
+
+    The latter is known of one row of Flickr30k's results.csv, a table by pipes; rows by other
+    separators, and many such rows, are refused.
 
     Raises:
         _RowError: a stray quote, or a row of another length.
@@ -324,9 +335,13 @@ def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], li
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, **form)
     rows = list[list[str]]()
     broken = list[int]()
+    short = list[int]()
     start = 1
     try:
         for row in reader:
+            if separator == "|" and rows and len(row) == len(rows[0]) - 1 > 1:
+                row.append("")
+                short.append(start)
             if row and rows and len(row) != len(rows[0]):
                 raise csv.Error(
                     f"expected {len(rows[0])} columns as in the first line, got {len(row)}"
@@ -336,21 +351,24 @@ def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], li
             if reader.line_num > start:
                 broken.append(start)
             start = reader.line_num + 1
+        if len(short) > _MOST_SHORT * len(rows):
+            start = short[0]
+            raise csv.Error(f"expected {len(rows[0])} columns, got {len(rows[0]) - 1}")
     except csv.Error as error:
         raise _RowError(start, str(error)) from None
-    return rows, broken
+    return rows, broken, short
 
 
-def _unquoted(text: str, separator: str) -> list[list[str]] | None:
-    """Return rows in which quotes are characters, for tables that are written so: by tabs and
-    pipes; None where that makes no table."""
+def _unquoted(text: str, separator: str) -> tuple[list[list[str]], list[int]] | None:
+    """Return rows in which quotes are characters, for tables that are written so (by tabs and
+    pipes), and the lines of those that lack their last cell; None where that makes no table."""
     if separator not in "\t|":
         return None
     try:
-        rows, _ = _parsed(text, separator, quoting=csv.QUOTE_NONE)
+        rows, _, short = _parsed(text, separator, quoting=csv.QUOTE_NONE)
     except _RowError:
         return None
-    return rows
+    return rows, short
 
 
 def _name_of(separator: str) -> str:

@@ -341,6 +341,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("here", "no_charts")
+def test_the_texts_of_a_rewriter_are_read_as_other_prompts_are() -> None:
+    # str.splitlines would cut the second text in two.
+    Path("users.txt").write_text("# asked\na photo of a nurse\na photo of a pilot\n")
+    enhanced = ["a photo of a female nurse", "a photo of a pilot\u2028in a hangar"]
+    Path("enhanced.txt").write_text("\n".join(enhanced), encoding="utf-16")
+    named = ("--original", "users.txt", "--rewritten", "enhanced.txt", "--out", "rewriter")
+    log = call("audit", "--attribute", "gender", *named, heard=True)
+    assert "users.txt: read 2 prompts; 1 lines that begin with #" in " ".join(log.split())
+    assert "1 of 2 persons" in Path("rewriter/result.json").read_text()
+
+
+@pytest.mark.usefixtures("here", "no_charts")
 def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
     log = call(*AUDIT, "--model", "miniature", heard=True)
     out = Path("vldebias-audit")

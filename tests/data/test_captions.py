@@ -60,6 +60,30 @@ def test_several_captions_of_an_image_are_one_row(tmp_path: Path) -> None:
     assert data.more_captions[1] == ('"Quoted" two pilots',)
 
 
+def test_the_broken_row_of_flickr30k_is_an_empty_caption(tmp_path: Path) -> None:
+    table = brought.flickr30k(tmp_path)
+    rows = table.read_text().splitlines()
+    # As released: "2199200615.jpg| 4   A dog runs across the grass ."; here among 24 whole rows.
+    rows += [f"0.jpg| {number}| more {number}" for number in range(2, 18)]
+    table.write_text("\n".join([*rows, "2.jpg| 4   A dog runs across the grass ."]))
+    data, said = opened(table)
+    assert data.captions == CAPTIONS
+    assert "1 of 25 rows lack their last cell ('comment'), the first in line 26" in "".join(said)
+    # Several such rows are no slip.
+    table.write_text("\n".join([rows[0], *[row for row in rows if "| 0|" in row], "1.jpg| 0 a"]))
+    with pytest.raises(InvalidInputError, match="line 6: expected 3 columns, got 2"):
+        opened(table)
+
+
+@pytest.mark.parametrize("form", [brought.coco, brought.texts_beside])
+@pytest.mark.parametrize("named", ["labels", "caption", "image"])
+def test_columns_of_what_has_none_are_refused(form: Any, named: str, tmp_path: Path) -> None:
+    column = ["gender"] if named == "labels" else "gender"
+    message = rf"got {named} .*gender.*(COCO's captions|a text beside each) have no columns"
+    with pytest.raises(InvalidInputError, match=message):
+        opened(form(tmp_path), **{named: column})
+
+
 def test_samples_that_lack_something_are_counted(tmp_path: Path) -> None:
     files = [file for number in range(N) for file in brought.members(number)]
     lacking = [file for file in files if file[0] not in ("000000000.txt", "000000002.jpg")]

@@ -233,8 +233,8 @@ def test_labels_lie_in_a_table_beside(tmp_path: Path) -> None:
 
 
 @refused(
-    ("*.npy", "meta_0.parquet", r"meta_0.parquet: .*expected 1300 rows in every column"),
-    ("a.npz", "meta_0.parquet", r"a table has the labels of \.npy shards"),
+    ("*.npy", "meta_0.parquet", r"meta_0.parquet: expected a row for each of 1300 rows.*got 1\."),
+    ("a.npz", "meta_0.parquet", r"features without any; .*a.npz has its own"),
     ("*.np?", None, r"a.npz: cannot be read"),
 )
 def test_files_that_do_not_fit_together_are_refused(
@@ -243,6 +243,75 @@ def test_files_that_do_not_fit_together_are_refused(
     write_npy(tmp_path)
     save_embeddings(tmp_path / "a.npz", Embeddings.from_arrays(FEATURES, {"gender": GENDER}))
     open_embeddings(tmp_path / images, table=table and tmp_path / table)
+
+
+def clip_retrieval(folder: Path, *, dropped: int = 0) -> Path:
+    """What clip-retrieval writes: twelve parts of five rows whose first number is their part; of
+    the fifth table `dropped` rows are missing."""
+    (folder / "img_emb").mkdir(parents=True)
+    (folder / "metadata").mkdir()
+    for part in range(12):
+        features = np.full((5, 4), part + 1, "f2")
+        np.save(folder / f"img_emb/img_emb_{part}.npy", features)
+        length = 5
+        if part == 4:
+            length = 5 - dropped
+        metadata = {
+            "image_path": [f"{part}/{row}.jpg" for row in range(length)],
+            "caption": [f"a picture of part {part}"] * length,
+            "shard": [f"shard {part}"] * length,
+        }
+        pq.write_table(pa.table(metadata), folder / f"metadata/metadata_{part}.parquet")
+    return folder
+
+
+def test_a_folder_of_clip_retrieval_has_its_metadata_beside(tmp_path: Path) -> None:
+    # Brackets of a name are no pattern.
+    folder = clip_retrieval(tmp_path / "laion [2]")
+    (folder / "text_emb").mkdir()
+    np.save(folder / "text_emb/text_emb_0.npy", np.ones((60, 4), "f2"))
+    embeddings, _ = open_embeddings(folder)
+    assert list(embeddings.labels) == ["shard"]
+    for row in range(60):
+        # 10 comes behind 9, in both.
+        part = int(embeddings.features[[row]][0, 0]) - 1
+        labels = embeddings.column("shard")
+        assert labels.names[labels.codes[row]] == f"shard {part}"
+        assert embeddings.ids[row] == f"{part}/{row % 5}.jpg"
+        assert embeddings.captions[row] == f"a picture of part {part}"
+    before = rows.digest_of(folder)
+    np.save(folder / "text_emb/text_emb_0.npy", np.zeros((60, 4), "f2"))
+    assert rows.digest_of(folder) == before
+    # A run goes on only with the same labels.
+    table = pq.read_table(folder / "metadata/metadata_3.parquet")
+    table = table.set_column(2, "shard", pa.array(["other"] * 5))
+    pq.write_table(table, folder / "metadata/metadata_3.parquet")
+    assert rows.digest_of(folder) != before
+    (folder / "metadata").rename(folder / "elsewhere")
+    assert not open_embeddings(folder)[0].labels
+
+
+def test_a_table_that_lacks_a_row_is_refused_with_the_part_that_does(tmp_path: Path) -> None:
+    folder = clip_retrieval(tmp_path / "laion", dropped=1)
+    short = r"each of 60 rows.*got 59; metadata_4.parquet has 4 rows, and img_emb_4.npy 5"
+    with pytest.raises(InvalidInputError, match=short):
+        open_embeddings(folder)
+    with pytest.raises(InvalidInputError, match=short):
+        open_embeddings(f"{folder}/img_emb/*.npy", table=f"{folder}/metadata/*.parquet")
+
+
+def test_features_alone_in_an_npz_take_their_metadata_from_a_table(tmp_path: Path) -> None:
+    folder = clip_retrieval(tmp_path / "laion")
+    features = np.load(folder / "img_emb/img_emb_3.npy")
+    np.savez(tmp_path / "part.npz", features=features, other=np.ones(2))
+    table = folder / "metadata/metadata_3.parquet"
+    embeddings, _ = open_embeddings(tmp_path / "part.npz", table=table)
+    assert embeddings.column("shard").counts == {"shard 3": 5}
+    assert embeddings.captions == ("a picture of part 3",) * 5
+    assert embeddings.about["ignored"] == ["other"]
+    np.savez(tmp_path / "part.npz", features=features[1:])
+    with pytest.raises(InvalidInputError, match=r"each of 4 rows .*, got 5"):
+        open_embeddings(tmp_path / "part.npz", table=table)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")

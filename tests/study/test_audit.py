@@ -279,6 +279,18 @@ class TestAudit:
         ).provenance
         assert ("% female [0%, 100%]" in protocol.description, protocol.seeds) == (True, [0])
 
+    def test_the_column_that_was_read_is_said(
+        self, texts: Texts, judged: pd.DataFrame, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "listed.csv"
+        path.write_text(f"id,text\n1,{JOBS[1]}\n2,{JOBS[3]}\n")
+        (protocol,) = vldebias.audit(path, "gender", texts=texts, calibration=judged).provenance
+        assert protocol.description.endswith("Read: 2 prompts of the column 'text'.")
+        (protocol,) = vldebias.audit(
+            [JOBS[1], JOBS[3]], "gender", texts=texts, calibration=judged
+        ).provenance
+        assert "Read:" not in protocol.description
+
     def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
         # Of a pipeline in memory nobody knows the name.
         pipe = vldebias.load_host(pipeline="miniature").host

@@ -159,6 +159,11 @@ def test_prompts_that_a_method_lacks_are_left_out_and_one_is_measured_over_its_i
     ({"weight": ["much"] * 480}, {"weight": "weight"}, "'much' in row 1"),
     ({"weight": [-1] * 480}, {"weight": "weight"}, "'-1' in row 1"),
     ({"text": [f"only {i}" for i in range(480)]}, {}, "of every method"),
+    (
+        {"text": ["p", "text"] * 240, "judge": ["male", "judge"] * 240},
+        {},
+        "row 2 repeats the names of the columns",
+    ),
 )
 def test_what_is_refused(changed, fields):
     measure(table() | changed, **fields)
@@ -180,6 +185,43 @@ def test_texts_that_mean_the_same_are_one_value_and_those_that_may_are_told():
     people = [v.replace("female", "woman") for v in columns["people"]]
     with pytest.warns(SuspectInputWarning, match="--same woman=female"):
         measure(columns | {"people": people}, people="people")
+
+
+def test_prompts_that_differ_by_case_or_blanks_are_told():
+    columns = table(prompts=2)
+    spelt = [p.title() if i % 3 == 0 else p for i, p in enumerate(columns["text"])]
+    with pytest.warns(
+        SuspectInputWarning,
+        match="text: 2 prompts are written in several ways.*'Prompt 0' and 'prompt 0'.*alike",
+    ):
+        measure(columns | {"text": spelt})
+    # A blank at the end is none; no warning, which would be an error here.
+    ended = [p + " " * (i % 2) for i, p in enumerate(columns["text"])]
+    assert [row.value for row in measure(columns | {"text": ended})[0].rows] == [
+        row.value for row in measure(columns)[0].rows
+    ]
+
+
+def test_images_on_several_rows_are_told_unless_they_are_faces(recwarn):
+    columns = table(prompts=2)
+    number = len(columns["text"])
+    files = [f"{i}.png" for i in range(number)]
+    # The methods painted other pictures under the same name: those of one are compared alone.
+    plain = [row.value for row in measure(columns)[0].rows]
+    assert [row.value for row in measure(columns | {"image": files})[0].rows] == plain
+    assert not recwarn.list
+    twice = {name: [*column, *column[:5]] for name, column in columns.items()}
+    twice["image"] = files + files[:5]
+    with pytest.warns(
+        SuspectInputWarning,
+        match="5 rows are of an image that another row has too .*'image'.*'0.png'.*--faces",
+    ):
+        counted = measure(twice)[0].rows
+    recwarn.clear()
+    as_faces = measure(twice, faces=True)[0].rows
+    assert not recwarn.list
+    assert [row.value for row in as_faces] == [row.value for row in counted]
+    assert [row.value for row in as_faces] != plain
 
 
 @pytest.mark.parametrize(("labels", "blocks"), [(9, 1), (10, 2)])

@@ -112,7 +112,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         loaded = load_host(**named)
         # A pipeline has several text tensors; a model has one joint space.
         host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
-    result = audit(listed.prompts, attribute, calibration=calibrate, **host)
+    result = audit(listed, attribute, calibration=calibrate, **host)
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
@@ -124,11 +124,14 @@ def _audit_rewriter(
     """Say how a rewriter of prompts leans, from texts alone."""
     check_out(folder)
     check_sets([attribute])
+    from vldebias.prompts.prompt_file import read_prompts
+
+    originals = read_prompts(original)
+    texts = read_prompts(rewritten)
+    say(f"{original}: read {originals}; {rewritten}: read {texts}")
     from vldebias.study.rewriters import audit_rewriter
 
-    originals = original.read_text(encoding="utf-8-sig").splitlines()
-    texts = rewritten.read_text(encoding="utf-8-sig").splitlines()
-    result = audit_rewriter(originals, texts, attribute)
+    result = audit_rewriter(originals.prompts, texts.prompts, attribute)
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page)
 

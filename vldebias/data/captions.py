@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,8 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     )
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
+    if layout.kind in ("coco", "pairs"):
+        _refuse_columns(root, layout.kind, {"image": image, "caption": caption, "labels": labels})
     if layout.kind == "table":
         return _open_table(
             path,
@@ -102,6 +104,19 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
         streaming=streaming,
         files=layout.files if layout.kind == "datasets" else (),
     )
+
+
+def _refuse_columns(root: str | Path, kind: str, columns: Mapping[str, Any]) -> None:
+    """Refuse columns that are named of a layout that has none; they would be left out in
+    silence."""
+    named = {name: column for name, column in columns.items() if column}
+    if named:
+        form = {"coco": "COCO's captions", "pairs": "images with a text beside each"}[kind]
+        wanted = ", ".join(f"{name} {column!r}" for name, column in named.items())
+        raise InvalidInputError(
+            f"{root}: got {wanted}; {form} have no columns: leave this out, or write a table with"
+            " a row for each image, its path, its caption and its labels"
+        )
 
 
 def _open_table(

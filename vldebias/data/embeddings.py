@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vldebias.data.dataset import Columns
-from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of
+from vldebias.data.rows import RowNumbers, Shards, UnitRows, files_of, metadata_beside
 from vldebias.data.tables import Labels, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import write_atomically
@@ -213,7 +213,8 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
         fields, ignored = _read_arrays(Path(path))
         if "features" not in fields:
             raise InvalidInputError(
-                f"expected an array 'features', found {sorted({*fields, *ignored})}"
+                f"expected an array 'features', found {sorted({*fields, *ignored})}; save the"
+                " features under this name: np.savez(path, features=...)"
             )
         embeddings = _embeddings_in(fields, {"file": str(path)}, ignored)
         _check_finite(embeddings)
@@ -446,55 +447,78 @@ def open_embeddings(
     some.
 
     Args:
-        paths: a .npz file, or .npy files by a pattern such as "shards/*.npy", which become
-            `Shards`.
-        table: for .npy: .csv, .tsv, .parquet or .jsonl with a row for each row of the features;
-            also a pattern. Columns but "ids" and "captions" are labels ("label.gender" is
-            "gender"), except those with too many values.
+        paths: a .npz file, .npy files by a pattern such as "shards/*.npy", which become `Shards`,
+            or a folder of clip-retrieval: img_emb/*.npy with metadata/*.parquet beside it.
+        table: for .npy, and for .npz without labels: .csv, .tsv, .parquet or .jsonl with a row for
+            each row of the features; also a pattern. "ids" (or "image_path") and "captions" (or
+            "caption") are those; other columns are labels ("label.gender" is "gender"), except
+            those with too many values.
 
     Raises:
         InvalidInputError: no such file, files that do not fit together, a table of another length.
     """
     files = files_of(paths)
-    # Such a file has its labels and texts inside.
+    texts: Texts = None
     if len(files) == 1 and files[0].suffix == ".npz":
-        if table is not None:
+        embeddings, texts = load_embeddings(files[0])
+        is_named = not isinstance(embeddings.ids, RowNumbers)
+        if table is not None and (is_named or embeddings.labels or embeddings.captions):
             raise InvalidInputError(
-                f"{table}: a table has the labels of .npy shards; {paths} has its own"
+                f"{table}: a table has the ids, labels and captions of features without any;"
+                f" {paths} has its own"
             )
-        return load_embeddings(files[0])
-    shards = Shards.open(files)
-    facts: dict[str, Any] = {"file": str(paths), "shards": len(files)}
-    columns: dict[str, Any] = {"ids": RowNumbers(len(shards)), "labels": {}}
-    if table is not None:
-        from_table, ignored = _columns_of_table(table)
-        columns |= from_table
-        if ignored:
-            facts["ignored"] = ignored
-    try:
-        return Embeddings(shards, about=facts, **columns), None
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{table or paths}: {error}") from None
+    else:
+        shards = Shards.open(files)
+        facts = {"file": str(paths), "shards": len(files)}
+        embeddings = Embeddings(shards, RowNumbers(len(shards)), {}, about=facts)
+    # A pattern names files alone; a folder is what clip-retrieval wrote, whole.
+    if table is None:
+        table = metadata_beside(paths)
+    if table is None:
+        return embeddings, texts
+    return _with_table(embeddings, files, table), texts
 
 
-def _columns_of_table(table: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """Return the labels, ids and captions of a table by the names of their fields, and the columns
-    that are no labels, since they have too many values."""
+def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path) -> Embeddings:
+    """Return embeddings with the ids, labels and captions of a table; what is none of these is
+    said in `about`, since it has too many values."""
+    table_files = files_of(table)
     # A column that one part lacks is empty there; whole numbers and floats become floats.
-    parts = [read_table(file) for file in files_of(table)]
+    parts = [read_table(file) for file in table_files]
     rows = need("pyarrow").concat_tables(parts, promote_options="permissive")
+    if len(rows) != len(embeddings):
+        shorter = ""
+        if len(files) == len(parts) > 1:
+            for file, table_file, part in zip(files, table_files, parts, strict=True):
+                length = len(Shards.open([file]))
+                if len(part) != length:
+                    shorter = f"; {table_file.name} has {len(part)} rows, and {file.name} {length}"
+                    break
+        raise InvalidInputError(
+            f"{table}: expected a row for each of {len(embeddings)} rows of the features, in their"
+            f" order, got {len(rows)}{shorter}. Labels would move to other images: write the"
+            " table again with the features"
+        )
     labels: dict[str, Labels] = {}
     columns: dict[str, Any] = {"labels": labels}
     ignored = list[str]()
     for name in rows.column_names:
         column = column_of(rows, name, table)
         place = f"{table}: column {name!r}"
-        if name in ("ids", "captions"):
-            columns[name] = tuple(as_texts(column, place))
+        field_of_name = name
+        # As clip-retrieval calls them.
+        alias = {"image_path": "ids", "caption": "captions"}.get(name)
+        if alias and alias not in rows.column_names:
+            field_of_name = alias
+        if field_of_name in ("ids", "captions"):
+            columns[field_of_name] = tuple(as_texts(column, place))
             continue
         try:
             # Columns of too many values are texts or numbers by which nobody compares groups.
             labels[name.removeprefix("label.")] = Labels.from_column(column, None, place)
         except InvalidInputError:
             ignored.append(name)
-    return columns, ignored
+    facts = dict(embeddings.about)
+    if ignored:
+        facts["ignored"] = [*facts.get("ignored", ()), *ignored]
+    return replace(embeddings, about=facts, **columns)

@@ -367,12 +367,14 @@ def _leaders(queries: Tensor, k: int, part: tuple[UnitRows, Index]) -> Leaders:
 
 
 def files_of(paths: str | Path | Iterable[str | Path]) -> list[Path]:
-    """Return the files of a pattern, sorted, or those that are listed; refuse a pattern without
-    files."""
+    """Return the files of a pattern, sorted, or those that are listed; of a folder of
+    clip-retrieval its img_emb/*.npy. Refuse a pattern without files."""
     if not isinstance(paths, (str, Path)):
         return [Path(path) for path in paths]
     if Path(paths).is_file():
         return [Path(paths)]
+    if is_clip_retrieval(paths):
+        paths = f"{glob.escape(str(paths))}/img_emb/*.npy"
     files = glob.glob(str(paths), recursive=True)
     if not files:
         raise InvalidInputError(
@@ -392,14 +394,32 @@ def _texts_and_numbers(path: str) -> list[str | int]:
     return parts
 
 
+def is_clip_retrieval(path: str | Path) -> bool:
+    """Tell whether a folder is laid out as clip-retrieval writes its embeddings of images."""
+    return Path(path, "img_emb").is_dir()
+
+
+def metadata_beside(path: str | Path) -> str | None:
+    """Return the pattern of the tables that clip-retrieval wrote beside the embeddings in its
+    folder; None where there are none."""
+    metadata = Path(path, "metadata")
+    if not is_clip_retrieval(path) or not metadata.is_dir():
+        return None
+    return f"{glob.escape(str(metadata))}/*.parquet"
+
+
 def is_pattern(path: str | Path) -> bool:
     """Tell whether a name is a pattern for several files."""
     return not Path(path).exists() and glob.has_magic(str(path))
 
 
 def digest_of(paths: str | Path) -> str:
-    """Return the SHA-256 of a file; of several over those of all, in order."""
+    """Return the SHA-256 of a file; of several, and of the metadata in their folder, over those of
+    all, in order."""
     files = files_of(paths)
+    metadata = metadata_beside(paths)
+    if metadata is not None:
+        files += files_of(metadata)
     if len(files) == 1:
         return digest(files[0])
     return hashlib.sha256(" ".join(map(digest, files)).encode()).hexdigest()

@@ -101,11 +101,14 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
 
 
 def prompt_list(prompts: Any, column: str | None = None) -> PromptList:
-    """Return prompts that were given as texts, as a file or as a frame of pandas.
+    """Return prompts that were given as texts, as a file or as a frame of pandas, or that
+    `read_prompts` has read.
 
     Raises:
         InvalidInputError: as `read_prompts`, or texts of another type.
     """
+    if isinstance(prompts, PromptList):
+        return prompts
     if isinstance(prompts, str | Path) or is_frame(prompts):
         return read_prompts(prompts, column)
     return PromptList(checked_texts(prompts))

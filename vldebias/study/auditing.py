@@ -14,7 +14,7 @@ from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.measure.wording import quantity
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
 from vldebias.prompts.languages import is_english
-from vldebias.prompts.prompt_file import prompt_list
+from vldebias.prompts.prompt_file import PromptList, prompt_list
 from vldebias.prompts.reasons import reason_in_words
 from vldebias.study.prediction import Prediction, predict, subject
 from vldebias.study.share_line import LEVEL, with_words
@@ -47,7 +47,7 @@ class AdvisedPrompt(NamedTuple):
 
 
 def audit(
-    prompts: Sequence[str] | str | Path,
+    prompts: Sequence[str] | str | Path | PromptList,
     attribute_set: str | Path | PromptSet,
     *,
     model: Any = None,
@@ -107,6 +107,8 @@ def audit(
             " English prompts alone."
         )
     sentences = _with_fit(sentences, prediction.r2)
+    if listed.column is not None or listed.comments:
+        sentences.append(f"Read: {listed}.")
     seconds = round(time.monotonic() - start, 3)
     return _result(advised, prediction, attribute, source, sentences, seconds)
 

@@ -19,7 +19,7 @@ from vldebias.data.cache import embed_images
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.embeddings import Embeddings, load_texts, open_embeddings
 from vldebias.data.folders import files_below, is_picture, left_out_of
-from vldebias.data.rows import Shards, digest_of, is_pattern
+from vldebias.data.rows import Shards, digest_of, is_clip_retrieval, is_pattern
 from vldebias.data.sources import list_data, open_data
 from vldebias.data.tables import Labels
 from vldebias.edits.edit import Edit
@@ -273,7 +273,8 @@ class Inputs(Mapping[str, Any]):
             return _of_array(name, source)
         # A path goes before the name of a data set: a folder "celeba" in the working folder is that
         # folder.
-        if Path(source).suffix in (".npz", ".npy") or is_pattern(source):
+        is_file = Path(source).suffix in (".npz", ".npy")
+        if is_file or is_pattern(source) or is_clip_retrieval(source):
             return _of_file(Path(source)).images
         if Path(source).is_dir():
             return _of_folder(Path(source))

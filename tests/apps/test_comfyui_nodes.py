@@ -98,6 +98,25 @@ def test_prompts_that_say_it_are_left_alone_with_the_reason() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("一位医生在走廊里", "一位女医生在走廊里", "一位男医生在走廊里"),
+        ("Ein müder Arzt", "Eine müde Ärztin", "Ein müder männlicher Arzt"),
+    ],
+)
+def test_prompts_in_other_languages_are_balanced(prompt: str, woman: str, man: str) -> None:
+    pictures = balance([prompt], "gender", 4)
+    assert Counter(pictures.values) == {"female": 2, "male": 2}
+    text_of_value = {"female": woman, "male": man}
+    assert pictures.prompts == [text_of_value[value] for value in pictures.values]
+
+
+def test_a_language_that_is_not_read_is_named() -> None:
+    pictures = balance(["een dokter in het ziekenhuis"], "gender", 1)
+    assert pictures.reasons == "picture 1: left alone (in Dutch, which is not read)"
+
+
 def test_a_group_is_mixed_in_one_picture() -> None:
     pictures = balance(["five engineers"], "gender", 2)
     assert sorted(pictures.values) == ["3 female, 2 male", "3 male, 2 female"]

@@ -311,6 +311,25 @@ def test_what_the_client_invented_becomes_the_dealt_value(
     assert "businessman" not in prompt
 
 
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        ("一位医生在走廊里", "一位女医生在走廊里", "一位男医生在走廊里"),
+        ("Ein müder Arzt", "Eine müde Ärztin", "Ein müder männlicher Arzt"),
+    ],
+)
+def test_prompts_in_other_languages_are_balanced(
+    path: str, prompt: str, woman: str, man: str
+) -> None:
+    services = FalseServices()
+    body = json.loads(json.dumps(BODIES[path]).replace(CEO, prompt))
+    answers = post(proxy(services), path, *[body] * 4)
+    assert Counter(services.prompts()) == {woman: 2, man: 2}
+    values = [note(answer)["values"][0] for answer in answers]
+    assert services.prompts() == [{"female": woman, "male": man}[value] for value in values]
+
+
 def test_errors_of_the_server_are_passed_on() -> None:
     for path, body in BODIES.items():
         refused = json.loads(json.dumps(body).replace("CEO", "forbidden CEO"))

@@ -86,6 +86,60 @@ def test_a_pipeline_that_encodes_once_for_all_images_of_a_prompt_says_so_once():
     assert sorted(attachment.sampled) == ["female"] * 2 + ["male"] * 2
 
 
+CHAT_OF_PIPELINE = {
+    "QwenImage": "<|im_start|>system\nDescribe the image",
+    "ZImage": "<|im_start|>user\n",
+}
+PROMPT_OF_LANGUAGE = {
+    "Chinese": ("一位医生在走廊里", {"female": "一位女医生在走廊里", "male": "一位男医生在走廊里"}),
+    "German": (
+        "Ein Foto von einem Arzt",
+        {"female": "Ein Foto von einer Ärztin", "male": "Ein Foto von einem männlichen Arzt"},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ZImagePipeline.*encodes a prompt once")
+@pytest.mark.parametrize("language", PROMPT_OF_LANGUAGE)
+@pytest.mark.parametrize("name", CHAT_OF_PIPELINE)
+def test_chats_hold_the_balanced_prompts_of_other_languages(name, language, monkeypatch):
+    """The tokens of a chat template are those of the bare pipeline, around the balanced prompt."""
+    prompt, text_of_value = PROMPT_OF_LANGUAGE[language]
+    drawing = CASES[name]
+    chats = []
+    tokenizer_class = type(drawing.make(is_complete=True).tokenizer)
+    tokenize = tokenizer_class.__call__
+
+    def recorded(self, text, *args, **options):
+        tokens = tokenize(self, text, *args, **options)
+        for row in tokens.input_ids:
+            chats.append(self.decode(row).replace("<pad>", ""))
+        return tokens
+
+    monkeypatch.setattr(tokenizer_class, "__call__", recorded)
+
+    def read_chats(pipe, prompts):
+        chats.clear()
+        # Long enough for letters that are several tokens.
+        options = {"num_images_per_prompt": 1, "max_sequence_length": 128}
+        drawn = drawing.draw(pipe, prompts, generator=noises()[: len(prompts)], **options)
+        return drawn, list(chats)
+
+    bare = drawing.make(is_complete=True)
+    _, (open_chat, *_) = read_chats(bare, [prompt] * 2)
+    assert open_chat.startswith(CHAT_OF_PIPELINE[name])
+    pipe = drawing.make(is_complete=True)
+    attachment = balanced(pipe)
+    drawn, written_chats = read_chats(pipe, [prompt] * 2)
+    assert sorted(attachment.sampled) == ["female", "male"]
+    texts = [text_of_value[value] for value in attachment.sampled]
+    for text in texts:
+        assert open_chat.replace(prompt, text) in written_chats
+    assert open_chat not in written_chats
+    expected, _ = read_chats(bare, texts)
+    assert torch.equal(drawn, expected)
+
+
 def test_so_are_those_of_a_modular_pipeline():
     pipe = modular("StableDiffusionXL")
     small = {

@@ -124,6 +124,125 @@ def test_a_language_that_is_not_read_is_named():
     assert balanced.reasons == ["language: Dutch"]
 
 
+CHILDREN = [
+    ("Drei Kinder spielen", "Drei Kinder, zwei Mädchen und ein Junge, spielen"),
+    ("Trois enfants jouent", "Trois enfants, deux filles et un garçon, jouent"),
+    ("Tres niños juegan", "Tres niños, dos chicas y un chico, juegan"),
+    ("Tre bambini giocano", "Tre bambini, due femmine e un maschio, giocano"),
+    ("Três crianças brincam", "Três crianças, duas meninas e um menino, brincam"),
+    ("Три ребёнка играют", "Три ребёнка, две девочки и один мальчик, играют"),
+    ("三个孩子在玩", "三个孩子，两女一男，在玩"),
+    ("三人の子供", "三人の子供（女の子2人、男の子1人）"),
+    ("세 명의 아이", "세 명의 아이(여자아이 두 명, 남자아이 한 명)"),
+    ("ثلاثة أطفال يلعبون", "ثلاثة أطفال، بنتان وولد، يلعبون"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "written"), CHILDREN)
+def test_groups_of_children_are_girls_and_boys(prompt, written):
+    balanced = balance_prompts([prompt] * 4, "gender", seed=0)
+    assert written in balanced.prompts
+    # What was written is read as stated: nobody is named twice.
+    for text in set(balanced.prompts):
+        assert balance_prompts(text, "gender").prompts == [text]
+
+
+def test_children_who_are_not_counted_are_girls_and_boys():
+    (text,) = set(balance_prompts(["아이들이 논다"] * 4, "gender", seed=0).prompts)
+    assert "여자아이" in text
+    assert "남자아이" in text
+    (text,) = set(balance_prompts(["Les enfants jouent"] * 4, "gender", seed=0).prompts)
+    assert text in {
+        "Les enfants, garçons et filles, jouent",
+        "Les enfants, filles et garçons, jouent",
+    }
+    assert balance_prompts("дети играют", "gender").reasons == ["group"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "woman", "man"),
+    [
+        (
+            "Um músico de rua toca violão",
+            "Uma musicista de rua toca violão",
+            "Um músico homem de rua toca violão",
+        ),
+        (
+            "портрет уличного музыканта, сидящего у стены",
+            "портрет женщины — уличного музыканта, сидящей у стены",
+            "портрет мужчины — уличного музыканта, сидящего у стены",
+        ),
+        (
+            "Уставший главный врач",
+            "Уставшая женщина — главный врач",
+            "Уставший мужчина — главный врач",
+        ),
+    ],
+)
+def test_words_that_name_a_kind_of_trade_stay_with_it(prompt, woman, man):
+    written = set(balance_prompts([prompt] * 2, "gender", seed=0).prompts)
+    assert written == {woman, man}
+    assert balance_prompts([woman, man], "gender").prompts == [woman, man]
+
+
+def test_a_piece_of_music_is_no_person():
+    assert balance_prompts("uma música alegre", "gender").reasons == ["no person"]
+
+
+@pytest.mark.parametrize("code", READ)
+@pytest.mark.parametrize("attribute", ["age", "race"])
+def test_age_and_race_of_a_stated_woman_or_man_are_written_or_told(code, attribute):
+    for _, prompt, _ in labelled(code):
+        balanced = balance_prompts([prompt] * 2, attribute, seed=0)
+        for text, value, reason in zip(
+            balanced.prompts, balanced.values, balanced.reasons, strict=True
+        ):
+            assert (text == prompt) == (value is None) == (reason is not None), prompt
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "woman", "man"),
+    [
+        (
+            "Ein Arzt",
+            "Foto von einem freundlichen Arzt in der Klinik, weiches Licht",
+            "Foto von einer freundlichen Ärztin in der Klinik, weiches Licht",
+            "Foto von einem freundlichen männlichen Arzt in der Klinik, weiches Licht",
+        ),
+        (
+            "一位医生",
+            "一位医生站在明亮的走廊里",
+            "一位女医生站在明亮的走廊里",
+            "一位男医生站在明亮的走廊里",
+        ),
+        # A rewriter that answers in English.
+        ("Ein Arzt", "A male doctor, tired", "A female doctor, tired", "A male doctor, tired"),
+    ],
+)
+def test_rewritten_prompts_get_the_value_that_the_original_leaves_open(
+    original, rewritten, woman, man
+):
+    balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
+    text_of_value = dict(zip(balanced.values, balanced.prompts, strict=True))
+    assert text_of_value == {"female": woman, "male": man}
+
+
+@pytest.mark.parametrize(
+    ("original", "rewritten", "reason"),
+    [
+        ("Ein Arzt", "Eine Ärztin in der Klinik", "rewritten: stated"),
+        ("一位医生", "一位年轻的女医生站在走廊里", "rewritten: stated"),
+        ("Eine Ärztin", "Ein Arzt in der Klinik", "stated"),
+        ("Ein Arzt", "Weiches Licht in der Klinik", "rewritten: no person"),
+        ("Ein Arzt", "een dokter in het ziekenhuis", "rewritten: language: Dutch"),
+    ],
+)
+def test_what_a_rewriter_stated_is_left_alone_and_told(original, rewritten, reason):
+    balanced = balance_prompts([rewritten] * 2, "gender", original=[original] * 2, seed=0)
+    assert balanced.prompts == [rewritten] * 2
+    assert balanced.reasons == [reason] * 2
+
+
 def test_a_set_of_ones_own_gives_its_words():
     attribute = {"blind": ["blind"], "sighted": ["sighted"]}
     words = {"blind": "blind", "sighted": "sehend"}

@@ -209,6 +209,20 @@ def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
     assert _is_sure(prediction, 0, 0) is is_sure
 
 
+def advice_of(result: vldebias.study.Result) -> list[str]:
+    return result.provenance[0].settings["advice"]
+
+
+def test_prompts_in_other_languages_are_told() -> None:
+    """The counts that come with the package are of English prompts, which has to be said."""
+    english = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
+    assert not any("English" in sentence for sentence in advice_of(english))
+    prompts = ["a photo of a nurse", "Ein Arzt im Krankenhaus", "一位医生"]
+    mixed = vldebias.audit(prompts, "gender", model="miniature")
+    expected = "2 of 3 prompts are not in English; these counts predict English prompts alone."
+    assert expected in advice_of(mixed)
+
+
 def test_a_model_may_be_a_name() -> None:
     by_name = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
     loaded = vldebias.audit(

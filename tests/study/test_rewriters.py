@@ -33,6 +33,11 @@ def test_texts_have_to_be_as_many() -> None:
         audit_rewriter(["a nurse", "a cook"], ["A nurse."], "gender")
 
 
+def test_values_are_found_in_english_alone() -> None:
+    with pytest.raises(InvalidInputError, match=r"Ärztin.*German.*expected texts in English"):
+        audit_rewriter(["ein Arzt"], ["Eine Ärztin in der Klinik"], "gender")
+
+
 def test_somebody_has_to_be_open() -> None:
     with pytest.raises(InvalidInputError, match=r"none of 1 prompt leaves"):
         audit_rewriter(["a red chair"], ["A chair."], "gender")

@@ -10,6 +10,7 @@ WORDS = {
     "pronoun": "a pronoun stands for the person",
     "edit": "edits a picture that has its person",
     "no word": "in a language without words for these values",
+    "form": "a phrase in which an adjective would have to agree in a way that is not known",
     "language": "in a language that is not read",
     "embeddings": "embeddings were passed in place of a prompt",
     "truncated": "the person stands behind the last token that is read",

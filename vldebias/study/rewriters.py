@@ -37,7 +37,8 @@ def audit_rewriter(
         open: of all ("any value"), of each value, and of the nouns to which most was written.
 
     Raises:
-        InvalidInputError: not as many texts of both, or no original leaves the attribute open.
+        InvalidInputError: not as many texts of both, a rewritten text in another language than
+            English, or no original leaves the attribute open.
     """
     start = time.monotonic()
     if len(original) != len(rewritten):
@@ -49,7 +50,13 @@ def audit_rewriter(
     finder = Finder(Attribute(prompts, {}))
     written: list[tuple[str, object]] = []
     for texts in zip(original, rewritten, strict=True):
-        written += finder.values_in(*texts)
+        try:
+            written += finder.values_in(*texts)
+        except NotImplementedError as problem:
+            raise InvalidInputError(
+                f"rewritten: {texts[1]!r}: {problem}; expected texts in English, in which alone a"
+                " value that a rewriter wrote is found"
+            ) from None
     if not written:
         raise InvalidInputError(
             f"original: none of {quantity(len(original), 'prompt')} leaves {prompts.name} open"

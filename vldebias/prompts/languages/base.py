@@ -46,6 +46,7 @@ WORD_OF_LIST = {
     "southeast asian": "southeast-asian",
     "middle eastern": "middle-eastern",
 }
+_YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
 
 
@@ -209,6 +210,14 @@ class ListedLanguage(Language):
             parts.append((self.gender_of(value, saying.attribute), count))
         return parts
 
+    def counted(self, gender: str, count: int | None, is_young: bool) -> str:
+        """Return how so many women or men, of children girls or boys, are called.
+
+        count: None of a group that is not counted.
+        """
+        nouns = self.entries(f"count-{_YOUTHS[gender] if is_young else gender}")
+        return nouns[0] if count is None else nouns[count]
+
     def kind_of(self, attribute: Attribute) -> str:
         """Return of which kind the lists for an attribute are; "" where there are none."""
         kind = _KIND_OF_LISTS.get(attribute.kind, "")
@@ -300,8 +309,14 @@ class SpacedLanguage(ListedLanguage):
         for phrase in phrases:
             reason = "stated" if phrase.stated and kind == "gender" else ""
             reason = reason or ("context" if is_fixed else "")
+            if not reason and kind != "gender" and self.lacks_form(phrase):
+                reason = "form"
             persons.append(self._person(tokens, phrase, attribute, reason))
         return tuple(persons) or ("context" if is_fixed else self._why_nobody(tokens))
+
+    def lacks_form(self, phrase: Phrase) -> bool:
+        """Return whether no adjective can be written beside a person: age of "una enfermera"."""
+        return phrase.stated and phrase.form is None
 
     def _why_nobody(self, tokens: Reading) -> str:
         """Return the reason why a prompt without a person gets no value."""
@@ -426,7 +441,8 @@ class SpacedLanguage(ListedLanguage):
         end = tokens[last].end
         group = None
         if phrase.plural:
-            group = Group(end, phrase.size, young=False, mixes=True)
+            is_young = self.matcher("child").has(tokens[phrase.head])
+            group = Group(end, phrase.size, is_young, mixes=True)
             if not reason and self._leaves(group, attribute):
                 reason = "group"
         return Person(tokens.text[start:end], start, end, (start, start), reason, group)
@@ -447,8 +463,12 @@ class SpacedLanguage(ListedLanguage):
         phrase_of_end: dict[int, Phrase] = {}
         for i in range(len(tokens)):
             phrase = self.phrase_at(tokens, i)
-            if phrase is not None:
-                phrase_of_end[tokens[max(phrase.head, phrase.last)].end] = phrase
+            if phrase is None:
+                continue
+            end = tokens[max(phrase.head, phrase.last)].end
+            # Of "un médico varón" the noun, and not the word for a man that is a noun as well.
+            if not phrase.stated or end not in phrase_of_end:
+                phrase_of_end[end] = phrase
         replacements: list[Replacement] = []
         sayings_of_person: dict[int, list[Saying]] = {}
         for saying in sayings:
@@ -489,7 +509,8 @@ class SpacedLanguage(ListedLanguage):
             if not isinstance(saying.value, Mapping):
                 continue
             end = saying.person.end
-            parts = [self.counted(*part) for part in self.mixture(saying)]
+            is_young = saying.person.group is not None and saying.person.group.young
+            parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
             rest = tokens.text[end:]
             comma = "" if re.match(r"\s*(?:[^\w\s'\"(<-]|$)", rest) else self.comma
             replacements.append(
@@ -499,11 +520,6 @@ class SpacedLanguage(ListedLanguage):
 
     comma = ","
     joiner = " and "
-
-    def counted(self, gender: str, count: int | None) -> str:
-        """Return how so many women or men are called; None: not counted."""
-        nouns = self.entries(f"count-{gender}")
-        return nouns[0] if count is None else nouns[count]
 
     # ---- letters
 

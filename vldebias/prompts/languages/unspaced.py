@@ -202,7 +202,8 @@ class UnspacedLanguage(ListedLanguage):
         is_group, size = self.size_of(text, match)
         group = None
         if is_group:
-            group = Group(match.end, size, young=False, mixes=True)
+            is_young = match.noun.endswith(self.entries("child"))
+            group = Group(match.end, size, is_young, mixes=True)
             is_mixed = attribute.groups == "mixed" and attribute.kind == "gender"
             if not reason and (not is_mixed or 1 in attribute.shares.values()):
                 reason = "group"
@@ -242,7 +243,8 @@ class UnspacedLanguage(ListedLanguage):
     def _mixed(self, text: str, person: Person, saying: Saying) -> Replacement:
         """Return the numbers of women and men behind a noun: 三名警察，两女一男."""
         end = self.end_of_group(text, person.end)
-        parts = [self.counted(*part) for part in self.mixture(saying)]
+        is_young = person.group is not None and person.group.young
+        parts = [self.counted(*part, is_young) for part in self.mixture(saying)]
         is_counted = all(count is not None for _, count in self.mixture(saying))
         return Replacement(end, end, self.mixed_text(parts, is_counted, text[end:]))
 
@@ -257,8 +259,3 @@ class UnspacedLanguage(ListedLanguage):
     def end_of_group(self, text: str, end: int) -> int:
         """Return the offset behind a noun and its sign of the plural."""
         return end
-
-    def counted(self, gender: str, count: int | None) -> str:
-        """Return how so many women or men are called; None: not counted."""
-        nouns = self.entries(f"count-{gender}")
-        return nouns[0] if count is None else nouns[count]

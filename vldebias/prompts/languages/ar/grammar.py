@@ -202,6 +202,10 @@ class Arabic(SpacedLanguage):
 
     # ---- writing
 
+    def lacks_form(self, phrase: Phrase) -> bool:
+        """Return whether no adjective can be written beside a person: أحد المهندسين."""
+        return phrase.form is None or phrase.form.of_several is not None
+
     def write_one(
         self, tokens: Reading, phrase: Phrase, words: Mapping[str, str]
     ) -> list[Replacement]:

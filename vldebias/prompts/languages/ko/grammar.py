@@ -143,7 +143,12 @@ class Korean(UnspacedLanguage):
 
     def mixed_text(self, parts: list[str], is_counted: bool, rest: str) -> str:
         """Return the women and men of a group in brackets: 의사(여성 두 명, 남성 한 명)."""
-        return f"({', '.join(parts)})" if is_counted else f"({'과 '.join(parts)})"
+        if is_counted:
+            return f"({', '.join(parts)})"
+        # "남성과 여성" behind a consonant, "여자아이와 남자아이" behind a vowel.
+        has_consonant = (ord(parts[0][-1]) - ord("가")) % 28 > 0
+        joiner = "과 " if has_consonant else "와 "
+        return f"({joiner.join(parts)})"
 
     def changes_for(
         self, text: str, match: Match, words: Mapping[str, str]
@@ -154,6 +159,9 @@ class Korean(UnspacedLanguage):
         if match.noun == "사람":
             return [(match.start, match.end, adjectives + self.human_of.get(gender, "사람"))]
         start = self._start_of_noun(text, match)
+        # "젊은 여성 의사"
+        gendered = re.search("(?:여성|남성|여자|남자) $", text[:start])
+        start = gendered.start() if gendered else start
         if gender:
             adjectives += self.human_of[gender] + " "
         return [(start, start, adjectives)]

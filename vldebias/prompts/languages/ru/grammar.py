@@ -1,4 +1,7 @@
-"""Russian: "врач" becomes "женщина-врач" or "мужчина-врач", in the case that it has."""
+"""Russian: "врач" becomes "женщина-врач" or "мужчина-врач", in the case that it has.
+
+An adjective that names a kind of trade stays with its noun: "женщина — уличный музыкант".
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ _GIRL = ("девочка", "девочки", "девочке", "девочку",
 _BOY = ("мальчик", "мальчика", "мальчику", "мальчика", "мальчиком", "мальчике")
 _HUMAN = ("человек", "человека", "человеку", "человека", "человеком", "человеке")
 _CHILD = ("ребёнок", "ребёнка", "ребёнку", "ребёнка", "ребёнком", "ребёнке")
+DASH = " \u2014 "
 _SIBILANTS = "жшчщ"
 _GUTTURALS = "гкх"
 # Masculine ending of an adjective -> its case; what a genitive in "-ого" is says the place.
@@ -137,7 +141,7 @@ class Russian(SpacedLanguage):
         while first and not tokens[first].opens and self._describes(tokens[first - 1]):
             first -= 1
             adjectives.insert(0, first)
-        if is_stated or found is None:
+        if is_stated or found is None or self._stands_behind_human(tokens, first):
             return Phrase(first, i, None, stated=True)
         kind, cases, is_plural = found
         size = self.number_before(tokens, first)
@@ -159,6 +163,12 @@ class Russian(SpacedLanguage):
         if not is_adjectival or tokens[i + 1].opens:
             return False
         return self._noun_of(tokens[i + 1]) is not None
+
+    def _stands_behind_human(self, tokens: Reading, first: int) -> bool:
+        """Return whether a phrase says what a woman or man is: "женщина — уличный музыкант"."""
+        if not first or tokens.gap(first) != DASH:
+            return False
+        return tokens[first - 1].low.startswith(("женщин", "мужчин"))
 
     def _describes(self, token: Token) -> bool:
         low = token.low
@@ -201,11 +211,17 @@ class Russian(SpacedLanguage):
         form: Form = phrase.form
         gender = words.get("gender", "")
         is_woman = gender == "female"
+        place = self._start_of_kind(tokens, phrase)
         changes: dict[int, str] = {}
-        if gender:
-            changes[phrase.head] = self._noun(tokens[phrase.head], form, is_woman)
+        if gender and place < phrase.head:
+            human = self.like(tokens[place], (_WOMAN if is_woman else _MAN)[form.case])
+            changes[place] = human + DASH + _small(tokens[place])
+        elif gender:
+            changes[place] = self._noun(tokens[place], form, is_woman)
         if is_woman:
             for position in form.adjectives:
+                if position >= place:
+                    break
                 token = tokens[position]
                 changes[position] = self.like(token, feminine_adjective(token.low, form.case))
             self._agree_behind(tokens, phrase.head, form.case, changes)
@@ -215,12 +231,26 @@ class Russian(SpacedLanguage):
                 adjectives.append(adjective_form(word, form.case, is_woman))
         replacements: list[Replacement] = []
         for i, text in changes.items():
-            if i == phrase.head and adjectives:
-                text = " ".join([*adjectives, text])
+            if i == place and adjectives:
+                words_before = " ".join(adjectives)
+                noun = text if text.isupper() else text[0].lower() + text[1:]
+                text = self.like(tokens[i], f"{words_before} {noun}")
             replacements.append(Replacement(tokens[i].start, tokens[i].end, text))
-        if adjectives and phrase.head not in changes:
-            replacements.append(self.insert(tokens, phrase.head, " ".join(adjectives)))
+        if adjectives and place not in changes:
+            replacements.append(self.insert(tokens, place, " ".join(adjectives)))
         return replacements
+
+    def _start_of_kind(self, tokens: Reading, phrase: Phrase) -> int:
+        """Return where a noun begins with the adjectives that name a kind of it: "уличный
+        музыкант", "старый | главный врач"."""
+        if phrase.form.kind != "noun":
+            return phrase.head
+        start = phrase.head
+        for position in reversed(phrase.form.adjectives):
+            if not self.matcher("adjective-of-kind").has(tokens[position]):
+                break
+            start = position
+        return start
 
     def _noun(self, token: Token, form: Form, is_woman: bool) -> str:
         """Return the noun with the word for a woman or man: "женщина-врач"."""
@@ -229,8 +259,7 @@ class Russian(SpacedLanguage):
         human = (_WOMAN if is_woman else _MAN)[form.case]
         if form.kind == "human":
             return self.like(token, human)
-        noun = token.text if token.text.isupper() else token.text[0].lower() + token.text[1:]
-        return f"{self.like(token, human)}-{noun}"
+        return f"{self.like(token, human)}-{_small(token)}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:
         """Change what agrees behind a noun: participles, "который", verbs of the past."""
@@ -262,6 +291,11 @@ class Russian(SpacedLanguage):
     def keeps_capital(self, token: Token) -> bool:
         """Return whether a word keeps its capital inside of a sentence."""
         return token.text.isupper()
+
+
+def _small(token: Token) -> str:
+    """Return a word as it is written inside of a sentence."""
+    return token.text if token.text.isupper() else token.text[0].lower() + token.text[1:]
 
 
 def is_participle(word: str) -> bool:

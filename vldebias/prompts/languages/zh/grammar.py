@@ -103,8 +103,10 @@ class Chinese(UnspacedLanguage):
         return None
 
     def place_of(self, text: str, match: Match) -> int:
-        """Return where a value is written: before the noun, and before a short modifier of it."""
-        return self._start_of_noun(text, match)
+        """Return where a value is written: before the noun, a short modifier of it and 女."""
+        start = self._start_of_noun(text, match)
+        gendered = re.search("[女男]性?$", text[:start])
+        return gendered.start() if gendered else start
 
     def _start_of_noun(self, text: str, match: Match) -> int:
         before = text[: match.start]

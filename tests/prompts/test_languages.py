@@ -113,6 +113,7 @@ def test_age_and_gender_are_written_together(code):
         ("پزشک در بیمارستان", "Persian"),
         ("Rio de Janeiro carnival dancer", "English"),
         ("doctor, 4k", "English"),
+        ("red hat, CEO", "English"),
     ],
 )
 def test_the_language_is_that_of_the_person(prompt, name):

@@ -140,8 +140,8 @@ def _latin_language(text: str) -> Language | None:
 
 
 def _has_english_noun(text: str) -> bool:
-    """Return whether most of the longer words of a text are in the English dictionary."""
-    words = re.findall(r"[^\W\d_]{4,}", text.lower())
+    """Return whether most words of a text, of three letters or more, are English."""
+    words = re.findall(r"[^\W\d_]{3,}", text.lower())
     known = [word for word in words if kinds(word)]
     return 2 * len(known) > len(words)
 

@@ -79,3 +79,18 @@ def test_the_package_runs_as_a_command() -> None:
         [sys.executable, "-m", "vldebias", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.split()[-1] == vldebias.__version__
+
+
+def test_prompts_are_read_without_the_rules_of_english() -> None:
+    """So that a slip in a file of prompts is answered at once; what balances them needs the
+    rules, so that this can fail."""
+    script = (
+        "import sys, vldebias.prompts.prompt_file\n"
+        "print(any('.english' in name for name in sys.modules), end=' ')\n"
+        "vldebias.prompts.balance_prompts\n"
+        "print(any('.english' in name for name in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "True"]

@@ -31,7 +31,7 @@ def needed(*extras: str) -> dict[str, str]:
 
 def test_the_core_is_text_alone_and_all_brings_the_extras_of_users() -> None:
     core = {plain(requirement.partition(">=")[0]) for requirement in PROJECT["dependencies"]}
-    assert core == {"pydantic", "pyyaml", "typer", "rich"}
+    assert core == {"pydantic", "pyyaml", "typer", "rich", "charset-normalizer"}
     assert needed("all") == needed("clip", "diffusers", "eval", "train", "serve", "demo")
     for extra in ("clip", "diffusers", "eval", "train"):
         assert needed("torch").items() <= needed(extra).items()

@@ -135,6 +135,7 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
         *for_models,
         "roboshot",
         "bend-vlm",
+        "rerank",  # of scores: it reads no edit
     }
     assert (
         len({METHODS[name].title for name in NAMES})

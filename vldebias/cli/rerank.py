@@ -51,7 +51,7 @@ def rerank_command(
     ] = None,
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Names of columns: id=doc,score=similarity,query=text; or distance=d."),
+        typer.Option(help="Names of columns: id=doc, score=similarity; or distance=d."),
     ] = None,
     as_json: Json = False,
 ) -> None:

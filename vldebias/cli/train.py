@@ -122,17 +122,11 @@ def train(  # noqa: PLR0913  (each is an option of the command)
       vldebias train --data pairs.csv --image-column filepath --caption-column title --pairs
       vldebias train --data 'shards/{00000..00012}.tar' --model ViT-B-32 --pretrained openai
       vldebias train --data birds --set caption_noise=0.4 --epochs 3 --lr 1e-4 --temperature 0.2
-      vldebias train --model openai/clip-vit-base-patch32 --data pairs.parquet --tune lora --lr 1e-4
       vldebias train --data waterbirds --data-root DIR --model ViT-B-32 --pretrained openai \\
           --tune heads --set group_dro=label,place
-      vldebias train --data fairface --data-root DIR --label race --set group_dro=race,gender
-      vldebias train --data birds.csv --label y --set 'names={y: {0: landbird, 1: waterbird}}' \\
-          --set 'caption_template=a photo of a {}.' --set group_dro=y,place
       vldebias train --config run.yaml --lr 3e-5 --out second
       vldebias train --data portraits --label hair --debias gender --epochs 2 --set group=gender
-      vldebias train --data captions/ --model ViT-B-32 --pretrained openai --pairs --set keep=0.8
       vldebias train --config run.yaml --show
-      accelerate launch --num_processes 8 -m vldebias train --config run.yaml
     """
     values: dict[str, Any] = {}
     for name, value in parse_pairs(assignments or (), "--set", "ema=0.999").items():

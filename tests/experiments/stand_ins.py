@@ -155,6 +155,11 @@ def tables() -> None:
     for i in range(6):
         save(Path(f"{i}.png"), i)
     Path("prompts.txt").write_text("A photo of a nurse.\nA photo of a pilot.\nA red chair.\n")
+    # What users wrote, and what a language model made of it.
+    Path("users.txt").write_text("A photo of a nurse.\nA photo of a pilot.\n" * 6)
+    Path("enhanced.txt").write_text(
+        "A smiling woman, a nurse, in a bright ward.\nA pilot in a cockpit at dawn.\n" * 6
+    )
 
 
 def pictures() -> None:

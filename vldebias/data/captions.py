@@ -176,9 +176,11 @@ def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
     if not sample or has_images(folder) or any(is_outside(file) for file in sample):
         return folder
     above = folder.absolute().parent
-    near = [path for path in (*folder.absolute().iterdir(), *above.iterdir()) if path.is_dir()]
-    near = [path for path in [*near, above] if not is_litter(path.name)]
-    found = [path for path in near if has_images(path)]
+    # "captions.txt" beside "Images/", before "annotations/captions.json" beside "train2017/".
+    found: list[Path] = []
+    for near in (folder.absolute().iterdir(), (*above.iterdir(), above)):
+        folders = [path for path in near if path.is_dir() and not is_litter(path.name)]
+        found = found or [path for path in folders if has_images(path)]
     if len(found) == 1:
         warn(f"{table}: its images were found in {found[0]}; --image-root names another folder")
         return found[0]

@@ -190,7 +190,10 @@ class GeminiEndpoint(Endpoint):
     def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         config = body.get(_config_name(body)) or {}
-        modalities = config.get("responseModalities") or config.get("response_modalities") or []
+        if not isinstance(config, dict):
+            return NO_IMAGE  # the server says what is wrong with it
+        modalities = config.get("responseModalities") or config.get("response_modalities")
+        modalities = modalities if isinstance(modalities, list) else []
         names_images = "IMAGE" in [str(modality).upper() for modality in modalities]
         if not names_images and not is_image_model(self.model, image_models):
             return NO_IMAGE
@@ -243,6 +246,8 @@ class ImagenEndpoint(Endpoint):
         if instance.keys() & {"image", "referenceImages", "video"}:
             return EDITS
         parameters = body.get("parameters") or {}
+        if not isinstance(parameters, dict):
+            return NO_IMAGE
         n = _number(parameters, "sampleCount", most, False)
         return Order(body, (instance["prompt"],), n, False, parameters.get("seed"))
 

@@ -225,12 +225,20 @@ class FalseServices:
         if last.endswith(":predict"):
             made = {"bytesBase64Encoded": image, "mimeType": "image/png", "prompt": prompt}
             return {"predictions": [made]}
-        n = body.get("n") or 1
-        return {"created": 1, "data": [{"b64_json": image} for _ in range(n)]}
+        n = body.get("n")
+        images = n if isinstance(n, int) else 1
+        return {"created": 1, "data": [{"b64_json": image} for _ in range(images)]}
 
 
 def text_of(path: str, body: dict[str, Any]) -> str:
-    """Return the texts of the prompt of a request, whatever its path."""
+    """Return the texts of the prompt of a request, whatever its path; "" where it has none."""
+    try:
+        return _text_of(body)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return ""
+
+
+def _text_of(body: dict[str, Any]) -> str:
     content: Any = body.get("prompt", "")
     if body.get("messages"):
         content = body["messages"][-1]["content"]

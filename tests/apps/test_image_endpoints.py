@@ -15,6 +15,8 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -523,3 +525,46 @@ def test_an_edit_or_a_set_is_needed(edit_folder: Path) -> None:
         images_proxy("http://there/v1", None)
     (passed,) = post(queries_proxy(FalseEmbeddings(), edit_folder), "v1/images/generations", {})
     assert passed.headers["x-vldebias"] == "not balanced (images/generations)"
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+FIELDS = [
+    "prompt",
+    "n",
+    "seed",
+    "stream",
+    "model",
+    "modalities",
+    "messages",
+    "tools",
+    "input",
+    "contents",
+    "generationConfig",
+    "instances",
+    "parameters",
+    "input_references",
+    "vldebias_original",
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    path=st.sampled_from(sorted(BODIES)),
+    changes=st.dictionaries(st.sampled_from(FIELDS), JUNK, max_size=3),
+)
+def test_no_body_breaks_the_proxy(path: str, changes: dict[str, Any]) -> None:
+    services = FalseServices()
+    app = proxy(services)
+    (answer,) = post(app, path, {**BODIES[path], **changes})
+    assert answer.status_code in (200, 400)
+    # Refused in words, or answered by the server, which got every field that is its own.
+    if answer.status_code == 400:
+        assert answer.json()["error"]["message"]
+    else:
+        assert services.seen

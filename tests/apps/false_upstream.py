@@ -130,11 +130,12 @@ class FalseServices:
     """Record what was asked for on every path of services that generate images, and answer in the
     form of the path.
 
-    seen: path and fields of each request.
+    seen: path and fields of each request. headers: of each.
     """
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[dict[str, str]] = []
         self.app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["GET", "POST"])])
 
     def prompts(self) -> list[str]:
@@ -150,6 +151,7 @@ class FalseServices:
             content = await request.body()
             body = json.loads(content) if content.startswith(b"{") else {}
         self.seen.append((path, body))
+        self.headers.append(dict(request.headers))
         prompt = text_of(path, body)
         if "forbidden" in prompt:
             return JSONResponse(failure("Rejected", "moderation_blocked"), 400)

@@ -307,7 +307,9 @@ def test_what_the_client_invented_becomes_the_dealt_value(
         body["vldebias_original"] = original
     (answer,) = post(proxy(services), "v1/images/generations", body, **how)
     assert sorted(note(answer)["values"]) == ["female", "male"]
+    # The server is told the value, and not what the user wrote.
     assert all("vldebias_original" not in seen for _, seen in services.seen)
+    assert all("x-vldebias-original" not in headers for headers in services.headers)
     prompt = services.prompts()[note(answer)["values"].index("female")]
     assert "her arms" in prompt
     assert "businessman" not in prompt

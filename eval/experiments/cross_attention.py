@@ -250,6 +250,7 @@ def with_layers(edit: CrossAttentionEdit, kept: Sequence[int]) -> CrossAttention
         center=edit.center[:, columns],
         effects=edit.effects[:, :, columns],
         amounts=edit.amounts[:, :, list(kept)],
+        gate=edit.gate[:, columns],
         layers=tuple(edit.layers[i] for i in kept),
     )
 

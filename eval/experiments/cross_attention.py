@@ -387,7 +387,8 @@ def main() -> None:
         measured = choice(studio, given.images or 10, given.attributes, given.only)
     else:
         measured = evidence(studio, given.images or 24, given.attributes, given.draws)
-    run(f"cross_attention_{given.part}", lambda: measured, given.json)
+    names = {"choice": "steer_choice", "evidence": "steer"}
+    run(names[given.part], lambda: measured, given.json)
 
 
 if __name__ == "__main__":

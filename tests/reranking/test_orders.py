@@ -14,6 +14,7 @@ from tests.reranking import slow_orders
 from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
 from vldebias.reranking import Candidates, det_const_sort, mmr, mopr, pbm, quota
+from vldebias.reranking.candidates import best_rows
 from vldebias.reranking.proportional import selection
 
 SHARES = (
@@ -216,3 +217,10 @@ def test_mopr_says_where_nothing_fits() -> None:
     candidates = Candidates(np.arange(6.0), np.array([0] * 5 + [1]), "ab", np.array([0.5, 0.5]))
     with pytest.raises(InvalidInputError, match="larger one"):
         mopr(candidates, 4)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30), st.integers(1, 30))
+def test_the_best_rows_are_those_of_a_stable_sort(scores: list[int], k: int) -> None:
+    rows = best_rows(np.array(scores, dtype=float), k)
+    expected = sorted(np.argsort(-np.array(scores), kind="stable")[:k])
+    assert rows.tolist() == expected

@@ -13,7 +13,7 @@ EXPECTED = (
     "vldebias/prompts/english/words.txt",
     "vldebias/miniature/configs.json",
     "vldebias/miniature/weights/",
-    "vldebias/measure/templates/",
+    "vldebias/report/templates/",
     "vldebias/_resources/prompts/gender.yaml",
     "vldebias/_resources/suites/quickstart.yaml",
     "vldebias/cli/apps/demo/",

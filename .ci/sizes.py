@@ -62,7 +62,7 @@ if __name__ == "__main__":
         if metric != "versions"
     ]
     versions = {name: one["versions"] for name, one in weighed.items()}
-    # as `vldebias.measure.result.Result` reads it, which is not installed where this runs
+    # as `vldebias.report.result.Result` reads it, which is not installed where this runs
     result = {
         "name": "install_sizes",
         "figures": [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from eval.tables import RESULTS
 from vldebias.files import write_atomically
-from vldebias.measure.result import Result, laid_out
+from vldebias.report.result import Result, laid_out
 
 
 def conclude(path: Path) -> int:

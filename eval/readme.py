@@ -21,9 +21,9 @@ import numpy as np
 
 from eval import real
 from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
-from vldebias.measure.result import Measurement, Result
-from vldebias.measure.table import readable, verdict
 from vldebias.methods import METHODS
+from vldebias.report.result import Measurement, Result
+from vldebias.report.table import readable, verdict
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eval.tables import RESULTS, span, table
 from vldebias.errors import VldebiasError
-from vldebias.measure.result import NONE, Measurement, Result
+from vldebias.report.result import NONE, Measurement, Result
 from vldebias.study.paper import PARTS, command
 
 REAL = RESULTS / "real"

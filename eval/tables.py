@@ -14,8 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vldebias.measure.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
+from vldebias.report.result import CHANCES, Measurement, Result, TaskProvenance, TaskResult
 
 RESULTS = Path(__file__).parent / "results"
 MANY = 100  # rows from which on a result is kept compact

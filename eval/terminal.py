@@ -75,7 +75,7 @@ def finished(*words: str) -> Result:
 
 def quickstart() -> str:
     """Return the end of `vldebias quickstart`, from its committed result."""
-    from vldebias.measure.result import Result
+    from vldebias.report.result import Result
     from vldebias.study.suite import load_suite
 
     buffer = io.StringIO()

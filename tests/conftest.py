@@ -83,7 +83,7 @@ def _registries(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs leave their charts out, which take longer than the measuring; the tests of runs and
     pages draw them."""
-    monkeypatch.setattr("vldebias.measure.page._drawn", lambda *rows: [])
+    monkeypatch.setattr("vldebias.report.page._drawn", lambda *rows: [])
 
 
 def pytest_unconfigure() -> None:

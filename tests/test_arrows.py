@@ -22,10 +22,10 @@ BACK_UP = {
     ("hosts.custom", "hosts.attachment"),
     ("hosts.host", "hosts.attachment"),
     ("methods.reference", "methods.method"),
-    ("measure.audited", "measure.result"),
-    ("measure.page", "measure.result"),
-    ("measure.table", "measure.result"),
-    ("measure.text", "measure.result"),
+    ("report.audited", "report.result"),
+    ("report.page", "report.result"),
+    ("report.table", "report.result"),
+    ("report.text", "report.result"),
     ("study.inputs", "study.task"),
 }
 

@@ -30,7 +30,7 @@ from vldebias.files import (
     shielded,
     write_atomically,
 )
-from vldebias.measure.result import Result
+from vldebias.report.result import Result
 
 
 def test_a_wheel_carries_prompts_inside_and_a_checkout_beside(

@@ -29,7 +29,7 @@ from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.vectors import Vectors, read_vectors
 
 if TYPE_CHECKING:
-    from vldebias.measure.result import Result
+    from vldebias.report.result import Result
 
 DEBIASED = "debiased"  # the method of `measure`
 

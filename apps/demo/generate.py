@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.prompts import Balancer, fill, load_prompts
 from vldebias.prompts.reasons import NO_PERSON_REASON, reason_in_words
+from vldebias.report.wording import in_words, largest_first, listed
 
 from .engine import MINIATURE, Engine
 from .request import ATTRIBUTES, SEED_OF_VALUES, Request

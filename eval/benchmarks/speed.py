@@ -44,8 +44,8 @@ from vldebias.data import Embeddings, Labels
 from vldebias.edits.projection import CalibratedProjection
 from vldebias.measure.rankings import leaders, reach, resampled_places
 from vldebias.measure.resampling import resampled_weights
-from vldebias.study.images import disjoint
-from vldebias.study.retrieval import Gallery
+from vldebias.study.tasks.images import disjoint
+from vldebias.study.tasks.retrieval import Gallery
 
 DIM, T, CHUNK, LAM = 512, 0.05, 256, 1000.0
 PEAK = Path("/proc/self/clear_refs")  # writing 5 there starts the peak anew

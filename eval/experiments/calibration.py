@@ -16,7 +16,7 @@ import torch
 from vldebias.judge.judges import Judge, MiniatureJudge, decide, predict
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
-from vldebias.study.share_line import FOLDER, MINIATURE
+from vldebias.study.auditing.line import FOLDER, MINIATURE
 
 IMAGES = 12  # of each profession
 STEPS = 8

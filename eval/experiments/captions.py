@@ -28,12 +28,12 @@ from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
 from vldebias.hosts.clip.towers import Towers
-from vldebias.measure.result import Result
 from vldebias.metrics import auroc
 from vldebias.miniature import Preprocess, load_clip, weights_dir
 from vldebias.miniature.tokenizer import CONTEXT_LENGTH, open_clip_tokenizer
 from vldebias.miniature.words import SIZE
 from vldebias.pictures import subplots, write_png
+from vldebias.report.result import Result
 from vldebias.training.loop import fit
 from vldebias.training.monitor import Monitor, image_features, text_features
 from vldebias.training.objective import Objective, Trainee

@@ -24,7 +24,7 @@ from eval.tables import parser, run
 from vldebias.measure.classification import Reweighted, Statistic, interval_of, mean_accuracy
 from vldebias.measure.metric import Metric, computed
 from vldebias.measure.resampling import percentile_interval, resampled_counts, wilson_interval
-from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.report.result import TaskProvenance, TaskResult
 
 STATISTICS = {one.name: of for one, of in computed("groups")}
 LEVEL = 0.95

@@ -25,10 +25,10 @@ from eval.tables import parser, run
 from vldebias.data import Labels
 from vldebias.errors import SuspectInputWarning
 from vldebias.measure.resampling import recentred_interval, wilson_interval
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.measure.shares import NOT_LABELLED, discrepancies, log_skew, shares_radius
 from vldebias.metrics import Metric, corrected_shares
-from vldebias.study.retrieval import Gallery
+from vldebias.report.result import TaskProvenance, TaskResult
+from vldebias.study.tasks.retrieval import Gallery
 
 TRUTH = {
     "2 values, even": (0.5, 0.5),

@@ -31,7 +31,6 @@ from vldebias.edits.cross_attention import CrossAttentionEdit
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.judge.judges import MiniatureJudge, decide, predict
-from vldebias.measure.result import NONE, TaskProvenance, TaskResult
 from vldebias.methods import Balanced, CrossAttention
 from vldebias.metrics import Metric
 from vldebias.miniature import load_pipeline
@@ -43,7 +42,8 @@ from vldebias.miniature.words import (
     TRAIN_PROFESSIONS,
 )
 from vldebias.prompts import PromptSet, fill, make_prompt_set
-from vldebias.study.variants import prepared
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.study.tasks.variants import prepared
 
 STEPS, BATCH, SURE = 8, 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}

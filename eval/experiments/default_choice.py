@@ -33,8 +33,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from eval.tables import Rivals, parser, read, rows_in, run
-from vldebias.measure.result import Result, TaskProvenance, TaskResult
 from vldebias.metrics import Metric
+from vldebias.report.result import Result, TaskProvenance, TaskResult
 
 NEAR = 0.02  # scores that are as good as one another
 TABLES = ("rivals_real", "rivals_miniature")

@@ -23,8 +23,8 @@ from eval.experiments.run import Cell, packed
 from eval.miniature import birds
 from eval.miniature.birds import Birds
 from eval.tables import place_of
-from vldebias.measure.result import Result
 from vldebias.pictures import subplots, write_png
+from vldebias.report.result import Result
 from vldebias.training.monitor import image_features, text_features
 from vldebias.training.pairs import Pairs
 

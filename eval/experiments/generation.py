@@ -47,7 +47,6 @@ from vldebias.data import UNKNOWN
 from vldebias.errors import WideEditWarning
 from vldebias.files import digest
 from vldebias.hosts.host import weights_fingerprint
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.measure.shares import discrepancies, squared_discrepancies
 from vldebias.methods import Balanced, ClosedForm, Need, Problem, Term, get_method
 from vldebias.methods.closed_form import PAIRS
@@ -56,6 +55,7 @@ from vldebias.miniature import load_judge, load_pipeline, weights_dir
 from vldebias.miniature.words import CLASSES, GENDERS, PROFESSIONS, SPECIES, WORLDS
 from vldebias.progress import Progress
 from vldebias.prompts import PromptSet, fill, load_prompts
+from vldebias.report.result import TaskProvenance, TaskResult
 
 SET = "professions-gender"
 STEPS, GUIDANCE, BATCH, BLOCK = 10, 3.0, 60, 12

@@ -31,8 +31,8 @@ from vldebias.data import Embeddings
 from vldebias.errors import VldebiasError, VldebiasWarning
 from vldebias.hosts import Host
 from vldebias.measure.metric import Metric
-from vldebias.measure.result import Measurement, TaskProvenance, TaskResult
 from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+from vldebias.report.result import Measurement, TaskProvenance, TaskResult
 from vldebias.study.evaluating import evaluate
 
 CELLS = Path(__file__).with_name("harm.yaml")

@@ -25,7 +25,6 @@ from eval.experiments.harm import Cell, miniature, photographs
 from eval.tables import parser, run
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.metric import Metric
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.methods import Problem, get_method
 from vldebias.methods.gates import (
     LEAN_OF_GENDER,
@@ -34,6 +33,7 @@ from vldebias.methods.gates import (
     common_lean,
     is_about_gender,
 )
+from vldebias.report.result import TaskProvenance, TaskResult
 
 METHOD = "difference"
 LEAN = Metric("lean", "lean of the texts that state no value")

@@ -40,9 +40,9 @@ from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import ImageEncoder, Pixels, image_encoder
 from vldebias.hosts.loading import load_host
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.miniature import open_world
 from vldebias.miniature.words import WORLDS
+from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 RESAMPLES = 2000

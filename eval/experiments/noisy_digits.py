@@ -24,7 +24,7 @@ from torch.nn.functional import affine_grid, grid_sample, normalize
 
 from eval.experiments.captions import class_noise
 from eval.experiments.run import Cell, packed
-from vldebias.study.classifiers import logistic_regression
+from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.batches import Batch
 from vldebias.training.objective import Objective
 from vldebias.training.sampling import numpy_generator

@@ -36,8 +36,8 @@ from eval.tables import parser, run
 from vldebias.errors import InvalidInputError
 from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.prompts import balance_prompts, load_prompts
+from vldebias.report.result import TaskProvenance, TaskResult
 
 LABELLED = Path(__file__).parents[2] / "tests" / "prompts" / "labelled.jsonl"
 METHOD = "balanced-prompts"

@@ -17,8 +17,8 @@ import numpy as np
 
 from eval.tables import parser, run
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.metrics import Metric
+from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking import Candidates, expected_shares, quota
 
 SIMULATIONS = 1000

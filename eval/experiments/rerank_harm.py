@@ -39,7 +39,7 @@ from vldebias.hosts import resolve
 from vldebias.measure.metric import Metric
 from vldebias.measure.rankings import reach
 from vldebias.measure.resampling import recentred_interval, resampled_weights
-from vldebias.measure.result import TaskProvenance, TaskResult
+from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking.entry import zero_shot_groups
 
 RESAMPLES = 200

@@ -48,7 +48,13 @@ from vldebias.data import Embeddings, cross
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, VldebiasWarning
 from vldebias.hosts import Host, TextTable
-from vldebias.measure.result import (
+from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
+from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
+from vldebias.methods.presets import LAM_OF_DEFAULT
+from vldebias.metrics import Metric
+from vldebias.pictures import subplots, write_png
+from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.result import (
     CHANCE,
     NONE,
     Measurement,
@@ -56,12 +62,6 @@ from vldebias.measure.result import (
     TaskProvenance,
     TaskResult,
 )
-from vldebias.methods import METHODS, Lian, Method, Need, Problem, Reference
-from vldebias.methods.closed_form import CALI, EQUALISE, ClosedForm
-from vldebias.methods.presets import LAM_OF_DEFAULT
-from vldebias.metrics import Metric
-from vldebias.pictures import subplots, write_png
-from vldebias.prompts import PromptSet, load_prompts
 from vldebias.study.evaluating import evaluate
 
 NAMED = (

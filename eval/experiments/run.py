@@ -39,8 +39,8 @@ from scipy import stats
 
 from eval.tables import RESULTS, show, subset
 from vldebias.files import commit, read_yaml, write_atomically
-from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
 from vldebias.progress import Progress
+from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 
 FOLDER = Path(__file__).parent
 ROWS = "rows: "  # before the name of a figure: what each image scored, see `packed`

@@ -31,7 +31,7 @@ from eval.experiments.tensor_batches import TensorBatches
 from eval.miniature.birds import Birds, sample
 from vldebias.hosts.clip.towers import Towers
 from vldebias.miniature.words import SPECIES
-from vldebias.study.classifiers import logistic_regression
+from vldebias.study.tasks.classifiers import logistic_regression
 from vldebias.training.augmentation import mix_amplitudes, most_similar
 from vldebias.training.loop import Entry, fit
 from vldebias.training.model import tune

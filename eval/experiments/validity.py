@@ -26,10 +26,10 @@ from eval.experiments.rivals import LIGHT, Split
 from eval.miniature.people import MALE_SHARE, Life
 from eval.tables import parser, read, run
 from vldebias.hosts import Host
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.methods import get_method
 from vldebias.metrics import Metric
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.result import TaskProvenance, TaskResult
 
 LINEAR = (
     "orth",

@@ -10,7 +10,7 @@ from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet
-from vldebias.study.generation import GenerationTask
+from vldebias.study.tasks.generation import GenerationTask
 
 engines = page("label.engine")
 studies = page("label.study")

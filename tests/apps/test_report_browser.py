@@ -11,10 +11,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from vldebias.cli import app
-from vldebias.measure.page import render
-from vldebias.measure.result import Result
 from vldebias.measure.rows import Strip
-from vldebias.measure.strip import write_strip
+from vldebias.report.page import render
+from vldebias.report.result import Result
+from vldebias.report.strip import write_strip
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from vldebias.cli import common
 from vldebias.data import Embeddings, save_embeddings
 from vldebias.errors import InvalidInputError, VldebiasError
 from vldebias.files import packaged
-from vldebias.measure.result import Measurement, Result, TaskProvenance
+from vldebias.report.result import Measurement, Result, TaskProvenance
 from vldebias.study import compare, load_suite, paper
 from vldebias.study.manifest import verify
 

@@ -12,8 +12,9 @@ from PIL import Image
 from tests.cli.conftest import call as run
 from vldebias.errors import InvalidInputError
 from vldebias.files import digest
-from vldebias.measure.wording import in_words
-from vldebias.study import grids, variants
+from vldebias.report.wording import in_words
+from vldebias.study import grids
+from vldebias.study.tasks import variants
 
 EDITOR = "A photo of an editor."
 QUICK = ("--images", "4", "--steps", "2")

@@ -9,9 +9,9 @@ from typing import Any
 from vldebias.cli import main
 from vldebias.judge.judges import ClipJudge
 from vldebias.study import paper
-from vldebias.study.generation import GenerationTask
-from vldebias.study.people import PeopleTask
 from vldebias.study.suite import Suite, load_suite
+from vldebias.study.tasks.generation import GenerationTask
+from vldebias.study.tasks.people import PeopleTask
 
 
 def small(name: str) -> Suite:

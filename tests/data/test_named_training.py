@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from vldebias.cli import app
 from vldebias.data import open_data
 from vldebias.errors import InvalidInputError
-from vldebias.measure.result import Result
+from vldebias.report.result import Result
 from vldebias.training.pairs import Pairs, open_images
 from vldebias.training.settings import NAMED_DATA, load_settings
 

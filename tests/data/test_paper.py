@@ -23,10 +23,10 @@ from tests.refusals import refused
 from vldebias import miniature
 from vldebias.cli import app
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.result import Result
-from vldebias.measure.table import SWEPT, published
 from vldebias.options import Options
 from vldebias.progress import SILENT
+from vldebias.report.result import Result
+from vldebias.report.table import SWEPT, published
 from vldebias.study.paper import (
     HEAD,
     PARTS,

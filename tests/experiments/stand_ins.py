@@ -24,8 +24,8 @@ from vldebias import miniature
 from vldebias.judge.answers import AnnotationLog
 from vldebias.miniature import open_world
 from vldebias.prompts import load_prompts
-from vldebias.study.generation import GenerationTask
 from vldebias.study.suite import Suite, load_suite
+from vldebias.study.tasks.generation import GenerationTask
 
 RACES = (
     "White",

@@ -7,7 +7,7 @@ from eval.experiments.calibration import IMAGES, generated, values_seen
 from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import load_pipeline
 from vldebias.prompts import load_prompts
-from vldebias.study.share_line import FOLDER, MINIATURE
+from vldebias.study.auditing.line import FOLDER, MINIATURE
 
 PROFESSIONS = load_prompts("professions-gender")
 

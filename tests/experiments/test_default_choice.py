@@ -15,9 +15,9 @@ from eval.readme import ATTACHED
 from eval.tables import read, rows_in
 from vldebias.api import fit_projection
 from vldebias.hosts import TextTable
-from vldebias.measure.result import TaskProvenance, TaskResult
 from vldebias.methods.presets import PRESETS
 from vldebias.prompts import load_prompts
+from vldebias.report.result import TaskProvenance, TaskResult
 
 
 def places(scores: dict[str, list[float]], harm: dict[str, int] | None = None) -> list[Place]:

@@ -17,7 +17,7 @@ from vldebias.data import Embeddings
 from vldebias.data.binary import open_binary
 from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
-from vldebias.measure.result import NONE, Result, TaskProvenance
+from vldebias.report.result import NONE, Result, TaskProvenance
 
 NAMES = ("cat", "dog", "ship")
 

@@ -10,7 +10,7 @@ import pytest
 
 from eval.experiments import dofair, lean, prompt_rules, workers
 from vldebias.errors import InvalidInputError
-from vldebias.measure.result import TaskResult
+from vldebias.report.result import TaskResult
 
 
 def values(part: TaskResult, metric: str) -> dict[str, float]:

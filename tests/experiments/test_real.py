@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eval import real
-from vldebias.measure.result import Measurement, Result, TaskProvenance
+from vldebias.report.result import Measurement, Result, TaskProvenance
 
 
 def contributed(folder: Path, **wrong: Any) -> Path:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from eval import readme
 from eval.conclude import conclude
 from eval.tables import place_of, subset
-from vldebias.measure.conclusion import Conclusion
-from vldebias.measure.result import Measurement, Result
+from vldebias.report.conclusion import Conclusion
+from vldebias.report.result import Measurement, Result
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "eval" / "results"

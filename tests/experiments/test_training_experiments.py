@@ -17,7 +17,7 @@ from scipy import stats
 
 from eval.experiments import captions, every_loss, noisy_digits, run
 from eval.experiments.run import Experiment, interval, run_cells, summed_up
-from vldebias.measure.result import Result
+from vldebias.report.result import Result
 
 figures = st.floats(-1, 1, allow_nan=False)
 

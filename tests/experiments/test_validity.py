@@ -11,9 +11,9 @@ from eval.experiments.embeddings import celeba, file
 from eval.experiments.validity import LEAN, RANGES, correlation, gaps, geometry, in_space, lean
 from eval.miniature import people, portraits
 from vldebias.hosts import resolve
-from vldebias.measure.result import Result
 from vldebias.miniature import load_clip
 from vldebias.prompts import load_prompts
+from vldebias.report.result import Result
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "validity.json"
 

@@ -18,7 +18,7 @@ from vldebias.judge.scores import scored
 from vldebias.miniature import load_clip
 from vldebias.pictures import write_png
 from vldebias.prompts import make_prompt_set
-from vldebias.study.generation import GenerationTask
+from vldebias.study.tasks.generation import GenerationTask
 
 JOBS = ("nurse", "chef", "pilot")
 SET = make_prompt_set("jobs", {"male": ["male"], "female": ["female"]}, JOBS)

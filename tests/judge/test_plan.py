@@ -40,8 +40,8 @@ from vldebias.miniature import load_clip
 from vldebias.pictures import write_png
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts, make_prompt_set
 from vldebias.study.edit_check import check
-from vldebias.study.generation import GenerationTask
-from vldebias.study.variants import Variant, generate, prepared
+from vldebias.study.tasks.generation import GenerationTask
+from vldebias.study.tasks.variants import Variant, generate, prepared
 
 SIZE = {"height": 16, "width": 16}
 PEOPLE = make_prompt_set("people", {"male": ["male"], "female": ["female"]}, ["doctor", "nurse"])

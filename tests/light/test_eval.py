@@ -10,8 +10,8 @@ import pytest
 
 import vldebias
 from vldebias.errors import MissingPackageError
-from vldebias.measure.page import render
-from vldebias.measure.result import Result
+from vldebias.report.page import render
+from vldebias.report.result import Result
 
 pytest.importorskip("pandas", reason="the core alone is there; see test_core.py")
 

@@ -19,7 +19,7 @@ from vldebias.measure.representation import (
     representation_gap,
     representation_gaps,
 )
-from vldebias.study.gallery import Gallery
+from vldebias.study.tasks.gallery import Gallery
 
 
 def authors_gap(rows, curated, selected, regressor):  # type: ignore[no-untyped-def]

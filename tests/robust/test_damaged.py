@@ -30,7 +30,7 @@ from vldebias.data.tables import Labels, as_texts, column_of
 from vldebias.errors import InvalidInputError, VldebiasError, VldebiasWarning
 from vldebias.files import packaged
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.result import Result
+from vldebias.report.result import Result
 from vldebias.study.manifest import verify, write_manifest
 from vldebias.training import loop
 

@@ -8,9 +8,9 @@ import torch
 
 from vldebias.data import Embeddings, Labels
 from vldebias.hosts import TextTable
-from vldebias.measure.result import TaskResult
 from vldebias.prompts import PromptSet
-from vldebias.study.groups import GroupsTask
+from vldebias.report.result import TaskResult
+from vldebias.study.tasks.groups import GroupsTask
 
 DIM = 16
 NAMES = ("landbird", "waterbird")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vldebias.measure.result import Measurement, Result, TaskProvenance, TaskResult
+from vldebias.report.result import Measurement, Result, TaskProvenance, TaskResult
 
 # Changes with their intervals: two that exclude zero, and one that holds it.
 DOWN = (-0.2, -0.3, -0.1)

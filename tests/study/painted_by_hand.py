@@ -11,7 +11,7 @@ from PIL import Image
 from vldebias.judge.plan import GeneratedImages, PlannedImage
 from vldebias.pictures import write_png
 from vldebias.prompts import make_prompt_set
-from vldebias.study.generation import GenerationTask
+from vldebias.study.tasks.generation import GenerationTask
 
 TRAIN = ("doctor", "nurse", "chef")
 UNSEEN = ("pilot", "clerk", "judge", "baker")

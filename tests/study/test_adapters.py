@@ -11,9 +11,9 @@ from torch.nn.functional import normalize
 from tests.study.test_classifiers import TEST, TRAIN, VAL, World, fit
 from vldebias import losses
 from vldebias.errors import InvalidInputError
-from vldebias.study import adapters
-from vldebias.study.adapters import Contrasts, anchored_contrastive, rows_of_groups
-from vldebias.study.examples import Examples
+from vldebias.study.tasks import adapters
+from vldebias.study.tasks.adapters import Contrasts, anchored_contrastive, rows_of_groups
+from vldebias.study.tasks.examples import Examples
 
 
 def unit(*shape: int, seed: int) -> Tensor:

@@ -14,9 +14,9 @@ import torch
 import vldebias
 from vldebias.errors import InvalidInputError
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
-from vldebias.study.auditing import _is_sure
-from vldebias.study.prediction import Prediction, subject
-from vldebias.study.share_line import LEVEL, MINIATURE, PUBLISHED, ShareLine, read_shares
+from vldebias.study.auditing.advice import _is_sure
+from vldebias.study.auditing.line import LEVEL, MINIATURE, PUBLISHED, ShareLine, read_shares
+from vldebias.study.auditing.prediction import Prediction, subject
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

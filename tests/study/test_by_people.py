@@ -5,7 +5,7 @@ import pytest
 
 from vldebias.measure.classification import Agreement
 from vldebias.measure.resampling import Interval
-from vldebias.study.by_people import (
+from vldebias.study.shares.by_people import (
     how_people_agree,
     how_the_judge_errs,
     more_labels,

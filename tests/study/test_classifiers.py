@@ -18,9 +18,9 @@ from torch.nn.functional import normalize
 from tests.refusals import refused
 from vldebias.errors import VldebiasWarning
 from vldebias.measure.classification import GroupAccuracy, group_accuracy
-from vldebias.study import adapters, classifiers
-from vldebias.study.classifiers import BASELINES, balanced_counts, logistic_regression
-from vldebias.study.examples import Examples
+from vldebias.study.tasks import adapters, classifiers
+from vldebias.study.tasks.classifiers import BASELINES, balanced_counts, logistic_regression
+from vldebias.study.tasks.examples import Examples
 
 Fitted = namedtuple("Fitted", "logits chosen")
 Head = namedtuple("Head", "weight bias logits")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval.experiments import coverage as study
-from vldebias.measure.result import Result
+from vldebias.report.result import Result
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
 BY_NAME = {setting.name: setting for setting in study.SETTINGS}

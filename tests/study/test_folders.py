@@ -7,8 +7,8 @@ import pytest
 
 import vldebias
 from vldebias.errors import SuspectInputWarning
-from vldebias.measure.text import sentences
 from vldebias.miniature import open_world
+from vldebias.report.text import sentences
 from vldebias.study.inputs import _of_folder
 
 MAC = b"\0\5\26\7\0\2\0\0Mac OS X        "

@@ -26,12 +26,12 @@ from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded
 from vldebias.judge.judges import Judge, MiniatureJudge
 from vldebias.judge.plan import OTHERS, GeneratedImages
-from vldebias.measure.result import Result, TaskResult
 from vldebias.measure.rows import WORSE_STRIP
 from vldebias.metrics import discrepancy
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.report.result import Result, TaskResult
 from vldebias.study import evaluate
 from vldebias.study.grids import CELL, GAP, layout
 from vldebias.study.inputs import Inputs
@@ -366,7 +366,9 @@ def test_methods_and_saved_edits_of_the_user_are_variants(
         generation_task.with_options(Options(out=tmp_path, methods=("calli",)))
     with pytest.raises(InvalidInputError, match="eval human --labels"):
         generation_task.with_options(Options(out=tmp_path, labels=(tmp_path,)))
-    monkeypatch.setattr("vldebias.study.generation.processes", lambda: SimpleNamespace(world=2))
+    monkeypatch.setattr(
+        "vldebias.study.tasks.generation.processes", lambda: SimpleNamespace(world=2)
+    )
     with pytest.raises(InvalidInputError, match="one process generates images"):
         generation_task.with_options(Options(out=tmp_path))
 

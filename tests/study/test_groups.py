@@ -22,8 +22,8 @@ from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectI
 from vldebias.measure.classification import share_below, worst_areas
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
-from vldebias.study.groups import MEDIAN, class_of
-from vldebias.study.images import fit_method
+from vldebias.study.tasks.groups import MEDIAN, class_of
+from vldebias.study.tasks.images import fit_method
 
 silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
 pytestmark = [pytest.mark.filterwarnings(f"ignore::vldebias.errors.{name}") for name in silent]

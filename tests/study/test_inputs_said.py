@@ -8,7 +8,7 @@ import pytest
 import vldebias
 from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError, SuspectInputWarning
-from vldebias.study.shares import SharesTask
+from vldebias.study.shares.task import SharesTask
 
 ROWS = 60
 NOISE = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from vldebias.data import Embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.methods import Problem, get_method, load_edit
 from vldebias.study import Result, evaluate
-from vldebias.study.images import disjoint
+from vldebias.study.tasks.images import disjoint
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning"),

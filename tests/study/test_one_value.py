@@ -11,12 +11,12 @@ from rich.console import Console
 
 from eval import readme
 from vldebias.cli import common
-from vldebias.measure.compare import compare
-from vldebias.measure.conclusion import Conclusion
-from vldebias.measure.page import render
-from vldebias.measure.result import Result
-from vldebias.measure.table import readable
-from vldebias.measure.text import text
+from vldebias.report.compare import compare
+from vldebias.report.conclusion import Conclusion
+from vldebias.report.page import render
+from vldebias.report.result import Result
+from vldebias.report.table import readable
+from vldebias.report.text import text
 
 RESULTS = Path(readme.ROOT) / "eval" / "results"
 

@@ -16,14 +16,14 @@ from vldebias.data import Labels, save_embeddings
 from vldebias.errors import InvalidInputError
 from vldebias.judge.judges import JUDGES
 from vldebias.measure.metric import get_metric
-from vldebias.measure.page import grids, render
-from vldebias.measure.result import Result, TaskResult
-from vldebias.measure.table import readable
 from vldebias.metrics import METRICS
 from vldebias.registry import Registry
+from vldebias.report.page import grids, render
+from vldebias.report.result import Result, TaskResult
+from vldebias.report.table import readable
 from vldebias.study import TASKS, evaluate, load_suite
-from vldebias.study.retrieval import Gallery
-from vldebias.study.share_rows import ShareRows
+from vldebias.study.shares.rows import ShareRows
+from vldebias.study.tasks.retrieval import Gallery
 
 METRIC_FILE = """
 import numpy as np
@@ -66,7 +66,7 @@ TASK_FILE = '''
 from typing import Literal
 
 from vldebias.study import TaskResult
-from vldebias.study.images import ImageTask
+from vldebias.study.tasks.images import ImageTask
 from vldebias.prompts import load_prompts
 
 

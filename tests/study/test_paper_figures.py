@@ -16,8 +16,8 @@ from vldebias.hosts.loading import Loaded
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.study.paper import Run, compared, estimate, paper, plan, sentences
-from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.suite import Suite, load_suite
+from vldebias.study.tasks.retrieval import RetrievalTask
 
 
 def test_the_estimate_is_a_timed_sample_as_often_as_it_fits(

@@ -13,9 +13,9 @@ from vldebias.judge.answers import AnnotationLog
 from vldebias.judge.plan import GeneratedImages
 from vldebias.options import Options
 from vldebias.progress import Progress
-from vldebias.study.people import PeopleTask
 from vldebias.study.running import run_suite
 from vldebias.study.suite import load_suite
+from vldebias.study.tasks.people import PeopleTask
 
 MODEL = {"pipeline": "Tiny", "fingerprint": None}
 

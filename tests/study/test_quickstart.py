@@ -15,11 +15,11 @@ from vldebias.cli import app
 from vldebias.edits.edit import Fingerprint
 from vldebias.hosts import resolve
 from vldebias.judge.plan import identity
-from vldebias.measure.result import Result
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.prompts import load_prompts
-from vldebias.study.images import fit_method
+from vldebias.report.result import Result
 from vldebias.study.suite import load_suite
+from vldebias.study.tasks.images import fit_method
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "eval" / "results" / "quickstart.json"

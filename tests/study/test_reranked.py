@@ -13,9 +13,9 @@ from vldebias import make_prompt_set
 from vldebias.errors import InvalidInputError
 from vldebias.measure.rankings import resampled_places
 from vldebias.measure.resampling import resampled_weights
-from vldebias.measure.result import Result
 from vldebias.metrics import max_skew
-from vldebias.study.gallery import _resampled_quota
+from vldebias.report.result import Result
+from vldebias.study.tasks.gallery import _resampled_quota
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.SuspectInputWarning")
 JOBS = ("doctor", "nurse", "pilot")

@@ -25,13 +25,13 @@ from vldebias.hosts import TextTable
 from vldebias.measure import resampling
 from vldebias.measure.metric import get_metric
 from vldebias.measure.resampling import recentred_interval, resampled_weights
-from vldebias.measure.result import TaskResult
 from vldebias.metrics import max_skew, min_skew, ndkl
-from vldebias.study import gallery as gallery_module
-from vldebias.study import retrieval
-from vldebias.study.images import fit_method
+from vldebias.report.result import TaskResult
 from vldebias.study.inputs import Data
-from vldebias.study.retrieval import Gallery, RetrievalTask, relevance
+from vldebias.study.tasks import gallery as gallery_module
+from vldebias.study.tasks import retrieval
+from vldebias.study.tasks.images import fit_method
+from vldebias.study.tasks.retrieval import Gallery, RetrievalTask, relevance
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::vldebias.errors.ClassSignalWarning"),

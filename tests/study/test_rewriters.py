@@ -3,7 +3,7 @@
 import pytest
 
 from vldebias.errors import InvalidInputError
-from vldebias.study.rewriters import audit_rewriter
+from vldebias.study.auditing.rewriters import audit_rewriter
 
 ORIGINAL = ["a nurse", "a CEO", "a cook", "a pilot", "a lady", "a red chair"]
 REWRITTEN = [

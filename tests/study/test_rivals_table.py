@@ -11,8 +11,8 @@ from eval.experiments import rivals
 from eval.readme import compared
 from tests.study.any_method_parts import GENDER, images, texts
 from vldebias.hosts import TextTable
-from vldebias.measure.result import Result
 from vldebias.methods import METHODS
+from vldebias.report.result import Result
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

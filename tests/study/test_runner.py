@@ -20,18 +20,18 @@ from vldebias.data import Embeddings, save_embeddings
 from vldebias.data.parallel import Processes
 from vldebias.errors import InvalidInputError, VldebiasWarning, warn
 from vldebias.judge.answers import AnnotationLog
-from vldebias.measure.result import Result, TaskProvenance, TaskResult
 from vldebias.measure.rows import Strip
 from vldebias.options import Options
 from vldebias.pictures import read_png
 from vldebias.prompts import make_prompt_set
+from vldebias.report.result import Result, TaskProvenance, TaskResult
 from vldebias.study import running as runner
 from vldebias.study.inputs import Data, Inputs
 from vldebias.study.manifest import verify
-from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.running import key_of, run_suite
-from vldebias.study.shares import SharesTask
+from vldebias.study.shares.task import SharesTask
 from vldebias.study.suite import Suite, load_suite
+from vldebias.study.tasks.retrieval import RetrievalTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

@@ -16,7 +16,7 @@ from vldebias.methods import CrossAttention
 from vldebias.prompts import load_prompts, make_prompt_set
 from vldebias.study.grids import grid
 from vldebias.study.side_by_side import Request, side_by_side
-from vldebias.study.variants import Variant, prepared
+from vldebias.study.tasks.variants import Variant, prepared
 
 JOBS = ("teacher", "baker", "doctor", "judge", "nurse", "pilot", "chef", "lawyer")
 SET = make_prompt_set("gender", {"male": ["male"], "female": ["female"]}, JOBS)

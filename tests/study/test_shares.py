@@ -11,9 +11,9 @@ from tests.study.painted_by_hand import GENDERS, chosen, paint
 from vldebias.errors import SuspectInputWarning
 from vldebias.judge.answers import CANNOT_TELL, NO_PERSON, AnnotationLog
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.result import Result
 from vldebias.measure.shares import discrepancies, shares_radius, squared_discrepancies
 from vldebias.metrics import agreement, discrepancy
+from vldebias.report.result import Result
 from vldebias.study import SharesTask
 
 FEW = pytest.mark.filterwarnings("ignore:people:vldebias.errors.SuspectInputWarning")

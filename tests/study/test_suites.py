@@ -9,12 +9,12 @@ import pytest
 
 from vldebias.errors import InvalidInputError
 from vldebias.files import packaged
-from vldebias.study.classifiers import BASELINES
-from vldebias.study.generation import GenerationTask
-from vldebias.study.groups import GroupsTask
-from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.suite import load_suite
-from vldebias.study.texts import TextsTask
+from vldebias.study.tasks.classifiers import BASELINES
+from vldebias.study.tasks.generation import GenerationTask
+from vldebias.study.tasks.groups import GroupsTask
+from vldebias.study.tasks.retrieval import RetrievalTask
+from vldebias.study.tasks.texts import TextsTask
 
 ROOT = Path(__file__).parents[2]
 

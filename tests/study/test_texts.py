@@ -17,14 +17,14 @@ import vldebias
 from vldebias.errors import InvalidInputError, UnsupportedHostError
 from vldebias.hosts import resolve
 from vldebias.hosts.loading import text_host
-from vldebias.measure.result import Result
-from vldebias.measure.table import published
 from vldebias.methods import METHODS, Problem
 from vldebias.miniature import load_clip, load_pipeline
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, make_prompt_set
+from vldebias.report.result import Result
+from vldebias.report.table import published
 from vldebias.study import TextsTask, evaluate, load_suite, run_suite
-from vldebias.study.images import fit_method
+from vldebias.study.tasks.images import fit_method
 
 pytestmark = pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")
 

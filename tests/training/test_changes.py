@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from vldebias.measure.conclusion import Conclusion
 from vldebias.measure.resampling import wilson_interval
+from vldebias.report.conclusion import Conclusion
 from vldebias.training.changes import conclusions_of_training, counted, leading
 
 ACCURACY = "zero_shot_accuracy"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from vldebias.data import Embeddings
-    from vldebias.measure.result import Result
+    from vldebias.report.result import Result
 
 
 @with_flags(flags_of_options(*HOST))
@@ -129,7 +129,7 @@ def _audit_rewriter(
     originals = read_prompts(original)
     texts = read_prompts(rewritten)
     say(f"{original}: read {originals}; {rewritten}: read {texts}")
-    from vldebias.study.rewriters import audit_rewriter
+    from vldebias.study.auditing.rewriters import audit_rewriter
 
     result = audit_rewriter(originals.prompts, texts.prompts, attribute)
     page = write_run(result, folder)

@@ -14,8 +14,8 @@ from vldebias.cli.checks import check_sets
 from vldebias.cli.common import out, print_grid, print_json, say, split_names, split_pair
 from vldebias.cli.flags import AttributeSets, Groups, Json, Shares
 from vldebias.errors import InvalidInputError
-from vldebias.measure.wording import quantity
 from vldebias.prompts.reasons import reason_in_words
+from vldebias.report.wording import quantity
 
 if TYPE_CHECKING:
     from vldebias.prompts import BalancedPrompts

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from vldebias.measure.result import Result
+    from vldebias.report.result import Result
 
 STYLES = {"better": "bold green", "worse": "bold red", "too few to tell": "bold yellow"}
 
@@ -168,7 +168,7 @@ def device_of(name: str | None) -> str:
 
 def write_run(result: Result, folder: Path) -> Path:
     """Write a result, its page and the manifest of the folder; return the page."""
-    from vldebias.measure.page import render
+    from vldebias.report.page import render
     from vldebias.study.manifest import PAGE, RESULT, write_manifest
 
     # The manifest comes last, since it has the digest of every other file.
@@ -255,7 +255,7 @@ def print_result(
             facts["files"] = {name: str(path) for name, path in files.items()}
         print_json(facts)
         return
-    from vldebias.measure.text import sentences, tab_rows, text
+    from vldebias.report.text import sentences, tab_rows, text
 
     if out.is_terminal:
         out.print(coloured(text(result, measures, width=min(out.width, 100))), soft_wrap=True)

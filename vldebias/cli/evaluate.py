@@ -193,8 +193,8 @@ def shares(
 
     check_columns(table, columns.values())
     # Imported after the check: torch takes seconds, and a wrong column is answered before.
-    from vldebias.measure.result import Result
-    from vldebias.study.shares import SharesTask
+    from vldebias.report.result import Result
+    from vldebias.study.shares.task import SharesTask
 
     value_of_text = dict(split_pair(text, "--same", "F=female") for text in same or ())
     settings: dict[str, Any] = {"baseline": baseline, **columns, "same": value_of_text}

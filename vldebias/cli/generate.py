@@ -176,7 +176,7 @@ def _print(made: SideBySide, folder: Path, attribute: Sequence[str]) -> None:
 
 def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
     """Yield a row for each method and prompt that it generated."""
-    from vldebias.measure.strip import row_title
+    from vldebias.report.strip import row_title
 
     for method in made.methods:
         pictures_of_prompt: dict[str, list[Any]] = defaultdict(list)

@@ -61,8 +61,8 @@ def report(
     """
     path = _file_of(result)
     from vldebias.files import digest
-    from vldebias.measure.page import render
-    from vldebias.measure.result import Result
+    from vldebias.report.page import render
+    from vldebias.report.result import Result
     from vldebias.study import manifest
 
     if not verify:
@@ -90,8 +90,8 @@ def compare(a: Result, b: Result, as_json: Json = False) -> None:
       vldebias eval compare rn50/result.json vit-l-14/result.json
       vldebias eval compare before after --json
     """
-    from vldebias.measure.compare import compare
-    from vldebias.measure.result import Result
+    from vldebias.report.compare import compare
+    from vldebias.report.result import Result
 
     comparison = compare(Result.read(_file_of(a)), Result.read(_file_of(b)), (str(a), str(b)))
     if as_json:
@@ -145,8 +145,8 @@ def gate(
             raise InvalidInputError(
                 f"--limit: got {text!r}; expected METRIC=VALUE, such as ndkl=0.1"
             ) from None
-    from vldebias.measure.gate import check_limits, has_passed
-    from vldebias.measure.result import Result
+    from vldebias.report.gate import check_limits, has_passed
+    from vldebias.report.result import Result
 
     read = Result.read(_file_of(result))
     present = set()

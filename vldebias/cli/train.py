@@ -23,7 +23,7 @@ from vldebias.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from vldebias.measure.conclusion import Conclusion
+    from vldebias.report.conclusion import Conclusion
 
 FLAGS = (
     "data",
@@ -204,7 +204,7 @@ def _run(
 
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
-    from vldebias.measure.conclusion import Conclusion
+    from vldebias.report.conclusion import Conclusion
 
     conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
     _print_conclusions(conclusions)
@@ -226,7 +226,7 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
 
 def _print_conclusions(conclusions: list[Conclusion]) -> None:
     """Print how many scores moved which way, and a sentence for each that people train for."""
-    from vldebias.measure.text import wrapped
+    from vldebias.report.text import wrapped
     from vldebias.training.changes import counted, leading
 
     sentences = [counted(conclusions)] if conclusions else []
@@ -242,7 +242,7 @@ def _print_conclusions(conclusions: list[Conclusion]) -> None:
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:
     """Print a row for each score on held-out data: its value at each moment, its change with the
     interval, and the verdict; a moment without it leaves its cell empty."""
-    from vldebias.measure.table import moved
+    from vldebias.report.table import moved
     from vldebias.training.changes import TITLES
 
     moments = [moment for moment in ("before", "after", "debiased") if outcome.get(moment)]

@@ -19,9 +19,9 @@ from vldebias.edits.edit import Fingerprint
 from vldebias.errors import InvalidInputError, shortened
 from vldebias.files import explain, read_bytes, write_atomically
 from vldebias.hosts.host import weights_fingerprint
-from vldebias.measure.result import NONE, TaskProvenance, TaskResult
 from vldebias.pictures import read_png
 from vldebias.prompts import PromptSet, StatedWords, fill
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.schema import Strict, file_slug
 
 if TYPE_CHECKING:

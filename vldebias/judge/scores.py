@@ -27,8 +27,8 @@ from vldebias.hosts import Host
 from vldebias.hosts.clip.images import ImageEncoder
 from vldebias.judge.judges import NO_VALUE, SURE, Judge, Probabilities, decide, predict
 from vldebias.judge.plan import GeneratedImages, PlannedImage
-from vldebias.measure.result import NONE, TaskResult
 from vldebias.progress import SILENT, Progress
+from vldebias.report.result import NONE, TaskResult
 from vldebias.schema import file_slug
 
 BATCH = 64

@@ -1,1 +1,1 @@
-"""Measure arrays: rows with intervals out, and how they are written, shown and compared."""
+"""Measure arrays: rows with intervals out."""

@@ -1,23 +1,23 @@
 """Evaluate a method: measure what it changes, what it costs, and how certain both figures are."""
 
 from vldebias.judge.judges import VlmJudge
-from vldebias.measure.compare import compare
-from vldebias.measure.page import render
-from vldebias.measure.result import Result, TaskResult
 from vldebias.options import Options
-from vldebias.study.auditing import audit
+from vldebias.report.compare import compare
+from vldebias.report.page import render
+from vldebias.report.result import Result, TaskResult
+from vldebias.study.auditing.advice import audit
 from vldebias.study.diagnosis import diagnose
 from vldebias.study.evaluating import evaluate
-from vldebias.study.generation import GenerationTask
 from vldebias.study.grids import grid
-from vldebias.study.groups import GroupsTask
-from vldebias.study.people import PeopleTask
-from vldebias.study.retrieval import RetrievalTask
 from vldebias.study.running import run_suite
-from vldebias.study.shares import SharesTask
+from vldebias.study.shares.task import SharesTask
 from vldebias.study.suite import Suite, load_suite
 from vldebias.study.task import TASKS, Task, register_task
-from vldebias.study.texts import TextsTask
+from vldebias.study.tasks.generation import GenerationTask
+from vldebias.study.tasks.groups import GroupsTask
+from vldebias.study.tasks.people import PeopleTask
+from vldebias.study.tasks.retrieval import RetrievalTask
+from vldebias.study.tasks.texts import TextsTask
 
 __all__ = [
     "TASKS",

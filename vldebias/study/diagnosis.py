@@ -23,13 +23,13 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Host
 from vldebias.hosts.loading import text_host
 from vldebias.measure.resampling import wilson_interval
-from vldebias.measure.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.methods import Method, get_method
 from vldebias.metrics import k_variance
 from vldebias.prompts import PromptSet, load_prompts
+from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.study.doubts import check_images
-from vldebias.study.images import disjoint, fit_method, split_of
 from vldebias.study.task import with_looks
+from vldebias.study.tasks.images import disjoint, fit_method, split_of
 
 if TYPE_CHECKING:
     import pandas as pd

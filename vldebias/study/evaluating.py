@@ -11,15 +11,15 @@ from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.hosts import Attachment, attachment_of
 from vldebias.hosts.host import TEXT
-from vldebias.measure.result import Result, TaskResult
 from vldebias.methods import Method, get_method
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
+from vldebias.report.result import Result, TaskResult
 from vldebias.schema import Strict
-from vldebias.study.images import ImageTask
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import Task, find_task
+from vldebias.study.tasks.images import ImageTask
 
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
 

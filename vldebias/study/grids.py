@@ -12,11 +12,11 @@ from vldebias.api import debias
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Attachment
-from vldebias.measure.result import NONE
 from vldebias.methods import Method
 from vldebias.pictures import INK
 from vldebias.prompts import load_prompts
-from vldebias.study.variants import Generator, prepared
+from vldebias.report.result import NONE
+from vldebias.study.tasks.variants import Generator, prepared
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from vldebias.judge.judges import SURE, Judge, MiniatureJudge, decide
 from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, identity
 from vldebias.judge.scores import judge_images
-from vldebias.measure.result import NONE
-from vldebias.measure.strip import row_title
-from vldebias.measure.wording import in_words, largest_first, listed
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, balance_prompts
 from vldebias.prompts.reasons import reason_in_words
+from vldebias.report.result import NONE
+from vldebias.report.strip import row_title
+from vldebias.report.wording import in_words, largest_first, listed
 from vldebias.study.grids import compose
-from vldebias.study.variants import Variant, generate
+from vldebias.study.tasks.variants import Variant, generate
 
 if TYPE_CHECKING:
     from PIL.Image import Image

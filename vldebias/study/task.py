@@ -16,11 +16,11 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BeforeValidator, Field, InstanceOf, PlainSerializer
 from pydantic_core import to_jsonable_python
 
-from vldebias.measure.result import TaskResult
 from vldebias.methods import METHODS, Method
 from vldebias.options import Options
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.registry import Registry
+from vldebias.report.result import TaskResult
 from vldebias.schema import SEVERAL, Count, Name, Number, Strict, named_by
 from vldebias.study.inputs import Data, Inputs
 

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vldebias.measure.classification import interval_of, lowest_accuracy, mean_accuracy
-from vldebias.measure.conclusion import Conclusion, enough_units, paid, worded
 from vldebias.measure.resampling import (
     percentile_interval,
     resampled_counts,
     wilson_interval,
 )
-from vldebias.measure.table import TOO_FEW, UNCLEAR, Change, verdict
-from vldebias.measure.wording import quantity
+from vldebias.report.conclusion import Conclusion, enough_units, paid, worded
+from vldebias.report.table import TOO_FEW, UNCLEAR, Change, verdict
+from vldebias.report.wording import quantity
 from vldebias.training.monitor import TO_IMAGE
 
 RESAMPLES = 2000

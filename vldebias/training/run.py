@@ -19,9 +19,9 @@ from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.clip.towers import Towers
 from vldebias.hosts.loading import load_host
-from vldebias.measure.conclusion import Conclusion
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import load_prompts
+from vldebias.report.conclusion import Conclusion
 from vldebias.training.batches import Batches
 from vldebias.training.changes import conclusions_of_training
 from vldebias.training.loop import HISTORY, STATE, Entry, fit, make_accelerator, read_state

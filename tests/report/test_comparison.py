@@ -1,0 +1,195 @@
+"""Two results compared: which figures belong together, what moved, what else differs."""
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.study.made_figures import UP, bias, figure, protocol, result
+from vldebias.errors import InvalidInputError
+from vldebias.report.result import Result
+from vldebias.study import compare
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0, 1), st.floats(0, 1), st.tuples(*[st.floats(0.001, 0.3)] * 4))
+def test_half_widths_are_added_in_squares_each_to_its_side(
+    a: float, b: float, widths: tuple[float, ...]
+) -> None:
+    """And swapping the sides mirrors the interval."""
+    first = result([figure("none", a, interval=(a - widths[0], a + widths[1]))], protocol())
+    second = result([figure("none", b, interval=(b - widths[2], b + widths[3]))], protocol())
+    row, back = (compare(*pair).to_pandas().iloc[0] for pair in ((first, second), (second, first)))
+    assert row.low == pytest.approx(b - a - math.hypot(widths[2], widths[1]))
+    assert row.high == pytest.approx(b - a + math.hypot(widths[3], widths[0]))
+    assert (back.difference, back.low, back.high) == pytest.approx(
+        (-row.difference, -row.high, -row.low)
+    )
+
+
+def test_figures_are_matched_by_their_names_and_lambda_where_a_method_has_several() -> None:
+    first = result(
+        [figure("orth"), figure("cali", 0.5, lam=1.0), figure("a", subset="x")], protocol()
+    )
+    second = result(
+        [figure("orth"), figure("cali", 0.9, lam=2.0), figure("b", subset="x")], protocol()
+    )
+    comparison = compare(first, second, ("before", "after"))
+    assert comparison.to_pandas().method.tolist() == ["orth", "cali"]
+    alone = {
+        "A, before": ["birds: average accuracy, x, a"],
+        "B, after": ["birds: average accuracy, x, b"],
+    }
+    assert comparison.only == alone
+    orth, cali = comparison.to_pandas().itertuples()
+    assert (cali.a, cali.low_a, cali.difference) == (0.5, 0.4, pytest.approx(0.4))
+    assert math.isnan(orth.lam)
+    several = result(
+        [figure("cali", 0.5, lam=lam) for lam in (3.0, 4.0)] + [figure("orth")], protocol()
+    )
+    assert compare(first, several).to_pandas().method.tolist() == ["orth"], (
+        "which of the two is not guessed"
+    )
+    assert compare(several, several).to_pandas().lam.tolist()[:2] == [3.0, 4.0]
+
+
+def test_every_difference_of_protocols_is_said_and_nothing_in_common_refused() -> None:
+    a = protocol(
+        model="A", settings={"k": 5}, n={"images": 5}, methods={"none": {}, "cali": {"lam": 1.0}}
+    )
+    b = protocol(
+        model="B", settings={"k": 6}, n={"images": 6}, methods={"none": {}, "cali": {"lam": 2.0}}
+    )
+    warnings = compare(
+        result([figure()], a), result([figure()], b, versions={"vldebias": "2"})
+    ).warnings
+    for word in (
+        "model: A in A, B in B",
+        "settings, k",
+        "n, images",
+        "cali, lam",
+        "versions, vldebias",
+    ):
+        assert any(word in warning for warning in warnings)
+    result_a = result([figure()], protocol())
+    twice = result([figure()] * 2, protocol())
+    for result_b, named in (
+        (result([figure(task="other")], protocol("other")), "birds"),
+        (twice, "twice"),
+    ):
+        with pytest.raises(InvalidInputError, match=named):
+            compare(result_b, result_a)
+
+
+def test_two_equal_runs_are_equal_in_the_first_line(made: Result) -> None:
+    comparison = compare(made, made)
+    assert set(comparison.to_pandas().verdict) == {"equal"}
+    assert comparison.warnings == ()
+    (line,) = str(comparison).splitlines()
+    assert line.startswith("equal: ")
+    assert "12 figures" in line
+    noise = [row.model_copy(update={"value": row.value + 8.5e-16}) for row in made.rows]
+    assert str(compare(made, made.model_copy(update={"rows": noise}))) == str(comparison)
+
+
+def test_a_comparison_says_what_moved_and_what_else_differs(made: Result) -> None:
+    prints = [
+        protocol("search", fingerprint={"structure": letter, "tensors": [[1.0, 2.0]]})
+        for letter in "ab"
+    ]
+    before, after = (made.model_copy(update={"provenance": [print_]}) for print_ in prints)
+    rows = [bias("none", 0.9), *made.rows[1:]]
+    changed = after.model_copy(update={"rows": rows, "commit": "other"})
+    comparison = compare(before, changed, ("first", "second"))
+    lines = str(comparison).splitlines()
+    assert lines[0].startswith("worse: MaxSkew@10 of search with no method goes from 0.500 in A")
+    assert any(line.startswith("2 settings differ") for line in lines)
+    for word in ("1 worse", "commit", "A (first)", "B (second)", "A 0.500    B 0.900", "MOVER"):
+        assert word in str(comparison)
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_asks_another_question_is_named_before_hashes_versions_and_branches() -> None:
+    before = protocol(
+        model="A",
+        prompts_hash="a",
+        n={"images": 5},
+        seeds=[0],
+        settings={"k": 5, "train": {"split": "train", "images": 9}},
+        methods={"none": {}, "cali": {"lam": 1.0}},
+    )
+    after = protocol(
+        model="B",
+        prompts_hash="b",
+        n={"images": 6},
+        seeds=[1],
+        settings={"k": 6},
+        methods={"none": {}, "orth": {"lam": 1.0}},
+    )
+    runs = (result([figure()], before), result([figure()], after, versions={"vldebias": "2"}))
+    notes = compare(*runs).warnings
+    order = ("model", "k", "images", "seeds", "train", "vldebias", "prompts_hash")
+    places = [next(i for i, note in enumerate(notes) if f"{word}: " in note) for word in order]
+    assert places == sorted(places)
+    assert sum("train" in note for note in notes) == 1
+    # A method that one run lacks is among its figures, not among the settings.
+    assert not [note for note in notes if "cali" in note or "orth" in note]
+
+
+def test_distances_between_texts_lead_only_where_nothing_else_moved(made: Result) -> None:
+    names = {"task": "texts", "metric": "cosine_spread", "better": "lower"}
+    spread = figure("none", 0.5, interval=(0.5, 0.5), **names)
+    rows = [*made.rows, spread]
+    moved_spread = spread.model_copy(update={"value": 0.9, "interval": (0.9, 0.9)})
+    before = made.model_copy(update={"rows": rows})
+    texts_alone = made.model_copy(update={"rows": [*made.rows, moved_spread]})
+    assert "spread of cosines" in compare(before, texts_alone).sentence
+    both = made.model_copy(update={"rows": [moved_spread, bias("none", 0.9), *made.rows[1:]]})
+    comparison = compare(before, both)
+    assert comparison.sentence.startswith("worse: MaxSkew@10 of search")
+    assert comparison.frame.metric.tolist()[-1] == "cosine_spread"
+    # A sum of float32 in another order is the same figure.
+    noise = spread.model_copy(update={"value": 0.5 + 3e-8, "interval": (0.5 + 3e-8, 0.5 + 3e-8)})
+    assert compare(before, made.model_copy(update={"rows": [*made.rows, noise]})).is_equal
+
+
+def test_a_comparison_has_the_conclusions_of_both_runs(made: Result) -> None:
+    rows = [
+        bias("default", 0.6, change=UP)
+        if r.method == "default" and not r.subset and r.metric == "max_skew@10"
+        else r
+        for r in made.rows
+    ]
+    (conclusion,) = compare(made, made.model_copy(update={"rows": rows})).conclusions
+    assert (conclusion.task, conclusion.method, conclusion.before, conclusion.after) == (
+        "search",
+        "default",
+        0.3,
+        0.6,
+    )
+    assert conclusion.verdict == "worse"
+    (again,) = compare(made, made).conclusions
+    assert again.verdict == "equal"
+    assert "0.300 in A and 0.300 in B" in again.sentence
+
+
+def test_a_comparison_in_a_notebook_opens_with_what_moved_and_folds_the_settings() -> None:
+    def run(value: float, setting: str) -> Result:
+        rows = [
+            figure(m, value, task=f"task {i}", metric="average") for i, m in product(range(5), "xy")
+        ]
+        protocols = [protocol(f"task {i}", prompts_hash=f"<{setting}>") for i in range(5)]
+        return result(rows, *protocols)
+
+    shown = compare(run(0.3, "a"), run(0.9, "b"))._repr_html_()
+    assert shown.startswith("<p><b>")
+    assert "8 of 10 figures that moved" in shown
+    assert shown.count("<tr>") == 9
+    assert shown.index("prompts_hash") > shown.index("<details>")
+    assert "<a>" not in shown
+    page = compare(run(0.3, "a"), run(0.3, "a"))._repr_html_()
+    assert "equal" in page
+    assert "<table" not in page

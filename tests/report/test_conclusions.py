@@ -1,0 +1,273 @@
+"""Verdicts, and the sentence that concludes a task, on made-up rows."""
+
+from typing import Any
+
+import pytest
+
+from tests.study.made_figures import DOWN, STILL, UP, bias, figure, protocol, result
+from vldebias.report.conclusion import Conclusion, conclusions
+from vldebias.report.page import (
+    front_groups,
+    grids,
+)
+from vldebias.report.result import Result
+from vldebias.report.table import moved, readable, verdict
+from vldebias.report.text import text
+
+
+@pytest.mark.parametrize(
+    ("change", "better", "expected"),
+    [
+        (UP, "higher", "better"),
+        (UP, "lower", "worse"),
+        (DOWN, "lower", "better"),
+        (UP, "neither", "changed"),
+        (STILL, "higher", "no clear change"),
+        ((0.0, 0.0, 0.0), "lower", "equal"),
+        ((8.5e-16, 8.5e-16, 8.5e-16), "lower", "equal"),
+        ((0.1, 8.5e-16, 0.2), "higher", "no clear change"),
+        ((0.1, 0.1, 0.1), "higher", "changed"),
+        (None, "higher", ""),
+        ((0.1, float("nan"), float("nan")), "lower", ""),
+    ],
+)
+def test_a_verdict_needs_an_interval_that_excludes_zero_beyond_float_noise(
+    change: Any, better: str, expected: str
+) -> None:
+    assert verdict(change, better) == expected
+
+
+@pytest.mark.parametrize(
+    ("none", "width", "after", "expected"),
+    [
+        (0.05, 0.1, 0.15, "nothing to remove"),
+        (0.2, 0.05, 0.15, "nothing to remove"),
+        (0.2, 0.4, 0.15, "better"),  # within chance, but so wide that much may be there
+        (0.5, 0.1, 0.15, "better"),
+    ],
+)
+def test_nothing_to_remove_is_said_at_chance_where_the_interval_is_narrow(
+    none: float, width: float, after: float, expected: str
+) -> None:
+    rows = [
+        bias("none", none, interval=(none - width, none + width)),
+        bias("default", after, change=DOWN),
+        bias("random", 0.1),
+    ]  # chance: .0 to .2
+    measured = result(rows, protocol("search"))
+    assert readable(measured).query("method == 'default'").verdict.tolist() == [expected]
+    (conclusion,) = measured.conclusions()
+    assert (conclusion.verdict, conclusion.chance) == (expected, 0.1)
+    assert f"search: {expected}" in text(measured)
+
+
+def test_harm_beyond_chance_is_worse_even_where_nothing_was_to_be_removed() -> None:
+    rows = [bias("none", 0.1), bias("default", 0.3, change=UP), bias("random", 0.1)]
+    within = [rows[0], bias("default", 0.15, change=UP), rows[2]]
+    (harm,), (none,) = (result(r, protocol("search")).conclusions() for r in (rows, within))
+    assert (harm.verdict, none.verdict) == ("worse", "nothing to remove")
+
+
+def test_an_interval_as_wide_as_the_bias_says_too_few_and_how_many_would_do() -> None:
+    def concluded(none: float, change: tuple[float, float, float]) -> Conclusion:
+        rows = [bias("none", none), bias("default", none, change=change), bias("random", 0.1)]
+        (conclusion,) = result(rows, protocol("search")).conclusions()
+        return conclusion
+
+    wide = concluded(0.5, (0.0, -0.3, 0.3))  # .6 wide, .4 to remove
+    assert wide.verdict == "too few to tell"
+    assert wide.enough == 900, "(2 * .6 / .4)^2 times 100 images"
+    assert "too few to tell from 100 images, about 900 would do" in wide.sentence
+    narrow = concluded(0.9, (0.0, -0.3, 0.3))
+    assert (narrow.verdict, narrow.enough) == ("no clear change", None)
+
+
+@pytest.mark.parametrize(
+    ("uniform_change", "expected"), [(UP, "no verdict"), (STILL, "no verdict"), (DOWN, "better")]
+)
+def test_where_two_priors_of_an_uneven_gallery_disagree_there_is_no_verdict(
+    uniform_change: tuple[float, float, float], expected: str
+) -> None:
+    """Both verdicts stand in the table, side by side."""
+    rows = [bias("none", 0.9), bias("default", 0.4, change=DOWN)]
+    rows += [
+        figure("none", 0.9, metric="max_skew_dataset@10", better="lower", task="search"),
+        figure(
+            "default",
+            0.9 + uniform_change[0],
+            metric="max_skew_dataset@10",
+            better="lower",
+            task="search",
+            change=uniform_change,
+        ),
+    ]
+    made = result(rows, protocol("search"))
+    (conclusion,) = made.conclusions()
+    assert conclusion.verdict == expected
+    assert conclusion.metric == "max_skew@10"
+    assert "against the gallery's own shares" in conclusion.other_prior
+    assert conclusion.other_prior in conclusion.sentence
+    frame = readable(made).query("method == 'default'")
+    against = {"better": DOWN, "worse": UP}
+    wanted = [word for word, change in against.items() if change == uniform_change] or [
+        "no clear change"
+    ]
+    assert frame.verdict.tolist() == ["better", *wanted]
+
+
+def test_one_image_of_each_prompt_is_too_few_to_tell() -> None:
+    rows = [
+        figure(m, 0.707, metric="discrepancy", better="lower", interval=(0.707, 0.707), change=c)
+        for m, c in (("none", None), ("default", (0.0, 0.0, 0.0)), ("random", None))
+    ]
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert (conclusion.verdict, conclusion.enough) == ("too few to tell", None)
+
+
+def test_a_conclusion_names_the_method_its_cost_chance_and_who_got_worse(made: Result) -> None:
+    assert [caption for caption, *_ in grids(readable(made))] == [
+        "By method",
+        "MaxSkew@10 by part",
+    ]
+    (conclusion,) = made.conclusions()
+    assert (conclusion.before, conclusion.after, conclusion.verdict, conclusion.method) == (
+        0.5,
+        0.3,
+        "better",
+        "default",
+    )
+    assert conclusion.cost == "recall@5 0.900 to 0.800 (-0.100 [-0.200, -0.050])"
+    for word in ("a nurse", "1 of 2", "+0.200"):
+        assert word in conclusion.worse
+    for word in ("MaxSkew@10", "search", "better", "0.500", "0.300", "chance 0.100", "-0.100"):
+        assert word in conclusion.sentence
+    assert made.to_dict()["conclusions"] == [conclusion.model_dump(mode="json")]
+
+
+def test_without_the_default_it_is_about_what_gains_most_and_has_no_labels(made: Result) -> None:
+    further = [
+        bias("cali", 0.9, change=STILL, metric=name, better="higher")
+        for name in ("average", "precision@5")
+    ]
+    rows = [row for row in made.rows if row.method != "default"] + further
+    (conclusion,) = made.model_copy(update={"rows": rows}).conclusions()
+    assert conclusion.method == "cali"
+    measured = "recall@5, average accuracy and precision@5"
+    assert conclusion.cost == f"none of {measured} got clearly worse"
+
+
+def test_the_average_at_the_frequencies_of_training_goes_before_the_plain_one() -> None:
+    average = [figure("x", 0.9, metric=m, change=DOWN) for m in ("average", "average_reweighted")]
+    alone = [figure("x", 10.0, metric="pair_distance", better="lower", change=DOWN)]
+    (plain_cost,), (both,) = (result(alone + rows).conclusions() for rows in (average[:1], average))
+    assert plain_cost.before == pytest.approx(10.2), "without a row of none: value less change"
+    assert plain_cost.cost.startswith("average accuracy 1.100")
+    assert both.cost.startswith("average accuracy, reweighted to training groups")
+
+
+def gaps(change: Any, squared: Any, deals: bool) -> Result:
+    rows = [
+        figure("none", 0.37, metric="discrepancy", better="lower"),
+        figure("default", 0.03, metric="discrepancy", better="lower", change=change),
+        figure("random", 0.11, metric="discrepancy", better="lower", interval=(0.08, 0.15)),
+        figure("none", 0.16, metric="discrepancy_squared", better="lower"),
+        figure("default", -0.02, metric="discrepancy_squared", better="lower", change=squared),
+    ]
+    if deals:
+        rows.append(
+            figure("dealt evenly", 0.01, metric="discrepancy", better="lower", interval=(0, 0.02))
+        )
+    methods = {"none": {}, "default": {"deals": True} if deals else {}}
+    return result(rows, protocol(methods=methods))
+
+
+def test_the_plain_gap_leads_and_dealt_shares_have_a_chance_of_their_own() -> None:
+    (dealt,) = gaps(DOWN, DOWN, deals=True).conclusions()
+    assert (dealt.measure, dealt.before, dealt.after) == ("gap from even shares", 0.37, 0.03)
+    assert (dealt.chance, dealt.chance_after, dealt.verdict) == (0.11, 0.01, "better")
+    assert "square" not in dealt.sentence, "of dealt shares it takes away noise that is not there"
+    frame = readable(gaps(DOWN, DOWN, deals=True))
+    squares = frame[(frame.metric == "discrepancy_squared") & (frame.method == "default")]
+    assert squares.verdict.tolist() == [""]
+
+
+@pytest.mark.parametrize(
+    ("change", "squared", "is_better"),
+    [
+        pytest.param(DOWN, DOWN, True, id="gap and square"),
+        pytest.param(STILL, DOWN, False, id="square alone: the interval beside it holds zero"),
+        pytest.param(DOWN, STILL, False, id="gap alone: that may be the noise of few images"),
+        pytest.param(UP, DOWN, False, id="gap and square say the opposite"),
+    ],
+)
+def test_a_gap_of_drawn_images_needs_its_interval_and_that_of_its_unbiased_square(
+    change: Any, squared: Any, is_better: bool
+) -> None:
+    drawn = gaps(change, squared, deals=False)
+    (conclusion,) = drawn.conclusions()
+    assert (conclusion.verdict == "better") == is_better
+    assert conclusion.change == change, "what is shown is the gap"
+    frame = readable(drawn)
+    (group,) = front_groups(frame, conclusions(frame))
+    # The square is named where it takes back what the interval of the gap shows.
+    is_taken_back = (change, squared) == (DOWN, STILL)
+    assert (moved(squared) in group.verdict_notes[0]) == is_taken_back
+    assert ("square" in conclusion.sentence) == is_taken_back
+    rows = [line for line in text(drawn).splitlines() if line.startswith("    squared,")]
+    assert len(rows) == is_taken_back, "the terminal says it too"
+
+
+def test_priors_of_which_one_alone_can_tell_disagree() -> None:
+    wide = (-0.1, -1.0, 0.8)
+    rows = [bias("none", 0.5), bias("default", 0.4, change=wide)]
+    names = {"metric": "max_skew_dataset@10", "better": "lower", "task": "search"}
+    rows += [figure("none", 0.5, **names), figure("default", 0.3, change=DOWN, **names)]
+    (conclusion,) = result(rows, protocol("search")).conclusions()
+    assert (conclusion.verdict, conclusion.enough) == ("no verdict", None)
+    assert "the two priors disagree" in conclusion.sentence
+
+
+def test_a_gap_that_did_not_move_names_no_square() -> None:
+    same = (0.0, 0.0, 0.0)
+    (conclusion,) = gaps(same, same, deals=False).conclusions()
+    assert "square" not in conclusion.sentence
+
+
+def test_a_task_of_simple_baselines_alone_is_concluded() -> None:
+    rows = [figure("none", 0.5, metric="worst_group")]
+    rows.append(figure("none@median", 0.7, metric="worst_group", change=UP))
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert (conclusion.method, conclusion.verdict) == ("median threshold", "better")
+
+
+def test_the_verdict_of_dealt_shares_rests_on_no_square() -> None:
+    dealt = gaps(STILL, DOWN, deals=True)
+    (conclusion,) = dealt.conclusions()
+    assert conclusion.verdict != "better"
+    frame = readable(dealt)
+    (group,) = front_groups(frame, conclusions(frame))
+    assert group.verdict_notes == [""]
+
+
+def test_the_best_that_needs_no_edit_stands_beside_a_conclusion() -> None:
+    values = {"none": 0.5, "default": 0.6, "none@median": 0.77}
+    rows = [
+        figure(m, v, metric="worst_group", change=None if m == "none" else UP)
+        for m, v in values.items()
+    ]
+    (conclusion,) = result(rows, protocol()).conclusions()
+    assert conclusion.method == "default"
+    assert "threshold at the median" in conclusion.baseline
+    assert conclusion.baseline.endswith("0.770 [0.670, 0.870], which is better")
+    assert conclusion.baseline[1:] in conclusion.sentence
+
+
+def test_texts_that_moved_are_no_task_won(made: Result) -> None:
+    texts = [
+        figure(m, v, task="a", metric="cosine_spread", better="lower", change=c)
+        for m, v, c in (("none", 0.5, None), ("default", 0.1, DOWN))
+    ]
+    both = result([*made.rows, *texts], protocol("search"), protocol("a"))
+    assert [conclusion.task for conclusion in both.conclusions()] == ["search"]
+    assert "cosines" in result(texts, protocol("a")).conclusions()[0].sentence
+    assert result([figure()], protocol()).conclusions() == []

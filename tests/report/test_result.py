@@ -1,0 +1,161 @@
+"""A result is written, read, put into a frame to the last digit."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.study.made_figures import protocol
+from vldebias.errors import InvalidInputError
+from vldebias.metrics import bootstrap_interval
+from vldebias.report.result import COLUMNS, Result, TaskResult, laid_out
+
+
+def small() -> Result:
+    part = TaskResult(protocol(methods={"cali": {"lam": 0.1 + 0.2, "strength": 1.0}}))
+    part.add("gap", "none", 1 / 3, (0.1, 0.9), n={"images": 9, "smallest group": 2})
+    part.add("gap", "cali", 2 / 7, (0.0, 0.9), n={"images": 9}, change=(1 / 3 - 2 / 7, -0.1, 0.2))
+    part.add("cosine", "cali", 0.5, n={"prompts": 3}, subset="$a$ / <b>")
+    return Result.from_tasks("small", [part], seconds=1.5)
+
+
+def test_the_frame_has_the_columns_in_their_order() -> None:
+    frame = small().to_pandas()
+    assert (list(frame.columns), frame.n.tolist()) == (list(COLUMNS), [9, 9, 3])
+    assert math.isnan(frame.change[0])
+    assert (frame.change[1], frame.lam[1]) == (1 / 3 - 2 / 7, 0.1 + 0.2)
+    assert (frame.low[2], frame.high[2], frame.lam[2]) == (0.5, 0.5, 0.1 + 0.2)
+    ends = "value low high change change_low change_high"
+    assert (
+        " ".join(COLUMNS)
+        == f"task metric method subset {ends} n better lam strength uses_labels counts"
+    )
+    assert all(
+        shown in small()._repr_html_() for shown in ("<h3>small</h3>", "0.333 [0.100, 0.900]")
+    )
+    assert Result.from_tasks("nothing", [], seconds=0).to_pandas().shape == (0, len(COLUMNS))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_is_written_is_read_to_the_last_digit(compact: bool, tmp_path: Path) -> None:
+    result = small()
+    path = result.write(tmp_path / "out" / "result.json", **({"compact": True} if compact else {}))
+    assert Result.read(path) == result
+    assert set(path.parent.iterdir()) == {
+        path,
+        *([path.with_suffix(".parquet")] if compact else []),
+    }
+    written = json.loads(path.read_text())
+    keys = "conclusions name figures protocols versions commit seconds date command platform"
+    assert set(keys.split()) == set(written)
+    path.write_text(json.dumps({**written, "other": 1}))
+    with pytest.raises(InvalidInputError, match="other"):
+        Result.read(path)
+    path.write_text(json.dumps(written))
+    rows = path.with_suffix(".parquet")
+    for spoil in (
+        (lambda: rows.write_bytes(rows.read_bytes() + b"more"), rows.unlink) if compact else ()
+    ):
+        spoil()
+        with pytest.raises(InvalidInputError, match=r"result\.parquet"):
+            Result.read(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
+    lambda inside: st.lists(inside) | st.dictionaries(st.text(max_size=9), inside),
+    max_leaves=60,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.text(max_size=9), JSON, min_size=1))
+def test_json_is_laid_out_without_a_change(content: dict[str, Any]) -> None:
+    repeated = {name: [value] * 40 for name, value in content.items()}
+    assert json.loads(laid_out(repeated)) == repeated
+
+
+def test_a_row_of_a_result_is_a_line(tmp_path: Path) -> None:
+    lines = small().write(tmp_path / "r.json").read_text().splitlines()
+    assert sum('"metric": "gap"' in line and '"value"' in line for line in lines) == 2
+
+
+def test_no_name_in_the_csv_is_a_formula(tmp_path: Path) -> None:
+    result = small()
+    result.rows[0] = result.rows[0].model_copy(
+        update={"subset": "=HYPERLINK(1)", "method": "@x", "value": -0.5}
+    )
+    table = pd.read_csv(result.to_csv(tmp_path / "r.csv"))
+    assert table.value.tolist() == result.to_pandas().value.tolist()
+    first = table.iloc[0]
+    assert (first.subset, first.method, first.value) == ("'=HYPERLINK(1)", "'@x", -0.5)
+
+
+def test_what_is_no_result_is_readable(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for content in (None, "", "[]", "{}", "[" * 100_000, '{"figures": {}}', '{"name": "x"}'):
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(InvalidInputError, match=r"r\.json"):
+            Result.read(path)
+
+
+def test_a_row_is_found_by_name_and_a_miss_lists_the_closest() -> None:
+    assert small().row("birds", "gap", "cali").value == 2 / 7
+    with pytest.raises(KeyError, match="birds/gap/cali/all"):
+        small().row("birds", "gap", "orth")
+
+
+def test_a_command_is_kept_without_the_folders_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = (
+        ["/home/me/bin/vldebias", "eval", "birds", "--out=/home/me/run"],
+        "vldebias eval birds --out=run",
+    )
+    for words, kept in (
+        installed,
+        (["/home/me/work.py", "--n", "3"], "python work.py --n 3"),
+        (["-c", "1"], None),
+    ):
+        monkeypatch.setattr("sys.argv", words)
+        monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python", *words])
+        assert Result.from_tasks("x", [], seconds=0).command == kept
+
+
+def test_resampled_rows_are_those_of_the_public_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    before = rng.random(30)
+    after = rng.random(30)
+    part = TaskResult(protocol())
+    part.add_resampled("clip_score", {"none": before, "x": after}, n={"images": 30})
+    unpaired = bootstrap_interval(after)
+    paired = bootstrap_interval(after - before)
+    none, x = part.rows
+    assert none.change is None
+    assert (x.value, *x.interval) == pytest.approx((unpaired.value, unpaired.low, unpaired.high))
+    assert x.change == pytest.approx((paired.value, paired.low, paired.high))
+
+
+def test_parts_are_the_arguments_of_a_metric_frame() -> None:
+    """Those that fairlearn documents: metrics, y_true, y_pred, sensitive_features,
+    sample_params."""
+    part = TaskResult(protocol())
+    part.add("accuracy", "none", 0.5, n={"images": 10}, subset="landbird/water")
+    part.add("accuracy", "none", 0.9, n={"images": 30}, subset="landbird/land")
+    result = Result.from_tasks("birds", [part], seconds=1.0)
+    arguments = result.as_metric_frame("birds", "accuracy", "none")
+    assert set(arguments) == {"metrics", "y_true", "y_pred", "sensitive_features", "sample_params"}
+    assert arguments["sensitive_features"] == ["landbird/water", "landbird/land"]
+    overall = arguments["metrics"]["accuracy"](
+        arguments["y_true"], arguments["y_pred"], **arguments["sample_params"]["accuracy"]
+    )
+    assert overall == pytest.approx((10 * 0.5 + 30 * 0.9) / 40)
+    with pytest.raises(InvalidInputError, match="gap"):
+        result.as_metric_frame("birds", "gap", "none")

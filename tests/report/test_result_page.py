@@ -1,0 +1,220 @@
+"""The page of a result, its strips and sheets of pictures."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.study.made_figures import DOWN, UP, bias, figure, protocol, result
+from vldebias.measure.rows import Strip
+from vldebias.pictures import read_png, write_png
+from vldebias.report.audited import audited_prompts
+from vldebias.report.page import (
+    day_of,
+    front_groups,
+    front_rows,
+    plain,
+    ranges_of_prompts,
+    render,
+    task_title,
+    title_of,
+    unbroken,
+)
+from vldebias.report.result import Result
+from vldebias.report.strip import read_strip, write_strip
+from vldebias.report.table import readable
+from vldebias.study import compare
+
+
+def test_a_page_is_one_safe_file_with_the_summary_before_everything_else(
+    made: Result, tmp_path: Path
+) -> None:
+    odd = made.model_copy(
+        update={"provenance": [protocol("search", description="<script>alert(1)</script>")]}
+    )
+    page = render(odd, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "http" not in page.replace("data:image", "")
+    first = page.index("<details")
+    assert "95 % intervals" in page
+    assert page.index("given labels of training images") > first
+    for word in (
+        "ViT-L-14/openai",
+        "search: <b>better</b>.",
+        "date not recorded",
+        "download",
+        "a nurse",
+    ):
+        assert page.index(word) < first
+    assert (tmp_path / "index.csv").read_text().startswith("task,metric,method,subset,value")
+
+
+def test_strips_open_the_page_with_their_words_as_text(made: Result, tmp_path: Path) -> None:
+    images = [Image.new("RGB", (800, 400), shade) for shade in ("red", "blue", "lime")]
+    rows = [("as generated: 3 male", images), ("debiased <1>", images[::-1])]
+    strip = Strip("The same seeds", [f"seed {i}" for i in range(3)], rows)
+    file = write_strip(strip, tmp_path / "x-strip.png", {"run": "x", "task": "search"})
+    again = read_strip(*read_png(file))
+    assert (again.caption, again.columns) == (strip.caption, strip.columns)
+    for (label, cells), (name, shown) in zip(again.rows, rows, strict=True):
+        assert label == name
+        assert [cell.size for cell in cells] == [(384, 192)] * 3
+        colours = [
+            (cell.getpixel((9, 9)), image.getpixel((9, 9)))
+            for cell, image in zip(cells, shown, strict=True)
+        ]
+        assert all(cell == image for cell, image in colours)
+    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert page.count('class="face"') == 6
+    for word in ("as generated: 3 male</h3>", "debiased &lt;1&gt;</h3>", "<small>seed 2</small>"):
+        assert page.index(word) < page.index("<details")
+    write_strip(strip, tmp_path / "x-strip.png", {"run": "another", "task": "search"})
+    assert 'class="face"' not in render(made, tmp_path / "p.html", beside=tmp_path).read_text()
+
+
+def test_the_first_table_has_eight_methods_of_all_conclusions_and_what_they_are_held_against() -> (
+    None
+):
+    rows = [
+        bias(m, 0.5, task=f"task {i}", change=None if m == "none" else DOWN)
+        for i, m in product(range(3), ("none", "cali", "default", "orth"))
+    ]
+    made = result(rows, *(protocol(f"task {i}") for i in range(3)))
+    front = front_rows(readable(made), made.conclusions())
+    assert (front.method != "none").sum() == 8
+    for task, block in front.groupby("task"):
+        assert {"none", "default", "cali"} <= set(block.method), task
+    assert (front.method == "orth").sum() == 2, "one further row of each task before a second"
+    groups = front_groups(readable(made), made.conclusions())
+    assert [len(group.rows) for group in groups] == [3, 3, 2]
+    assert {group.before for group in groups} == {"0.500 [0.400, 0.600]"}
+
+
+def test_the_heading_says_what_was_measured_on_which_model_and_when(made: Result) -> None:
+    assert title_of(made) == "x, measured on ViT-L-14/openai"
+    assert title_of(made.model_copy(update={"provenance": []})) == "x"
+    for models, title in (
+        (
+            ("miniature", "miniature (StableDiffusionPipeline)"),
+            "x, measured on the miniature CLIP and the miniature pipeline",
+        ),
+        (("StableDiffusionPipeline", "not said"), "x, measured on a StableDiffusionPipeline"),
+        (("org/a", "none", "unnamed model"), "x, measured on org/a"),
+    ):
+        provenance = [protocol(f"task {model}", model=model) for model in models]
+        assert title_of(made.model_copy(update={"provenance": provenance})) == title
+    of_a_table = protocol("shares", title="Shares of a table", model="not said")
+    assert title_of(made.model_copy(update={"provenance": [of_a_table]})) == "Shares of a table"
+    repeated = protocol("birds", title="Birds: Zero-shot group robustness")
+    assert task_title(repeated) == "Zero-shot group robustness"
+    assert day_of("2026-11-24T15:02:56+01:00") == "24 November 2026, 14:02 UTC"
+    assert day_of("last spring") == "last spring"
+
+
+def test_sheets_of_the_run_stand_with_their_task(made: Result, tmp_path: Path) -> None:
+    for stem, caption, run in (
+        ("a", "shares", "x"),
+        ("b-side-by-side", "images", "x"),
+        ("c", "of another run", "y"),
+    ):
+        labels = {"run": run, "task": "search", "caption": caption}
+        write_png(Image.new("RGB", (4, 4), "red"), tmp_path / f"{stem}.png", labels)
+    page = render(made, tmp_path / "index.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert page.index("<details") < page.index('alt="images"') < page.index('alt="shares"')
+    assert "of another run" not in page
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # the font draws a box
+def test_names_may_hold_anything(tmp_path: Path) -> None:
+    odd = "$\\frac{a}$ <b>[red]人\x07%_"
+    rows = [
+        figure(m, 0.5, task=odd, metric=k, subset=s, change=None if m == "none" else UP)
+        for m, k, s in product(("none", odd), ("gap", odd), ("", odd, "other"))
+    ]
+    odd_result = result(rows, protocol(odd), name=odd)
+    assert "<b>[red]" not in render(odd_result, tmp_path / "p.html", beside=tmp_path).read_text(
+        encoding="utf-8"
+    )
+    for shown in (
+        str(odd_result),
+        str(compare(odd_result, odd_result.model_copy(update={"rows": odd_result.rows[1:]}))),
+    ):
+        assert "[red]" in shown.replace("\\", "")
+
+
+def test_settings_evidence_and_cartoons_are_said(tmp_path: Path) -> None:
+    assert plain({"a": [1, 2.5, True], "b": None}) == "a: 1, 2.5, yes; b"
+    world = protocol("birds", is_miniature=True)
+    real = protocol("birds")
+    for provenance, cartoon in (
+        ([world], True),
+        ([world, real], False),
+    ):
+        page = render(
+            result([figure()], *provenance), tmp_path / "p.html", beside=tmp_path
+        ).read_text(encoding="utf-8")
+        assert ("cartoon" in page) == cartoon
+        assert page.count("not recorded") >= 2
+        assert "images: 100" in page
+    two = result([figure(task=task) for task in "ba"], *map(protocol, "ba"))
+    page = render(two, tmp_path / "p.html", beside=tmp_path).read_text(encoding="utf-8")
+    assert page.index("task-b") < page.index("task-a"), "in the order of the rows"
+
+
+def test_every_sentence_of_advice_has_a_row_in_the_first_table(tmp_path: Path) -> None:
+    """With many methods and groups too: the worst group and the wrong labels are not cut off."""
+    methods = ("none", *(f"method {i}" for i in range(6)))
+    metrics = ("linear_probe", "neighbour_probe", "class_probe")
+    rows = [
+        figure(method, 0.8, metric=metric, subset="gender")
+        for metric, method in product(metrics, methods)
+    ]
+    for value, group in ((0.9, "yes/male"), (0.2, "no/female"), (0.6, "no/male")):
+        rows.append(figure("none", value, metric="accuracy", subset=group))
+    rows.append(figure("none", 0.1, metric="suspect_labels"))
+    rows.append(figure("none", 0.3, metric="margin", subset="no"))
+    advised = protocol("search", settings={"advice": ["gender can be read"]})
+    page = render(result(rows, advised), tmp_path / "p.html", beside=tmp_path).read_text()
+    table = page[page.index('class="front') : page.index("</table>")]
+    assert 4 <= table.count('data-label="value"') <= 8
+    for word in ("linear probe", "nearest neighbour", "no/female", "labels that another class"):
+        assert word in table
+    assert "yes/male" not in table, "the worst group comes before others"
+    assert "margin" not in table, "its brackets hold quartiles"
+
+
+def test_a_result_without_methods_says_what_was_measured(tmp_path: Path) -> None:
+    rows = [
+        figure("none", 0.17, task="shares", metric="discrepancy"),
+        figure("random", 0.09, task="shares", metric="discrepancy"),
+    ]
+    page = render(result(rows, protocol("shares")), tmp_path / "p.html", beside=tmp_path)
+    html = unbroken(page.read_text())
+    sentence = unbroken("shares: the gap from even shares is 0.170 [0.070, 0.270]; chance alone")
+    assert html.index(sentence) < html.index("<table") < html.index("<details")
+
+
+def test_the_range_of_a_prompt_lies_where_its_share_does() -> None:
+    rows = [
+        figure("none", 0.1, task="audit", metric="predicted_share", subset="a nurse: male"),
+        figure("none", 0.9, task="audit", metric="predicted_share", subset="a: b: male"),
+    ]
+    settings = {"values": ["male", "female"], "prompts": {"a nurse": "leans female: rewrite it"}}
+    audit = protocol("audit", settings=settings | {"advice": ["one leans"]})
+    audited = result(rows, audit)
+    ranges = ranges_of_prompts(audited, readable(audited))
+    assert ranges.ends == ("all women", "all men")
+    assert ranges.row_of_prompt["a nurse"][1] == 0.1, "left of the middle"
+    assert set(ranges.row_of_prompt) == {"a nurse", "a: b"}
+    (nurse,) = audited_prompts(audited, readable(audited))
+    assert nurse.share.startswith("90% female")
+    three = audit.model_copy(update={"settings": settings | {"values": ["male", "female", "x"]}})
+    ranges = ranges_of_prompts(result(rows, three), readable(result(rows, three)))
+    assert ranges.ends == ("0 %", "100 %")
+    assert not ranges.is_even
+
+
+def test_no_interval_is_parted_by_the_end_of_a_line() -> None:
+    assert unbroken("goes to 1 [0.1, 0.2] or [+1, +2]").count("\N{NO-BREAK SPACE}") == 2
+    assert unbroken("a b, c [d") == "a b, c [d"

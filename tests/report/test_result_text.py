@@ -1,0 +1,72 @@
+"""What the terminal prints of a result, and the rows for other programs."""
+
+from itertools import product
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.study.made_figures import DOWN, bias, figure, protocol, result
+from vldebias.report.result import Result
+from vldebias.report.text import tab_rows, text, wrapped
+
+
+def test_print_of_a_result_is_what_was_found_and_at_most_25_lines(made: Result) -> None:
+    shown = text(made).splitlines()
+    assert shown[0].startswith("search: better. MaxSkew@10 falls from 0.500 to 0.300 with")
+    assert max(map(len, shown)) <= 80
+    (conclusion,) = made.conclusions()
+    assert f"What got worse: {conclusion.worse}." in " ".join(text(made).split())
+    for value in (
+        "0.500 [0.400, 0.600]",
+        "4 more figures",
+        "dfr-up†",
+        "given labels of training images",
+    ):
+        assert value in text(made)
+    many = [
+        figure(f"m{i}", 0.5, metric=metric)
+        for metric, i in product(("average", "gap", "worst_group"), range(30))
+    ]
+    assert len(str(result(many, protocol())).splitlines()) == 25
+    assert "more figures are on the page" in str(result(many, protocol()))
+    assert "1 more figures" in text(result([figure(), figure(subset="a part")]))
+    assert str(result([], protocol())).startswith("Result(")
+    assert "recall@5 (higher" not in text(made, [("search", "max_skew@10")])
+    assert str(made).index("  default ") < str(made).index("  cali "), "what it is about"
+
+
+def test_many_conclusions_are_short_and_the_rest_is_counted() -> None:
+    rows = [
+        bias(m, 0.5, task=f"task {i}", change=c, n={"images": 100})
+        for i, (m, c) in product(range(40), (("none", None), ("default", DOWN)))
+    ]
+    made = result(rows, *(protocol(f"task {i}") for i in range(40)))
+    shown = str(made).splitlines()
+    assert len(shown) == 25
+    assert shown[0] == "task 0: better, MaxSkew@10 0.500 to 0.500 with default"
+    assert any(line.endswith(" more: conclusions()") for line in shown)
+    assert any(line.startswith("  no method") for line in shown), "and some rows"
+
+
+def test_every_task_of_a_print_has_its_first_measure_before_the_second_of_any() -> None:
+    tasks = [
+        figure(m, 0.5, task=t, metric=k)
+        for t, k, m in product("cab", ("average", "gap", "ndkl@5"), "xy")
+    ]
+    shown = str(result(tasks, *map(protocol, "cab"))).splitlines()
+    heads = [line[0] for line in shown if line[1:2] == ":"]
+    assert heads[:4] == [*"xcab"], "name and tasks, in the order of the rows"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.text("abc -é", max_size=300), st.integers(20, 120))
+def test_no_word_is_broken(sentence: str, width: int) -> None:
+    assert " ".join(wrapped(sentence, width)).split() == sentence.split()
+
+
+def test_rows_for_programs_have_all_digits(made: Result) -> None:
+    head, rows = tab_rows(made)
+    names = (
+        "task metric method subset lam value low high change change_low change_high better verdict"
+    )
+    assert (" ".join(head), {len(row) for row in rows}) == (names, {13})

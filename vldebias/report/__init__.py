@@ -1,0 +1,1 @@
+"""Write, show and compare a `Result`: table, conclusions, text, page, gate."""

@@ -1,0 +1,341 @@
+"""Say what was found: a conclusion for each task, which terminal, page, notebook, JSON and
+comparison share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from vldebias.measure.metric import get_metric
+from vldebias.measure.rows import TaskProvenance
+from vldebias.report.table import (
+    GAP,
+    TOO_FEW,
+    Change,
+    Measures,
+    contradicting_squares,
+    moved,
+    named,
+    to_remove,
+    unbiased_squares,
+)
+from vldebias.report.wording import capitalised, listed_words, quantity_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# the methods that `debias` attaches where none is named, to a model and to a pipeline: conclusions
+# are about them
+DEFAULT = "default"
+ATTACHED = (DEFAULT, "balanced-prompts")
+# A verdict that would need so many times the units gets no number: nobody would measure them.
+MANY_TIMES = 100
+# the measure that a conclusion is about, if there is one of them: corrected by people, then plain
+LEADS = (f"corrected_{GAP}", GAP)
+# measures against the other prior, which stand beside MaxSkew where a gallery is uneven
+OTHER_PRIOR = {
+    "max_skew_dataset": "against the gallery's own shares",
+    "max_skew_uniform": "against even shares",
+}
+NO_VERDICT = "no verdict"
+# clear gains first, then what has no direction, then clear losses
+RANK = {"better": -3, "changed": -2, "worse": -1}
+# methods that need no edit at all, such as another threshold: what any edit has to beat
+BASELINES = {"none@median": "a threshold at the median, without any edit"}
+
+
+class Conclusion(BaseModel, extra="forbid"):
+    """Hold what one method does to the bias of one task, and what that costs.
+
+    before, after: values of the measure without and with the method. interval: of after. change:
+    value, low, high. chance: what random rankings or draws give; chance_after: the same for the
+    method, where it deals values to images. n: what was resampled, such as "20 professions".
+    enough: how many of them would tell, where there are too few. baseline: the best that needs no
+    edit, "" where there is none. worse: the part that lost most.
+    verdict: "better", "worse", "no clear change", "too few to tell", "nothing to remove" (the model
+    is at chance), "equal" or "changed" (where no direction is better).
+    """
+
+    task: str
+    question: str
+    metric: str
+    subset: str
+    measure: str
+    method: str
+    before: float
+    after: float
+    interval: tuple[float, float]
+    change: tuple[float, float, float]
+    chance: float | None
+    chance_after: float | None
+    cost: str
+    baseline: str
+    worse: str
+    other_prior: str
+    n: str
+    enough: int | None
+    verdict: str
+    sentence: str
+
+    @property
+    def short(self) -> str:
+        """Return task, verdict, values and method without what they rest on."""
+        form = ".3f" if abs(self.after) < 10 else ".1f"
+        return (
+            f"{self.task}: {self.verdict}, {self.measure} {self.before:{form}} to"
+            f" {self.after:{form}} with {self.method}"
+        )
+
+
+def conclusions(
+    frame: pd.DataFrame, provenance: Sequence[TaskProvenance] = (), measures: Measures = ()
+) -> list[Conclusion]:
+    """Return a conclusion for each task that has a measure of bias, in the order of the rows.
+
+    It is about the method that `debias` attaches if that was measured, else about the one that
+    gains most; methods with labels do not count. Distances between texts are left out where
+    anything else was measured: they search, classify or generate nothing.
+
+    frame: of `readable`. provenance: of its tasks. measures: (task, metric) to conclude on.
+    """
+    found = []
+    about_images = []
+    for _, block in frame[frame.change.notna()].groupby("task", sort=False):
+        row = _leading(block, measures)
+        if row is None:
+            continue
+        conclusion = conclude(frame, row)
+        found.append(conclusion)
+        if get_metric(conclusion.metric, strict=False).reads != "texts":
+            about_images.append(conclusion)
+    return about_images or found
+
+
+def conclude(frame: pd.DataFrame, row: Any) -> Conclusion:
+    """Return the conclusion that a row of the frame of `readable` gives, with costs of its task."""
+    block = frame[frame.task == row.task]
+    other_row = _against_other_prior(block, row)
+    # No ranking of an uneven gallery is fair by both priors: where their verdicts differ, choosing
+    # one of them would be choosing the conclusion.
+    agrees = other_row is None or other_row.verdict == row.verdict
+    other_prior = ""
+    if other_row is not None:
+        other_name, _, _ = other_row.metric.partition("@")
+        other_prior = (
+            f"{OTHER_PRIOR[other_name]} {other_row.before:.3f} to {other_row.value:.3f}"
+            f" ({other_row.moved}), {other_row.verdict}"
+        )
+    enough = None
+    if agrees and row.verdict == TOO_FEW:
+        tested = unbiased_squares(block).get(row.Index, row)
+        change = (tested.change, tested.change_low, tested.change_high)
+        enough = enough_units(row.n, change, to_remove(tested))
+    part = f", {row.subset}," if row.subset else ""
+    facts: dict[str, Any] = {
+        "task": row.task,
+        "question": f"What does {row.name} do to the {row.title}{part} of {row.task}?",
+        "metric": row.metric,
+        "subset": row.subset,
+        "measure": row.measure,
+        "method": row.name,
+        "before": row.before,
+        "after": row.value,
+        "interval": (row.low, row.high),
+        "change": (row.change, row.change_low, row.change_high),
+        "chance": _number_or_none(row.chance),
+        "chance_after": _number_or_none(row.chance_after),
+        "cost": _cost(block, row),
+        "baseline": _baseline(block, row),
+        "worse": _who_got_worse(block, row),
+        "other_prior": other_prior,
+        "n": quantity_of(row.n, next(iter(json.loads(row.counts)), "")),
+        "enough": enough,
+        "verdict": row.verdict if agrees else NO_VERDICT,
+    }
+    square = contradicting_squares(block).get(row.Index)
+    return Conclusion(**facts, sentence=worded(facts, square))
+
+
+def _leading(block: pd.DataFrame, measures: Measures) -> Any:
+    """Return the row that a conclusion is about; None where no bias was measured."""
+    # A method with labels was told what the others have to find out.
+    wholes = block[block.whole & ~block.uses_labels]
+    bias = named(wholes[wholes.kind == "bias"], measures)
+    if bias.empty:
+        return None
+    measured = set(bias.metric)
+    leads = [metric for metric in LEADS if metric in measured]
+    lead = bias[bias.metric == [*leads, bias.metric.iloc[0]][0]]
+    lead = lead[lead.subset == lead.subset.iloc[-1]]  # of train and unseen the last
+    # The question is what an edit does; the baseline stands beside it in the sentence.
+    edits = lead[~lead.method.isin(BASELINES)]
+    lead = lead if edits.empty else edits
+    # Clear gains first, the largest first among equals.
+    ranked = sorted(lead.itertuples(), key=lambda row: (RANK.get(row.verdict, 0), -abs(row.change)))
+    attached = [row for row in ranked if row.method in ATTACHED]
+    # The default of models goes before that of pipelines, where both were measured.
+    attached.sort(key=lambda row: ATTACHED.index(row.method))
+    return (attached or ranked)[0]
+
+
+def _number_or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def enough_units(n: int, change: Change, effect: float) -> int | None:
+    """Return how many units would tell whether something changed, rounded up to two digits.
+
+    Returns None where there is nothing to tell, or where MANY_TIMES as many would not tell it.
+
+    n: how many there are. effect: what there is to remove or to gain.
+    """
+    width = change[2] - change[1]
+    # Also where one of them is NaN.
+    if not (n > 0 and effect > 0 and width > 0):
+        return None
+    # An interval shrinks with the root of n; it should be half as wide as what there is to remove.
+    times = (2 * width / effect) ** 2
+    if times > MANY_TIMES:
+        return None
+    exact = n * max(times, 1)
+    # No more than two digits of it are known.
+    step = 10 ** max(math.floor(math.log10(exact)) - 1, 0)
+    return math.ceil(exact / step) * step
+
+
+def _cost(block: pd.DataFrame, row: Any) -> str:
+    """Write what a method costs: each utility that got worse, else which ones were measured."""
+    is_cost = (block.kind == "utility") & (block.name == row.name) & block.whole
+    costs = block[is_cost & block.change.notna()].drop_duplicates("metric", keep="last")
+    # Both averages say nearly the same. The reweighted one stands, in which groups weigh as in
+    # training.
+    if "average_reweighted" in set(costs.metric):
+        costs = costs[costs.metric != "average"]
+    if costs.empty:
+        return "not measured"
+    worse = costs[costs.verdict == "worse"]
+    if worse.empty:
+        return nothing_worse(list(dict.fromkeys(costs.title)))
+    prices = []
+    for cost in worse.itertuples():
+        change = (cost.change, cost.change_low, cost.change_high)
+        prices.append(paid(cost.title, cost.before, cost.value, change))
+    return "; ".join(prices)
+
+
+def nothing_worse(measures: Sequence[str]) -> str:
+    """Write that no utility got clearly worse: "neither recall@1 nor AUC got clearly worse"."""
+    if len(measures) == 1:
+        return f"{measures[0]} did not get clearly worse"
+    if len(measures) == 2:
+        return f"neither {measures[0]} nor {measures[1]} got clearly worse"
+    return f"none of {listed_words(measures)} got clearly worse"
+
+
+def paid(measure: str, before: float, after: float, change: Change) -> str:
+    """Write what a utility lost or kept: its values and the change with its interval."""
+    return f"{measure} {before:.3f} to {after:.3f} ({moved(change)})"
+
+
+def _baseline(block: pd.DataFrame, row: Any) -> str:
+    """Write what the best simple baseline comes to, where one was measured."""
+    is_same = (block.metric == row.metric) & (block.subset == row.subset)
+    simple = block[is_same & block.method.isin(BASELINES)]
+    if simple.empty:
+        return ""
+    ordered = simple.sort_values("value", kind="stable")
+    is_higher_better = row.better == "higher"
+    best = ordered.iloc[-1 if is_higher_better else 0]
+    is_better = (best.value > row.value) == is_higher_better
+    comparison = "better" if is_better else "worse"
+    return f"{BASELINES[best.method]}, gives {best.number}, which is {comparison}"
+
+
+def _who_got_worse(block: pd.DataFrame, row: Any) -> str:
+    """Write in how many parts what got worse, and where most: "accuracy in 1 of 4 parts, most in
+    landbird/land: -0.093"; "" where nothing did."""
+    parts = block[~block.whole & (block.name == row.name)]
+    lost = parts[parts.verdict == "worse"]
+    if lost.empty:
+        return ""
+    worst = lost.loc[lost.change.abs().idxmax()]
+    alike = parts[(parts.metric == worst.metric) & (parts.units == worst.units)]
+    count = (alike.verdict == "worse").sum()
+    return f"{worst.title} in {count} of {len(alike)} parts, most in {worst.subset}: {worst.moved}"
+
+
+def _against_other_prior(block: pd.DataFrame, row: Any) -> Any:
+    """Return the row of the same measure against the other prior, where the gallery is uneven."""
+    _, _, k = row.metric.partition("@")
+    names = [f"{name}@{k}" for name in OTHER_PRIOR]
+    is_same = (block.subset == row.subset) & (block.name == row.name)
+    rows = block[is_same & block.metric.isin(names) & block.change.notna()]
+    if rows.empty or not row.metric.startswith("max_skew"):
+        return None
+    return next(rows.itertuples())
+
+
+def worded(facts: dict[str, Any], square: Any = None) -> str:
+    """Write a conclusion in words.
+
+    facts: the fields of a `Conclusion` without its sentence. square: the row of the unbiased square
+    that the verdict rests on, where the change alone would say more.
+    """
+    notes = [f"change {moved(facts['change'])}", *_notes_of_chance(facts)]
+    if square is not None:
+        notes.append(f"its square without the noise of few images {square.moved}")
+    headline = facts["verdict"]
+    if facts["enough"] is not None:
+        headline += f" from {facts['n']}, about {facts['enough']:,} would do"
+    measure = capitalised(facts["measure"])
+    if facts["subset"]:
+        measure = measure.replace(f", {facts['subset']}", f" ({facts['subset']})")
+    words = f"{facts['task']}: {headline}. {measure} {_movement(facts)}"
+    words += f" with {article_of_method(facts['method'])} ({'; '.join(notes)})."
+    if facts["cost"]:
+        words += f" Cost: {facts['cost']}."
+    if facts["other_prior"] and facts["verdict"] == NO_VERDICT:
+        words += f" The gallery is uneven, and the two priors disagree: {facts['other_prior']}."
+    elif facts["other_prior"]:
+        words += f" The gallery is uneven; {facts['other_prior']} too."
+    if facts["baseline"]:
+        words += f" {capitalised(facts['baseline'])}."
+    return words
+
+
+def _movement(facts: dict[str, Any]) -> str:
+    """Write from where to where a measure moved: "falls from 0.475 to 0.096"."""
+    form = ".3f" if abs(facts["after"]) < 10 else ".1f"
+    before = f"{facts['before']:{form}}"
+    after = f"{facts['after']:{form}}"
+    if before == after:
+        return f"stays at {after}"
+    verb = "goes"
+    if facts["verdict"] in ("better", "worse", "changed"):
+        verb = "rises" if facts["after"] > facts["before"] else "falls"
+    return f"{verb} from {before} to {after}"
+
+
+def article_of_method(method: str) -> str:
+    """Write the name of a method in a sentence: "the default" for the one that nobody names."""
+    return f"the {method}" if method == DEFAULT else method
+
+
+def _notes_of_chance(facts: dict[str, Any]) -> list[str]:
+    """Write what chance gives, and whether the interval of the method holds it."""
+    chance = facts["chance"]
+    if chance is None:
+        return []
+    is_dealt = facts["chance_after"] not in (None, chance)
+    if is_dealt:
+        dealt = f"values dealt evenly {facts['chance_after']:.3f}"
+        return [f"chance gives {chance:.3f}, {dealt}"]
+    low, high = facts["interval"]
+    if low <= chance <= high:
+        return [f"about what chance gives, {chance:.3f}"]
+    return [f"chance {chance:.3f}"]

@@ -1,0 +1,259 @@
+"""Show a result in a terminal: the conclusions, then the rows that they rest on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vldebias.measure.rows import CHANCE, COLUMNS, NONE
+from vldebias.report.audited import AuditedPrompt, audited_prompts
+from vldebias.report.conclusion import Conclusion, conclusions
+from vldebias.report.table import DAGGER, Measures, contradicting_squares, named, readable
+from vldebias.report.wording import quantity_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.report.result import Result
+
+LABELS = f"{DAGGER} was given labels of training images; the other methods see prompts only."
+NAME = 16  # columns of the name of a method, so that a row fits in 80
+MOST = 25  # lines
+ROWS = 6  # lines that the rows have at least
+PART_ROWS = 4  # rows of a measure of a result without methods
+AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
+
+
+def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
+    """Return the conclusions and the rows that they rest on, as text of at most `most` lines.
+
+    measures: (task, metric) to show; all of them where none is named. width: columns.
+    """
+    frame = readable(result)
+    if advice_of(result):
+        return _advised(result, frame, max_lines, width)
+    found = conclusions(frame, result.provenance, measures)
+    wholes = named(frame[frame.whole], measures)
+    if found:
+        # Distances between texts are no answer, and stand in the page.
+        tasks = [conclusion.task for conclusion in found]
+        wholes = wholes[wholes.task.isin(tasks) | (wholes.kind != "bias")]
+    notes = wrapped(LABELS, width) if wholes.uses_labels.any() else []
+    shown: list[str] = []
+    for sentence in findings_of(result):
+        shown += wrapped(sentence, width)
+    shown += _sentences(found, width, max_lines - len(shown) - len(notes) - ROWS)
+    shown += wrapped(f"{result.name}: values and changes, with 95 % intervals", width)
+    room = max_lines - len(shown) - len(notes) - 1
+    rows = _rows(wholes, found, contradicting_squares(frame), max(room, 0))
+    # A row has a margin of two; further lines of it, and names of measures, have another one.
+    shown_rows = [line for line in rows if line.startswith("  ") and line[2] != " "]
+    remaining = len(frame) - len(shown_rows)
+    if remaining > 0:
+        notes.append(f"{remaining} more figures are on the page and in to_pandas()")
+    return "\n".join([*shown, *rows, *notes])
+
+
+def advice_of(result: Result) -> list[str]:
+    """Return what tasks that compare no methods found, such as an audit, in sentences."""
+    sentences: list[str] = []
+    for provenance in result.provenance:
+        sentences += provenance.settings.get("advice", ())
+    return sentences
+
+
+def findings_of(result: Result) -> list[str]:
+    """Return what tasks found beside their figures, such as by people's labels, in sentences."""
+    found: list[str] = []
+    for provenance in result.provenance:
+        found += provenance.settings.get("findings", ())
+    # Two blocks of one gallery say the same of its files.
+    return list(dict.fromkeys(found))
+
+
+def sentences(result: Result, measures: Measures = ()) -> list[str]:
+    """Return everything that was found, a sentence each."""
+    advice = advice_of(result)
+    if advice:
+        return advice
+    concluded = [_with_losses(conclusion) for conclusion in result.conclusions(measures)]
+    return [*findings_of(result), *concluded]
+
+
+def _with_losses(conclusion: Conclusion) -> str:
+    """Return the sentence of a conclusion, and what got worse under its method."""
+    if not conclusion.worse:
+        return conclusion.sentence
+    return f"{conclusion.sentence} What got worse: {conclusion.worse}."
+
+
+def _advised(result: Result, frame: pd.DataFrame, max_lines: int, width: int) -> str:
+    """Return the advice of a result and the rows that it rests on: of an audit its prompts, else
+    rows of each measure, those of the worst parts first."""
+    lines: list[str] = []
+    for sentence in advice_of(result):
+        lines += wrapped(sentence, width)
+    prompts = audited_prompts(result, frame)
+    room = max_lines - len(lines) - 1
+    if prompts:
+        lines += _prompt_lines(prompts, room, width)
+        return "\n".join(lines)
+
+    blocks = [block for _, block in frame.groupby("title", sort=False)]
+    counts = _counts([len(block) for block in blocks], room)
+    for block, count in zip(blocks, counts, strict=True):
+        if count == 0:
+            continue
+        lines.append(f"{block.title.iloc[0]}{block.hint.iloc[0]}"[:width])
+        rows = block
+        if block.better.iloc[0] == "higher" and (block.method == NONE).all():
+            rows = block.sort_values("value", kind="stable")  # the worst parts first
+        for row in rows.head(count).itertuples():
+            lines.append(_line_of_part(row)[:width])
+    remaining = len(frame) - sum(counts)
+    if remaining:
+        lines.append(f"{remaining} more figures are on the page and in to_pandas()")
+    return "\n".join(lines)
+
+
+def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> list[str]:
+    """Return at most `room` lines with verdict, share and text of prompts, and one that counts the
+    others."""
+    # The head takes a line.
+    shown = prompts[: max(room - 1, 0)]
+    rows = [AUDIT_HEAD]
+    for row in shown:
+        rows.append((row.verdict, row.share, row.prompt))
+    verdict_width = max(len(verdict) for verdict, _, _ in rows)
+    share_width = max(len(share) for _, share, _ in rows)
+    lines = []
+    for verdict, share, prompt in rows:
+        line = f"  {verdict:<{verdict_width}}  {share:<{share_width}}  "
+        lines.append(line + _cut(prompt, width - len(line)))
+    if len(shown) < len(prompts):
+        lines.append(f"{len(prompts) - len(shown)} more prompts are on the page")
+    return lines
+
+
+def _cut(words: str, width: int) -> str:
+    """Return words on one line, cut to a width; what is cut ends with dots."""
+    line = " ".join(words.split())
+    if len(line) <= width:
+        return line
+    return f"{line[: max(width - 3, 0)]}..."
+
+
+def _counts(sizes: list[int], room: int) -> list[int]:
+    """Return how many rows of each block are shown, each below a line of its own, so that they fit
+    into a room of lines. One or two measures have all of it."""
+    rows_of_block = PART_ROWS if len(sizes) > 2 else room
+    counts = []
+    for size in sizes:
+        count = max(min(size, rows_of_block, room - 1), 0)
+        counts.append(count)
+        if count:
+            room -= count + 1
+    return counts
+
+
+def _line_of_part(row: Any) -> str:
+    """Return a row of a part as a line: its number, whom it is about and how many there are."""
+    words = []
+    if row.subset:
+        words.append(row.subset)
+    if row.method != NONE:
+        words.append(row.name)
+    unit = next(iter(json.loads(row.counts)), "")
+    count = quantity_of(row.n, unit)
+    part = ", ".join(words)
+    if part:
+        count = f"{part}: {count}"
+    return f"  {row.number:<21} {count}"
+
+
+def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
+    """Return the conclusions as at most `room` lines: whole if they fit, else without what they
+    rest on."""
+    lines: list[str] = []
+    for conclusion in found:
+        lines += wrapped(_with_losses(conclusion), width)
+    if len(lines) <= room:
+        return lines
+    blocks = [wrapped(conclusion.short, width) for conclusion in found]
+    lines = []
+    for place, block in enumerate(blocks):
+        if len(lines) + len(block) >= room:
+            return [*lines, f"{len(blocks) - place} more: conclusions()"]
+        lines += block
+    return lines
+
+
+def wrapped(sentence: str, width: int = 80) -> list[str]:
+    """Return a sentence as lines, without breaking a word."""
+    broken = fill(
+        sentence, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    return broken.split("\n")
+
+
+def _rows(
+    wholes: pd.DataFrame, found: list[Conclusion], square_of_row: Mapping[Any, Any], room: int
+) -> list[str]:
+    """Return at most `room` lines with the rows of each measure under its name: those of the
+    conclusions first, then the first measure of every task, and so on.
+
+    square_of_row: of `contradicting_squares`.
+    """
+    methods = {(conclusion.task, conclusion.measure): conclusion.method for conclusion in found}
+    # Every conclusion has its rows, if few of them.
+    row_limit = max(room // max(len(found), 1) - 1, 2)
+    keys = list(zip(wholes.task, wholes.measure, strict=True))
+    # Measures that a conclusion is about have the place 0, the others of a task 1, 2, ...: sorted
+    # by place, each task shows its first measure before any task shows its second.
+    places = wholes.groupby("task").measure.transform(lambda measures: measures.factorize()[0]) + 1
+    places = places.where([key not in methods for key in keys], 0)
+    ordered = wholes.assign(place=places).sort_values("place", kind="stable")
+    lines: list[str] = []
+    for (_, task, measure), rows in ordered.groupby(["place", "task", "measure"], sort=False):
+        lines += wrapped(f"{task}: {measure}{rows.hint.iloc[0]}")
+        for row in _first(rows, methods.get((task, measure), ""), row_limit).itertuples():
+            lines += _lines_of(row, square_of_row.get(row.Index))
+    return lines[:room]
+
+
+def _first(rows: pd.DataFrame, method: str, count: int) -> pd.DataFrame:
+    """Return at most so many rows in their order: none and the method that a conclusion is about
+    before others."""
+    is_further = (rows.method != NONE) & (rows["name"] != method)
+    chosen = is_further.sort_values(kind="stable").index[:count]
+    return rows[rows.index.isin(chosen)]
+
+
+def _lines_of(row: Any, square: Any = None) -> list[str]:
+    """Return a row as a line, or two where its name is long, and below what belongs to it: the
+    published figure, and the square that its verdict rests on."""
+    name = row.name if len(row.name) <= NAME else f"{row.name}\n{'':{NAME + 2}}"
+    line = f"  {name:<{NAME}} {row.number:<20} {row.moved:<23} {row.verdict}".rstrip()
+    lines = line.split("\n")
+    if not np.isnan(row.published):
+        lines.append(f"  published: {row.name} {row.published:.3f}")
+    if square is not None:
+        lines.append(f"    squared, without the noise of few images: {square.moved}")
+    return lines
+
+
+def tab_rows(
+    result: Result, measures: Measures = ()
+) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return the head and the summary rows with all digits, for programs that read them."""
+    frame = readable(result)
+    columns = (*COLUMNS[:4], "lam", *COLUMNS[4:10], "better", "verdict")
+    if not advice_of(result):
+        frame = frame[frame.whole]
+    wholes = named(frame, measures).replace({"method": {CHANCE: "chance"}})
+    values = wholes[list(columns)].astype(object)
+    return columns, list(values.where(values.notna(), None).itertuples(index=False, name=None))

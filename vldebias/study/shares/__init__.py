@@ -1,0 +1,1 @@
+"""Shares of values among labelled images, corrected by the labels of people."""

@@ -1,0 +1,93 @@
+"""Say in sentences what people's labels show: who appears, how the judge errs, how far people
+agree, and how many more labels halve the interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from vldebias.report.strip import row_title
+from vldebias.report.wording import counted, listed_words, persons
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vldebias.measure.classification import Agreement
+
+MOST_ERRORS = 3  # kinds of errors of the judge that are named
+
+
+def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
+    """Return a sentence for each method: the share of each value among labelled images.
+
+    images: a row for each labelled image, with its method, what most people say (`people`) and
+    `weight`, one over the probability of being asked about.
+    """
+    sentences = []
+    for method, rows in images.groupby("method", sort=False):
+        known = rows[rows.people.isin(values)]
+        # Weighted by one over the chance of being asked, so that images that were sampled more
+        # often do not count more.
+        total = known.weight.sum()
+        shares = {value: known.weight[known.people == value].sum() for value in values}
+        largest = sorted(shares.items(), key=lambda pair: -pair[1])
+        words = [f"{share / total:.0%} {persons(value)}" for value, share in largest if share]
+        unclear = len(rows) - len(known)
+        of_images = f"{len(rows)} labelled images" + (f", {unclear} unclear" if unclear else "")
+        seen = listed_words(words) or "nobody"
+        sentences.append(f"{row_title(str(method)).capitalize()}: people see {seen} ({of_images}).")
+    return sentences
+
+
+def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) -> str:
+    """Return how often a judge says what people say, and what it takes for what most often.
+
+    images: a row for each labelled image: what most people say (`people`), and the judge (`value`).
+    """
+    known = images[images.people.isin(values)]
+    right = int((known.people == known.value).sum())
+    start = f"The judge ({judge}) says what people say of {right} of {len(known)} images"
+    # (what people say, what the judge says) -> images; the most frequent confusions are named.
+    pairs = known.groupby(["people", "value"]).size().sort_values(ascending=False, kind="stable")
+    taken: list[str] = []
+    unclear: list[str] = []
+    for (person, answer), count in pairs.items():
+        if person == answer or len(taken) + len(unclear) == MOST_ERRORS:
+            continue
+        size = int((known.people == person).sum())
+        shown = f"{count} of {counted(size, person)}"
+        if answer in values:
+            taken.append(f"{shown} for {persons(answer)}")
+        else:
+            unclear.append(shown)
+    clauses = []
+    if taken:
+        clauses.append(f"it takes {listed_words(taken)}")
+    if unclear:
+        clauses.append(f"it cannot tell {listed_words(unclear)}")
+    return f"{'; '.join([start, *clauses])}."
+
+
+def how_people_agree(agreed: Agreement, annotators: int) -> str:
+    """Return how far annotators agree about images that several of them labelled."""
+    percent = agreed.percent
+    alpha = agreed.alpha
+    return (
+        f"{annotators} annotators give the same answer in {percent.value:.0%}"
+        f" [{percent.low:.0%}, {percent.high:.0%}] of pairs about {agreed.units} images"
+        f" (Krippendorff's alpha {alpha.value:.2f} [{alpha.low:.2f}, {alpha.high:.2f}])."
+    )
+
+
+def more_labels(labels: Mapping[str, int | str]) -> str:
+    """Return how many more images to label to halve the interval.
+
+    labels: method -> number of further labels, or why none would do.
+    """
+    # A text among them is the reason why no number of labels would do.
+    numbers = {method: count for method, count in labels.items() if isinstance(count, int)}
+    if len(numbers) < len(labels):
+        return "To halve the interval, generate more images: labels of all that there are do not."
+    parts = [f"{count} {row_title(method)}" for method, count in numbers.items()]
+    total = sum(numbers.values())
+    return f"Label {total} more images to halve the interval: {listed_words(parts)}."

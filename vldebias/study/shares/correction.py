@@ -1,0 +1,165 @@
+"""Correct the shares of a judge by people's labels of some images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.errors import SuspectInputWarning, warn
+from vldebias.measure.resampling import Interval
+from vldebias.measure.shares import (
+    LEAST,
+    NOT_LABELLED,
+    as_judged,
+    corrected_shares,
+    corrected_squares,
+    independent,
+    squared_discrepancies,
+)
+from vldebias.report.result import NONE, TaskResult
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+MORE_LABELS = "more labels, sampled alike, that halve the interval"  # a setting of its block
+ABOUT_CORRECTED = (
+    "A judge answered about every image and people about some. Corrected figures are right whatever"
+    " the judge does, if the labelled images were chosen at random (prediction-powered inference)."
+    " Shares are of all images, unknown ones included; the gap from even shares and MaxSkew of all"
+    " images whose value can be told; its unbiased square is the mean over prompts with two or more"
+    " labels under every method."
+)
+
+
+def corrected_block(
+    raw: TaskResult,
+    names: Sequence[str],
+    images: pd.DataFrame,
+    counts: Mapping[str, Floats],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> list[TaskResult]:
+    """Return the block of a judge's figures, corrected by people's labels; none where no method has
+    enough of them.
+
+    Args:
+        raw: the block of the judge's figures.
+        names: the values.
+        images: a row each with method, number of the prompt, value and people as codes, and weight.
+        counts: method -> (p, values + 1).
+        resamples, seed: of the bootstrap.
+    """
+    labels = {}
+    for method in counts:
+        has_label = images[images.method == method].people != NOT_LABELLED
+        labels[method] = int(has_label.sum())
+    # One method without labels does not keep the others from being corrected.
+    few = {method: n for method, n in labels.items() if n < LEAST}
+    if few:
+        warn(
+            f"labels: expected {LEAST} or more of a method, got {few}, not corrected; label more",
+            SuspectInputWarning,
+        )
+    images_of_method = {
+        method: images[images.method == method] for method in counts if method not in few
+    }
+    if not images_of_method:
+        return []
+    update = {
+        "task": f"{raw.provenance.task} corrected",
+        "title": "Corrected by people",
+        "description": ABOUT_CORRECTED,
+    }
+    result = TaskResult(raw.provenance.model_copy(update=update))
+    more_labels = _add_figures(result, names, images_of_method, labels)
+    squares = _squares(images_of_method, counts, len(names))
+    n_labels = sum(labels[method] for method in images_of_method)
+    _add_squares(result, squares, n_labels, resamples=resamples, seed=seed)
+    result.provenance.settings = {
+        **raw.provenance.settings,
+        "labelled images": labels,
+        MORE_LABELS: more_labels,
+    }
+    return [result]
+
+
+def _add_figures(
+    result: TaskResult,
+    names: Sequence[str],
+    images_of_method: Mapping[str, pd.DataFrame],
+    labels: Mapping[str, int],
+) -> dict[str, Any]:
+    """Add what the judge says and what is corrected; return how many labels more halve an interval.
+
+    Labels of different methods are of different images, so the change of a corrected figure is that
+    of independent estimates.
+    """
+    k = len(names)
+    metrics = [("share", name) for name in names]
+    metrics += [("discrepancy", ""), ("max_skew", "")]
+    # In the order of `as_judged`, then `figures`: shares, gap and MaxSkew, by the judge and
+    # corrected.
+    metrics += [(f"corrected_{metric}", subset) for metric, subset in metrics]
+    more_labels: dict[str, Any] = {}
+    before: Mapping[tuple[str, str], Interval] = {}
+    for method, images in images_of_method.items():
+        judged = images["value"].to_numpy()
+        people = images["people"].to_numpy()
+        corrected = corrected_shares(judged, people, k + 1, weights=images["weight"].to_numpy())
+        intervals = [*as_judged(judged, k), *corrected.figures(k)]
+        figures = dict(zip(metrics, intervals, strict=True))
+        if method == NONE:
+            before = figures
+        n = {"images": len(images), "labels": labels[method]}
+        for (metric, subset), figure in figures.items():
+            change = independent(figure, before[metric, subset]) if before else None
+            ends = (figure.low, figure.high)
+            result.add(metric, method, figure.value, ends, n=n, change=change, subset=subset)
+        more_labels[method] = corrected.more_labels() or "more than there are images"
+    return more_labels
+
+
+def _squares(
+    images_of_method: Mapping[str, pd.DataFrame], counts: Mapping[str, Floats], k: int
+) -> dict[str, dict[str, Floats]]:
+    """Return metric -> method -> unbiased square (p,) of the gap: by the judge, and corrected."""
+    judged: dict[str, Floats] = {}
+    corrected: dict[str, Floats] = {}
+    for method, images in images_of_method.items():
+        judged[method] = squared_discrepancies(counts[method][:, :k])
+        corrected[method] = corrected_squares(
+            images["number"].to_numpy(),
+            images["value"].to_numpy(),
+            images["people"].to_numpy(),
+            k,
+            weights=images["weight"].to_numpy(),
+        )
+    return {"discrepancy_squared": judged, "corrected_discrepancy_squared": corrected}
+
+
+def _add_squares(
+    result: TaskResult,
+    squares: Mapping[str, Mapping[str, Floats]],
+    n_labels: int,
+    *,
+    resamples: int,
+    seed: int,
+) -> None:
+    """Add the mean over the prompts that have a square under every method."""
+    finite = []
+    for square_of_method in squares.values():
+        finite += [np.isfinite(square) for square in square_of_method.values()]
+    # The same prompts under every method, or the difference of two means would be of different
+    # prompts.
+    is_complete = np.all(finite, axis=0)
+    if is_complete.sum() < 2:
+        return
+    n = {"prompts": int(is_complete.sum()), "labels": n_labels}
+    for metric, square_of_method in squares.items():
+        complete = {method: square[is_complete] for method, square in square_of_method.items()}
+        result.add_resampled(metric, complete, n=n, resamples=resamples, seed=seed)

@@ -1,0 +1,481 @@
+"""Measure shares of values among images and their distance from even, whatever the source of the
+labels.
+
+Labels of a judge, majority labels of people and labels of a table are all one column of values. It
+is counted per prompt, and `ShareRows` makes rows of the counts; people's labels of some images
+correct those of a judge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from vldebias.data import Labels, odd_values
+from vldebias.data.layouts import IMAGE_COLUMNS, fitting_columns
+from vldebias.data.tables import as_texts, column_of, misspelt, read_table
+from vldebias.errors import InvalidInputError, SuspectInputWarning, need, warn
+from vldebias.files import digest
+from vldebias.judge.answers import CANNOT_TELL, NO_MAJORITY, NO_PERSON, read_answers
+from vldebias.judge.judges import NO_VALUE
+from vldebias.judge.plan import GeneratedImages
+from vldebias.judge.scores import last_judgements
+from vldebias.measure.classification import agreement
+from vldebias.measure.shares import NOT_LABELLED
+from vldebias.progress import SILENT, Progress
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.schema import Name
+from vldebias.study.inputs import Inputs
+from vldebias.study.shares.by_people import (
+    how_people_agree,
+    how_the_judge_errs,
+    more_labels,
+    who_appears,
+)
+from vldebias.study.shares.correction import MORE_LABELS, corrected_block
+from vldebias.study.shares.rows import ABOUT_GAP, ShareRows
+from vldebias.study.task import Task, register_task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+ROLES = ("prompt", "value", "method", "weight", "people")  # of columns
+LABELLED = ("value", "people")  # roles of columns with values
+UNKNOWN = (NO_VALUE, CANNOT_TELL, NO_PERSON, NO_MAJORITY)  # answers that name no value
+ABOUT = f"Images, and what each shows, as a table or people say; none is unknown. {ABOUT_GAP}"
+
+
+@register_task
+class SharesTask(Task):
+    """Measure shares and discrepancy from a table with a row per image, or from answers about
+    generated images.
+
+    table: .csv, .tsv, .parquet or .jsonl. Without one the answers come with --labels and the images
+        with --drawn: what most annotators say is the value, and the figures of the judge that read
+        the images are corrected by it.
+    prompt, value, method, weight, people: names of the table's columns; the last three may be left
+        out. weight: what an image counts, above 0. people: what people say where they were asked,
+        empty elsewhere: `value` is then corrected by it, and the weights are one over the
+        probability of being asked.
+    attribute: what people labelled. values: which there are; by default those that occur.
+    same: text of the table -> the value that it means. unknown: texts that mean that it cannot be
+        told.
+    baseline: the method from which the changes of the others are; "none" by default, where there is
+        one. faces: rows of one image are several faces in it, and are meant to count apart.
+    """
+
+    task: Literal["shares"] = "shares"
+    name: Name = "shares"
+    title: str = "Shares of a table"
+    table: Path | None = None
+    prompt: str = "prompt"
+    value: str = "value"
+    method: str | None = None
+    weight: str | None = None
+    people: str | None = None
+    attribute: str = ""
+    values: tuple[str, ...] = ()
+    same: dict[str, str] = Field(default_factory=dict)
+    unknown: tuple[str, ...] = ("unknown",)
+    baseline: str = NONE
+    faces: bool = False
+
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the table, or people's answers and the folder of the generated images that they
+        are about."""
+        if self.table is not None:
+            return {"table": self.table}
+        if "table" in inputs.sources:
+            return {}
+        labels = inputs.options.labels
+        folder = inputs.options.drawn
+        if not labels or folder is None:
+            raise InvalidInputError(
+                f"expected --labels and --drawn; this suite needs {inputs.needs}"
+            )
+        return {
+            "labels": labels,
+            "folder": folder,
+            "plan": folder / "plan.json",
+            "progress": inputs.progress,
+        }
+
+    def measure(
+        self,
+        table: Any = None,
+        *,
+        labels: Sequence[Path] = (),
+        folder: Path | None = None,
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Measure a table, or people's labels of generated images.
+
+        Args:
+            table: a file, or columns by name.
+            labels: files of answers about the generated images of a folder.
+            folder: of the images. progress: where it shows what is left out.
+
+        Returns:
+            Shares and discrepancy; a second result where people's labels correct a judge's.
+
+        Raises:
+            InvalidInputError: columns, values or weights that do not fit, by their name.
+        """
+        # A table goes before labels: it was named, and labels may come from the options of a whole
+        # suite.
+        if table is None and folder is not None:
+            return self._measure_labels(GeneratedImages.open(folder), labels, progress)
+        if isinstance(table, (str, Path)):
+            where = str(table)
+            data = {Path(table).name: digest(table)}
+            columns = read_table(Path(table))
+        else:
+            where = "table"
+            data = {}
+            lists = {name: list(column) for name, column in dict(table).items()}
+            columns = need("pyarrow").table(lists)
+        images = self._read_columns(columns, where)
+        empty = partial(TaskProvenance, model="not said", split="table", data=data)
+        return self._blocks(images, where, lambda **fields: TaskResult(empty(**fields)))
+
+    def _read_columns(self, columns: Any, where: str) -> pd.DataFrame:
+        """Return the texts of a table with ROLES as columns, a row per image."""
+        roles: dict[str, str] = {}
+        role_of_column: dict[str, str] = {}
+        for role in ROLES:
+            name = getattr(self, role)
+            if name is None:
+                continue
+            if name in role_of_column:
+                raise InvalidInputError(
+                    f"{where}: column {name!r} is given as {role_of_column[name]} and as {role};"
+                    " expected a column of its own for each"
+                )
+            role_of_column[name] = role
+            roles[role] = name
+        texts = {}
+        for role, name in roles.items():
+            texts[role] = as_texts(column_of(columns, name, where), f"{where}: {name}")
+        # "female " of a spreadsheet is "female".
+        images = need("pandas").DataFrame(texts).apply(lambda column: column.str.strip())
+        blank = np.flatnonzero(images.prompt == "")
+        if blank.size:
+            raise InvalidInputError(
+                f"{where}: {len(blank)} rows have no {self.prompt!r}, such as row {blank[0] + 1}"
+            )
+        self._doubt_rows(images, columns, where)
+        return images
+
+    def _doubt_rows(self, images: pd.DataFrame, columns: Any, where: str) -> None:
+        """Refuse a header that is repeated among the rows; warn of prompts that differ by case or
+        blanks alone, and of images on several rows."""
+        is_header = (images.prompt == self.prompt) & (images.value == self.value)
+        if is_header.any():
+            raise InvalidInputError(
+                f"{where}: row {int(is_header.argmax()) + 1} repeats the names of the columns, as"
+                " where two tables were joined; take it out"
+            )
+        spellings = defaultdict[str, list[str]](list)
+        for prompt in images.prompt.unique():
+            spellings[" ".join(prompt.split()).casefold()].append(prompt)
+        alike = [found for found in spellings.values() if len(found) > 1]
+        if alike:
+            warn(
+                f"{where}: {self.prompt}: {len(alike)} prompts are written in several ways and"
+                f" count as several prompts, such as {' and '.join(map(repr, alike[0]))}; write"
+                " them alike",
+                SuspectInputWarning,
+            )
+        image_columns = [
+            name
+            for name in fitting_columns(columns.column_names, IMAGE_COLUMNS)
+            if name not in (self.prompt, self.value, self.method, self.weight, self.people)
+        ]
+        if self.faces or not image_columns:
+            return
+        keys = images[["method"]] if "method" in images else images[[]]
+        files = as_texts(column_of(columns, image_columns[0], where), where)
+        keys = keys.assign(image=files)
+        repeated = keys[keys.duplicated() & (keys.image != "")]
+        if len(repeated):
+            warn(
+                f"{where}: {len(repeated)} rows are of an image that another row has too (column"
+                f" {image_columns[0]!r}), such as {repeated.image.iloc[0]!r}, and count as further"
+                " images; if they are several faces in it, say so (--faces), else take them out",
+                SuspectInputWarning,
+            )
+
+    def _blocks(
+        self, images: pd.DataFrame, where: str, empty: Callable[..., TaskResult]
+    ) -> list[TaskResult]:
+        """Return the block of a table with ROLES as columns and, if it has labels of people, that
+        of the correction.
+
+        where: what the images are called in messages. empty: makes a result from the fields of its
+        provenance.
+        """
+        labels = {role: self._labels(images, role, where) for role in LABELLED if role in images}
+        # One list of values for judge and people: their codes are compared.
+        names = self._value_names(labels, where)
+        rows = self._rows(images, labels, names, where)
+        # "none" first, as rows of others are compared with it; the others keep the order of the
+        # table.
+        methods = sorted(rows.method.unique(), key=lambda name: name != NONE)
+        # Means over prompts are paired by prompt, so each has to have images of every method.
+        methods_of_prompt = rows.groupby("prompt", sort=False).method.nunique()
+        prompts = methods_of_prompt.index[methods_of_prompt == len(methods)]
+        if prompts.empty:
+            raise InvalidInputError(
+                f"{where}: no prompt has images of every method, {sorted(methods)}"
+            )
+        rows["number"] = prompts.get_indexer(rows.prompt)
+        rows = rows[rows.number >= 0]
+        counts = {}
+        for method in methods:
+            counts[method] = _effective_counts(
+                rows[rows.method == method], len(prompts), len(names) + 1
+            )
+        measured = {
+            "values": list(names),
+            "prompts of some methods alone, left out": len(methods_of_prompt) - len(prompts),
+        }
+        result = empty(
+            task=self.name,
+            title=self.title,
+            description=ABOUT,
+            n={"prompts": len(prompts), "images": len(rows)},
+            settings=self.settings(measured),
+        )
+        ShareRows(
+            result,
+            names,
+            counts,
+            prompts.tolist(),
+            resamples=self.resamples,
+            seed=self.seed,
+        ).add()
+        if "people" not in rows:
+            return [result]
+        corrected = corrected_block(
+            result, names, rows, counts, resamples=self.resamples, seed=self.seed
+        )
+        return [result, *corrected]
+
+    def _labels(self, images: pd.DataFrame, role: str, where: str) -> Labels:
+        """Return the labels of a column, "value" or "people"; texts that mean unknown are none."""
+        column = f"{where}: {getattr(self, role)}"
+        texts = images[role].where(~images[role].isin(self.unknown), "")
+        labels = Labels.from_values(texts.replace(self.same))
+        strangers = sorted(set(labels.names) - set(self.values))
+        if self.values and strangers:
+            raise InvalidInputError(
+                f"{column}: got {strangers[:8]}; expected values among {list(self.values)}"
+            )
+        problems = odd_values(labels)
+        # Labels by people of a known attribute were chosen from its values: nothing can be
+        # mistyped.
+        if problems and not self.attribute:
+            warn(f"{column}: {'; also '.join(problems)}", SuspectInputWarning)
+        return labels
+
+    def _value_names(self, labels: Mapping[str, Labels], where: str) -> tuple[str, ...]:
+        """Return the values: those of the settings, else those that occur.
+
+        Raises:
+            InvalidInputError: fewer than two.
+        """
+        judged = set(labels["value"].names)
+        people = set(labels["people"].names) if "people" in labels else judged
+        never_judged = sorted(people - judged)
+        never_by_people = sorted(judged - people)
+        # Judge says "female", people say "woman": four values where there are two, and every label
+        # would look like an error of the judge.
+        if not self.values and never_judged and never_by_people:
+            warn(
+                f"{where}: column {self.people!r} has {never_judged}, which the judge never says,"
+                f" and lacks {never_by_people}, which it says; if two mean the same, give --same"
+                f" {never_judged[0]}={never_by_people[0]}",
+                SuspectInputWarning,
+            )
+        names = self.values or tuple(sorted(judged | people))
+        if len(names) < 2:
+            raise InvalidInputError(
+                f"{where}: {self.value!r} has the values {list(names)}; expected two or more"
+            )
+        return names
+
+    def _rows(
+        self,
+        images: pd.DataFrame,
+        labels: Mapping[str, Labels],
+        names: Sequence[str],
+        where: str,
+    ) -> pd.DataFrame:
+        """Return a row per image with its prompt, method, value and people as codes, weight, and
+        what it counts.
+
+        Raises:
+            InvalidInputError: no such baseline, or a weight that is no number above 0.
+        """
+        pd = need("pandas")
+        rows = pd.DataFrame({"method": NONE, "weight": 1.0, **images})
+        if self.baseline not in (NONE, *rows.method):
+            raise InvalidInputError(
+                f"baseline: expected one of {sorted(set(rows.method))}, got {self.baseline!r}"
+            )
+        _warn_of_misspelt(rows.method, where)
+        weight = pd.to_numeric(rows.weight, errors="coerce")
+        is_weight = (weight > 0) & (weight < np.inf)
+        wrong = rows.weight[~is_weight]
+        if wrong.size:
+            raise InvalidInputError(
+                f"{where}: {self.weight}: expected numbers above 0, got {wrong.iloc[0]!r} in row"
+                f" {wrong.index[0] + 1}"
+            )
+        unknown = len(names)
+        for role, column in labels.items():
+            # The last code, of labels without a value, is that of unknown.
+            code_of_label = np.array([*map(names.index, column.names), unknown])
+            rows[role] = code_of_label[column.codes]
+        # The baseline is called "none" from here on, from which all changes are counted.
+        rows["method"] = rows.method.replace({self.baseline: NONE, "": "not said"})
+        rows["weight"] = weight
+        if "people" in rows:
+            # An empty cell was not asked; a text that means unknown was an answer.
+            rows["people"] = rows.people.where(images.people != "", NOT_LABELLED)
+            # Weights are of the sampling for labels then: every image counts once for the judge.
+            rows["counts"] = 1.0
+        else:
+            rows["counts"] = weight
+        return rows
+
+    def _measure_labels(
+        self, drawn: GeneratedImages, files: Sequence[Path], progress: Progress
+    ) -> list[TaskResult]:
+        """Measure majority labels of images whose prompts state no value, and correct the last
+        judge by them."""
+        answers = _answers(files, self.attribute, self.values)
+        if answers.empty:
+            progress.say(f"{self.name}: nobody labelled {self.attribute}, so it is left out")
+            return []
+        judge = last_judgements(drawn, self.attribute, self.values)
+        images = _with_answers(drawn, answers, None if judge is None else judge[1])
+        labelled = images[images.people != ""]
+        if labelled.empty:
+            raise InvalidInputError(
+                f"labels: none of {len(images)} generated images is labelled; the labels name"
+                f" {answers.image[0]}, the folder has {images.path.iloc[0]}. Give paths relative to"
+                " the folder"
+            )
+        task = self.model_copy(update={"unknown": UNKNOWN})
+        # The majority takes the place of the judge: the same figures, by people alone.
+        by_people = labelled.assign(value=labelled.people).drop(columns="people")
+        empty = partial(drawn.result, split="generated, labelled by people")
+        (result,) = task._blocks(by_people, "labels", empty)
+        # (annotators, images), NaN where an annotator did not see an image
+        votes = answers.pivot(index="annotator", columns="image", values="code")
+        votes = votes.reindex(columns=images.path)
+        result.provenance.settings |= {
+            "annotators": list(votes.index),
+            "judge": None if judge is None else judge[0],
+        }
+        findings = who_appears(labelled, self.values)
+        corrected: list[TaskResult] = []
+        if judge is not None:
+            findings.append(how_the_judge_errs(labelled, self.values, judge[0]))
+            # Labels of another part, such as unseen concepts, say nothing of it.
+            part = images[images.part.isin(labelled.part)]
+            corrected = task._blocks(part, "labels", empty)[1:]
+        findings += self._add_agreement(result, votes)
+        findings += [more_labels(block.provenance.settings[MORE_LABELS]) for block in corrected]
+        result.provenance.settings |= {"findings": findings}
+        return [result, *corrected]
+
+    def _add_agreement(self, result: TaskResult, votes: pd.DataFrame) -> list[str]:
+        """Add how far annotators agree, and return it in a sentence; nothing of one annotator, or
+        one value.
+
+        votes: codes, a row per annotator and a column per image.
+        """
+        try:
+            agreed = agreement(votes, resamples=self.resamples, seed=self.seed)
+        except InvalidInputError:
+            return []
+        n = {
+            "images with two answers": agreed.units,
+            "annotators": len(votes),
+            "answers": agreed.answers,
+        }
+        for metric, interval in (("alpha", agreed.alpha), ("percent_agreement", agreed.percent)):
+            ends = (interval.low, interval.high)
+            result.add(metric, "all images", interval.value, ends, n=n)
+        return [how_people_agree(agreed, len(votes))]
+
+
+def _warn_of_misspelt(methods: pd.Series[str], where: str) -> None:
+    """Warn of methods that are spelt almost as others."""
+    for name, similar in misspelt(methods.value_counts().to_dict()):
+        number = int((methods == name).sum())
+        warn(
+            f"{where}: method {name!r} ({number} of {len(methods)} rows) is spelt almost as"
+            f" {similar!r}; mend it if it is the same, since prompts that lack a method are left"
+            " out",
+            SuspectInputWarning,
+        )
+
+
+def _effective_counts(rows: pd.DataFrame, prompts: int, codes: int) -> Floats:
+    """Return (prompts, codes) what the images of one method count, by prompt and value.
+
+    With unequal weights the counts of a prompt add up to its effective sample size.
+    """
+    total = np.zeros((prompts, codes))
+    np.add.at(total, (rows.number, rows.value), rows.counts)
+    # Kish's effective size (sum w)^2 / sum w^2: ten images, of which one weighs as much as the nine
+    # others together, are worth 3.6.
+    squared = np.bincount(rows.number, rows.counts**2)
+    return total * (total.sum(1) / squared)[:, None]
+
+
+def _answers(files: Sequence[Path], attribute: str, values: Sequence[str]) -> pd.DataFrame:
+    """Return the answers about an attribute, a row each, with the value as a code."""
+    read = [dict(answer) for answer in read_answers(files) if answer.attribute == attribute]
+    answers = need("pandas").DataFrame(read)
+    if not answers.empty:
+        answers["code"] = Labels.from_values(answers.value, (*values, CANNOT_TELL, NO_PERSON)).codes
+    return answers
+
+
+def _with_answers(
+    drawn: GeneratedImages, answers: pd.DataFrame, judged: Any | None
+) -> pd.DataFrame:
+    """Return the images whose prompts state no value, with the answer of most annotators.
+
+    judged: (n,) what the judge says of each generated image; None: no judge read them.
+    """
+    weighted = answers.assign(weight=answers.weight.astype(float).fillna(1.0))
+    of_image = weighted.groupby("image")
+    majority = of_image.value.agg(_majority)
+    images = need("pandas").DataFrame(drawn.images).rename(columns={"variant": "method"})
+    images["value"] = "" if judged is None else judged
+    # Class prompts of one concept are a unit, "nurse"; wordings and others are units of their own.
+    is_concept = images.part.isin(["train", "unseen"])
+    images["prompt"] = images.concept.where(is_concept, images.prompt)
+    images["people"] = images.path.map(majority).fillna("")
+    images["weight"] = images.path.map(of_image.weight.last()).fillna(1.0)
+    return images[images.stated.isna()]
+
+
+def _majority(values: pd.Series[str]) -> str:
+    """Return the value that most annotators gave."""
+    # A tie is nobody's answer: to take the first value would favour it in every tie.
+    modes = values.mode()
+    return NO_MAJORITY if len(modes) > 1 else modes[0]

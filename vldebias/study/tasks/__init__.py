@@ -1,0 +1,1 @@
+"""The tasks: what each measures, on which inputs, with and without a method."""

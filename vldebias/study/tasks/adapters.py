@@ -1,0 +1,294 @@
+"""Train adapters on features of a frozen model: by cross-entropy, or by contrast as well.
+
+Source: Gao et al. (2021) for the adapter, Zhang and Ré (2022) for how both are trained in
+Table 7.2 of the thesis.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vldebias.errors import InvalidInputError
+from vldebias.losses.sums import softplus
+from vldebias.study.tasks.examples import Codes, Examples, Logits, Predictor
+
+BATCH = 128  # rows of a step, or anchors of a step of contrast
+NEAREST_CHUNK = 64  # anchors whose cosines with all training rows are held at a time
+
+
+class Adapter(nn.Module):
+    """Map features x (n, d) to the normalised W2 relu(W1 x + b1) + b2, with W1 (hidden, d).
+
+    There is no residual connection, as in the code of Zhang and Ré (2022).
+    """
+
+    def __init__(self, texts: Tensor, hidden: int) -> None:
+        super().__init__()
+        width = texts.shape[1]
+        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+        self.texts = texts.detach().clone().float()
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return adapted features (n, d) of norm 1."""
+        return F.normalize(self.layers(features), dim=-1)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return logits (n, k): 100 times the cosines with the texts of the classes."""
+        return 100.0 * self(features) @ self.texts.T
+
+
+Epoch = Callable[[int, Adapter], Iterator[Tensor]]  # the losses of the steps of an epoch
+
+
+@torch.random.fork_rng([])
+@torch.inference_mode(False)
+@torch.enable_grad()
+def train_adapter(
+    examples: Examples,
+    losses: Epoch,
+    *,
+    hidden: int = 128,
+    epochs: int = 100,
+    patience: int = 20,
+    rate: float = 1e-3,
+) -> Predictor:
+    """Train an adapter by SGD and keep the best epoch on the validation split.
+
+    Momentum .9 and weight decay 5e-5 are those of the code of Zhang and Ré (2022).
+
+    Args:
+        examples: what it learns from; the seed of its draws.
+        losses: (epoch, adapter) -> the losses of its steps.
+        hidden: width of the bottleneck.
+        epochs: at most so many.
+        patience: training stops after so many epochs without a better one.
+        rate: learning rate.
+
+    Returns:
+        The logits, and the epoch that was kept (the earliest on a tie) with its scores.
+    """
+    torch.default_generator.manual_seed(examples.seed)
+    adapter = Adapter(examples.zero_shot, hidden)
+    optimizer = torch.optim.SGD(adapter.parameters(), lr=rate, momentum=0.9, weight_decay=5e-5)
+    best_epoch = -1
+    best_scores: tuple[float, ...] = ()
+    best_weights = adapter.state_dict()
+    for epoch in range(epochs):
+        for loss in losses(epoch, adapter):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        scores = tuple(examples.best([adapter.logits])[1].values())
+        # Tuples compare by the worst group first and by the average on a tie (see `Examples.best`).
+        if scores > best_scores:
+            best_epoch = epoch
+            best_scores = scores
+            best_weights = copy.deepcopy(adapter.state_dict())
+        if epoch - best_epoch >= patience:
+            break
+    adapter.load_state_dict(best_weights)
+    adapter.requires_grad_(False)
+    logits: Logits = adapter.logits
+    return logits, {"epoch": best_epoch + 1, **examples.best([logits])[1]}
+
+
+def erm_adapter(examples: Examples, **training: Any) -> Predictor:
+    """Train an adapter to minimise cross-entropy over the training rows (Gao et al., 2021).
+
+    training: further arguments of `train_adapter`.
+    """
+    labels = torch.from_numpy(examples.labels)
+
+    def losses(epoch: int, adapter: Adapter) -> Iterator[Tensor]:
+        for rows in torch.randperm(len(labels)).split(BATCH):
+            yield F.cross_entropy(adapter.logits(examples.features[rows]), labels[rows])
+
+    return train_adapter(examples, losses, **training)
+
+
+def contrastive_adapter(
+    examples: Examples,
+    *,
+    temperature: float = 0.1,
+    positives: int = 32,
+    negatives: int = 64,
+    anchors: int = 1024,
+    group_size: int = 300,
+    **training: Any,
+) -> Predictor:
+    """Train an adapter by contrast and by cross-entropy in turns (Zhang and Ré, 2022).
+
+    An epoch of contrast brings rows that zero-shot gets wrong near rows of the same class that it
+    gets right, away from near rows of other classes; the next epoch is of cross-entropy on groups
+    of equal size. Losses of a step of contrast are summed over its anchors.
+
+    Ours, so that it takes minutes on a CPU: the source contrasts an anchor with 2,048 positives
+    and as many of its 4,096 nearest rows. We sample `positives` and `negatives` in each epoch, the
+    negatives from the 1,024 nearest rows of other classes, and take at most `anchors` anchors of a
+    class. A class that zero-shot gets all right or all wrong has no anchors, and learns from
+    cross-entropy alone.
+
+    Args:
+        examples: what it learns from.
+        temperature: divides the cosines of the contrast.
+        positives: rows of the same class for each anchor.
+        negatives: rows of other classes for each anchor.
+        anchors: of each class in an epoch, at most.
+        group_size: rows of each group in an epoch of cross-entropy.
+        training: further arguments of `train_adapter`.
+
+    Raises:
+        InvalidInputError: no class has rows that zero-shot gets right and rows that it gets wrong.
+    """
+    # Found once, by the frozen features: what is near does not change while the adapter learns.
+    contrasts = Contrasts.find(examples)
+    features = examples.features
+    labels = torch.from_numpy(examples.labels)
+
+    def contrast(adapter: Adapter) -> Iterator[Tensor]:
+        for places in contrasts.balanced_anchors(anchors).split(BATCH):
+            rows = contrasts.sample(places, positives, negatives)
+            parts = adapter(features[rows]).split([1, positives, negatives], dim=1)
+            anchor, positive, negative = parts
+            loss = anchored_contrastive(anchor[:, 0], positive, negative, temperature=temperature)
+            yield loss.sum()
+
+    def classification(adapter: Adapter) -> Iterator[Tensor]:
+        balanced_rows = rows_of_groups(examples.groups, group_size)
+        for rows in balanced_rows[torch.randperm(len(balanced_rows))].split(BATCH):
+            yield F.cross_entropy(adapter.logits(features[rows]), labels[rows])
+
+    def losses(epoch: int, adapter: Adapter) -> Iterator[Tensor]:
+        # In turns: contrast knows nothing of the texts that classify, cross-entropy does.
+        if epoch % 2 == 0:
+            return contrast(adapter)
+        return classification(adapter)
+
+    return train_adapter(examples, losses, **training)
+
+
+def anchored_contrastive(
+    anchors: Tensor, positives: Tensor, negatives: Tensor, *, temperature: float
+) -> Tensor:
+    """Return (a,) the mean over positives p of -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}).
+
+    The supervised contrastive loss without the other positives in the denominator; s are cosines
+    over the temperature. Source: Zhang and Ré (2022).
+
+    Args:
+        anchors: (a, d) of norm 1.
+        positives: (a, p, d) of norm 1.
+        negatives: (a, m, d) of norm 1.
+        temperature: divides the cosines.
+    """
+    # -log e^p / (e^p + sum e^n) is softplus(log sum e^n - p), which does not overflow at small
+    # temperatures.
+    queries = anchors / temperature
+    positive = torch.einsum("ad,apd->ap", queries, positives)
+    negative = torch.einsum("ad,amd->am", queries, negatives)
+    log_negatives = torch.logsumexp(negative, dim=1, keepdim=True)
+    return softplus(log_negatives - positive).mean(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Contrasts:
+    """Hold the training rows by their part in the contrast.
+
+    Attributes:
+        anchors: (a,) rows that zero-shot gets wrong.
+        classes: (a,) their classes.
+        nearest: (a, m) the nearest rows of other classes, nearest first.
+        positives: class -> rows of it that zero-shot gets right.
+    """
+
+    anchors: Tensor
+    classes: Tensor
+    nearest: Tensor
+    positives: Mapping[int, Tensor]
+
+    @classmethod
+    def find(cls, examples: Examples, neighbours: int = 1024) -> Contrasts:
+        """Return the contrasts of training rows, each anchor with so many nearest rows at most.
+
+        Raises:
+            InvalidInputError: no class has rows of both kinds.
+        """
+        labels = examples.labels
+        right = examples.predicted == labels
+        positives = dict[int, Tensor]()
+        for label in np.unique(labels).tolist():
+            in_class = labels == label
+            # An anchor needs a row of its class that zero-shot gets right; without one there is
+            # nothing to pull it to.
+            if right[in_class].any() and not right[in_class].all():
+                positives[label] = torch.from_numpy(np.flatnonzero(right & in_class))
+        if not positives:
+            raise InvalidInputError(
+                "contrastive-adapter: expected a class of which zero-shot gets some training rows"
+                f" right and some wrong; it gets {int(right.sum())} of {len(right)} right"
+            )
+        wrong = ~right & np.isin(labels, list(positives))
+        anchors = torch.from_numpy(np.flatnonzero(wrong))
+        classes = torch.from_numpy(labels)
+        # All anchors have as many nearest rows: no more than the largest class has rivals.
+        largest_class = int(np.bincount(labels)[list(positives)].max())
+        count = min(neighbours, len(labels) - largest_class)
+        nearest = []
+        # 64 x n cosines at a time: all of CelebA (160,000 rows) are 40 MB.
+        for rows in anchors.split(NEAREST_CHUNK):
+            cosines = examples.features[rows] @ examples.features.T
+            same_class = classes[rows, None] == classes
+            nearest.append(cosines.masked_fill(same_class, -torch.inf).topk(count, dim=1).indices)
+        return cls(anchors, classes[anchors], torch.cat(nearest), positives)
+
+    def balanced_anchors(self, limit: int) -> Tensor:
+        """Return random positions in `anchors`, equally many of each class and at most `limit`."""
+        positions = []
+        for label in self.positives:
+            positions.append(torch.nonzero(self.classes == label).flatten())
+        size = min(limit, min(len(part) for part in positions))
+        subsets = []
+        for part in positions:
+            subsets.append(part[torch.randperm(len(part))[:size]])
+        return torch.cat(subsets)
+
+    def sample(self, places: Tensor, positives: int, negatives: int) -> Tensor:
+        """Return (b, 1 + positives + negatives) training rows for anchors, drawn with replacement.
+
+        Args:
+            places: (b,) positions in `anchors`.
+            positives: rows of the anchor's class that zero-shot gets right.
+            negatives: rows among the nearest of other classes.
+        """
+        same_class = torch.empty(len(places), positives, dtype=torch.int64)
+        for label, pool in self.positives.items():
+            is_label = self.classes[places] == label
+            draws = torch.randint(len(pool), (int(is_label.sum()), positives))
+            same_class[is_label] = pool[draws]
+        columns = torch.randint(self.nearest.shape[1], (len(places), negatives))
+        near = self.nearest[places].gather(1, columns)
+        return torch.cat([self.anchors[places, None], same_class, near], dim=1)
+
+
+def rows_of_groups(groups: Codes, size: int) -> Tensor:
+    """Return random row indices, `size` of each group: with replacement only where it is smaller.
+
+    groups: (n,) codes 0 .. g - 1, all of which occur.
+    """
+    parts = []
+    for group in range(int(groups.max()) + 1):
+        rows = torch.from_numpy(np.flatnonzero(groups == group))
+        if len(rows) < size:
+            draws = torch.randint(len(rows), (size,))
+        else:
+            draws = torch.randperm(len(rows))[:size]
+        parts.append(rows[draws])
+    return torch.cat(parts)

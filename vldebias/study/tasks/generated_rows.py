@@ -1,0 +1,403 @@
+"""Make rows and pictures of generated images that a judge has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vldebias.data import UNKNOWN, cross
+from vldebias.errors import Lazily
+from vldebias.judge.judges import Judge, decide
+from vldebias.judge.plan import GeneratedImages
+from vldebias.measure.resampling import wilson_interval
+from vldebias.measure.rows import WORSE_STRIP, Strip
+from vldebias.measure.shares import discrepancies
+from vldebias.report.result import NONE, TaskResult
+from vldebias.report.strip import row_title
+from vldebias.report.wording import in_words
+from vldebias.schema import file_slug
+from vldebias.study.grids import COLUMNS, ROWS, compose
+from vldebias.study.shares.rows import ShareRows
+
+if TYPE_CHECKING:
+    import pandas as pd
+else:
+    pd = Lazily("pandas")
+
+# Images that the first screen of a page shows.
+STRIP_ROWS = 4
+STRIP_COLUMNS = 8
+Counts = NDArray[Any]
+
+
+class Loss(NamedTuple):
+    """Hold what got worse for one prompt under one method, beyond what few images give by chance.
+
+    place: of the prompt, in the order of the counts. amount: by how much. description: in words.
+    """
+
+    method: str
+    place: int
+    amount: float
+    description: str
+
+
+def image_table(
+    made: GeneratedImages,
+    answers: Mapping[str, Any],
+    codes: Mapping[str, Mapping[str, int]],
+) -> pd.DataFrame:
+    """Return a row for each image, with what is in its plan and what was found out about it.
+
+    Columns beside those of the plan: flagged, whether the safety checker blackened it; recognised,
+    whether it shows its concept (1 or 0; missing where no attribute of the judge knows all
+    concepts); unit, the prompts whose images make a row of the result together.
+
+    Args:
+        made: the images.
+        answers: attribute -> probabilities (n, values) of the judge.
+        codes: attribute -> value in lower case -> its column.
+    """
+    table = pd.DataFrame(made.images)
+    table["flagged"] = [made.about(image)["flagged"] for image in made]
+    table["recognised"] = np.nan
+    # Of "A red car in the rain." no concept can be recognised.
+    concepts = table.concept.where(table.part != "others", "").str.casefold()
+    for attribute, code_of_value in codes.items():
+        # The first attribute that knows every concept tells whether an image shows its own.
+        if set(concepts) <= {"", *code_of_value}:
+            is_right = answers[attribute].argmax(axis=1) == concepts.map(code_of_value)
+            recognised = is_right.astype(float).where(concepts != "")
+            if recognised.notna().any():
+                table["recognised"] = recognised
+                break
+    # Five wordings of "nurse" are one unit, since the images of one wording are too few for a gap;
+    # a class prompt is its own.
+    table["unit"] = table.concept.where(table.part == "wordings", table.prompt)
+    return table
+
+
+@dataclass(frozen=True)
+class GeneratedRows:
+    """Hold generated images and what a judge says of them, and add rows of an attribute.
+
+    made: the images. table: see `image_table`. answers: attribute -> probabilities (n, values).
+    sure: smallest probability with which an answer counts. noun: what concepts are called in a
+    report. resamples, seed: of the bootstrap.
+    """
+
+    made: GeneratedImages
+    table: pd.DataFrame
+    answers: Mapping[str, Any]
+    judge: Judge
+    sure: float
+    noun: str
+    resamples: int
+    seed: int
+
+    @property
+    def flagged(self) -> dict[str, int]:
+        """Return variant -> number of images that the safety checker blackened."""
+        return self.table.groupby("variant").flagged.sum().to_dict()
+
+    def values_of(self, attribute: str) -> dict[str, list[str]]:
+        """Return attribute -> values, of each attribute of an intersection such as "gender x
+        race"."""
+        return {name: list(self.judge.names[name]) for name in attribute.split(" x ")}
+
+    def add(
+        self,
+        result: TaskResult,
+        attribute: str,
+        code_of_stated: Mapping[str, int] | None,
+        has_pictures: bool,
+    ) -> None:
+        """Add the rows of an attribute.
+
+        Args:
+            code_of_stated: value that a prompt states -> the judge's code; None: the prompts state
+                another attribute.
+            has_pictures: also add pictures, and how many images of prompts that no method should
+                change stay as they are.
+        """
+        labels = cross(
+            *(
+                decide(self.answers[name], tuple(values), self.sure)
+                for name, values in self.values_of(attribute).items()
+            )
+        )
+        # A column of its own after the values: unknown images are counted, and take no part in
+        # shares.
+        unknown = len(labels.names)
+        right: Any = np.nan
+        if code_of_stated is not None:
+            right = labels.codes == self.table.stated.map(code_of_stated)
+        code = np.where(labels.codes == UNKNOWN, unknown, labels.codes)
+        table = self.table.assign(code=code, right=right)
+
+        # Gaps are of prompts that leave the value open: where a value is stated, uneven is right.
+        is_open = table.stated.isna() & (table.part != "others")
+        for part, images in table[is_open].groupby("part", sort=False):
+            self._add_shares(result, str(part), images, labels.names, has_pictures)
+        self._add_stated(result, table)
+        if has_pictures:
+            self._add_unchanged(result, table)
+
+    def _add_shares(
+        self,
+        result: TaskResult,
+        part: str,
+        images: pd.DataFrame,
+        values: tuple[str, ...],
+        has_pictures: bool,
+    ) -> None:
+        """Add what the prompts of a part show, none of which states a value."""
+        is_written = part == "wordings"
+        counted = pd.crosstab([images.variant, images.unit], images.code)
+        # A value that no image shows has a column of zeros.
+        counted = counted.reindex(columns=range(len(values) + 1), fill_value=0)
+        units = images.unit.unique()
+        names = images.drop_duplicates("unit").concept.tolist()
+        # method -> (prompts, values + 1)
+        counts = {}
+        for method in images.variant.unique():
+            counts[method] = counted.loc[method].reindex(units).to_numpy()
+        if is_written:
+            subset = f"{self.noun}, as people write them"
+            prompts = [f"{name}, as people write it" for name in names]
+        else:
+            subset = f"{part} {self.noun}"
+            prompts = names
+        recognised = None
+        if images.recognised.notna().all():
+            recognised = _means(images, "recognised")
+        share_rows = ShareRows(
+            result,
+            values,
+            counts,
+            prompts,
+            subset=subset,
+            noun=self.noun,
+            resamples=self.resamples,
+            seed=self.seed,
+        )
+        share_rows.add(recognised)
+        if not has_pictures:
+            return
+        stem = f"{file_slug(result.provenance.task)}-{part}"
+        caption = (
+            f"{subset.capitalize()}: the same seeds column by column, as the pipeline is and"
+            " debiased."
+        )
+        picture = self._side_by_side(images, counts, names)
+        result.pictures[f"{stem}-side-by-side"] = (caption, picture)
+        result.strips[f"{stem}-strip"] = self._strip(images, counts, values)
+        losses = [*_gap_losses(share_rows), *_subject_losses(images)]
+        if losses:
+            worst = max(losses, key=lambda loss: loss.amount)
+            result.strips[f"{stem}{WORSE_STRIP}"] = self._worse_strip(images, worst, counts, values)
+
+    def _side_by_side(
+        self, images: pd.DataFrame, counts: Mapping[str, Counts], names: Sequence[str]
+    ) -> Any:
+        """Return a picture of some prompts under every method; each column shares a seed.
+
+        The prompts are evenly spaced in the order of how often they show the first value.
+        """
+        units = images.unit.unique()
+        # From the prompt that shows the first value least to the one that shows it most: the
+        # picture is no pick of the best.
+        order = np.argsort(counts[NONE][:, 0], kind="stable")
+        places = np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int)
+        chosen = order[places]
+        rows_of_cell = {}
+        for cell, members in images.groupby(["variant", "unit"]):
+            rows_of_cell[cell] = list(members.index[:COLUMNS])
+        pictures = {}
+        for method in counts:
+            pictures[method] = [self._read(rows_of_cell[method, units[place]]) for place in chosen]
+        heads = [str(column + 1) for column in range(len(pictures[NONE][0]))]
+        return compose([names[place] for place in chosen], pictures, heads)
+
+    def _read(self, rows: Sequence[int]) -> list[Any]:
+        """Return the images of these rows of the table."""
+        return [self.made.read(self.made.images[row]) for row in rows]
+
+    def _strip(
+        self, images: pd.DataFrame, counts: Mapping[str, Counts], values: Sequence[str]
+    ) -> Strip:
+        """Return what each method makes of the prompts that lean most, from the same seeds."""
+        # Four rows on the first screen: with two methods two prompts, with four methods one.
+        methods = list(counts)[:STRIP_ROWS]
+        units = images.unit.unique()
+        # What leans most without a method: where nothing leaned there is nothing to see.
+        leaning = np.argsort(-discrepancies(counts[NONE][:, :-1]), kind="stable")
+        rows = []
+        chosen = leaning[: STRIP_ROWS // len(methods)]
+        has_several = len(chosen) > 1
+        for place in chosen:
+            for method in methods:
+                is_cell = (images.variant == method) & (images.unit == units[place])
+                shown = images[is_cell][:STRIP_COLUMNS]
+                seeds = [f"seed {seed}" for seed in shown.seed]
+                label = f"{row_title(method)}: {_counted(counts[method][place], values)}"
+                if is_cell.sum() > len(shown):
+                    label += f", of {is_cell.sum()}; the first {len(shown)} are shown"
+                if has_several:
+                    label = f"“{shown.prompt.iloc[0]}”, {label}"
+                rows.append((label, self._read(shown.index)))
+        if has_several:
+            caption = "What leans most, and what became of it: the same seed in each column."
+        else:
+            caption = f"“{shown.prompt.iloc[0]}” leans most: the same seed in each column."
+        return Strip(caption, seeds, rows)
+
+    def _worse_strip(
+        self, images: pd.DataFrame, loss: Loss, counts: Mapping[str, Counts], values: Sequence[str]
+    ) -> Strip:
+        """Return what a method made of the prompt that it made worse, beside the images without it:
+        the first seeds, not the worst images."""
+        unit = images.unit.unique()[loss.place]
+        members = images[images.unit == unit]
+        rows = []
+        for method in (NONE, loss.method):
+            made = members[members.variant == method]
+            shown = made[:STRIP_COLUMNS]
+            label = f"{row_title(method)}: {_counted(counts[method][loss.place], values)}"
+            if made.recognised.notna().all():
+                right = int(made.recognised.sum())
+                label += f"; {right} of {len(made)} show the subject that was asked for"
+            if len(made) > len(shown):
+                label += f"; the first {len(shown)} of {len(made)} images are shown"
+            rows.append((label, self._read(shown.index)))
+        caption = (
+            f"Who got worse: “{unit}” under {row_title(loss.method)}, {loss.description}; the same"
+            " seed in each column."
+        )
+        return Strip(caption, [f"seed {seed}" for seed in shown.seed], rows)
+
+    def _add_stated(self, result: TaskResult, table: pd.DataFrame) -> None:
+        """Add how often prompts that state the attribute get it, over all and by value; unknown
+        counts as wrong.
+
+        Resampled over concepts, which share their prompts.
+        """
+        stated = table[table.stated.notna() & table.right.notna()]
+        unit = stated.concept.where(stated.concept != "", stated.prompt)
+        # Sorted, since the order of units decides which resample is which: it must not depend on
+        # the plan.
+        stated = stated.assign(unit=unit).sort_values("unit", kind="stable")
+        for part, images in stated.groupby("part", sort=False):
+            subset = f"{part} {self.noun}"
+            n = self._n_stated(images)
+            self._add_mean(result, "stated_right", "right", images, subset, n)
+            self._add_mean(result, "stated_recognised", "recognised", images, subset, n)
+            for value, members in images.groupby("stated"):
+                subset_of_value = f"{subset}, stated {value}"
+                n = self._n_stated(members)
+                self._add_mean(result, "stated_right", "right", members, subset_of_value, n)
+
+    def _n_stated(self, images: pd.DataFrame) -> dict[str, int]:
+        """Return the numbers of concepts, prompts and images of rows of stated prompts."""
+        return {
+            self.noun: images.unit.nunique(),
+            "stated prompts": images.prompt.nunique(),
+            "images each": int(images.groupby(["variant", "prompt"]).size().iloc[0]),
+        }
+
+    def _add_unchanged(self, result: TaskResult, table: pd.DataFrame) -> None:
+        """Add how many images of prompts that no method should change stay as they are, bit for
+        bit."""
+        images = table[(table.part == "others") & (table.variant != NONE)]
+        is_same = []
+        for row in images.index:
+            image = self.made.images[row]
+            before = self.made.read(image.under(NONE))
+            # Pixels and not files: the metadata of two files differs.
+            is_same.append(self.made.read(image).tobytes() == before.tobytes())
+        images = images.assign(same=is_same)
+        for kind, members in images.groupby("concept", sort=False):
+            n = {"prompts": members.prompt.nunique()}
+            self._add_mean(result, "unchanged", "same", members, f"prompts {kind}", n)
+
+    def _add_mean(
+        self,
+        result: TaskResult,
+        metric: str,
+        column: str,
+        images: pd.DataFrame,
+        subset: str,
+        n: Mapping[str, int],
+    ) -> None:
+        """Add the mean of a column over units; nothing where some images have no value in it."""
+        if images[column].notna().all():
+            means = _means(images, column)
+            result.add_resampled(
+                metric, means, n=n, subset=subset, resamples=self.resamples, seed=self.seed
+            )
+
+
+def _means(table: pd.DataFrame, column: str) -> dict[str, Any]:
+    """Return variant -> mean of a column over the images of each unit, in the order of the
+    table."""
+    means = {}
+    for variant, images in table.groupby("variant", sort=False):
+        of_unit = images.groupby("unit", sort=False)[column].mean()
+        means[str(variant)] = of_unit.to_numpy(float)
+    return means
+
+
+def _gap_losses(share_rows: ShareRows) -> list[Loss]:
+    """Return the prompts whose gap from even shares grew by more than its interval."""
+    losses = []
+    for method in share_rows.counts:
+        if method == NONE:
+            continue
+        for place in range(len(share_rows.prompts)):
+            moved, low, _ = share_rows.gap_change(method, place)
+            if low > 0:
+                before = share_rows.gaps[NONE][place]
+                description = f"gap from even shares {before:.2f} to {before + moved:.2f}"
+                losses.append(Loss(method, place, moved, description))
+    return losses
+
+
+def _subject_losses(images: pd.DataFrame) -> list[Loss]:
+    """Return the prompts of which fewer images show the subject, where the intervals of both shares
+    are apart."""
+    # Where no judge knows the subjects there is nothing to lose.
+    if images.recognised.isna().any():
+        return []
+    groups = images.groupby(["variant", "unit"], sort=False).recognised
+    hits = groups.sum().astype(int)
+    sizes = groups.size()
+    losses = []
+    for place, unit in enumerate(images.unit.unique()):
+        hits_before = int(hits[NONE, unit])
+        size_before = int(sizes[NONE, unit])
+        for method in images.variant.unique():
+            hits_after = int(hits[method, unit])
+            size_after = int(sizes[method, unit])
+            least_before, _ = wilson_interval(hits_before, size_before)
+            _, most_after = wilson_interval(hits_after, size_after)
+            if most_after < least_before:
+                amount = hits_before / size_before - hits_after / size_after
+                description = (
+                    f"subject shown in {hits_before} of {size_before} images, then in {hits_after}"
+                    f" of {size_after}"
+                )
+                losses.append(Loss(method, place, amount, description))
+    return losses
+
+
+def _counted(counts: Counts, values: Sequence[str]) -> str:
+    """Write how many images show each value, such as "22 women and 2 men"."""
+    count_of_value = {value: int(n) for n, value in zip(counts[:-1], values, strict=True) if n}
+    words = in_words(count_of_value)
+    if counts[-1]:
+        words += f", {counts[-1]} unclear"
+    return words.removeprefix(", ")

@@ -1,0 +1,443 @@
+"""Compare generated images with and without methods (Table 7.7, section 7.6.4), as a judge labels
+them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import Field, SerializeAsAny
+
+from vldebias.data import processes
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import resolve
+from vldebias.hosts.clip.images import image_encoder
+from vldebias.hosts.loading import Loaded
+from vldebias.judge.judges import JUDGES, SURE, ClipJudge, Judge, JudgeSpec
+from vldebias.judge.plan import SEED_STEP, GeneratedImages, Plan, planned_prompts
+from vldebias.judge.scores import judge_images, scored
+from vldebias.methods import get_method
+from vldebias.options import Options
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, balance_prompts, fill
+from vldebias.prompts.prompt_file import read_prompts
+from vldebias.report.result import NONE, TaskResult
+from vldebias.schema import Count, Name, Share, file_slug, one_of
+from vldebias.study.inputs import Inputs
+from vldebias.study.shares.rows import ABOUT_GAP
+from vldebias.study.task import Prompts, Task, register_task
+from vldebias.study.tasks.generated_rows import GeneratedRows, image_table
+from vldebias.study.tasks.variants import Variant, generate
+
+ABOUT = (
+    "Every prompt generated from the same noise without and with the method. Shares are those of"
+    f" the images that the judge can tell; the others are counted. {ABOUT_GAP} The interval of one"
+    " prompt is over its images."
+)
+CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> code of the judge
+
+
+class Stated(NamedTuple):
+    """Hold what prompts state."""
+
+    attribute: str  # of the judge; "" where no prompt states one
+    code_of_value: dict[str, int]  # value of the prompt set -> code of the judge
+
+
+class OpenPrompts(NamedTuple):
+    """Hold the prompts of a file that leave the value open."""
+
+    texts: tuple[str, ...]
+    left_out: dict[str, int]  # reason -> number of the other prompts
+
+
+@register_task
+class GenerationTask(Task):
+    """Generate images with and without edits, judge and measure them; an interrupted run resumes.
+
+    name: first word of the blocks, "generation gender"; a task that is called like its attribute
+        keeps that name.
+    prompts: the set to generate: its classes, and if `stated` its pairs. subjects: generate these
+        in place of its unseen concepts (section 7.6.4). prompts_file: or the prompts of this file,
+        one per line, that leave the value open; the settings count the others by reason.
+    attributes: of the judge; "gender x race" for their intersections. Where an attribute of the
+        judge knows every concept of the prompts, the share of images that show their concept is
+        measured too.
+    variants: name -> how to debias, with any method for pipelines. The original pipeline, "none",
+        always runs.
+    images: per prompt and seed. seeds: of runs; image i of a run has the seed 10,000 x run + i.
+    concepts: "train" (the prompts that an edit is fitted on), "unseen" or "both".
+    stated: also generate prompts that state their attribute, with and without leaving them
+        unchanged.
+    as_written: also generate five everyday wordings of each concept that is not fitted on, and
+        prompts without a person or with a named one, which no method should change
+        (`vldebias.judge.plan.WORDINGS`, `OTHERS`).
+    stated_images: per stated prompt, wording and other prompt, and seed; at most `images`.
+    noun: what concepts are called in a report. sure: smallest probability with which a judge's
+        answer counts. steps, guidance, batch_size, options: of the pipeline; options are further
+        arguments such as {"height": 512}.
+    """
+
+    task: Literal["generation"] = "generation"
+    name: Name = "generation"
+    title: str = "Generated images"
+    prompts: Prompts
+    subjects: tuple[str, ...] = ()
+    prompts_file: Path | None = None
+    attributes: Annotated[tuple[str, ...], Field(min_length=1)]
+    judge: Annotated[SerializeAsAny[JudgeSpec], one_of(JUDGES, "kind")] | None = None
+    variants: Annotated[dict[str, Variant], Field(min_length=1)]
+    images: Annotated[Count, Field(le=SEED_STEP)] = 100  # more would have the seeds of the next run
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    concepts: Literal["train", "unseen", "both"] = "both"
+    stated: bool = True
+    as_written: bool = False
+    stated_images: Count = 8
+    noun: str = "professions"
+    steps: Count = 50
+    guidance: float = 7.5
+    batch_size: Count = 8
+    options: dict[str, Any] = Field(default_factory=dict)
+    sure: Share = SURE
+    clip_score: bool = False
+    fid: bool = False
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+        """Return the task with the user's methods as variants.
+
+        Raises:
+            InvalidInputError: no folder for the images.
+        """
+        if "images" not in inputs.sources:
+            raise InvalidInputError(
+                "images: expected the folder that images are generated into, or lie in"
+            )
+        variants = {}
+        for method in settings.get("methods") or ():
+            name = get_method(method).name
+            if name != NONE:
+                variants[name] = {"method": name}
+        if variants:
+            settings = {"variants": variants, **settings}
+        return super().from_inputs(inputs, settings)
+
+    @property
+    def prompt_set(self) -> PromptSet:
+        """Return the prompt set to generate, with the task's own subjects or prompts as its unseen
+        concepts."""
+        if self.prompts_file is not None:
+            # Each prompt of the user's file is its own concept: it has no class name, and no pair.
+            prompts = self._open_prompts(self.prompts_file).texts
+            return self._with_unseen(self.prompts_file.name, prompts, prompts, ())
+        if not self.subjects:
+            return self.prompts
+        # "a photo of a waterbird", and as pairs "a photo of a waterbird with water background", the
+        # same with land
+        template = self.prompts.templates[0]
+        words = [synonyms[0] for synonyms in self.prompts.attributes.values()]
+        classes = []
+        groups = []
+        for concept in self.subjects:
+            classes.append(fill("a photo of a {concept}", concept=concept))
+            pair = [fill(template, concept=concept, attribute=word) for word in words]
+            groups.append(tuple(pair))
+        name = ", ".join(self.subjects)
+        return self._with_unseen(name, self.subjects, tuple(classes), tuple(groups))
+
+    def _with_unseen(
+        self,
+        name: str,
+        names: tuple[str, ...],
+        classes: tuple[str, ...],
+        groups: tuple[tuple[str, ...], ...],
+    ) -> PromptSet:
+        """Return the prompt set with other unseen concepts; name: what these are called."""
+        return replace(
+            self.prompts,
+            name=f"{self.prompts.name}, {name}",
+            held_out_class_names=names,
+            held_out_classes=classes,
+            held_out_groups=groups,
+        )
+
+    def _open_prompts(self, file: Path) -> OpenPrompts:
+        """Return the prompts of a file that leave the value open, and why the others do not.
+
+        Groups are left out, because a judge sees one value in a picture.
+
+        Raises:
+            InvalidInputError: no prompt is left.
+        """
+        # Each prompt is measured once.
+        texts = tuple(dict.fromkeys(read_prompts(file).prompts))
+        # By the rules that balanced prompts follow, so that every method is measured on prompts
+        # that any of them may change.
+        reasons = balance_prompts(texts, self.prompts, seed=0, groups="leave").reasons
+        pairs = zip(texts, reasons, strict=True)
+        kept = tuple(text for text, reason in pairs if reason is None)
+        left_out = dict(Counter(reason for reason in reasons if reason is not None))
+        if not kept:
+            values = list(self.prompts.attributes)
+            raise InvalidInputError(
+                f"{file}: no prompt leaves {values} open, got {left_out}; add some"
+            )
+        return OpenPrompts(kept, left_out)
+
+    @property
+    def ways(self) -> dict[str, Variant]:
+        """Return the variants with their prompt sets; if `stated`, also without leaving stated
+        prompts unchanged."""
+        ways = {}
+        for name, variant in self.variants.items():
+            has_sets = variant.prompts or variant.projection is not None
+            own_set = {"prompts": (self.prompts,)}
+            ways[name] = variant if has_sets else variant.model_copy(update=own_set)
+        bare = {"keep_stated": False, "only_stated": True}
+        # How often a stated value comes out with and without keeping it: the damage that plain
+        # projection does to "a female doctor".
+        for name, variant in list(ways.items()):
+            if self.stated and variant.keep_stated and not variant.samples:
+                ways.setdefault(f"{name}, stated not kept", variant.model_copy(update=bare))
+        return ways
+
+    def plan(self, model: Mapping[str, Any] | None = None) -> Plan:
+        """Return the plan of the images; model: the `identity` of the pipeline, once it is
+        known."""
+        prompts = self.prompt_set
+        planned = planned_prompts(
+            prompts, self.concepts, stated=self.stated, as_written=self.as_written
+        )
+        variants = {name: variant.planned for name, variant in self.ways.items()}
+        fields = {
+            "images": self.images,
+            "steps": self.steps,
+            "guidance": self.guidance,
+            "batch_size": self.batch_size,
+            "options": self.options,
+            "model": model or {},
+            "prompt_set": prompts.name,
+            "prompt_set_hash": prompts.hash,
+            "prompts": planned,
+            "variants": {NONE: {}, **variants},
+            "seeds": tuple(dict.fromkeys(self.seeds)),
+            "stated_images": min(self.images, self.stated_images),
+        }
+        return Plan.build(fields)
+
+    def with_options(self, options: Options) -> Self:
+        """Return the task with the user's images, seeds, steps and lambda, and methods or edits as
+        variants.
+
+        A method that is not for pipelines is left to the other tasks of the suite.
+        """
+        if options.labels:
+            raise InvalidInputError(
+                "--labels: labels of generated images go with vldebias eval human --labels FILE"
+            )
+        # Images of one plan by two processes would be written into one folder.
+        if processes().world > 1:
+            raise InvalidInputError(
+                f"{self.name}: one process generates images; launch one, or leave it out by --only"
+            )
+        changed: dict[str, Any] = {"variants": self._variants_with(options)}
+        if options.prompts_file is not None:
+            changed |= {"concepts": "unseen", "stated": False, "as_written": False}
+        return super().with_options(options).model_copy(update=changed)
+
+    def _variants_with(self, options: Options) -> dict[str, Variant]:
+        """Return the variants with the user's methods, lambda and saved edits."""
+        variants = dict(self.variants)
+        # The user's methods take the other settings (strength, sets) of the suite's first variant.
+        first = next(iter(self.variants.values()))
+        of_methods = {}
+        for name in options.methods or ():
+            if name != NONE and get_method(name).pipelines:
+                update = {"method": name, "projection": None}
+                of_methods[name] = first.model_copy(update=update)
+        if of_methods:
+            variants = of_methods
+        if options.lam is not None:
+            for name, variant in variants.items():
+                if not variant.projection:
+                    variants[name] = variant.model_copy(update={"lam": options.lam})
+        for path in options.projections:
+            variants[path.resolve().name] = Variant(projection=path)
+        return variants
+
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the pipeline, the plan, the folder "<out>/images/<task>", the judge and, where
+        needed, the scorer."""
+        judge = inputs.sources.get("judge")
+        if self.judge is not None:
+            judge = self.judge.ready(self, inputs)
+        if judge is None:
+            raise InvalidInputError(
+                f"{self.name}: expected `judge:`, which reads the generated images; add one"
+            )
+        folder = inputs.options.out / "images" / file_slug(self.name)
+        return {
+            "images": inputs.sources.get("images", folder),
+            "judge": judge,
+            "pipe": inputs.pipeline.host,
+            "pipeline": inputs.pipeline,
+            "plan": self.plan().model_dump_json(),
+            "scorer": self._scorer(inputs),
+            "progress": inputs.progress,
+        }
+
+    def _scorer(self, inputs: Inputs) -> Loaded | None:
+        """Return the model of CLIPScore and FID: the user's, else that of the judge."""
+        scorer = inputs.sources.get("scorer")
+        if scorer is not None or not (self.clip_score or self.fid):
+            return scorer
+        # The judge's model is loaded anyway. Its scores have the judge's own biases, so a model of
+        # the user goes before.
+        if inputs.options.model is None and isinstance(self.judge, ClipJudge):
+            return self.judge.loaded(inputs)
+        return inputs.model
+
+    def measure(
+        self,
+        images: str | Path,
+        judge: Judge,
+        *,
+        pipe: Any = None,
+        scorer: Loaded | None = None,
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Generate, judge and measure images.
+
+        Args:
+            images: the folder for the images; those that exist already are not generated again.
+            judge: reads the images (`vldebias.judge.judges`).
+            pipe: a diffusers pipeline without an attachment; without one all images have to be
+                there.
+            scorer: the image-text model of CLIPScore and FID, with its preprocessing.
+
+        Returns:
+            A result per attribute, and for CLIPScore and FID.
+
+        Raises:
+            AlreadyAttachedError, InvalidInputError: see `generate`; attributes that the judge does
+                not read, before anything is generated; images of another prompt set.
+        """
+        self._check_judge(judge, scorer)
+        codes: dict[str, dict[str, int]] = {}
+        for attribute, values in judge.names.items():
+            codes[attribute] = {name.casefold(): code for code, name in enumerate(values)}
+        prompts = self.prompt_set
+        # Before anything is generated: a judge that cannot read what is stated would be found out
+        # after hours.
+        stated = _stated(prompts, judge, codes) if self.stated else Stated("", {})
+        if pipe is None:
+            made = GeneratedImages.open(images)
+        else:
+            made = generate(pipe, self.plan(), self.ways, images, progress=progress)
+        if prompts.hash != made.plan.prompt_set_hash:
+            raise InvalidInputError(
+                f"{made.folder}: got another version of {made.plan.prompt_set!r}; expected images"
+                f" of {prompts!r}"
+            )
+        answers = judge_images(judge, made, progress=progress)
+        table = image_table(made, answers, codes)
+        rows = GeneratedRows(
+            made, table, answers, judge, self.sure, self.noun, self.resamples, self.seed
+        )
+        settings = self._measured_settings(judge, rows.flagged)
+        results = []
+        for place, attribute in enumerate(self.attributes):
+            result = made.result(
+                task=self.name if self.name == attribute else f"{self.name} {attribute}",
+                title=f"Discrepancy of generated images, {attribute} (Table 7.7)",
+                description=ABOUT,
+                settings=self.settings(
+                    {**settings, "judge": judge.name, "values": rows.values_of(attribute)}
+                ),
+            )
+            self._note_dealt(result, list(rows.values_of(attribute).values()))
+            code_of_value = stated.code_of_value if attribute == stated.attribute else None
+            # All attributes share the images, so the first alone shows them.
+            rows.add(result, attribute, code_of_value, has_pictures=place == 0)
+            results.append(result)
+        if scorer is not None and (self.clip_score or self.fid):
+            results += self._scored(made, scorer, progress)
+        return results
+
+    def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
+        """Raise InvalidInputError where the judge or the scorer cannot read what is measured."""
+        for attribute in self.attributes:
+            if not set(attribute.split(" x ")) <= set(judge.names):
+                raise InvalidInputError(
+                    f"attributes: got {list(self.attributes)}; expected some of"
+                    f" {list(judge.names)}, which judge {judge.name} reads, or intersections such"
+                    " as 'gender x race'"
+                )
+        if scorer is None and (self.clip_score or self.fid):
+            raise InvalidInputError(
+                f"{self.name}: expected an image-text model for CLIPScore and FID; give --model"
+            )
+
+    def _measured_settings(self, judge: Judge, flagged: Mapping[str, int]) -> dict[str, Any]:
+        """Return what only measuring knows, whatever the attribute."""
+        settings: dict[str, Any] = {
+            "judge fingerprint": judge.fingerprint,
+            "images that the safety checker blackened": dict(flagged),
+        }
+        if self.prompts_file is not None:
+            settings["left out, by reason"] = self._open_prompts(self.prompts_file).left_out
+        return settings
+
+    def _note_dealt(self, result: TaskResult, judged: list[list[str]]) -> None:
+        """Note which methods deal the judged values to all images, whose shares are not drawn.
+
+        judged: the values of each attribute.
+        """
+        methods = result.provenance.methods
+        for name, variant in self.ways.items():
+            if name in methods and variant.deals(judged):
+                methods[name]["deals"] = True
+
+    def _scored(
+        self, made: GeneratedImages, scorer: Loaded, progress: Progress
+    ) -> list[TaskResult]:
+        """Return CLIPScore and FID of the images."""
+        encoder = image_encoder(scorer.host, scorer.preprocess, name=scorer.name)
+        texts = resolve(scorer.host, tokenizer=scorer.tokenizer)
+        with progress.bar(f"{self.name}: CLIPScore, FID"):
+            return scored(
+                made,
+                encoder,
+                texts,
+                self.name,
+                clip=self.clip_score,
+                fid=self.fid,
+                resamples=self.resamples,
+                seed=self.seed,
+            )
+
+
+def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> Stated:
+    """Return the judge's attribute that the prompts state, and the judge's code of each value.
+
+    Raises:
+        InvalidInputError: no attribute of the judge has all the values, each another one.
+    """
+    for attribute, code_of_word in codes.items():
+        code_of_value = {}
+        for value, words in prompts.attributes.items():
+            # The value itself goes before its words, the first words before the later ones.
+            for word in (value, *words):
+                if word.casefold() in code_of_word:
+                    code_of_value[value] = code_of_word[word.casefold()]
+                    break
+        n_different = len(set(code_of_value.values()))
+        if len(code_of_value) == len(prompts.attributes) == n_different:
+            return Stated(attribute, code_of_value)
+    raise InvalidInputError(
+        f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)} that"
+        f" {prompts.name!r} states; use another judge or stated=False"
+    )

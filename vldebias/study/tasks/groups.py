@@ -1,0 +1,612 @@
+"""Measure zero-shot accuracy by group (Tables 7.1 to 7.4).
+
+A group is a label together with a spurious value (Sagawa et al., 2020). Source: sections 7.3.1
+and 7.4.1 of the thesis. Figures depend on an image only by its group and whether it is right,
+without and with a method. So resamples are multinomial counts over these cells. Intervals do not
+cover for the worst of several groups that are about equally hard, or with fewer than about 30
+images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from vldebias.data import Embeddings, Labels, UnitRows, cross
+from vldebias.edits.edit import Edit
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import Host
+from vldebias.measure.classification import (
+    Reweighted,
+    ReweightedGap,
+    Statistic,
+    interval_of,
+    mean_accuracy,
+    worst_areas,
+)
+from vldebias.measure.metric import computed
+from vldebias.measure.resampling import resampled_counts, wilson_interval
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, StatedWords
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.schema import Lam
+from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
+from vldebias.study.inputs import Data, Inputs
+from vldebias.study.task import Prompts, register_task
+from vldebias.study.tasks.classifiers import BASELINES
+from vldebias.study.tasks.examples import Examples
+from vldebias.study.tasks.images import ImageTask, disjoint, sets_by_column
+
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Key = tuple[str, float | None]  # a method, and lam where several are compared
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+BARE: Key = (NONE, None)
+MEDIAN = "none@median"
+ABOUT_MEDIAN = (
+    "the model as it is, with its threshold at the median of its own scores; it needs no label, and"
+    " assumes that about half of the images are of each class"
+)
+ABOUT = (
+    "An image counts as the class whose prompt is nearest. A group is a label together with a"
+    " spurious value. Intervals: 95 % percentile bootstrap over images, the worst group picked"
+    " again in each resample; Wilson's for one group and where no resample varies; of areas normal"
+    " draws with DeLong's covariance."
+)
+ABOUT_COSINES = (
+    "Cosine of each class prompt under a method with the spurious prompts of a value, averaged; the"
+    " spread is the largest minus the smallest over the values. Nothing is sampled, so intervals"
+    " have no width."
+)
+
+
+class Split(NamedTuple):
+    """Hold the images of a split whose label and spurious value are both known."""
+
+    units: UnitRows
+    target: NDArray[np.int64]  # (n,) index of the right class prompt
+    groups: Labels  # label x spurious value, such as "landbird/water"
+    values: Labels  # the spurious value
+    facts: dict[str, Any]  # for the provenance, without local folders
+
+
+class Classified(NamedTuple):
+    """Hold what methods say of n images."""
+
+    right: dict[Key, Mask]  # (n,) whether an image is classified right
+    margins: dict[str, Floats]  # of two classes, method -> how much the second leads (n,)
+
+
+class Cells(NamedTuple):
+    """Hold numbers of images by group, right without and right with a method."""
+
+    counts: Counts  # (g, 2, 2)
+    resampled: Counts  # (resamples, g, 2, 2)
+
+
+@register_task
+class GroupsTask(ImageTask):
+    """Measure group robustness of zero-shot classification; gives the blocks `name` and "`name`:
+    cosines".
+
+    Rows `worst_group`, `average`, `average_reweighted` and `gap`, with baselines `gap_reweighted`;
+    of two classes also `worst_group_auc`, the lowest area over the spurious values, and the method
+    "none@median"; then `accuracy` of every group.
+
+    prompts: a set with class prompts that name the labels (see `class_of`).
+    label, spurious: columns; a group is one value of each, such as "landbird/water"; images of
+        which one is unknown are counted and left out.
+    lams: also rows of these lambda for the methods that have one, overall metrics only; 0 is P0
+        alone, and no change at all for "cali".
+    train, val: splits with the same columns, for `baselines` (names in
+        `vldebias.study.tasks.classifiers.BASELINES`); those use labels, and their rows say so.
+    group_weights: group -> weight of `average_reweighted`. By default the sizes of the groups in
+        `train`, where that is given and every group of it occurs in the images.
+    """
+
+    task: Literal["groups"] = "groups"
+    prompts: Prompts
+    label: str
+    spurious: str
+    lams: tuple[Lam, ...] = ()
+    train: Data | None = None
+    val: Data | None = None
+    baselines: tuple[str, ...] = ()
+    group_weights: dict[str, Weight] | None = None
+
+    @model_validator(mode="after")
+    def _check_settings(self) -> Self:
+        if self.label == self.spurious:
+            raise ValueError(f"label and spurious: expected two columns, got {self.label!r} twice")
+        if not set(self.baselines) <= set(BASELINES):
+            raise ValueError(
+                f"baselines: expected some of {list(BASELINES)}, got {list(self.baselines)}"
+            )
+        if self.lams and not self._methods_with_lam():
+            raise ValueError(f"lams: expected a method that has a lambda, got {list(self.methods)}")
+        return self
+
+    def check_sources(self, names: Container[str]) -> None:
+        """Raise InvalidInputError where images are missing, or those that baselines learn from."""
+        super().check_sources(names)
+        if self.baselines and ("train" not in names or "val" not in names):
+            raise InvalidInputError(
+                "baselines need labelled images: name splits under `train` and `val`"
+            )
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+        """Return the task of one prompt set; by default with the columns that its classes and
+        attribute values name.
+
+        Raises:
+            InvalidInputError: several prompt sets, or columns that nothing decides.
+        """
+        prompts = _only_set(settings.get("prompts"))
+        columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
+        label = settings.get("label")
+        spurious = settings.get("spurious")
+        if not label:
+            candidates = {name: columns[name] for name in columns if name != spurious}
+            label = _column_of_classes(candidates, prompts)
+        if not spurious:
+            candidates = {name: columns[name] for name in columns if name != label}
+            spurious = _column_of_values(candidates, prompts)
+        if label is None or spurious is None:
+            raise InvalidInputError(
+                f"groups: give label= and spurious=, two of the columns {sorted(columns)}; not one"
+                f" column has the values {list(prompts.class_names)}, which the class prompts of"
+                f" {prompts.name} name, or the attribute's"
+            )
+        chosen = {"label": label, "spurious": spurious, "prompts": prompts}
+        return super().from_inputs(inputs, {**settings, **chosen})
+
+    def texts(self) -> tuple[str, ...]:
+        """Return the class prompts, spurious prompts and pairs."""
+        return tuple(self.prompts.texts)
+
+    def measure(
+        self,
+        images: Embeddings,
+        texts: Host,
+        *,
+        train: Embeddings | None = None,
+        val: Embeddings | None = None,
+        reference: Embeddings | None = None,
+        edits: Mapping[str, Edit] | None = None,
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Measure accuracy by group on image embeddings with the columns `label` and `spurious`.
+
+        Args:
+            images: (n, d), what is measured. texts: the host of the same model.
+            train, val: for the baselines.
+            reference: unlabelled images, for methods that use some.
+            edits: name -> an edit that was fitted before, measured like a method.
+
+        Raises:
+            InvalidInputError: images and texts of different widths, labels that name no class,
+                weights that do not fit the groups.
+        """
+        tested = self._split(images)
+        learning = None if train is None else self._split(train)
+        selecting = None if val is None else self._split(val)
+        check_images(images, texts, self.prompts.classes[0])
+        doubt_labels(images, (self.label, self.spurious), [self.prompts])
+        reference, reference_counts = disjoint(reference, images, self.methods)
+
+        with progress.bar(self.name) as advance:
+            fitted = self.fit(texts, [self.prompts], reference=reference, edits=edits)
+            facts_of_method: dict[str, Mapping[str, Any]] = {}
+            edit_of_key: dict[Key, Edit | None] = {}
+            for method, edit in fitted.items():
+                facts_of_method[method] = self.about(edit)
+                # lam None marks the row with the method's own lambda, whatever that is; swept
+                # lambdas are keys of their own.
+                edit_of_key[method, None] = edit
+            edit_of_key |= self._swept(texts, reference, facts_of_method)
+            advance(0, f"{len(edit_of_key)} methods")
+            classified = self._classify(tested, texts, edit_of_key)
+            description = ABOUT
+            if classified.margins:
+                facts_of_method[MEDIAN] = {"assumes": ABOUT_MEDIAN}
+                description += f" {MEDIAN} is {ABOUT_MEDIAN}."
+            if learning is not None and selecting is not None:
+                classes = texts.embed(self.prompts.classes).float()
+                for name in self.baselines:
+                    advance(0, name)
+                    right, facts_of_method[name] = self._learn(
+                        name, learning, selecting, classes, tested
+                    )
+                    classified.right[name, None] = right
+            elif self.baselines:
+                progress.say(
+                    f"{self.name}: no split to train or select on in the file, so the baselines are"
+                    " left out"
+                )
+
+        settings = self._measured_settings(tested, learning, selecting)
+        provenance = self.provenance(
+            self.name,
+            images,
+            texts,
+            [self.prompts],
+            facts_of_method,
+            reference=reference,
+            settings=settings,
+            title="Zero-shot group robustness (Tables 7.2 to 7.4)",
+            description=description,
+            n={
+                "images": tested.facts["images"],
+                "unknown": tested.facts["unknown"],
+                **reference_counts,
+            },
+        )
+        weights = settings["group_weights"]
+        return self._results(provenance, fitted, texts, tested, classified, weights)
+
+    def _measured_settings(
+        self, tested: Split, learning: Split | None, selecting: Split | None
+    ) -> dict[str, Any]:
+        """Return what only measuring knows: what the splits are, and the weights of the groups."""
+        weights = self.group_weights
+        if weights is None and learning is not None:
+            weights = _training_weights(learning.groups, tested.groups)
+        return {
+            "data": tested.facts,
+            "train": None if learning is None else learning.facts,
+            "val": None if selecting is None else selecting.facts,
+            "group_weights": weights,
+        }
+
+    def _results(
+        self,
+        provenance: TaskProvenance,
+        fitted: Mapping[str, Edit | None],
+        texts: Host,
+        tested: Split,
+        classified: Classified,
+        weights: Mapping[str, float] | None,
+    ) -> list[TaskResult]:
+        """Return the block of accuracies and that of cosines."""
+        result = TaskResult(provenance)
+        self._add_accuracies(result, classified.right, tested.groups, weights)
+        if classified.margins:
+            self._add_areas(result, tested, classified.margins)
+        return [result, *self._cosines(provenance, fitted, texts)]
+
+    def _methods_with_lam(self) -> list[str]:
+        return [method.name for method in self.compared_methods() if method.has_lam]
+
+    def _swept(
+        self,
+        texts: Host,
+        reference: Embeddings | None,
+        facts_of_method: Mapping[str, Mapping[str, Any]],
+    ) -> dict[Key, Edit | None]:
+        """Return (method, lam) -> edit for the lambdas of the sweep, without a method's own one."""
+        edit_of_key: dict[Key, Edit | None] = {}
+        for method in self._methods_with_lam():
+            for lam in dict.fromkeys(self.lams):
+                # It stands in the table already, as the row without a lambda.
+                if lam == facts_of_method[method].get("lam"):
+                    continue
+                task = self.model_copy(update={"methods": (method,), "lam": lam})
+                fitted = task.fit(texts, [self.prompts], reference=reference)
+                edit_of_key[method, lam] = fitted[method]
+        return edit_of_key
+
+    def _learn(
+        self, name: str, learning: Split, selecting: Split, classes: Tensor, tested: Split
+    ) -> tuple[Mask, dict[str, Any]]:
+        """Return which images (n,) a trained baseline gets right, and its entry in the provenance.
+
+        classes: (k, d) embeddings of the class prompts.
+        """
+        train_on, source = BASELINES[name]
+        # A baseline is selected by its worst group on this split, as its authors do: these group
+        # labels are a part of what it costs.
+        chosen_on = selecting.units[:], selecting.target, selecting.groups.codes
+        examples = Examples(learning.units[:], learning.target, classes, chosen_on, self.seed)
+        logits, chosen = train_on(examples)
+        predicted = logits(tested.units[:]).argmax(1).numpy()
+        facts = {"source": source, "chosen": chosen, "uses_labels": True}
+        return predicted == tested.target, facts
+
+    def _split(self, images: Embeddings) -> Split:
+        """Return the images whose label and spurious value are known, with their groups.
+
+        Raises:
+            InvalidInputError: no image is left, or labels do not each name a class.
+        """
+        labels = images.column(self.label)
+        values = images.column(self.spurious)
+        # An image of unknown label or value belongs to no group. It is counted, never guessed.
+        known = labels.known & values.known
+        if not known.any():
+            raise InvalidInputError(
+                f"no image has a known value in both columns {self.label!r} and {self.spurious!r}"
+            )
+        classes = class_of(labels.names, self.prompts)
+        if not classes:
+            raise InvalidInputError(
+                f"{self.prompts.name}: expected labels that each name one of the classes"
+                f" {list(self.prompts.class_names)}, got {list(labels.names)}; rename the labels,"
+                " or use indices of the classes, from 0"
+            )
+        target = np.array(classes, dtype=np.int64)[labels.codes[known]]
+        # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
+        groups = cross(labels[known], values[known])
+        facts = {key: value for key, value in images.about.items() if key not in ("cache", "file")}
+        facts["images"] = len(target)
+        facts["unknown"] = int((~known).sum())
+        facts["images per group"] = groups.counts
+        units = images.unit if known.all() else images.unit.picked(known)
+        return Split(units, target, groups, values[known], facts)
+
+    def _classify(
+        self, split: Split, texts: Host, edit_of_key: Mapping[Key, Edit | None]
+    ) -> Classified:
+        """Return which of the n images are right, and of two classes how much the second leads
+        under each method."""
+        classes = self.prompts.classes
+        # Images that several methods share are read once for all.
+        rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
+        for key, edit in edit_of_key.items():
+            rows = rows_of_images.setdefault(self.images(split.units, edit), {})
+            rows[key] = self.rows(texts, classes, edit)
+        scores: dict[Key, Floats] = {}
+        for images, rows in rows_of_images.items():
+            for key, products in images.products(rows).items():
+                scores[key] = products.numpy()
+
+        right: dict[Key, Mask] = {}
+        for key in edit_of_key:
+            right[key] = scores[key].argmax(1) == split.target
+        doubt_space(split.units, texts, self.prompts.texts)
+        doubt_chance(
+            scores[BARE].argmax(1),
+            split.target,
+            self.prompts.class_names,
+            f"{self.prompts.name}: the class prompts",
+        )
+        if len(classes) != 2:
+            return Classified(right, {})
+        margins = {}
+        for method, lam in edit_of_key:
+            if lam is None:
+                # Score of the second class less that of the first, (n,): its sign is the decision,
+                # its order the ROC curve.
+                margins[method] = np.diff(scores[method, lam])[:, 0]
+        # The cheapest baseline, without any edit or label: biased scores often order images well
+        # and are cut at the wrong place. An edit has to beat it.
+        is_second = margins[NONE] > np.median(margins[NONE])
+        at_median = is_second == (split.target == 1)
+        return Classified({BARE: right[BARE], (MEDIAN, None): at_median} | right, margins)
+
+    def _add_accuracies(
+        self,
+        result: TaskResult,
+        right: Mapping[Key, Mask],
+        groups: Labels,
+        weights: Mapping[str, float] | None,
+    ) -> None:
+        """Add every metric of groups for every method, then the `accuracy` of each group with
+        Wilson's interval.
+
+        right: which of the n images are right; that of "none" is the baseline of changes.
+        """
+        statistics: dict[str, Statistic] = {
+            metric.name: compute for metric, compute in computed("groups")
+        }
+        if weights is not None:
+            _check_weights(weights, groups)
+            listed = np.array([weights[name] for name in groups.names])
+            # Groups weigh as in training (Sagawa et al., 2020): the test split of Waterbirds is
+            # balanced over backgrounds, its training split is not.
+            statistics["average_reweighted"] = Reweighted(listed)
+            # The published gaps of baselines, which learn from labels, take this average.
+            if self.baselines:
+                statistics["gap_reweighted"] = ReweightedGap(listed)
+        cells_of_key = {key: self._cells(groups, right[BARE], right[key]) for key in right}
+
+        sizes = np.array(list(groups.counts.values()))
+        n = {"images": len(groups), "smallest group": int(sizes[sizes > 0].min())}
+        for metric, statistic in statistics.items():
+            for (method, lam), cells in cells_of_key.items():
+                value, interval, change = interval_of(statistic, *cells)
+                details: dict[str, Any] = {} if lam is None else {"lam": lam}
+                result.add(metric, method, value, interval, n=n, change=change, **details)
+        for (method, lam), (counts, resampled) in cells_of_key.items():
+            if lam is not None:
+                continue
+            for group in np.flatnonzero(sizes).tolist():
+                size = int(sizes[group])
+                hits = int(counts[group, :, 1].sum())
+                value, _, change = interval_of(
+                    mean_accuracy, counts[[group]], resampled[:, [group]]
+                )
+                result.add(
+                    "accuracy",
+                    method,
+                    value,
+                    wilson_interval(hits, size),
+                    n={"images": size},
+                    change=change,
+                    subset=groups.names[group],
+                )
+
+    def _cells(self, groups: Labels, before: Mask, after: Mask) -> Cells:
+        """Return numbers of images by group, right without a method and right with it."""
+        codes = np.asarray(groups.codes, np.int64)
+        # Each image falls into one of four cells of its group: wrong twice, mended, spoilt, right
+        # twice. The counts hold all that any statistic of groups needs, and keep a change paired:
+        # the same resample gives both sides.
+        cell = 4 * codes + 2 * before + after
+        counts = np.bincount(cell, minlength=4 * len(groups.names)).reshape(-1, 2, 2)
+        # One seed for all methods: their resamples are of the same images, so that differences of
+        # methods are paired too.
+        blocks = list(resampled_counts(counts, self.resamples, self.seed))
+        return Cells(counts, np.concatenate(blocks))
+
+    def _add_areas(self, result: TaskResult, split: Split, margins: Mapping[str, Floats]) -> None:
+        """Add the lowest area under the curve over the spurious values, for two classes."""
+        areas, draws, n = worst_areas(
+            margins,
+            split.target == 1,
+            split.values.codes,
+            resamples=self.resamples,
+            seed=self.seed,
+        )
+        result.add_draws("worst_group_auc", areas, draws, n=n)
+
+    def _cosines(
+        self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host
+    ) -> list[TaskResult]:
+        """Return the block of `cosine` of a class with a value, mean over its texts, and
+        `cosine_spread` over the values; none where no spurious prompt names a value."""
+        prompts = self.prompts
+        texts_of_value = prompts.by_value(prompts.spurious)
+        texts_of_value = {value: group for value, group in texts_of_value.items() if group}
+        if not texts_of_value:
+            return []
+        update = {
+            "task": f"{self.name}: cosines",
+            "title": "Cosines of class prompts with spurious prompts (Table 7.1)",
+            "description": ABOUT_COSINES,
+            "methods": {method: provenance.methods[method] for method in fitted},
+            "settings": {"spurious prompts": texts_of_value},
+        }
+        result = TaskResult(provenance.model_copy(update=update))
+        tables = {}
+        for method, edit in fitted.items():
+            tables[method] = self._cosine_table(texts, edit, texts_of_value)
+
+        for i, name in enumerate(prompts.class_names):
+            for j, (value, group) in enumerate(texts_of_value.items()):
+                cosines = {method: float(table[i, j]) for method, table in tables.items()}
+                n = {"spurious prompts": len(group)}
+                result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
+        self._add_spreads(result, tables, sum(map(len, texts_of_value.values())))
+        return [result]
+
+    def _cosine_table(
+        self, texts: Host, edit: Edit | None, texts_of_value: Mapping[str, Sequence[str]]
+    ) -> Floats:
+        """Return the mean cosines (classes, values) of each class prompt with a value's texts."""
+        # The class prompts are edited, the spurious ones are not: they stand for the directions
+        # that an edit should move the classes away from.
+        rows = self.rows(texts, self.prompts.classes, edit)
+        columns = []
+        for group in texts_of_value.values():
+            columns.append((rows @ texts.embed(group).T).mean(1).numpy())
+        return np.stack(columns, 1)
+
+    def _add_spreads(self, result: TaskResult, tables: Mapping[str, Floats], count: int) -> None:
+        """Add how far the cosines of each class lie apart, and the mean over the classes.
+
+        tables: method -> cosines (classes, values). count: how many spurious prompts there are.
+        """
+        n = {"spurious prompts": count}
+        spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
+        for i, name in enumerate(self.prompts.class_names):
+            of_class = {method: values[i] for method, values in spreads.items()}
+            result.add_draws("cosine_spread", of_class, n=n, subset=name)
+        means = {method: float(np.mean(values)) for method, values in spreads.items()}
+        result.add_draws("cosine_spread", means, n=n)
+
+
+def _only_set(prompts: Any) -> PromptSet:
+    """Return the only prompt set; InvalidInputError: there are several."""
+    sets: list[PromptSet] = []
+    for listed in sets_by_column(prompts).values():
+        sets += listed
+    if len(sets) > 1:
+        names = [loaded.name for loaded in sets]
+        raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
+    return sets[0]
+
+
+def _column_of_classes(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
+    """Return the first column whose values the class prompts name."""
+    for name, values in columns.items():
+        if class_of(tuple(values), prompts):
+            return name
+    return None
+
+
+def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
+    """Return the only column with a value of the attribute, else the only column."""
+    attribute_values = {value.casefold() for value in prompts.attributes}
+    matches = []
+    for name, values in columns.items():
+        if attribute_values & {value.casefold() for value in values}:
+            matches.append(name)
+    # Two columns with the attribute's values, such as "gender" and "gender of the photographer":
+    # the user has to say which.
+    if len(matches) == 1:
+        return matches[0]
+    return next(iter(columns)) if len(columns) == 1 else None
+
+
+def _training_weights(training: Labels, tested: Labels) -> dict[str, float] | None:
+    """Return group -> number of training images, if every group of them is tested."""
+    sizes = {name: n for name, n in training.counts.items() if n}
+    # A group that is never tested has no accuracy to weigh, and leaving it out silently would
+    # change what the average means.
+    if not sizes or not all(tested.counts.get(name) for name in sizes):
+        return None
+    return {name: float(sizes.get(name, 0)) for name in tested.counts}
+
+
+def _check_weights(weights: Mapping[str, float], groups: Labels) -> None:
+    """Raise InvalidInputError unless there is a weight for each group, and none without images."""
+    is_complete = set(weights) == set(groups.names)
+    has_images = {n > 0 for name, n in groups.counts.items() if weights.get(name)}
+    if not is_complete or has_images != {True}:
+        raise InvalidInputError(
+            f"group_weights: expected a weight for each of {groups.counts}, not all 0, and 0 for a"
+            f" group without images; got {dict(weights)}"
+        )
+
+
+def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
+    """Return for each label the index of the class prompt that names it; nothing unless each names
+    one of its own.
+
+    By name, in any case: the class of that name ("landbird"), or the only class whose name contains
+    it as a word ("dark" in "dark hair"). Labels that are all digits are indices. By name, because
+    labels in alphabetical order ("blond", "dark") would otherwise be the wrong way round without a
+    sign of it.
+    """
+    names = [name.casefold() for name in prompts.class_names]
+    chosen: list[int] = []
+    for label in labels:
+        matches = _classes_named_by(label.casefold(), names)
+        # A label that is a number may name a class that there is not: "7" with two classes.
+        if len(matches) == 1 and matches[0] < len(names):
+            chosen += matches
+    # With the class "dark hair" the labels "dark" and "hair" both name it: two labels of one class
+    # would be merged without a sign of it.
+    is_one_to_one = len(labels) == len(set(chosen))
+    return chosen if len(names) > 1 and is_one_to_one else []
+
+
+def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
+    """Return the indices of the classes that a label may mean; both in lower case."""
+    # The whole name goes first: with the classes "bird" and "land bird" the label "bird" is the
+    # first.
+    if label in names:
+        return [names.index(label)]
+    if label.isdecimal():
+        return [int(label)]
+    has_letters = any(map(str.isalnum, label))
+    word = StatedWords([label] if has_letters else [])
+    return [i for i, name in enumerate(names) if word.find(name)]

@@ -1,0 +1,161 @@
+"""Generate the images that people label, and measure what they said about them (Table 7.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from vldebias.errors import InvalidInputError
+from vldebias.files import digest
+from vldebias.judge.plan import GeneratedImages, Plan
+from vldebias.progress import SILENT, Progress
+from vldebias.report.result import TaskResult
+from vldebias.schema import Count, Name, file_slug
+from vldebias.study.inputs import Inputs
+from vldebias.study.shares.task import SharesTask
+from vldebias.study.task import Prompts, Task, register_task
+from vldebias.study.tasks.generation import GenerationTask
+from vldebias.study.tasks.variants import Variant, generate
+
+ANSWERS = "answers.jsonl"  # where `vldebias label` writes by default, in the folder of the images
+
+
+@register_task
+class PeopleTask(Task):
+    """Generate images of unseen concepts and measure the majority labels that people gave them.
+
+    The sample is the one of section 7.6.3: 25 images of each unseen profession, without and with a
+    method, from the same noise. Their prompts and noise are those of the first 25 images of the
+    suite `generation`, so both show the same pictures up to rounding. Until somebody has labelled
+    them there are no figures, and the task says which command opens the page to label.
+
+    With the user's files of answers and their folder of images nothing is generated.
+
+    Attributes:
+        prompts: the set whose unseen concepts are generated.
+        attribute: what people label.
+        values: its values.
+        variants: name -> how to debias; the original pipeline, "none", always runs.
+        images: per prompt.
+        steps, guidance, batch_size, options: of the pipeline.
+    """
+
+    task: Literal["people"] = "people"
+    name: Name = "people"
+    title: str = "Generated images, labelled by people"
+    prompts: Prompts
+    attribute: str
+    values: tuple[str, ...]
+    variants: Annotated[dict[str, Variant], Field(min_length=1)]
+    images: Count = 25
+    steps: Count = 50
+    guidance: float = 7.5
+    batch_size: Count = 8
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def generation(self) -> GenerationTask:
+        """Return the task that generates the images; nothing judges them."""
+        names = {"resamples", "seed", "prompts", "variants", "images"}
+        names |= {"steps", "guidance", "batch_size", "options"}
+        settings = {name: getattr(self, name) for name in names}
+        # The plan of the suite `generation`, so that labels and judge are about the same pictures.
+        return GenerationTask(
+            name=self.name,
+            attributes=(self.attribute,),
+            concepts="unseen",
+            stated=False,
+            **settings,
+        )
+
+    @property
+    def shares(self) -> SharesTask:
+        """Return the task that measures the answers."""
+        return SharesTask(
+            name=self.name,
+            title=self.title,
+            attribute=self.attribute,
+            values=self.values,
+            resamples=self.resamples,
+            seed=self.seed,
+        )
+
+    def plan(self) -> Plan:
+        """Return the plan of the images."""
+        return self.generation.plan()
+
+    def folder(self, out: Path) -> Path:
+        """Return the folder of the images, below that of the results."""
+        return out / "images" / file_slug(self.name)
+
+    def label_command(self, out: Path) -> str:
+        """Return the command that opens the page on which people label all images."""
+        folder = self.folder(out)
+        return f"vldebias label {folder} --attribute {self.attribute} --questions 0"
+
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the pipeline, the folder of the images and the answers about them; or the user's
+        files of answers and folder of images."""
+        # The user has images and answers: nothing is generated, and no pipeline is needed.
+        if inputs.options.labels or inputs.options.drawn is not None:
+            return self.shares.prepare(inputs)
+        if "pipeline" not in inputs.sources:
+            raise InvalidInputError(
+                f"expected --labels and --drawn, or --pipeline; this suite needs {inputs.needs}"
+            )
+        folder = self.folder(inputs.options.out)
+        return {
+            "images": folder,
+            "answers": [folder / ANSWERS],
+            # In the key of the suite: the task is measured again when somebody has labelled more.
+            "answered": digest(folder / ANSWERS) if (folder / ANSWERS).is_file() else None,
+            "pipe": inputs.pipeline.host,
+            "pipeline": inputs.pipeline,
+            "plan": self.plan().model_dump_json(),
+            "command": self.label_command(inputs.options.out),
+            "progress": inputs.progress,
+        }
+
+    def measure(
+        self,
+        images: str | Path | None = None,
+        answers: Sequence[Path] = (),
+        *,
+        labels: Sequence[Path] = (),
+        folder: Path | None = None,
+        pipe: Any = None,
+        command: str = "vldebias label",
+        progress: Progress = SILENT,
+    ) -> list[TaskResult]:
+        """Generate the images that are missing, and measure the answers.
+
+        Args:
+            images: the folder for the images that are generated.
+            answers: files of answers about them, as `vldebias label` writes them; those that are
+                missing are left out.
+            labels: files of answers about the images of `folder`; nothing is generated.
+            folder: images that the user has.
+            pipe: the diffusers pipeline; without it all images have to be in the folder.
+            command: opens the page to label, for the message where nobody has labelled.
+            progress: where it shows how far it is.
+
+        Returns:
+            Discrepancy and agreement; nothing where nobody has labelled yet.
+        """
+        if images is None:
+            return self.shares.measure(labels=labels, folder=folder, progress=progress)
+        if pipe is None:
+            sample = GeneratedImages.open(images)
+        else:
+            task = self.generation
+            sample = generate(pipe, task.plan(), task.ways, images, progress=progress)
+        files = [path for path in answers if path.is_file()]
+        if not files:
+            progress.say(f"{self.name}: {len(sample)} images to label: {command}")
+            # No figures yet is no error: the run goes on with its other tasks, and says how to
+            # label.
+            return []
+        return self.shares.measure(labels=files, folder=sample.folder, progress=progress)

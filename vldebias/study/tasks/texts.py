@@ -1,0 +1,143 @@
+"""Measure the distance of prompts that differ in the attribute alone (Table 7.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from vldebias.edits.edit import Edit
+from vldebias.errors import InvalidInputError
+from vldebias.hosts import Host, resolve
+from vldebias.methods import Problem, get_method
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.schema import Lam
+from vldebias.study.inputs import Inputs
+from vldebias.study.task import Prompts, Task, register_task
+from vldebias.study.tasks.images import sets_by_column
+
+Floats = NDArray[np.float64]
+MethodName = Annotated[str, AfterValidator(lambda name: get_method(name).name)]
+
+
+@register_task
+class TextsTask(Task):
+    """Measure mean |z_i - z_j| over the pairs of prompt sets, of fitted and of unseen concepts
+    (section 7.6.1).
+
+    All prompts are edited, those that state their attribute too. Resampled over concepts, whose
+    pairs share prompts.
+
+    sets: what the rows are called -> prompt set. method: any that edits embeddings.
+    """
+
+    task: Literal["texts"] = "texts"
+    sets: Annotated[dict[str, Prompts], Field(min_length=1)]
+    method: MethodName = "cali"
+    lam: Lam = 500.0
+
+    @classmethod
+    def from_inputs(cls, inputs: Inputs, settings: Mapping[str, Any]) -> Self:
+        """Return the task for the prompt sets; InvalidInputError: several methods."""
+        if "methods" in settings:
+            raise InvalidInputError(
+                "methods: the task texts measures one method; name it with method="
+            )
+        listed = sets_by_column(settings.get("prompts"))
+        sets = {column: prompts[0] for column, prompts in listed.items()}
+        return super().from_inputs(inputs, {"sets": sets, **settings})
+
+    def prepare(self, inputs: Inputs) -> dict[str, Any]:
+        """Return what embeds the prompts, and the name that the user gave it."""
+        pipeline = inputs.pipeline
+        encoder = resolve(pipeline.host, tokenizer=pipeline.tokenizer)
+        return {
+            "encoder": encoder,
+            "model": inputs.options.pipeline,
+            "progress": inputs.progress,
+        }
+
+    def measure(
+        self, encoder: Host, *, model: str | None = None, progress: Progress = SILENT
+    ) -> list[TaskResult]:
+        """Measure every set with a host (`vldebias.hosts.resolve`); model: what it is called, by
+        default its name."""
+        # A method without a lambda has none in its provenance either: a number there would look
+        # like a choice.
+        lam = self.lam if get_method(self.method).has_lam else None
+        results = []
+        for name, prompts in self.sets.items():
+            facts = {"lam": lam, "strength": 1.0}
+            provenance = TaskProvenance(
+                task=f"{self.name} {name}",
+                title="Distance of prompts that differ in the attribute alone (Table 7.6)",
+                description=(
+                    "Mean L2 distance of the two prompts of a pair, without and with the"
+                    " projection: pairs that it was fitted on, and pairs of concepts that it was"
+                    " not. Resampled over concepts."
+                ),
+                model=model or encoder.name,
+                fingerprint=encoder.weights,
+                prompts=prompts.name,
+                prompts_hash=prompts.hash,
+                split="texts",
+                methods={NONE: {}, self.method: facts},
+                seeds=[self.seed],
+                n={"pairs": len(prompts.pairs), "unseen pairs": len(prompts.held_out_pairs)},
+                settings=self.settings({"roles": list(encoder.roles)}),
+            )
+            result = TaskResult(provenance)
+            with progress.bar(provenance.task):
+                problem = Problem(encoder, prompts, lam=lam)
+                edits = {role: problem.fit(self.method, role) for role in encoder.roles}
+                for role, edit in edits.items():
+                    self._add_distances(result, encoder, prompts, role, edit)
+            results.append(result)
+        return results
+
+    def _add_distances(
+        self, result: TaskResult, encoder: Host, prompts: PromptSet, role: str, edit: Edit
+    ) -> None:
+        """Add the mean distance within the pairs of fitted and of unseen concepts, for one role."""
+        # Unseen concepts are the test: a projection is fitted to make the train pairs equal, so
+        # their distance shrinks by construction.
+        groups_of_part = {"train": prompts.groups, "unseen": prompts.held_out_groups}
+        for part, groups in groups_of_part.items():
+            if not groups:
+                continue
+            rows = encoder.embed(list(chain(*groups)), role)
+            lengths = [len(group) for group in groups]
+            sums = {NONE: _sums(rows, lengths), self.method: _sums(edit(rows), lengths)}
+            has_one_role = len(encoder.roles) == 1
+            result.add_resampled(
+                "pair_distance",
+                sums,
+                n={"concepts": len(groups), "pairs": int(sums[NONE][:, 1].sum())},
+                statistic=_mean_over_pairs,
+                subset=part if has_one_role else f"{part}, {role}",
+                resamples=self.resamples,
+                seed=self.seed,
+            )
+
+
+def _sums(rows: torch.Tensor, lengths: Sequence[int]) -> Floats:
+    """Return the sum of the distances within each group of rows, and the number of its pairs:
+    (groups, 2)."""
+    sums = []
+    for group in rows.split(list(lengths)):
+        # All pairs within a concept: of two values one pair, of four values six.
+        distances = torch.pdist(group.double())
+        sums.append((float(distances.sum()), len(distances)))
+    return np.array(sums)
+
+
+def _mean_over_pairs(sums: Floats) -> Floats:
+    """Return the mean distance over all pairs from resampled sums (b, groups, 2)."""
+    return sums[..., 0].sum(-1) / sums[..., 1].sum(-1)

@@ -1,0 +1,418 @@
+"""Debias a pipeline with any method or a saved edit, and generate the images of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import torch
+from pydantic import Field, model_validator
+
+from vldebias.api import debias
+from vldebias.errors import AlreadyAttachedError
+from vldebias.files import digest
+from vldebias.hosts import Attachment, attachment_of
+from vldebias.judge.plan import GeneratedImages, Plan, PlannedImage, hash_of, identity
+from vldebias.methods import METHODS, Balanced, CrossAttention, get_method, load_edit
+from vldebias.pictures import read_png, write_png
+from vldebias.progress import SILENT, Progress
+from vldebias.prompts import PromptSet, can_balance
+from vldebias.report.result import NONE
+from vldebias.schema import Lam, Share, Strict
+from vldebias.study.task import SeveralPrompts
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Variant(Strict):
+    """Hold one way to debias a pipeline: the arguments of `vldebias.debias`, or a saved edit.
+
+    prompts: sets that are solved jointly; none: the set that is generated. lam = 500 is the paper's
+        (section 7.6).
+    strength: share of the edit, and of "balanced-prompts" share of the images.
+    projection: a folder that `save_pretrained` or `vldebias debias --out` wrote.
+    only_stated: generate the prompts that state a value alone.
+    """
+
+    prompts: SeveralPrompts = ()
+    method: str = "cali"
+    lam: Annotated[Lam, Field(allow_inf_nan=False)] = 500.0
+    strength: Share = 1.0
+    keep_stated: bool = True
+    projection: Path | None = None
+    only_stated: bool = False
+
+    @model_validator(mode="after")
+    def _check_method(self) -> Variant:
+        if not get_method(self.method).pipelines:
+            expected = [name for name, method in METHODS.items() if method.pipelines]
+            raise ValueError(
+                f"method {self.method!r} is not for pipelines; expected one of"
+                f" {', '.join(expected)}"
+            )
+        # Fields that were set, not fields that differ from a default: a user who writes lam: 500
+        # beside a saved projection expects it to be used.
+        clash = self.model_fields_set & {"prompts", "method", "lam"}
+        if self.projection is not None and clash:
+            raise ValueError(
+                f"a saved projection carries its own {', '.join(sorted(clash))}; leave them out"
+            )
+        return self
+
+    @property
+    def _parts(self) -> list[PromptSet]:
+        """Return the prompt sets, those of several attributes in parts."""
+        parts: list[PromptSet] = []
+        for prompts in self.prompts:
+            parts += prompts.parts or (prompts,)
+        return parts
+
+    @property
+    def rewrites(self) -> bool:
+        """Return whether it balances prompts, as the default does for sets about persons, and fits
+        no edit."""
+        if self.projection is not None:
+            return False
+        if isinstance(get_method(self.method), Balanced):
+            return True
+        parts = self._parts
+        # The default of a pipeline balances prompts where a set is about persons, and fits "cali"
+        # where it is not, as for backgrounds: the same rule as `vldebias.debias`.
+        return self.method == "default" and bool(parts) and all(map(can_balance, parts))
+
+    @property
+    def samples(self) -> bool:
+        """Return whether it gives each image a value of its own, in its prompt or in
+        cross-attention; prompts that state one are always kept."""
+        if self.projection is not None:
+            saved = load_edit(self.projection)
+            edits = saved.values() if isinstance(saved, Mapping) else [saved]
+            return all(edit.side == CrossAttention.side for edit in edits)
+        return self.rewrites or isinstance(get_method(self.method), CrossAttention)
+
+    def deals(self, judged: Sequence[Sequence[str]]) -> bool:
+        """Return whether every image is dealt a value of each attribute.
+
+        judged: the values of each attribute.
+        """
+        # A deal makes shares even by construction, so its chance is not that of random draws. It
+        # counts only if every attribute that is judged was dealt, and on all images.
+        dealt = [_casefolded(prompts.attributes) for prompts in self._parts]
+        is_each = all(_casefolded(values) in dealt for values in judged)
+        return self.samples and self.strength == 1 and is_each
+
+    @property
+    def _lam(self) -> float | None:
+        return self.lam if get_method(self.method).has_lam else None
+
+    def attach(self, pipe: Any) -> Attachment:
+        """Attach the variant to a pipeline."""
+        common: dict[str, Any] = {"strength": self.strength, "keep_stated": self.keep_stated}
+        if self.projection:
+            return debias(pipe, load_edit(self.projection), **common)
+        return debias(pipe, list(self.prompts), method=self.method, lam=self._lam, **common)
+
+    @property
+    def planned(self) -> dict[str, Any]:
+        """Return the description of the variant in a plan; sets: name -> hash, projection: digest
+        of its files."""
+        description = self.model_dump(include={"strength", "keep_stated", "only_stated"})
+        if self.projection is None:
+            return {
+                **description,
+                "sets": {prompts.name: prompts.hash for prompts in self.prompts},
+                "method": "balanced-prompts" if self.rewrites else self.method,
+                "lam": self._lam,
+            }
+        return {**description, **_description_of(self.projection)}
+
+
+def _description_of(folder: Path) -> dict[str, Any]:
+    """Return the description of a saved edit in a plan."""
+    saved = load_edit(folder)
+    # Edits of several roles were fitted by one call: what is said of the first is true of all.
+    edit = next(iter(saved.values())) if isinstance(saved, Mapping) else saved
+    origin = edit.provenance
+    lam = origin.lam
+    # An edit of a method that this machine does not know may have used its lambda.
+    has_lam = origin.method not in METHODS or METHODS[origin.method].has_lam
+    if not has_lam or not isinstance(lam, float):
+        lam = None
+    files = sorted(folder.rglob("*.safetensors"))
+    return {
+        "sets": {origin.prompts or "projection": origin.prompts_hash or ""},
+        "method": origin.method,
+        "lam": lam,
+        # By content: a folder that was fitted again under the same name is another variant.
+        "projection": hash_of([digest(file) for file in files]),
+    }
+
+
+def _casefolded(values: Any) -> set[str]:
+    return {value.casefold() for value in values}
+
+
+class Prompted(NamedTuple):
+    """Hold what one image is generated from."""
+
+    text: str
+    value: Any  # what was written into the text; None: nothing
+    is_left_alone: bool  # the variant does not change this prompt
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Generate images by their numbers, each from a random generator of its own."""
+
+    pipe: Any
+    texts: Sequence[str]
+    noise: Sequence[int]  # seeds
+    options: Mapping[str, Any]  # of the pipeline
+    attachment: Attachment | None = None  # which gives images their values in cross-attention
+    values: Sequence[Any] = ()
+
+    def __call__(self, numbers: Sequence[int]) -> list[tuple[Image, bool]]:
+        """Return each image, and whether the safety checker replaced it by black."""
+        options = dict(self.options)
+        for name, value in options.items():
+            if name.startswith("negative_prompt"):
+                # Pipelines want as many negative prompts as prompts.
+                options[name] = [value] * len(numbers)
+        with ExitStack() as stack:
+            if self.attachment is not None:
+                stack.enter_context(self.attachment.giving([self.values[i] for i in numbers]))
+            output = self.pipe(
+                [self.texts[i] for i in numbers],
+                # A generator for each image, on the CPU whatever the device: noise then depends on
+                # the image alone, not on its place in a batch nor on the machine.
+                generator=[torch.Generator("cpu").manual_seed(self.noise[i]) for i in numbers],
+                output_type="pil",
+                **options,
+            )
+        flagged = getattr(output, "nsfw_content_detected", None) or [False] * len(numbers)
+        return [(image, bool(flag)) for image, flag in zip(output.images, flagged, strict=True)]
+
+
+@contextmanager
+def prepared(
+    pipe: Any,
+    attach: Callable[[], Attachment] | None,
+    prompts: Sequence[str],
+    noise: Sequence[int],
+    seeds: Sequence[int] | None = None,
+    **options: Any,
+) -> Iterator[tuple[list[Prompted], Generator]]:
+    """Attach a method for the context; yield what is generated, and what generates images by their
+    numbers.
+
+    Prompts are rewritten all at once, so values are balanced over all of them.
+
+    Args:
+        pipe: a diffusers pipeline.
+        attach: attaches the method; None for the pipeline as it is.
+        prompts: one per image.
+        noise: seeds of the generators, one per image.
+        seeds: one per image, which decide the values that are dealt; None: they are dealt over all
+            images at once.
+        options: of the pipeline.
+
+    Raises:
+        AlreadyAttachedError: the pipeline carries an attachment.
+    """
+    carried = attachment_of(pipe)
+    if carried is not None:
+        raise AlreadyAttachedError(
+            f"{type(pipe).__name__} carries {carried!r}: call .remove() on it first"
+        )
+    with ExitStack() as stack:
+        before = dict(getattr(pipe, "_progress_bar_config", {}))
+        # The pipeline would show a bar for each batch.
+        pipe.set_progress_bar_config(**{**before, "disable": True})
+        stack.callback(pipe.set_progress_bar_config, **before)
+        attachment = None if attach is None else stack.enter_context(attach())
+        rows = _prompted(attachment, prompts, seeds)
+        texts = [row.text for row in rows]
+        if attachment is None or attachment.balancer is None:
+            yield rows, Generator(pipe, texts, noise, options)
+        elif attachment.projections:
+            values = [row.value for row in rows]
+            yield rows, Generator(pipe, texts, noise, options, attachment, values)
+        else:
+            # Batches are not rewritten again.
+            stack.enter_context(attachment.disabled())
+            yield rows, Generator(pipe, texts, noise, options)
+
+
+def _prompted(
+    attachment: Attachment | None, prompts: Sequence[str], seeds: Sequence[int] | None
+) -> list[Prompted]:
+    """Return what each image is generated from, under an attachment."""
+    if attachment is None:
+        return [Prompted(prompt, None, False) for prompt in prompts]
+    if attachment.balancer is None:
+        stated = attachment.stated(prompts)
+        pairs = zip(prompts, stated, strict=True)
+        return [Prompted(prompt, None, is_stated) for prompt, is_stated in pairs]
+    if attachment.balancer.has_drawn_seed:
+        # What is measured can be measured again.
+        attachment.seed = 0
+    texts = attachment.rewrite(prompts, seeds=seeds)
+    rows = []
+    for prompt, text, value in zip(prompts, texts, attachment.sampled, strict=True):
+        # A prompt that comes back unchanged gives the picture of "none", which is copied and not
+        # generated again.
+        if attachment.projections:
+            # A value is set in cross-attention, and the prompt stays as it is.
+            values = value if isinstance(value, tuple) else (value,)
+            is_left_alone = not attachment.strength or all(part is None for part in values)
+            rows.append(Prompted(prompt, value, is_left_alone))
+        else:
+            rows.append(Prompted(text, value, text == prompt))
+    return rows
+
+
+def generate(
+    pipe: Any,
+    plan: Plan,
+    variants: Mapping[str, Variant],
+    folder: str | Path,
+    *,
+    follow_seeds: bool = False,
+    progress: Progress = SILENT,
+) -> GeneratedImages:
+    """Generate the images of `plan` that `folder` does not hold yet.
+
+    Every image has its own random generator and the plan fixes the batches, so the pixels are the
+    same however often a run was interrupted. Missing and damaged files are generated again. Images
+    of prompts that a variant leaves alone are copied from "none". Nothing is fitted where no image
+    of a variant is missing.
+
+    Args:
+        pipe: a diffusers pipeline that `vldebias.debias` takes.
+        plan, variants: of a `GenerationTask`.
+        folder: for the images.
+        follow_seeds: whether the values that are dealt follow from the seed of each image, or are
+            dealt over all of them at once.
+
+    Raises:
+        InvalidInputError: the folder holds another plan; the message says what differs.
+    """
+    identified = plan.model_copy(update={"model": plan.model or identity(pipe)})
+    made = identified.settle(Path(folder))
+    missing = _missing_paths(made)
+    n_present = len(made) - len(missing)
+    options = {
+        "num_inference_steps": plan.steps,
+        "guidance_scale": plan.guidance,
+        **plan.options,
+    }
+    with progress.bar("generating", len(missing), reused=n_present) as advance:
+        # "none" is the first variant of a plan: others copy images from it.
+        for name in made.plan.variants:
+            images = [image for image in made if image.variant == name]
+            batches = _unfinished_batches(made.plan, images, missing)
+            if not batches:
+                # Fitting takes minutes on a large pipeline, and nothing would be generated.
+                continue
+            attach = None if name == NONE else partial(variants[name].attach, pipe)
+            # All prompts of the variant, also of finished batches: balanced prompts are even over
+            # all of them, so a resumed run has to deal the same values again.
+            prompts = [image.prompt for image in images]
+            noise = [image.noise for image in images]
+            seeds = [image.seed for image in images] if follow_seeds else None
+            with prepared(pipe, attach, prompts, noise, seeds, **options) as (rows, generator):
+                for batch, wanted in batches:
+                    _write_batch(made, images, rows, generator, batch, wanted)
+                    advance(len(wanted))
+    return made
+
+
+def _missing_paths(made: GeneratedImages) -> set[str]:
+    """Return the paths of the images that are missing, damaged or of another plan."""
+    missing = set()
+    for image in made:
+        if not _is_made(made, image):
+            missing.add(image.path)
+    return missing
+
+
+def _unfinished_batches(
+    plan: Plan, images: Sequence[PlannedImage], missing: Container[str]
+) -> list[tuple[list[int], list[int]]]:
+    """Return the batches of a variant of which an image is missing: positions in `images` of the
+    batch, and those of the missing ones."""
+    unfinished = []
+    for batch in plan.batches(images):
+        wanted = [i for i in batch if images[i].path in missing]
+        if wanted:
+            unfinished.append((batch, wanted))
+    return unfinished
+
+
+def _record(made: GeneratedImages, image: PlannedImage) -> dict[str, Any]:
+    """Return what the file of an image says of how it was generated; one that says something else
+    is of another plan."""
+    plan = made.plan
+    return {
+        **vars(image),
+        "noise": image.noise,
+        "method": NONE,
+        **plan.variants[image.variant],
+        "steps": plan.steps,
+        "guidance": plan.guidance,
+        "options": plan.options,
+        "model": plan.model.get("id"),
+        "pipeline": plan.model.get("pipeline"),
+        "fingerprint": hash_of(plan.model.get("fingerprint")),
+    }
+
+
+def _is_made(made: GeneratedImages, image: PlannedImage) -> bool:
+    """Return whether the file of an image is there, whole and of this plan."""
+    with suppress(OSError):
+        _, metadata = read_png(made.path(image))
+        # A superset: a file also holds what only generating knows, such as the value that was
+        # dealt.
+        return metadata.items() >= _record(made, image).items()
+    return False
+
+
+def _write_batch(
+    made: GeneratedImages,
+    images: Sequence[PlannedImage],
+    rows: Sequence[Prompted],
+    generator: Generator,
+    batch: Sequence[int],
+    wanted: Sequence[int],
+) -> None:
+    """Write the wanted images of a batch.
+
+    The whole batch is generated, whatever is there of it: pixels depend on the batch. An image
+    whose prompt is left alone is that of "none": text embeddings, noise and size of the batch are
+    equal.
+    """
+    # Where all missing images are copies, the pipeline need not run.
+    generated: dict[int, tuple[Image, bool]] = {}
+    if not all(rows[i].is_left_alone for i in wanted):
+        generated = dict(zip(batch, generator(batch), strict=True))
+    for i in wanted:
+        row = rows[i]
+        if row.is_left_alone:
+            picture, metadata = read_png(made.path(images[i].under(NONE)))
+            is_flagged = bool(metadata.get("flagged"))
+        else:
+            picture, is_flagged = generated[i]
+        metadata_of_image = {
+            "left_alone": row.is_left_alone,
+            "flagged": is_flagged,
+            "version": version("vldebias"),
+            "value": row.value,
+            "generated prompt": row.text,
+        }
+        write_png(picture, made.path(images[i]), {**_record(made, images[i]), **metadata_of_image})

@@ -203,7 +203,14 @@ def _fit_and_attach(
     problem: Problem, method: Method, strength: float, keep_stated: bool, side: str | None
 ) -> Attachment:
     """Fit an edit for each role and attach them."""
-    edits = _fit_by_role(problem, method)
+    # Texts and images of a model are two roles of one space: fitted once, both get the same edit.
+    edit_of_space = dict[str, Edit]()
+    edits = dict[str, Edit]()
+    for role in problem.host.roles:
+        space = problem.host.space(role)
+        if space not in edit_of_space:
+            edit_of_space[space] = problem.fit(method, role)
+        edits[role] = edit_of_space[space]
     target = _at_side_of_edits(problem.host, edits, side)
     # Both towers are edited: roles become those of the host at its new side.
     if target is not problem.host:
@@ -395,19 +402,6 @@ def _say_why_prompts_are_not_balanced(target: Host) -> None:
         f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
         " prompts say less of the attribute and hardly changes who appears"
     )
-
-
-def _fit_by_role(problem: Problem, method: Method) -> dict[str, Edit]:
-    """Return the fitted edit of each role; roles of one space share theirs."""
-    # Texts and images of a model are two roles of one space: fitted once, both get the same edit.
-    edit_of_space = dict[str, Edit]()
-    edits = dict[str, Edit]()
-    for role in problem.host.roles:
-        space = problem.host.space(role)
-        if space not in edit_of_space:
-            edit_of_space[space] = problem.fit(method, role)
-        edits[role] = edit_of_space[space]
-    return edits
 
 
 def _at_side_of_edits(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:

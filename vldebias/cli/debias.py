@@ -136,13 +136,9 @@ def _check_arguments(
     for option, value in fitting.items():
         if without_fitting and value is not None:
             raise InvalidInputError(f"{option} is for fitting; leave it out with {without_fitting}")
-    _check_empty(merge)
-
-
-def _check_empty(folder: Path | None) -> None:
     # Old weights beside new ones could be loaded in their place.
-    if folder is not None and folder.exists() and any(folder.iterdir()):
-        raise InvalidInputError(f"--merge {folder}: the folder is not empty; name another")
+    if merge is not None and merge.exists() and any(merge.iterdir()):
+        raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
 
 
 def _check_roles(host: Host, edits: Mapping[str, Edit], projection: Path | None) -> None:

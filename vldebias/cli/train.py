@@ -205,9 +205,19 @@ def _run(
 
 def _print(outcome: dict[str, Any], folder: Path) -> None:
     from vldebias.report.conclusion import Conclusion
+    from vldebias.report.text import wrapped
+    from vldebias.training.changes import counted, leading
 
     conclusions = [Conclusion(**facts) for facts in outcome.get("conclusions", ())]
-    _print_conclusions(conclusions)
+    # First how many scores moved which way, then a sentence for each that people train for.
+    sentences = [counted(conclusions)] if conclusions else []
+    sentences += [found.sentence for found in leading(conclusions)]
+    for sentence in sentences:
+        if out.is_terminal:
+            lines = wrapped(sentence, min(out.width, 100))
+            out.print(coloured("\n".join(lines)), soft_wrap=True)
+        else:
+            typer.echo(f"# {sentence}")
     _print_scores(outcome, conclusions)
     if any(found.verdict == "worse" for found in conclusions):
         say(
@@ -222,21 +232,6 @@ def _print(outcome: dict[str, Any], folder: Path) -> None:
         )
     for name, path in outcome["files"].items():
         say(f"{name}: {folder / path}")
-
-
-def _print_conclusions(conclusions: list[Conclusion]) -> None:
-    """Print how many scores moved which way, and a sentence for each that people train for."""
-    from vldebias.report.text import wrapped
-    from vldebias.training.changes import counted, leading
-
-    sentences = [counted(conclusions)] if conclusions else []
-    sentences += [found.sentence for found in leading(conclusions)]
-    for sentence in sentences:
-        if out.is_terminal:
-            lines = wrapped(sentence, min(out.width, 100))
-            out.print(coloured("\n".join(lines)), soft_wrap=True)
-        else:
-            typer.echo(f"# {sentence}")
 
 
 def _print_scores(outcome: dict[str, Any], conclusions: list[Conclusion]) -> None:

@@ -27,8 +27,6 @@ from vldebias.pictures import decode, why_unreadable
 from vldebias.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from vldebias.hosts.clip.images import ImageEncoder, Pixels
 
 # Rises when a shard holds something else, so that shards of an older release are not read.
@@ -322,20 +320,18 @@ class _Run:
     def _load(self, data: ImageData, row: int) -> tuple[int, Pixels | str]:
         """Return a row and its pixels, or why they cannot be read."""
         try:
-            image = self._image(data, row)
+            # A file of its own is decoded as small as is allowed.
+            path = ""
+            if self.fast:
+                path = data.path(row)
+            # Without a known side it cannot be said how small a picture may be.
+            if path and self.encoder.side:
+                image = decode(Path(path), draft=2 * self.encoder.side)
+            else:
+                image = data.read(row)
         except OSError as error:
             return row, why_unreadable(error)
         return row, self.encoder.prepare(image)
-
-    def _image(self, data: ImageData, row: int) -> Image.Image:
-        """Return an image, of a file of its own as small as is allowed."""
-        path = ""
-        if self.fast:
-            path = data.path(row)
-        # Without a known side it cannot be said how small a picture may be.
-        if path and self.encoder.side:
-            return decode(Path(path), draft=2 * self.encoder.side)
-        return data.read(row)
 
     def _shard(
         self, data: ImageData, index: int, advance: Callable[[], None] = lambda: None

@@ -348,14 +348,6 @@ def _fingerprint(split: str, source: dict[str, Any]) -> str:
     return fingerprint_of([split, *map(str, source.values()), str(builder.hash), *files])
 
 
-def _name_of_code(code: int, names: Sequence[str]) -> str | None:
-    """Return the name of a class; a negative code is unknown."""
-    # The hub's convention for splits whose labels are kept back.
-    if code < 0:
-        return None
-    return names[code]
-
-
 @dataclass(frozen=True, eq=False)
 class ImageStream:
     """Yield the rows of a data set one after another, for training; fields are as in ImageData.
@@ -523,7 +515,11 @@ class ImageStream:
             value = row[column]
             names = self.classes.get(column)
             if names is not None and value is not None:
-                value = _name_of_code(value, names)
+                # A negative code is the hub's convention for labels that are kept back.
+                if value < 0:
+                    value = None
+                else:
+                    value = names[value]
             # As tables of text write it: true, false.
             if isinstance(value, bool):
                 value = str(value).lower()

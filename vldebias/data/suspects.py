@@ -118,7 +118,11 @@ class Suspects:
         def write_row(row: int, figures: Sequence[str]) -> None:
             writer.writerow((*figures, *[shielded(text(row)) for text in text_of_row.values()]))
 
-        percentiles = self._percentiles()
+        # How many percent of the scores are lower, ties counted half.
+        scores = self.scores[self.order]
+        lower = np.searchsorted(scores, scores, "left")
+        lower_or_equal = np.searchsorted(scores, scores, "right")
+        percentiles: list[float] = (50 * (lower + lower_or_equal) / len(scores)).tolist()
         for place, row in enumerate(self.order.tolist()):
             figures = (str(place + 1), f"{percentiles[place]:.4f}", f"{self.scores[row]:.6f}")
             write_row(row, figures)
@@ -127,15 +131,6 @@ class Suspects:
             write_row(row, ("", "", ""))
         # Names of files may hold bytes that are no text.
         return write_atomically(path, file.getvalue().encode(errors="backslashreplace"))
-
-    def _percentiles(self) -> list[float]:
-        """Return, for each of `order`, how many percent of the scores are lower, ties counted
-        half."""
-        scores = self.scores[self.order]
-        lower = np.searchsorted(scores, scores, "left")
-        lower_or_equal = np.searchsorted(scores, scores, "right")
-        percentiles: list[float] = (50 * (lower + lower_or_equal) / len(scores)).tolist()
-        return percentiles
 
     def page(
         self,

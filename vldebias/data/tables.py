@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import reduce
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -421,7 +421,13 @@ def read_table(
         )
     try:
         if ending == ".parquet":
-            table = _read_parquet(path)
+            # Pages have their checksums; the footer has none, so its number of rows is compared.
+            table = pq.read_table(path, page_checksum_verification=True)
+            expected = pq.read_metadata(path).num_rows
+            if table.num_rows != expected:
+                raise pa.ArrowInvalid(
+                    f"it says that it has {expected} rows, and {table.num_rows} are there"
+                )
         elif ending in (".csv", ".tsv", ".txt"):
             usual = "\t" if ending == ".tsv" else ","
             text = read_text(path, encoding)
@@ -434,18 +440,6 @@ def read_table(
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    """Return a parquet table whose pages have their checksums; the footer has none, so its number
-    of rows is compared."""
-    table = pq.read_table(path, page_checksum_verification=True)
-    expected = pq.read_metadata(path).num_rows
-    if table.num_rows != expected:
-        raise pa.ArrowInvalid(
-            f"it says that it has {expected} rows, and {table.num_rows} are there"
-        )
-    return table
 
 
 def _table_of_texts(rows: list[list[str]]) -> pa.Table:
@@ -558,7 +552,12 @@ def one_row_per_image(
     if len(rows_of_image) == len(names):
         return np.arange(len(names)), list(captions), list(further_captions)
     if not captions:
-        _refuse_repeated(where, rows_of_image, len(names))
+        repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
+        raise InvalidInputError(
+            f"{where}: {len(names) - len(rows_of_image)} rows name an image that is there more than"
+            f" once, such as {repeated!r}; leave them out, or name their column of captions"
+            " (caption=...): they become one row with several captions"
+        )
     for column, values in labels.items():
         _refuse_several_values(f"{where}: column {column!r}", values, rows_of_image)
     firsts = []
@@ -569,16 +568,6 @@ def one_row_per_image(
         further_of_image.append(tuple(texts[1:]))
     first_rows = np.array([rows[0] for rows in rows_of_image.values()])
     return first_rows, firsts, further_of_image
-
-
-def _refuse_repeated(where: str, rows_of_image: Mapping[str, list[int]], number: int) -> NoReturn:
-    """Say which image is on several of so many rows, which have no captions to tell them apart."""
-    repeated = next(name for name, rows in rows_of_image.items() if len(rows) > 1)
-    raise InvalidInputError(
-        f"{where}: {number - len(rows_of_image)} rows name an image that is there more than"
-        f" once, such as {repeated!r}; leave them out, or name their column of captions"
-        " (caption=...): they become one row with several captions"
-    )
 
 
 def _refuse_several_values(

@@ -129,7 +129,20 @@ def samples_of(path: Path) -> list[Sample]:
         # Not compressed: images are read where they stand in the file.
         with tarfile.open(path, "r:") as tar:
             members = [member for member in tar if member.isfile() and not is_litter(member.name)]
-            _check_end(path, tar.offset)
+            # Where a tar is damaged or cut off, tarfile stops reading without a word.
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                file.seek(tar.offset)
+                block = file.read(tarfile.BLOCKSIZE)
+            if tar.offset > size or any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
+                raise EOFError(
+                    f"it is damaged or cut off at byte {min(tar.offset, size):,} of {size:,}"
+                )
+            if not block:
+                warn(
+                    f"{path}: ends without the mark of its end; if it was cut off, copy it again",
+                    SuspectInputWarning,
+                )
             samples = _grouped(path, tar, members)
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InvalidInputError(
@@ -140,21 +153,6 @@ def samples_of(path: Path) -> list[Sample]:
             f"{path}: cannot be opened: no sample in it. Expected files such as 0001.jpg, 0001.txt"
         )
     return samples
-
-
-def _check_end(path: Path, offset: int) -> None:
-    """Refuse a tar that is damaged or cut off: there tarfile stops reading without a word."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(offset)
-        block = file.read(tarfile.BLOCKSIZE)
-    if offset > size or any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
-        raise EOFError(f"it is damaged or cut off at byte {min(offset, size):,} of {size:,}")
-    if not block:
-        warn(
-            f"{path}: ends without the mark of its end; if it was cut off, copy it again",
-            SuspectInputWarning,
-        )
 
 
 def _grouped(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo]) -> list[Sample]:

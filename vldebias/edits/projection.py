@@ -195,7 +195,16 @@ class CalibratedProjection(Edit):
             InvalidInputError: as of `fit`.
         """
         lams = _weights(lam, len(scatters))
-        _check_rows(scatters, spurious)
+        matrices = [*scatters]
+        if spurious is not None:
+            matrices.append(spurious)
+        widths = {rows.shape[1] for rows in matrices}
+        bad = sum(int((~rows.isfinite()).sum()) for rows in matrices)
+        if len(widths) > 1 or bad:
+            raise InvalidInputError(
+                "pairs and spurious: expected finite embeddings of one model; got widths"
+                f" {sorted(widths)}, and {bad} values are NaN or infinite"
+            )
         weighted_rows = []
         for rows, weight in zip(scatters, lams, strict=True):
             # A weight of 0, or pairs that the model embeds alike, add nothing to the inverse.
@@ -251,19 +260,16 @@ class CalibratedProjection(Edit):
             return z
         # Two products in float16 would be rounded in between.
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        left_factor, right_factor = self._factors_at(wide.device, wide.dtype)
+        # Both factors on this device and in this dtype are kept for later calls.
+        key = (wide.device, wide.dtype)
+        if key not in self._cast:
+            with torch.inference_mode(False):  # a later call may need gradients of z
+                self._cast[key] = (self.left.to(*key), self.right.to(*key))
+        left_factor, right_factor = self._cast[key]
         with _without_autocast(z.device.type):
             return torch.sub(wide, (wide @ right_factor) @ left_factor.T, alpha=strength).to(
                 z.dtype
             )
-
-    def _factors_at(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return both factors on a device and in a dtype, which are kept for later calls."""
-        key = (device, dtype)
-        if key not in self._cast:
-            with torch.inference_mode(False):  # a later call may need gradients of z
-                self._cast[key] = (self.left.to(*key), self.right.to(*key))
-        return self._cast[key]
 
     def __repr__(self) -> str:
         if "left" not in vars(self):
@@ -338,20 +344,6 @@ def _weights(lam: Weights, attributes: int) -> tuple[float, ...]:
 def _is_weight(value: Any) -> bool:
     """Return whether a value is a finite number that is not negative."""
     return isinstance(value, (int, float, np.number)) and bool(0 <= value < math.inf)
-
-
-def _check_rows(scatters: Sequence[Tensor], spurious: Tensor | None) -> None:
-    """Refuse rows of several widths, and NaN or infinite values."""
-    matrices = [*scatters]
-    if spurious is not None:
-        matrices.append(spurious)
-    widths = {rows.shape[1] for rows in matrices}
-    bad = sum(int((~rows.isfinite()).sum()) for rows in matrices)
-    if len(widths) > 1 or bad:
-        raise InvalidInputError(
-            "pairs and spurious: expected finite embeddings of one model; got widths"
-            f" {sorted(widths)}, and {bad} values are NaN or infinite"
-        )
 
 
 def _name_of_terms(weighted_rows: Sequence[Tensor], basis: Tensor | None) -> str:

@@ -57,8 +57,19 @@ def judge_images(
     Raises:
         InvalidInputError: images are missing, or the judge answers in a wrong shape.
     """
-    _check_present(images)
-    path = _answers_of(judge, images.folder)
+    missing = [image.path for image in images if not images.path(image).is_file()]
+    if missing:
+        raise InvalidInputError(
+            f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as"
+            f" {missing[0]}; generate again, which goes on where it stopped"
+        )
+    # The file of a judge's answers begins with its name and values. Weights that changed under the
+    # same name are another judge, with another file.
+    name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
+    path = images.folder / "judgements" / name
+    if not path.exists():
+        names = {attribute: list(values) for attribute, values in judge.names.items()}
+        write_atomically(path, json.dumps({"name": judge.name, "names": names}))
     answer_of_key = _stored(path)
     keys = _keys(images)
     unjudged = []
@@ -83,28 +94,6 @@ def judge_images(
     for attribute in judge.names:
         rows_of_attribute[attribute] = np.array([answer_of_key[key][attribute] for key in keys])
     return rows_of_attribute
-
-
-def _check_present(images: GeneratedImages) -> None:
-    """Raise InvalidInputError where the file of an image is missing."""
-    missing = [image.path for image in images if not images.path(image).is_file()]
-    if missing:
-        raise InvalidInputError(
-            f"{images.folder}: {len(missing)} of {len(images)} images are missing, such as"
-            f" {missing[0]}; generate again, which goes on where it stopped"
-        )
-
-
-def _answers_of(judge: Judge, folder: Path) -> Path:
-    """Return the file of a judge's answers below a folder of images, which is begun with the
-    judge's name and values."""
-    # Weights that changed under the same name are another judge, with another file.
-    name = f"{file_slug(judge.name)}-{file_slug(judge.fingerprint)[:16]}.jsonl"
-    path = folder / "judgements" / name
-    if not path.exists():
-        names = {attribute: list(values) for attribute, values in judge.names.items()}
-        write_atomically(path, json.dumps({"name": judge.name, "names": names}))
-    return path
 
 
 def _rounded_answers(probabilities: Probabilities, n: int) -> list[dict[str, list[float]]]:

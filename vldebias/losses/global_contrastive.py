@@ -117,14 +117,31 @@ class GlobalContrastiveLoss(nn.Module):
         )
         check_labels("index", index, len(batch.positive))
         items = gather_rows(index) if batch.gather else index
-        self._check_items(items)
+        low = int(items.min())
+        high = int(items.max())
+        if low < 0 or high >= self.dataset_size:
+            raise InvalidInputError(
+                f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"
+            )
+        if len(items.unique()) < len(items):
+            raise InvalidInputError(
+                "index: an item is twice in the batch; sample without replacement"
+            )
         moving = self.training and torch.is_grad_enabled()
         learning = moving and self.popularity_lr > 0
         # Algorithm 1, lines 4-7, for both directions at once: value and gradient, after the state
         # has moved
         zeta = self.zeta[:, items].to(batch.positive.dtype).requires_grad_(learning)
         log_phi = self._log_phi(batch, zeta)
-        log_u = self._moved_average(batch, items, log_phi)
+        # Log u (2, B) of the joint batch after its step.
+        new = log_phi.detach()
+        new = gather_rows(new.T).T if batch.gather else new
+        old = self.log_u[:, items].to(new.dtype)
+        # u <- (1 - gamma) u + gamma phi in logarithms; the first estimate is taken as it is.
+        keep = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
+        log_u = torch.where(
+            old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma))
+        )
         gradient = self._popularity_gradient(batch, zeta, log_phi, log_u) if learning else None
         xi = self.xi[:, None].to(log_u.dtype)
         log_denominator = torch.logaddexp(log_u[:, batch.rows], -xi / self.temperature)
@@ -136,19 +153,6 @@ class GlobalContrastiveLoss(nn.Module):
             self._step(items, gradient)
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
 
-    def _check_items(self, items: Tensor) -> None:
-        """Refuse items (B,) that the dataset does not have, and an item that is there twice."""
-        low = int(items.min())
-        high = int(items.max())
-        if low < 0 or high >= self.dataset_size:
-            raise InvalidInputError(
-                f"index: expected 0 .. {self.dataset_size - 1}, got {low} .. {high}"
-            )
-        if len(items.unique()) < len(items):
-            raise InvalidInputError(
-                "index: an item is twice in the batch; sample without replacement"
-            )
-
     def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
         """Return log phi (2, n) as the batch estimates it."""
         (log_sum,) = batch.sums(1.0, margin=zeta / self.temperature)
@@ -156,17 +160,6 @@ class GlobalContrastiveLoss(nn.Module):
         # that over all n - 1 (twice with both views).
         items = (self.dataset_size - 1) * (2 if batch.within_view else 1)
         return log_sum - batch.positive + math.log(items) - math.log(batch.count)
-
-    def _moved_average(self, batch: Contrast, items: Tensor, log_phi: Tensor) -> Tensor:
-        """Return log u (2, B) of the joint batch after its step."""
-        new = log_phi.detach()
-        new = gather_rows(new.T).T if batch.gather else new
-        old = self.log_u[:, items].to(new.dtype)
-        # u <- (1 - gamma) u + gamma phi in logarithms; the first estimate is taken as it is.
-        keep = math.log1p(-self.gamma) if self.gamma < 1 else -math.inf
-        return torch.where(
-            old == -torch.inf, new, torch.logaddexp(old + keep, new + math.log(self.gamma))
-        )
 
     def _popularity_gradient(
         self, batch: Contrast, zeta: Tensor, log_phi: Tensor, log_u: Tensor

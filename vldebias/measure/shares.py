@@ -297,11 +297,6 @@ def corrected_shares(
     uniform = np.full(answers, 1 / answers)
     as_elsewhere = (overall * labels + 0.5) / (labels + 0.5 * answers)
     draws = _posterior(sizes * n, counts, (uniform, as_elsewhere), resamples, seed)
-    return _corrected(sizes, theta, draws, labels, n)
-
-
-def _corrected(sizes: Floats, theta: Floats, draws: Floats, labels: int, n: int) -> CorrectedShares:
-    """Return the shares of all strata together, from their sizes (s,) and shares (s, answers)."""
     shares = sizes @ theta
     # Between strata: how much the shares of n new images would vary if each stratum's were known.
     variance_of_images = float(((theta**2).T @ sizes - shares**2).sum())

@@ -120,6 +120,16 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
     pictures = _pictures(result.name, beside)
     are_miniature = [provenance.is_miniature for provenance in result.provenance]
     advice = advice_of(result)
+    # A sentence for each measure of a conclusion.
+    sentences: list[str] = []
+    for conclusion in found:
+        title, at, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
+        title = title.removesuffix(CORRECTED)
+        name = f"{title}@k" if at else title
+        if title in MEANINGS:
+            sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
+    # Several conclusions are about one measure.
+    explained = list(dict.fromkeys(sentences))
     values = {
         "result": result,
         "title": title_of(result),
@@ -131,7 +141,7 @@ def render(result: Result, path: Path, *, beside: Path) -> Path:
         "figures": [] if found else _figures(frame, is_advised=bool(advice)),
         "prompts": audited_prompts(result, frame),
         "ranges": ranges_of_prompts(result, frame),
-        "explained": _explained(found),
+        "explained": explained,
         "most_prompts": PROMPTS,
         "strips": _strips(result.name, beside),
         "blocks": _blocks(result, frame, pictures),
@@ -351,19 +361,6 @@ def _measured_bias(block: pd.DataFrame) -> Any:
 def unbroken(words: str) -> str:
     """Return words whose intervals no line break parts."""
     return re.sub(r"\[[^\[\]]*\]", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), words)
-
-
-def _explained(found: Sequence[Conclusion]) -> list[str]:
-    """Return what the measures of conclusions mean, a sentence each."""
-    sentences: list[str] = []
-    for conclusion in found:
-        title, at, _ = get_metric(conclusion.metric, strict=False).title.partition("@")
-        title = title.removesuffix(CORRECTED)
-        name = f"{title}@k" if at else title
-        if title in MEANINGS:
-            sentences.append(f"{capitalised(name)}: {MEANINGS[title]}.")
-    # Several conclusions are about one measure.
-    return list(dict.fromkeys(sentences))
 
 
 def notebook(result: Result) -> str:

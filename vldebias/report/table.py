@@ -113,7 +113,13 @@ def readable(result: Result) -> pd.DataFrame:
     frame["hint"] = (" (" + frame.better + " is better)").where(frame.better != "neither", "")
     frame["measure"] = frame.title + frame.subset.where(frame.subset == "", ", " + frame.subset)
     frame["units"] = [tuple(row.n) for row in result.rows]
-    frame["whole"] = _wholes(frame)
+    # Rows of a summary: those of whole tasks; of a task without, a few parts with several measures.
+    # "birds" has a row of all images beside its groups; an audit has rows of prompts alone.
+    is_whole = frame.subset == ""
+    parts = frame[~frame.task.isin(frame.task[is_whole])]
+    for _, alike in parts.groupby(["task", "units"]):
+        is_whole.loc[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
+    frame["whole"] = is_whole | ~frame.task.isin(frame.task[is_whole])
     frame["is_dealt"] = _dealt(result, frame)
     _add_references(frame)
     frame["name"] = _names(frame)
@@ -191,20 +197,6 @@ def _published_model(model: str) -> str:
         if name in names:
             return published_model
     return ""
-
-
-def _wholes(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are of a summary.
-
-    Of a task without wholes these are a few parts with several measures, such as train and unseen
-    professions; else all.
-    """
-    # "birds" has a row of all images beside its groups; an audit has rows of prompts alone.
-    is_whole = frame.subset == ""
-    parts = frame[~frame.task.isin(frame.task[is_whole])]
-    for _, alike in parts.groupby(["task", "units"]):
-        is_whole.loc[alike.index] = alike.metric.nunique() > 1 and alike.subset.nunique() <= 3
-    return is_whole | ~frame.task.isin(frame.task[is_whole])
 
 
 def _dealt(result: Result, frame: pd.DataFrame) -> list[bool]:

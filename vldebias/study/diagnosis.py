@@ -416,7 +416,11 @@ def _probed(
         "fingerprint": host.weights,
     }
     if parts is None:
-        parts = _parts_by_texts(rows[NONE], host, attribute)
+        # Each image is counted to the value whose texts are nearest.
+        texts_of_value = attribute.by_value()
+        centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
+        nearest = (rows[NONE] @ centres.float().T).argmax(1).numpy()
+        parts = Parts(Labels(nearest, tuple(texts_of_value)), "by the prompts' texts")
     return Probed({**rows, **edited.rows}, parts, facts)
 
 
@@ -475,14 +479,6 @@ def _edited_rows(
         facts = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
         edited.facts[method.name] = facts
     return edited
-
-
-def _parts_by_texts(rows: Tensor, host: Host, attribute: PromptSet) -> Parts:
-    """Return the value of each row (n, d): the one whose texts are nearest."""
-    texts_of_value = attribute.by_value()
-    centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
-    nearest = (rows @ centres.float().T).argmax(1).numpy()
-    return Parts(Labels(nearest, tuple(texts_of_value)), "by the prompts' texts")
 
 
 def _add_probes(

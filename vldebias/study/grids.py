@@ -16,7 +16,7 @@ from vldebias.methods import Method
 from vldebias.pictures import INK
 from vldebias.prompts import load_prompts
 from vldebias.report.result import NONE
-from vldebias.study.tasks.variants import Generator, prepared
+from vldebias.study.tasks.variants import prepared
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -86,7 +86,10 @@ def grid(
     for name, method in method_of_name.items():
         attach = _attaching(pipe, prompts, method, options)
         with prepared(pipe, attach, listed, noise, **settings) as (_, generator):
-            pictures = _in_batches(generator, len(listed), batch_size)
+            pictures: list[Image] = []
+            for start in range(0, len(listed), batch_size):
+                batch = range(start, min(start + batch_size, len(listed)))
+                pictures += [image for image, _ in generator(batch)]
         images[name] = _cut(pictures, len(seeds))
     return compose(rows, images, [f"seed {seed}" for seed in seeds])
 
@@ -101,15 +104,6 @@ def _attaching(
         # A fitted edit stands where `debias` expects prompt sets: it carries its own.
         return partial(debias, pipe, method, **options)
     return partial(debias, pipe, prompts, method=method, **options)
-
-
-def _in_batches(generator: Generator, n: int, batch_size: int) -> list[Image]:
-    """Return n images in their order, generated in batches; the last may be smaller."""
-    pictures: list[Image] = []
-    for start in range(0, n, batch_size):
-        batch = range(start, min(start + batch_size, n))
-        pictures += [image for image, _ in generator(batch)]
-    return pictures
 
 
 def _cut(pictures: Sequence[Image], length: int) -> list[list[Image]]:

@@ -173,7 +173,16 @@ def _planned(part: str, model: str, root: Path | None) -> Run:
     suite = _suite_of(part)
     try:
         suite = _with_data(suite, root)
-        sizes = _sizes_of(suite)
+        # How many images each split of a suite has, and how many each of its tasks generates.
+        sizes = list[int]()
+        splits = dict[str, Data]()  # a split that several tasks read is embedded once
+        for task in suite.tasks:
+            if isinstance(task, GENERATING):
+                sizes.append(len(task.plan().all_images))
+            for spec in _data_of(task).values():
+                splits.setdefault(spec.model_dump_json(), spec)
+        for spec in splits.values():
+            sizes.append(len(open_split(spec.name, spec.root, spec.split, spec.options)))
     except InvalidInputError as error:
         return Run(suite, model, missing=str(error))
     return Run(suite, model, sizes, weights=_weights_of(suite, model))
@@ -219,21 +228,6 @@ def _with_data(suite: Suite, root: Path | None) -> Suite:
 def _data_of(task: Task) -> dict[str, Data]:
     """Return the splits that a task reads, by the names of its fields."""
     return {name: value for name, value in task if isinstance(value, Data)}
-
-
-def _sizes_of(suite: Suite) -> list[int]:
-    """Return how many images each split of a suite has, and how many each of its tasks
-    generates."""
-    sizes = list[int]()
-    splits = dict[str, Data]()  # a split that several tasks read is embedded once
-    for task in suite.tasks:
-        if isinstance(task, GENERATING):
-            sizes.append(len(task.plan().all_images))
-        for spec in _data_of(task).values():
-            splits.setdefault(spec.model_dump_json(), spec)
-    for spec in splits.values():
-        sizes.append(len(open_split(spec.name, spec.root, spec.split, spec.options)))
-    return sizes
 
 
 def _named(model: str) -> dict[str, Any]:
@@ -331,7 +325,11 @@ def paper(
                 if run.waiting:
                     progress.say(f"{run.suite.name}, {run.model}: {run.waiting}")
         except Exception as error:  # of any library: the other parts are measured all the same
-            run.failure = _reason(error)
+            # In one line; errors of other libraries with their kind.
+            text = " ".join(str(error).split())
+            if not isinstance(error, VldebiasError):
+                text = f"{type(error).__name__}: {text}"
+            run.failure = shortened(text, 500)
             progress.say(f"{run.suite.name}, {run.model}: {run.state}")
         compared(runs, results, out)
     return compared(runs, results, out)
@@ -365,14 +363,6 @@ def _opened(out: Path, run: Run, options: Options, progress: Progress) -> tuple[
         )
         run.seconds = estimate(run, loaded, settings)
     return loaded, settings
-
-
-def _reason(error: Exception) -> str:
-    """Return in one line why a run failed; errors of other libraries with their kind."""
-    text = " ".join(str(error).split())
-    if not isinstance(error, VldebiasError):
-        text = f"{type(error).__name__}: {text}"
-    return shortened(text, 500)
 
 
 def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> pd.DataFrame:

@@ -217,7 +217,21 @@ class Monitor:
         if settings.label is None and not data.captions:
             return None
         if isinstance(learned, ImageData):
-            _doubt_overlap(data, learned)
+            # Held-out images that are learned from flatter: refused where nine in ten are.
+            # By files: the same pictures may be listed under other names in two tables.
+            held_out_paths = {data.path(row) for row in range(len(data))}
+            learned_paths = {learned.path(row) for row in range(len(learned))}
+            shared = len((held_out_paths & learned_paths) - {""})
+            name = f"held-out data {data.name} {data.split}"
+            if data.fingerprint == learned.fingerprint or shared >= 0.9 * len(data):
+                raise InvalidInputError(
+                    f"{name}: is the training data; set another val_split or val_data"
+                )
+            if shared:
+                warn(
+                    f"{name}: {shared} of {len(data)} images are files to learn from:"
+                    " scores flatter"
+                )
         return cls.from_data(
             data,
             towers.prepare,
@@ -281,7 +295,10 @@ class Monitor:
             features = [images]
             if self.labels is not None:
                 classes = _edited_features(towers, self.class_texts, edit)
-                scores["zero_shot_accuracy"] = _nearest_is_right(images, classes, self.labels)
+                # Whether each image is nearest to the text of its class; NaN without a label.
+                labels = self.labels.to(images.device)
+                right = ((images @ classes.T).argmax(dim=1) == labels).float()
+                scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
                 features.append(classes)
             if self.queries:
                 distinct, codes = _distinct(self.queries)
@@ -318,14 +335,6 @@ def _distinct(captions: Sequence[str]) -> tuple[list[str], Tensor]:
     return list(place_of_caption), torch.tensor([place_of_caption[text] for text in captions])
 
 
-def _nearest_is_right(images: Tensor, classes: Tensor, labels: Tensor) -> Tensor:
-    """Return whether each image (n, d) is nearest to the text of its class (k, d): (n,) float32 on
-    the CPU, NaN where the label is unknown."""
-    labels = labels.to(images.device)
-    right = ((images @ classes.T).argmax(dim=1) == labels).float()
-    return torch.where(labels >= 0, right, torch.nan).cpu()
-
-
 def _caption_scores(
     images: Tensor, texts: Tensor, owners: Tensor, codes: Tensor
 ) -> dict[str, Tensor]:
@@ -355,19 +364,6 @@ def _caption_scores(
         scores[f"recall@{k} image->text"] = (to_text < k).float().cpu()
         scores[f"recall@{k} {TO_IMAGE}"] = (to_image[codes] < k).float().cpu()
     return scores
-
-
-def _doubt_overlap(held_out: ImageData, learned: ImageData) -> None:
-    """Warn of held-out images that are learned from; refuse where nine in ten are."""
-    # By files: the same pictures may be listed under other names in two tables.
-    held_out_paths = {held_out.path(row) for row in range(len(held_out))}
-    learned_paths = {learned.path(row) for row in range(len(learned))}
-    shared = len((held_out_paths & learned_paths) - {""})
-    name = f"held-out data {held_out.name} {held_out.split}"
-    if held_out.fingerprint == learned.fingerprint or shared >= 0.9 * len(held_out):
-        raise InvalidInputError(f"{name}: is the training data; set another val_split or val_data")
-    if shared:
-        warn(f"{name}: {shared} of {len(held_out)} images are files to learn from: scores flatter")
 
 
 def _lowest(correct: Tensor, cells: Tensor) -> float:

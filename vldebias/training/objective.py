@@ -137,20 +137,17 @@ class Objective(nn.Module):
             if settings.loss == "rince":
                 temperature = max(model_temperature, MILD)
         if settings.loss == "rince":
-            self._warn_of_steepness(temperature)
+            # There few pairs weigh as much as all others: at t = .01 and q = .4 a cosine lower by
+            # .1 weighs 55 times less.
+            q = self.settings.q
+            if q / temperature > STEEP:
+                warn(
+                    f"rince at temperature {temperature:.3g} and q {q} weighs close pairs up to"
+                    f" e^{q / temperature:.0f} times more; raise temperature to 0.1"
+                )
         elif settings.loss in ("debiased", "hard_negative"):
             self._warn_of_floor(temperature)
         return temperature
-
-    def _warn_of_steepness(self, temperature: float) -> None:
-        """Warn where few pairs of rince weigh as much as all others: at t = .01 and q = .4 a cosine
-        lower by .1 weighs 55 times less."""
-        q = self.settings.q
-        if q / temperature > STEEP:
-            warn(
-                f"rince at temperature {temperature:.3g} and q {q} weighs close pairs up to"
-                f" e^{q / temperature:.0f} times more; raise temperature to 0.1"
-            )
 
     def _warn_of_floor(self, temperature: float) -> None:
         """Warn where the estimate of many rows lies below its floor, so that their negatives have

@@ -226,7 +226,14 @@ def _open_by_place(settings: TrainSettings, held_out: bool) -> ImageData | Image
 
     where, split = _place_and_split(settings, held_out)
     if where in WORLDS:
-        return _open_shipped(where, split, None if held_out else settings.items)
+        from vldebias.miniature import open_world
+
+        items = None if held_out else settings.items
+        if split not in _WORLD_SPLITS:
+            raise InvalidInputError(
+                f"{where}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
+            )
+        return open_world(where, split=_WORLD_SPLITS[split], n=items)
     if where in NAMED_DATA:
         # A folder of this name, such as data/waterbirds seen from data/, is its own root.
         root = settings.data_root or (where if Path(where).is_dir() else None)
@@ -283,14 +290,3 @@ def _default_held_out_split(where: str) -> str:
     if Path(where).suffix.lower() in TABLES:
         return "all"
     return "train"
-
-
-def _open_shipped(world: str, split: str, items: int | None) -> ImageData:
-    """Open pictures that ship with the package, at most `items` of them."""
-    from vldebias.miniature import open_world
-
-    if split not in _WORLD_SPLITS:
-        raise InvalidInputError(
-            f"{world}: expected split {', '.join(_WORLD_SPLITS)}, got {split!r}"
-        )
-    return open_world(world, split=_WORLD_SPLITS[split], n=items)

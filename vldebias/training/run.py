@@ -87,7 +87,11 @@ class _Training(NamedTuple):
     def prepare(cls, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> _Training:
         """Open model and data, and refuse what would fail after the first step."""
         towers = make_towers(settings)
-        _check_outputs(settings, towers, folder)
+        # What could not be written after the last step is refused before the first.
+        check_savable(towers, name=settings.model)
+        refuse_foreign(folder / MODEL)
+        if settings.debias is not None:
+            load_prompts(settings.debias)
         data = open_images(settings)
         pairs = None
         if isinstance(data, ImageData):
@@ -120,7 +124,17 @@ class _Training(NamedTuple):
             # A run that goes on scores the model as loaded, as the first one did: both are of one
             # start.
             rows_before = self.score_rows()
-            self._fit(folder, done, progress)
+            with progress.bar("training", self.steps(), done=done) as advance:
+                fit(
+                    Trainee(self.towers, self.objective, fourier=self.settings.fourier),
+                    self.batches,
+                    self.settings,
+                    accelerator=self.accelerator,
+                    folder=folder,
+                    identity=self.identity(),
+                    monitor=self.monitor,
+                    on_step=_StepReport(self.settings, self.accelerator, progress, advance),
+                )
             self.accelerator.end_training()  # which parts the processes
             if not self.accelerator.is_main_process:
                 return None
@@ -136,20 +150,6 @@ class _Training(NamedTuple):
             return
         with only_writer(folder, progress.say):
             yield
-
-    def _fit(self, folder: Path, done: int, progress: Progress) -> None:
-        """Take all steps that are not done, with a bar."""
-        with progress.bar("training", self.steps(), done=done) as advance:
-            fit(
-                Trainee(self.towers, self.objective, fourier=self.settings.fourier),
-                self.batches,
-                self.settings,
-                accelerator=self.accelerator,
-                folder=folder,
-                identity=self.identity(),
-                monitor=self.monitor,
-                on_step=_StepReport(self.settings, self.accelerator, progress, advance),
-            )
 
     def steps(self) -> int:
         """Return how many steps the training has."""
@@ -262,7 +262,12 @@ class _Training(NamedTuple):
             files |= pair_files
         debiased: dict[str, float] = {}
         if settings.debias is not None:
-            debiased = self._write_projection(folder, settings.debias)
+            # From the folder, since the fingerprint is that of the saved weights (adapters merged).
+            saved = load_host(str(folder / MODEL))
+            edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
+            for role, edit in edits.items():
+                edit.save_pretrained(folder / PROJECTION / role)
+            debiased = self.scores(edits["joint"])
             files["projection"] = PROJECTION
         outcome: dict[str, Any] = {
             "before": before,
@@ -280,15 +285,6 @@ class _Training(NamedTuple):
         }
         write_atomically(folder / OUTCOME, json.dumps(outcome, indent=1, default=str) + "\n")
         return outcome
-
-    def _write_projection(self, folder: Path, prompt_set: str) -> dict[str, float]:
-        """Fit the projection of a prompt set for the saved model, and return the scores with it."""
-        # From the folder, since the fingerprint is that of the saved weights (adapters merged).
-        saved = load_host(str(folder / MODEL))
-        edits = fit_projections(saved.host, prompt_set, tokenizer=saved.tokenizer)
-        for role, edit in edits.items():
-            edit.save_pretrained(folder / PROJECTION / role)
-        return self.scores(edits["joint"])
 
 
 class _StepReport:
@@ -320,15 +316,6 @@ class _StepReport:
             if math.isfinite(score):
                 self.progress.say(f"step {step + 1} of {steps}: {loss}, score {score:.3f}")
                 break
-
-
-def _check_outputs(settings: TrainSettings, towers: Towers, folder: Path) -> None:
-    """Raise InvalidInputError before the first step where something could not be written after the
-    last."""
-    check_savable(towers, name=settings.model)
-    refuse_foreign(folder / MODEL)
-    if settings.debias is not None:
-        load_prompts(settings.debias)
 
 
 def list_pairs(

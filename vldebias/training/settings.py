@@ -517,7 +517,9 @@ def _layered(layers: list[dict[str, Any]]) -> dict[str, Any]:
     for layer in layers[1:]:
         preset = layer.pop("preset", None)
         if preset is not None:
-            layers[0] = _preset(preset)
+            if preset not in PRESETS:
+                raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {preset!r}")
+            layers[0] = dict(PRESETS[preset])
     chosen_losses = {layer["loss"] for layer in layers if "loss" in layer}
     if len(chosen_losses) > 1:
         # Not every loss can learn its temperature, as the preset's does.
@@ -531,10 +533,3 @@ def _layered(layers: list[dict[str, Any]]) -> dict[str, Any]:
             values.pop("steps", None)
         values |= layer
     return values
-
-
-def _preset(name: str) -> dict[str, Any]:
-    """Return the settings of a preset; InvalidInputError: no preset of that name."""
-    if name not in PRESETS:
-        raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {name!r}")
-    return dict(PRESETS[name])

@@ -331,7 +331,14 @@ class SharesTask(Task):
             raise InvalidInputError(
                 f"baseline: expected one of {sorted(set(rows.method))}, got {self.baseline!r}"
             )
-        _warn_of_misspelt(rows.method, where)
+        for name, similar in misspelt(rows.method.value_counts().to_dict()):
+            number = int((rows.method == name).sum())
+            warn(
+                f"{where}: method {name!r} ({number} of {len(rows.method)} rows) is spelt almost as"
+                f" {similar!r}; mend it if it is the same, since prompts that lack a method are"
+                " left out",
+                SuspectInputWarning,
+            )
         weight = pd.to_numeric(rows.weight, errors="coerce")
         is_weight = (weight > 0) & (weight < np.inf)
         wrong = rows.weight[~is_weight]
@@ -418,18 +425,6 @@ class SharesTask(Task):
             ends = (interval.low, interval.high)
             result.add(metric, "all images", interval.value, ends, n=n)
         return [how_people_agree(agreed, len(votes))]
-
-
-def _warn_of_misspelt(methods: pd.Series[str], where: str) -> None:
-    """Warn of methods that are spelt almost as others."""
-    for name, similar in misspelt(methods.value_counts().to_dict()):
-        number = int((methods == name).sum())
-        warn(
-            f"{where}: method {name!r} ({number} of {len(methods)} rows) is spelt almost as"
-            f" {similar!r}; mend it if it is the same, since prompts that lack a method are left"
-            " out",
-            SuspectInputWarning,
-        )
 
 
 def _effective_counts(rows: pd.DataFrame, prompts: int, codes: int) -> Floats:

@@ -258,7 +258,13 @@ class GroupsTask(ImageTask):
         """Return what only measuring knows: what the splits are, and the weights of the groups."""
         weights = self.group_weights
         if weights is None and learning is not None:
-            weights = _training_weights(learning.groups, tested.groups)
+            sizes = {name: n for name, n in learning.groups.counts.items() if n}
+            # A group that is never tested has no accuracy to weigh, and leaving it out silently
+            # would change what the average means.
+            if not sizes or not all(tested.groups.counts.get(name) for name in sizes):
+                weights = None
+            else:
+                weights = {name: float(sizes.get(name, 0)) for name in tested.groups.counts}
         return {
             "data": tested.facts,
             "train": None if learning is None else learning.facts,
@@ -279,7 +285,15 @@ class GroupsTask(ImageTask):
         result = TaskResult(provenance)
         self._add_accuracies(result, classified.right, tested.groups, weights)
         if classified.margins:
-            self._add_areas(result, tested, classified.margins)
+            # Of two classes: the lowest area under the curve over the spurious values.
+            areas, draws, n = worst_areas(
+                classified.margins,
+                tested.target == 1,
+                tested.values.codes,
+                resamples=self.resamples,
+                seed=self.seed,
+            )
+            result.add_draws("worst_group_auc", areas, draws, n=n)
         return [result, *self._cosines(provenance, fitted, texts)]
 
     def _methods_with_lam(self) -> list[str]:
@@ -456,17 +470,6 @@ class GroupsTask(ImageTask):
         blocks = list(resampled_counts(counts, self.resamples, self.seed))
         return Cells(counts, np.concatenate(blocks))
 
-    def _add_areas(self, result: TaskResult, split: Split, margins: Mapping[str, Floats]) -> None:
-        """Add the lowest area under the curve over the spurious values, for two classes."""
-        areas, draws, n = worst_areas(
-            margins,
-            split.target == 1,
-            split.values.codes,
-            resamples=self.resamples,
-            seed=self.seed,
-        )
-        result.add_draws("worst_group_auc", areas, draws, n=n)
-
     def _cosines(
         self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host
     ) -> list[TaskResult]:
@@ -554,16 +557,6 @@ def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) 
     if len(matches) == 1:
         return matches[0]
     return next(iter(columns)) if len(columns) == 1 else None
-
-
-def _training_weights(training: Labels, tested: Labels) -> dict[str, float] | None:
-    """Return group -> number of training images, if every group of them is tested."""
-    sizes = {name: n for name, n in training.counts.items() if n}
-    # A group that is never tested has no accuracy to weigh, and leaving it out silently would
-    # change what the average means.
-    if not sizes or not all(tested.counts.get(name) for name in sizes):
-        return None
-    return {name: float(sizes.get(name, 0)) for name in tested.counts}
 
 
 def _check_weights(weights: Mapping[str, float], groups: Labels) -> None:

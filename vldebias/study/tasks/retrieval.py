@@ -471,7 +471,10 @@ class RetrievalTask(ImageTask):
         for group, rows in enumerate(members):
             order_of_method = self._ranked_in_value(rankings, rows, first)
             for method, order in order_of_method.items():
-                shares[method].append(_kept_shares(order_of_method[NONE], order, first))
+                # For each query the share of its first hits that are still among the first.
+                pairs = zip(order_of_method[NONE], order, strict=True)
+                kept_shares = np.array([kept_share(*pair, first) for pair in pairs])
+                shares[method].append(kept_shares)
             if self.resample == "images":
                 # Each value has a seed of its own: its images are another sample, and one seed
                 # would pair the noise of values that have nothing to do with each other.
@@ -692,15 +695,6 @@ def _nearest(rows: Tensor, images: UnitRows) -> Rows:
     texts = rows.double()
     scores = [texts @ block.double().T for block in images.split(BLOCK)]
     return torch.cat(scores, dim=1).numpy().round(12).argmax(axis=0)
-
-
-def _kept_shares(before: Rows, after: Rows, first: int) -> Floats:
-    """Return for each query (q,) the share of its first hits that are still among the first.
-
-    before, after: rows (q, m) of one value, best first, without and with a method.
-    """
-    pairs = zip(before, after, strict=True)
-    return np.array([kept_share(*pair, first) for pair in pairs])
 
 
 def _without_folders(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -96,19 +96,13 @@ def _ridge(rows: Tensor) -> Any:
     return need("sklearn.linear_model").Ridge(alpha=max(variance * len(rows), 1e-12))
 
 
-class Margins(NamedTuple):
-    """Hold by how much the class of a row leads."""
-
-    lead: Floats  # (n,) score of the row's class less the best other score
-    rival: Codes  # (n,) the class of the best other score
-
-
-def _margins_of(scores: Floats, codes: Codes) -> Margins:
-    """Return the margins of the classes (n,) in scores (n, k)."""
+def _leads(scores: Floats, codes: Codes) -> tuple[Floats, Codes]:
+    """Return by how much the class of each row leads in scores (n, k), and the class of the best
+    other score: (n,) each."""
     # (n, k): 1 at the class of each row
     is_class = np.arange(scores.shape[1]) == codes[:, None]
     rival = np.where(is_class, -np.inf, scores).argmax(1)
-    return Margins(scores[is_class] - scores[np.arange(len(codes)), rival], rival)
+    return scores[is_class] - scores[np.arange(len(codes)), rival], rival
 
 
 class Probe(NamedTuple):
@@ -172,25 +166,21 @@ def wrong_labels(features: Any, labels: Any, *, seed: int = 0) -> pd.DataFrame:
     """
     rows, codes, names = _known(features, labels)
     scores = _out_of_fold(_ridge(rows), rows, codes, np.eye(len(names))[codes], seed)
+    lead, _ = _leads(scores, codes)
     frame = need("pandas").DataFrame(
         {
             "row": np.flatnonzero(Labels.from_array(labels).known),
             "given": np.array(names)[codes],
             "proposed": np.array(names)[scores.argmax(1)],
-            "confidence": _margins_of(scores, codes).lead,
+            "confidence": lead,
         }
     )
     return frame.sort_values("confidence", kind="stable", ignore_index=True)
 
 
-class ClassMargins(NamedTuple):
-    """Hold the margins of a linear classifier."""
-
-    of_metric: dict[str, Floats]  # metric -> (n,)
-    variance: Floats  # (k,) k-variance of each class
-
-
-def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> ClassMargins:
+def margins(
+    head: Any, features: Any, codes: Codes, *, seed: int = 0
+) -> tuple[dict[str, Floats], Floats]:
     """Return the margins (n,) of a linear classifier by metric, and the k-variance (k,) of the
     classes.
 
@@ -218,7 +208,7 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> ClassMa
             " each class"
         )
     scores = torch.cat([block.double() @ weight.T for block in rows.split(BLOCK)]) + bias
-    margin, rival = _margins_of(scores.numpy(), codes)
+    margin, rival = _leads(scores.numpy(), codes)
     # (n,) length of the gradient of each row's margin
     # The margin is linear with gradient w_y - w_rival, so its Lipschitz constant is the distance of
     # two rows of the weight.
@@ -232,13 +222,13 @@ def margins(head: Any, features: Any, codes: Codes, *, seed: int = 0) -> ClassMa
         variance[code] = k_variance(members, k=subset_size, seed=seed)
         steepest[code] = slope[codes == code].max()
 
-    of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
+    margin_of_metric = {"margin": margin, "gn_margin": margin / (slope + 1e-6)}
     shares = sizes / len(codes)
     # Classes that are points have no variance to divide by.
     if (steepest * variance).any():
-        of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
-        of_metric["kv_gn_margin"] = of_metric["gn_margin"] / float(shares @ variance)
-    return ClassMargins(of_metric, variance)
+        margin_of_metric["kv_margin"] = margin / float(shares @ (steepest * variance))
+        margin_of_metric["kv_gn_margin"] = margin_of_metric["gn_margin"] / float(shares @ variance)
+    return margin_of_metric, variance
 
 
 def _weight_and_bias(head: Any) -> tuple[Tensor, Tensor]:
@@ -269,21 +259,6 @@ class Parts(NamedTuple):
 
     labels: Labels
     origin: str  # "by gender", "by the prompts' texts"
-
-
-class Edited(NamedTuple):
-    """Hold what methods make of features."""
-
-    rows: dict[str, Tensor]  # method -> (n, d) of length 1
-    facts: dict[str, dict[str, Any]]  # method -> its entry in the provenance
-
-
-class Probed(NamedTuple):
-    """Hold what is probed."""
-
-    rows: dict[str, Tensor]  # method -> features (n, d) of length 1, "none" first
-    parts: Parts | None  # what splits the rows into groups
-    facts: dict[str, Any]  # fields of the provenance
 
 
 def diagnose(
@@ -335,16 +310,53 @@ def diagnose(
         raise InvalidInputError(
             "methods: got some without texts to fit them on; expected prompts= and texts= too"
         )
-    probed = _probed(data, columns, compared, prompts, texts, reference)
-    result = TaskResult(_provenance(data, columns, probed, seed))
-    probes = _add_probes(result, columns, probed.rows, seed)
+    # method -> features (n, d) of length 1
+    rows = {NONE: data.unit[:]}
+    parts = None
+    if "groups" in columns:
+        parts = Parts(columns["groups"].labels, f"by {columns['groups'].name}")
+    facts: dict[str, Any] = {"model": data.about.get("model"), "methods": {}}
+    if prompts is not None and texts is not None:
+        attribute = load_prompts(prompts)
+        host = text_host(texts)
+        check_images(data, host, attribute.spurious[0])
+        edited, entries = _edited_rows(data, host, attribute, compared, reference)
+        rows |= edited
+        facts = {
+            "model": facts["model"] or host.model_id,
+            "methods": with_looks(entries, compared),
+            "prompts": attribute.name,
+            "prompts_hash": attribute.hash,
+            "fingerprint": host.weights,
+        }
+        if parts is None:
+            # Each image is counted to the value whose texts are nearest.
+            texts_of_value = attribute.by_value()
+            centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
+            codes = (rows[NONE] @ centres.float().T).argmax(1).numpy()
+            parts = Parts(Labels(codes, tuple(texts_of_value)), "by the prompts' texts")
+    facts["model"] = str(facts["model"] or "unnamed model")
+    digest = data.about.get("digest")
+    title = " by ".join(column.name for column in columns.values())
+    result = TaskResult(
+        TaskProvenance(
+            task="diagnose",
+            title=f"What the features hold: {title}",
+            description="",  # it comes with the rows
+            n={"images": len(data)},
+            split=split_of(data),
+            data={"images": str(digest)} if digest else {},
+            seeds=[seed],
+            **facts,
+        )
+    )
+    probes = _add_probes(result, columns, rows, seed)
     advice = []
     if "groups" in columns:
         advice.append(_advice_on_probes(columns["groups"].name, probes))
     if "labels" in columns:
-        classes = columns["labels"].labels
-        advice += _add_suspects(result, data, columns["labels"], probed.parts, seed)
-        _add_margins(result, data, classes, head, seed)
+        advice += _add_suspects(result, data, columns["labels"], parts, seed)
+        _add_margins(result, data, columns["labels"].labels, head, seed)
     result.provenance.description = " ".join(advice)
     result.provenance.settings = {
         "probes": "balanced accuracy out of five folds; see vldebias.diagnose",
@@ -387,61 +399,6 @@ def _columns(data: Embeddings, labels: Any, groups: Any) -> dict[str, Column]:
     return columns
 
 
-def _probed(
-    data: Embeddings,
-    columns: Mapping[str, Column],
-    methods: Sequence[Method],
-    prompts: str | PromptSet | None,
-    texts: Any,
-    reference: Any,
-) -> Probed:
-    """Return the features without and with each method, and the values that make groups: those of
-    the column of groups, else what the texts of the prompt set tell."""
-    model = data.about.get("model")
-    rows = {NONE: data.unit[:]}
-    parts = None
-    if "groups" in columns:
-        parts = Parts(columns["groups"].labels, f"by {columns['groups'].name}")
-    if prompts is None or texts is None:
-        return Probed(rows, parts, {"model": str(model or "unnamed model"), "methods": {}})
-    attribute = load_prompts(prompts)
-    host = text_host(texts)
-    check_images(data, host, attribute.spurious[0])
-    edited = _edited_rows(data, host, attribute, methods, reference)
-    facts = {
-        "model": str(model or host.model_id or "unnamed model"),
-        "methods": with_looks(edited.facts, methods),
-        "prompts": attribute.name,
-        "prompts_hash": attribute.hash,
-        "fingerprint": host.weights,
-    }
-    if parts is None:
-        # Each image is counted to the value whose texts are nearest.
-        texts_of_value = attribute.by_value()
-        centres = torch.stack([host.embed(group).mean(0) for group in texts_of_value.values()])
-        nearest = (rows[NONE] @ centres.float().T).argmax(1).numpy()
-        parts = Parts(Labels(nearest, tuple(texts_of_value)), "by the prompts' texts")
-    return Probed({**rows, **edited.rows}, parts, facts)
-
-
-def _provenance(
-    data: Embeddings, columns: Mapping[str, Column], probed: Probed, seed: int
-) -> TaskProvenance:
-    """Return what is probed; its description comes with the rows."""
-    digest = data.about.get("digest")
-    names = [column.name for column in columns.values()]
-    return TaskProvenance(
-        task="diagnose",
-        title=f"What the features hold: {' by '.join(names)}",
-        description="",
-        n={"images": len(data)},
-        split=split_of(data),
-        data={"images": str(digest)} if digest else {},
-        seeds=[seed],
-        **probed.facts,
-    )
-
-
 def _limits(
     probes: Mapping[str, Mapping[str, Probe]], columns: Mapping[str, Column]
 ) -> dict[str, dict[str, float]]:
@@ -460,13 +417,15 @@ def _edited_rows(
     attribute: PromptSet,
     methods: Sequence[Method],
     reference: Any,
-) -> Edited:
-    """Return the features under each method that is fitted on the attribute's texts."""
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """Return the features under each method that is fitted on the attribute's texts, and the
+    method's entry in the provenance."""
     if reference is not None and not isinstance(reference, Embeddings):
         reference = Embeddings.from_arrays(reference)
     kept = disjoint(reference, data)[0]
     unit = data.unit[:]
-    edited = Edited({}, {})
+    rows = {}
+    entries = {}
     for method in methods:
         edit = fit_method(host, attribute, method, reference=kept)
         if edit is None:
@@ -474,11 +433,10 @@ def _edited_rows(
         # `edit.image`, though it was fitted on texts: what is asked is whether image features still
         # hold the attribute when the edit is applied to them.
         blocks = [normalize(edit.image(block), dim=1) for block in unit.split(BLOCK)]
-        edited.rows[method.name] = torch.cat(blocks)
+        rows[method.name] = torch.cat(blocks)
         origin = edit.provenance
-        facts = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
-        edited.facts[method.name] = facts
-    return edited
+        entries[method.name] = {"lam": origin.lam, "prompts": origin.prompts, "side": "image"}
+    return rows, entries
 
 
 def _add_probes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
@@ -15,28 +15,13 @@ from vldebias.methods import Method, get_method
 from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
-from vldebias.report.result import Result, TaskResult
+from vldebias.report.result import Result
 from vldebias.schema import Strict
 from vldebias.study.inputs import Inputs
-from vldebias.study.task import Task, find_task
+from vldebias.study.task import find_task
 from vldebias.study.tasks.images import ImageTask
 
 LABELS = ("labels", "reference_labels", "train_labels", "val_labels")
-
-
-class Keywords(NamedTuple):
-    """Hold the keywords of `evaluate`, sorted."""
-
-    task_class: type[Task]
-    settings: dict[str, Any]  # of the task
-    sources: dict[str, Any]  # of the inputs that it measures; None counts as absent
-
-
-class Compared(NamedTuple):
-    """Hold the methods of `evaluate`, sorted."""
-
-    methods: list[Method]  # fitted now
-    edits: dict[str, Edit]  # name -> one that was fitted before
 
 
 def evaluate(
@@ -124,47 +109,61 @@ def evaluate(
         "reference": reference,
         "reference_labels": reference_labels,
     }
-    keywords = _sort_keywords(task, prompts, sources, options)
+    task_class = find_task(task)
+    settings = _sort_keywords(task, options, sources)
+    # A suite gives its tasks names and titles; here the kind of the task stands for both.
+    settings |= {"name": task, "title": task}
+    if prompts is not None:
+        settings["prompts"] = prompts
+    _name_single_columns(sources, prompts)
 
     # 2. Inputs are opened by name, when they are first asked for.
     inputs = Inputs(
         Options(Path(), pretrained=pretrained, device=device, data_root=root, unknown=unknown),
-        keywords.sources,
+        sources,
         needs=f"task {task!r}",
         progress=_progress_of(progress),
         split=split,
     )
 
     # 3. What is compared: the methods, the edits, and the attachment that the model carries.
-    _add_methods(keywords, inputs, methods)
+    if issubclass(task_class, ImageTask):
+        attachment = _attachment_on(model, inputs)
+        if attachment is not None and methods is None:
+            # All methods are compared at the strength at which the user runs the model.
+            settings.setdefault("strength", attachment.strength)
+        methods = _methods_or_default(methods, attachment)
+    if methods is not None:
+        fitted_now, fitted_before = _sort_methods(methods, reference)
+        settings["methods"] = fitted_now
+        inputs.sources["edits"] = fitted_before
 
-    # 4. The task fills in its defaults, and measures.
+    # 4. The task fills in its defaults, which may depend on the data: k is a twentieth of the
+    # images, columns are found by their values. Then it measures.
     start = time.monotonic()
-    results = _measure(keywords, inputs)
+    with inputs.progress:
+        planned = task_class.from_inputs(inputs, settings)
+        results = planned.measured(inputs.of_task(planned))
     return Result.from_tasks(task, results, seconds=round(time.monotonic() - start, 3))
 
 
 def _sort_keywords(
-    task: str, prompts: Any, sources: Mapping[str, Any], options: Mapping[str, Any]
-) -> Keywords:
-    """Return the keywords as settings of the task and as sources of what its `measure` takes.
+    task: str, options: Mapping[str, Any], sources: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the options that are settings of a task, and add the inputs among them to sources.
 
     Where a setting and an input share a name, as `train` does, a split that is described is a
     setting; data are an input.
 
-    Args:
-        sources: those that have a keyword of their own. options: the others, of either kind.
-
     Raises:
-        InvalidInputError: there is no such task, or it has no such option.
+        InvalidInputError: the task has no such option.
     """
     task_class = find_task(task)
     setting_names = task_class.model_fields
     input_names = task_class.input_names()
     label_names = [name for name in LABELS if name.partition("_")[0] in input_names]
     known = sorted({*setting_names, *input_names, *label_names})
-    # A suite gives its tasks names and titles; here the kind of the task stands for both.
-    keywords = Keywords(task_class, {"name": task, "title": task}, dict(sources))
+    settings = {}
     for name, value in options.items():
         if name not in known:
             raise InvalidInputError(
@@ -175,36 +174,10 @@ def _sort_keywords(
         # `train=features` is the split itself.
         is_described = name not in input_names or isinstance(value, (Strict, Mapping))
         if name in setting_names and is_described:
-            keywords.settings[name] = value
+            settings[name] = value
         else:
-            keywords.sources[name] = value
-    if prompts is not None:
-        keywords.settings["prompts"] = prompts
-    _name_single_columns(keywords.sources, prompts)
-    return keywords
-
-
-def _add_methods(keywords: Keywords, inputs: Inputs, methods: Any) -> None:
-    """Add the methods to the settings, and the edits that were fitted before to the inputs."""
-    if issubclass(keywords.task_class, ImageTask):
-        attachment = _attachment_on(keywords.sources["model"], inputs)
-        if attachment is not None and methods is None:
-            # All methods are compared at the strength at which the user runs the model.
-            keywords.settings.setdefault("strength", attachment.strength)
-        methods = _methods_or_default(methods, attachment)
-    if methods is not None:
-        compared = _sort_methods(methods, keywords.sources["reference"])
-        keywords.settings["methods"] = compared.methods
-        inputs.sources["edits"] = compared.edits
-
-
-def _measure(keywords: Keywords, inputs: Inputs) -> list[TaskResult]:
-    """Return what the task measures, while its progress is shown."""
-    with inputs.progress:
-        # Defaults may depend on the data: k is a twentieth of the images, columns are found by
-        # their values.
-        task = keywords.task_class.from_inputs(inputs, keywords.settings)
-        return task.measured(inputs.of_task(task))
+            sources[name] = value
+    return settings
 
 
 def _name_single_columns(sources: dict[str, Any], prompts: Any) -> None:
@@ -256,8 +229,9 @@ def _methods_or_default(methods: Any, attachment: Attachment | None) -> Any:
     return methods
 
 
-def _sort_methods(methods: Any, reference: Any) -> Compared:
-    """Return methods and edits; an edit without a name is called "fitted <its method>"."""
+def _sort_methods(methods: Any, reference: Any) -> tuple[list[Method], dict[str, Edit]]:
+    """Return methods that are fitted now, and name -> edit that was fitted before; one without a
+    name is called "fitted <its method>"."""
     named: Iterable[tuple[str | None, Any]]
     if isinstance(methods, Mapping):
         named = methods.items()
@@ -265,10 +239,11 @@ def _sort_methods(methods: Any, reference: Any) -> Compared:
         named = [(None, methods)]
     else:
         named = [(None, method) for method in methods]
-    compared = Compared([], {})
+    fitted_now = []
+    fitted_before = {}
     for name, method in named:
         if isinstance(method, Edit):
-            compared.edits[name or f"fitted {method.method}"] = method
+            fitted_before[name or f"fitted {method.method}"] = method
         else:
-            compared.methods.append(get_method(method, reference=reference))
-    return compared
+            fitted_now.append(get_method(method, reference=reference))
+    return fitted_now, fitted_before

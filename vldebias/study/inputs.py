@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -55,13 +55,6 @@ class Data(Strict):
     split: str = "test"
     options: dict[str, Any] = Field(default_factory=dict)
     root: Path | None = None
-
-
-class FeatureFile(NamedTuple):
-    """Hold what a file of features has."""
-
-    images: Embeddings
-    texts: dict[str, Any] | None  # prompt -> embedding, where the file has some
 
 
 class Inputs(Mapping[str, Any]):
@@ -183,7 +176,7 @@ class Inputs(Mapping[str, Any]):
         if self.options.texts is not None:
             rows = load_texts(self.options.texts)
         elif self.options.embeddings is not None:
-            rows = self._feature_file.texts
+            _, rows = self._feature_file
         if rows is None or file is None:
             return text_host(self.model.host, self.model.tokenizer)
         return TextTable(rows, self.options.model or file.name)
@@ -275,7 +268,8 @@ class Inputs(Mapping[str, Any]):
         # folder.
         is_file = Path(source).suffix in (".npz", ".npy")
         if is_file or is_pattern(source) or is_clip_retrieval(source):
-            return _of_file(Path(source)).images
+            embeddings, _ = _of_file(Path(source))
+            return embeddings
         if Path(source).is_dir():
             return _of_folder(Path(source))
         names = [*WORLDS, *list_data()]
@@ -299,7 +293,7 @@ class Inputs(Mapping[str, Any]):
             root = data.root or self.options.data_root
             with self.progress.bar(f"opening {data.name} {data.split}"):
                 return open_split(data.name, root, data.split, data.options)
-        rows = self._feature_file.images
+        rows, _ = self._feature_file
         splits = rows.labels.get("split")
         if splits is not None and data.split in splits.names:
             return rows.picked(splits.codes == splits.names.index(data.split))
@@ -328,8 +322,9 @@ class Inputs(Mapping[str, Any]):
         return images[np.sort(selected)]
 
     @cached_property
-    def _feature_file(self) -> FeatureFile:
-        """The user's file of features, opened once."""
+    def _feature_file(self) -> tuple[Embeddings, dict[str, Any] | None]:
+        """The embeddings of the user's file of features, and those of its texts, where it has some:
+        prompt -> embedding; opened once."""
         return _of_file(self.options.embeddings or Path(), self.options.table)
 
 
@@ -401,9 +396,10 @@ def _of_folder(folder: Path) -> ImageData:
     return file_images(folder.name, "all", folder, files, columns, about=facts)
 
 
-def _of_file(path: Path, table: Path | None = None) -> FeatureFile:
-    """Return embeddings of a file or of shards, with their digest in the place of their path."""
+def _of_file(path: Path, table: Path | None = None) -> tuple[Embeddings, dict[str, Any] | None]:
+    """Return embeddings of a file or of shards, with their digest in the place of their path, and
+    prompt -> embedding, where the file has some."""
     embeddings, texts = open_embeddings(path, table=table)
     facts = {name: value for name, value in embeddings.about.items() if name != "file"}
     facts = {"data": path.name, **facts, "digest": digest_of(path)}
-    return FeatureFile(replace(embeddings, about=facts), texts)
+    return replace(embeddings, about=facts), texts

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny
 
@@ -38,20 +38,6 @@ ABOUT = (
     " prompt is over its images."
 )
 CODES = Mapping[str, Mapping[str, int]]  # attribute -> value in lower case -> code of the judge
-
-
-class Stated(NamedTuple):
-    """Hold what prompts state."""
-
-    attribute: str  # of the judge; "" where no prompt states one
-    code_of_value: dict[str, int]  # value of the prompt set -> code of the judge
-
-
-class OpenPrompts(NamedTuple):
-    """Hold the prompts of a file that leave the value open."""
-
-    texts: tuple[str, ...]
-    left_out: dict[str, int]  # reason -> number of the other prompts
 
 
 @register_task
@@ -131,7 +117,7 @@ class GenerationTask(Task):
         concepts."""
         if self.prompts_file is not None:
             # Each prompt of the user's file is its own concept: it has no class name, and no pair.
-            prompts = self._open_prompts(self.prompts_file).texts
+            prompts, _ = self._open_prompts(self.prompts_file)
             return self._with_unseen(self.prompts_file.name, prompts, prompts, ())
         if not self.subjects:
             return self.prompts
@@ -164,8 +150,9 @@ class GenerationTask(Task):
             held_out_groups=groups,
         )
 
-    def _open_prompts(self, file: Path) -> OpenPrompts:
-        """Return the prompts of a file that leave the value open, and why the others do not.
+    def _open_prompts(self, file: Path) -> tuple[tuple[str, ...], dict[str, int]]:
+        """Return the prompts of a file that leave the value open, and reason -> number of the
+        others.
 
         Groups are left out, because a judge sees one value in a picture.
 
@@ -185,7 +172,7 @@ class GenerationTask(Task):
             raise InvalidInputError(
                 f"{file}: no prompt leaves {values} open, got {left_out}; add some"
             )
-        return OpenPrompts(kept, left_out)
+        return kept, left_out
 
     @property
     def ways(self) -> dict[str, Variant]:
@@ -332,7 +319,10 @@ class GenerationTask(Task):
         prompts = self.prompt_set
         # Before anything is generated: a judge that cannot read what is stated would be found out
         # after hours.
-        stated = _stated(prompts, judge, codes) if self.stated else Stated("", {})
+        stated_attribute = ""
+        stated_codes: dict[str, int] = {}
+        if self.stated:
+            stated_attribute, stated_codes = _stated(prompts, judge, codes)
         if pipe is None:
             made = GeneratedImages.open(images)
         else:
@@ -359,7 +349,7 @@ class GenerationTask(Task):
                 ),
             )
             self._note_dealt(result, list(rows.values_of(attribute).values()))
-            code_of_value = stated.code_of_value if attribute == stated.attribute else None
+            code_of_value = stated_codes if attribute == stated_attribute else None
             # All attributes share the images, so the first alone shows them.
             rows.add(result, attribute, code_of_value, has_pictures=place == 0)
             results.append(result)
@@ -388,7 +378,7 @@ class GenerationTask(Task):
             "images that the safety checker blackened": dict(flagged),
         }
         if self.prompts_file is not None:
-            settings["left out, by reason"] = self._open_prompts(self.prompts_file).left_out
+            _, settings["left out, by reason"] = self._open_prompts(self.prompts_file)
         return settings
 
     def _note_dealt(self, result: TaskResult, judged: list[list[str]]) -> None:
@@ -420,7 +410,7 @@ class GenerationTask(Task):
             )
 
 
-def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> Stated:
+def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> tuple[str, dict[str, int]]:
     """Return the judge's attribute that the prompts state, and the judge's code of each value.
 
     Raises:
@@ -436,7 +426,7 @@ def _stated(prompts: PromptSet, judge: Judge, codes: CODES) -> Stated:
                     break
         n_different = len(set(code_of_value.values()))
         if len(code_of_value) == len(prompts.attributes) == n_different:
-            return Stated(attribute, code_of_value)
+            return attribute, code_of_value
     raise InvalidInputError(
         f"judge {judge.name}: expected an attribute with the values {list(prompts.attributes)} that"
         f" {prompts.name!r} states; use another judge or stated=False"

@@ -77,20 +77,6 @@ class Split(NamedTuple):
     facts: dict[str, Any]  # for the provenance, without local folders
 
 
-class Classified(NamedTuple):
-    """Hold what methods say of n images."""
-
-    right: dict[Key, Mask]  # (n,) whether an image is classified right
-    margins: dict[str, Floats]  # of two classes, method -> how much the second leads (n,)
-
-
-class Cells(NamedTuple):
-    """Hold numbers of images by group, right without and right with a method."""
-
-    counts: Counts  # (g, 2, 2)
-    resampled: Counts  # (resamples, g, 2, 2)
-
-
 @register_task
 class GroupsTask(ImageTask):
     """Measure group robustness of zero-shot classification; gives the blocks `name` and "`name`:
@@ -213,9 +199,9 @@ class GroupsTask(ImageTask):
                 edit_of_key[method, None] = edit
             edit_of_key |= self._swept(texts, reference, facts_of_method)
             advance(0, f"{len(edit_of_key)} methods")
-            classified = self._classify(tested, texts, edit_of_key)
+            right_of_key, margins = self._classify(tested, texts, edit_of_key)
             description = ABOUT
-            if classified.margins:
+            if margins:
                 facts_of_method[MEDIAN] = {"assumes": ABOUT_MEDIAN}
                 description += f" {MEDIAN} is {ABOUT_MEDIAN}."
             if learning is not None and selecting is not None:
@@ -225,7 +211,7 @@ class GroupsTask(ImageTask):
                     right, facts_of_method[name] = self._learn(
                         name, learning, selecting, classes, tested
                     )
-                    classified.right[name, None] = right
+                    right_of_key[name, None] = right
             elif self.baselines:
                 progress.say(
                     f"{self.name}: no split to train or select on in the file, so the baselines are"
@@ -249,8 +235,19 @@ class GroupsTask(ImageTask):
                 **reference_counts,
             },
         )
-        weights = settings["group_weights"]
-        return self._results(provenance, fitted, texts, tested, classified, weights)
+        result = TaskResult(provenance)
+        self._add_accuracies(result, right_of_key, tested.groups, settings["group_weights"])
+        if margins:
+            # Of two classes: the lowest area under the curve over the spurious values.
+            areas, draws, n_of_value = worst_areas(
+                margins,
+                tested.target == 1,
+                tested.values.codes,
+                resamples=self.resamples,
+                seed=self.seed,
+            )
+            result.add_draws("worst_group_auc", areas, draws, n=n_of_value)
+        return [result, *self._cosines(provenance, fitted, texts)]
 
     def _measured_settings(
         self, tested: Split, learning: Split | None, selecting: Split | None
@@ -271,30 +268,6 @@ class GroupsTask(ImageTask):
             "val": None if selecting is None else selecting.facts,
             "group_weights": weights,
         }
-
-    def _results(
-        self,
-        provenance: TaskProvenance,
-        fitted: Mapping[str, Edit | None],
-        texts: Host,
-        tested: Split,
-        classified: Classified,
-        weights: Mapping[str, float] | None,
-    ) -> list[TaskResult]:
-        """Return the block of accuracies and that of cosines."""
-        result = TaskResult(provenance)
-        self._add_accuracies(result, classified.right, tested.groups, weights)
-        if classified.margins:
-            # Of two classes: the lowest area under the curve over the spurious values.
-            areas, draws, n = worst_areas(
-                classified.margins,
-                tested.target == 1,
-                tested.values.codes,
-                resamples=self.resamples,
-                seed=self.seed,
-            )
-            result.add_draws("worst_group_auc", areas, draws, n=n)
-        return [result, *self._cosines(provenance, fitted, texts)]
 
     def _methods_with_lam(self) -> list[str]:
         return [method.name for method in self.compared_methods() if method.has_lam]
@@ -367,9 +340,9 @@ class GroupsTask(ImageTask):
 
     def _classify(
         self, split: Split, texts: Host, edit_of_key: Mapping[Key, Edit | None]
-    ) -> Classified:
+    ) -> tuple[dict[Key, Mask], dict[str, Floats]]:
         """Return which of the n images are right, and of two classes how much the second leads
-        under each method."""
+        under each method: (n,) each."""
         classes = self.prompts.classes
         # Images that several methods share are read once for all.
         rows_of_images: dict[UnitRows, dict[Key, Tensor]] = {}
@@ -392,7 +365,7 @@ class GroupsTask(ImageTask):
             f"{self.prompts.name}: the class prompts",
         )
         if len(classes) != 2:
-            return Classified(right, {})
+            return right, {}
         margins = {}
         for method, lam in edit_of_key:
             if lam is None:
@@ -403,7 +376,7 @@ class GroupsTask(ImageTask):
         # and are cut at the wrong place. An edit has to beat it.
         is_second = margins[NONE] > np.median(margins[NONE])
         at_median = is_second == (split.target == 1)
-        return Classified({BARE: right[BARE], (MEDIAN, None): at_median} | right, margins)
+        return {BARE: right[BARE], (MEDIAN, None): at_median} | right, margins
 
     def _add_accuracies(
         self,
@@ -457,8 +430,9 @@ class GroupsTask(ImageTask):
                     subset=groups.names[group],
                 )
 
-    def _cells(self, groups: Labels, before: Mask, after: Mask) -> Cells:
-        """Return numbers of images by group, right without a method and right with it."""
+    def _cells(self, groups: Labels, before: Mask, after: Mask) -> tuple[Counts, Counts]:
+        """Return numbers of images by group, right without a method and right with it: (g, 2, 2),
+        and their resamples."""
         codes = np.asarray(groups.codes, np.int64)
         # Each image falls into one of four cells of its group: wrong twice, mended, spoilt, right
         # twice. The counts hold all that any statistic of groups needs, and keep a change paired:
@@ -468,7 +442,7 @@ class GroupsTask(ImageTask):
         # One seed for all methods: their resamples are of the same images, so that differences of
         # methods are paired too.
         blocks = list(resampled_counts(counts, self.resamples, self.seed))
-        return Cells(counts, np.concatenate(blocks))
+        return counts, np.concatenate(blocks)
 
     def _cosines(
         self, provenance: TaskProvenance, fitted: Mapping[str, Edit | None], texts: Host

@@ -343,7 +343,7 @@ def _attach_fitted(
 
 
 def _balancing_method(problem: Problem, chosen: Method, *, is_default: bool) -> Balanced | None:
-    """Return the method that writes values into prompts, if it is what is asked for.
+    """Return the chosen method if it writes values into prompts, else None.
 
     A bound is of an edit, and a pipeline that edits a given image keeps its person: neither has its
     prompts balanced by default.
@@ -385,7 +385,8 @@ def _attach_balanced(
 
 
 def _refuse_log(log: CallLog, method: str) -> None:
-    """Raise InvalidInputError where each call is to be told, but no value is dealt to images."""
+    """Refuse `on_call` where no values are dealt to images, so that a call has nothing to
+    record."""
     if log.on_call is not None:
         raise InvalidInputError(
             f"on_call: {method} deals no values to images, so a call has nothing to tell; leave it"

@@ -61,8 +61,8 @@ class Progress(progress.Progress):
     def bar(
         self, title: str, total: int | None = None, *, done: int = 0, reused: int = 0
     ) -> Iterator[Callable[..., None]]:
-        """Show a bar for `total` steps, `done` of which are already done; None: unknown, and it is
-        removed at the end.
+        """Show a bar for `total` steps, `done` of which are already done; with total None the
+        number is unknown and the bar is removed at the end.
 
         It yields `advance(count=1, note=None)`, which shows that `count` more steps are done, and a
         note next to the title such as the loss.

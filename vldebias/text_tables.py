@@ -53,7 +53,7 @@ def read_text(path: Path, encoding: str | None = None) -> str:
 
 
 def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
-    """Return bytes as text; a guess of the encoding is said in a warning.
+    """Return bytes as text; warn where the encoding was guessed.
 
     Args:
         where: the file, for messages.
@@ -175,7 +175,7 @@ def separator_named(text: str | None) -> str | None:
 def split_rows(
     text: str, where: str, *, separator: str | None = None, usual: str = ","
 ) -> list[list[str]]:
-    """Return the rows of a table, of which the first names the columns; blank lines are left out.
+    """Return the rows of a table, without blank lines; the first row names the columns.
 
     A reader that meets a stray quote takes the rows after it for one cell: such a quote, and rows
     of another number of cells, are refused, and cells with line breaks are warned of.
@@ -250,7 +250,7 @@ def _without_empty_columns(rows: list[list[str]]) -> list[list[str]]:
 
 
 class _RowError(Exception):
-    """Say what is wrong in which line of a table."""
+    """Report a line of a table that cannot be read, with its number."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)

@@ -132,7 +132,7 @@ def _joined(parts: Sequence[Vectors], name: str) -> Vectors:
 
 
 def _check(shape: Sequence[int], kind: str, is_float: bool, name: str) -> None:
-    """Refuse what is neither a vector (d,) nor vectors (n, d) of floats."""
+    """Refuse values that are neither a vector (d,) nor vectors (n, d) of floats."""
     if len(shape) in (1, 2) and shape[-1] > 0 and is_float:
         return
     quantised = "" if is_float else "; edit vectors before they are quantised"

@@ -190,7 +190,7 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
 
 
 def _counted(readings: Sequence[Any]) -> str:
-    """Write how many pictures show what; those that nobody has read are left out."""
+    """Write how many pictures show each value; pictures without a judgement are left out."""
     number_of_text = Counter(_seen_in(seen) for seen in readings if seen)
     return ", ".join(f"{number} {text}" for text, number in number_of_text.most_common())
 

@@ -480,8 +480,8 @@ def open_embeddings(
 
 
 def _with_table(embeddings: Embeddings, files: Sequence[Path], table: str | Path) -> Embeddings:
-    """Return embeddings with the ids, labels and captions of a table; what is none of these is
-    said in `about`, since it has too many values."""
+    """Return embeddings with the ids, labels and captions of a table; `about` names the columns
+    with too many values to be labels."""
     table_files = files_of(table)
     # A column that one part lacks is empty there; whole numbers and floats become floats.
     parts = [read_table(file) for file in table_files]

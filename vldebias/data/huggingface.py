@@ -154,7 +154,8 @@ def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _folder_of_paths(root: Path, images: str | Path | None) -> Path:
-    """Return where texts in a column of paths start: the folder of images, else what is opened."""
+    """Return the folder that relative paths of a column start from: that of the images, else the
+    data set's own."""
     if images is not None:
         return Path(images)
     return root if root.is_dir() else root.parent

@@ -54,8 +54,8 @@ def labels_of(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
 
 
 def known_labels(table: pa.Table, column: str, names: Names, path: Path) -> Labels:
-    """Return the labels of a column of a data set whose values are known; other spellings of them
-    are joined, and said.
+    """Return the labels of a column whose values are known; other spellings are merged into them,
+    with a warning.
 
     names: as of `labels_of`: the values, or code in the table -> name.
 

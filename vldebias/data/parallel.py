@@ -156,7 +156,8 @@ class OnRay:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Hold what the work returned, or raised: a pass that raises would keep its actors."""
+    """Hold what the work returned or raised; an exception that left the pass itself would keep
+    its actors alive."""
 
     value: Any = None
     error: Exception | None = None

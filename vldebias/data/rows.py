@@ -442,7 +442,7 @@ class FileRows:
 
     @classmethod
     def parts(cls, path: Path) -> list[FileRows]:
-        """Return the rows of a file, in parts of at most PART; refuse what is no array (n, d)."""
+        """Return the rows of a file in parts of at most PART; refuse an array that is not (n, d)."""
         array, stamp = _mapped(path)
         if array.ndim != 2:
             raise InvalidInputError(
@@ -468,8 +468,7 @@ class FileRows:
 
 
 def _mapped(path: Path) -> tuple[NDArray[Any], tuple[int, int]]:
-    """Return the array of a .npy file, mapped for as long as it is in use, and the file's size and
-    time of change."""
+    """Return the memory-mapped array of a .npy file, with the file's size and time of change."""
     try:
         if path.suffix != ".npy":
             raise ValueError("its name does not end in .npy")

@@ -443,7 +443,7 @@ def read_table(
 
 
 def _table_of_texts(rows: list[list[str]]) -> pa.Table:
-    """Return a table of texts from rows, of which the first names the columns."""
+    """Return a table of texts; the first row names the columns."""
     header = rows[0]
     columns = []
     for place in range(len(header)):

@@ -213,8 +213,7 @@ def _key_and_field(name: str, has_dots: bool) -> tuple[str, str]:
 
 
 def _parsed(content: bytes, ending: str, where: str) -> Any:
-    """Return what a field holds: a text, a number, or what JSON says; a text that is no UTF-8 as
-    it is."""
+    """Return the value of a field: a number, parsed JSON, or its text."""
     if ending in _NUMBERS:
         try:
             return int(content)

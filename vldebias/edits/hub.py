@@ -104,7 +104,7 @@ def reason(error: BaseException) -> str:
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and those that were being handled when it was raised, newest first."""
+    """Yield an error and the errors that it was raised from, newest first."""
     current: BaseException | None = error
     while current is not None:
         yield current

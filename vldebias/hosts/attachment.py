@@ -366,9 +366,8 @@ class Attachment:
             yield self
 
     def follow(self, first: Attachment) -> None:
-        """Let this attachment be that of a later pass over the pictures of another: what it is
-        called with after that one shows the same persons. It is removed, paused and scaled with
-        it."""
+        """Follow another attachment as a later pass over its pictures, such as a refiner: the
+        same prompts get the same values. It is removed, paused and scaled with it."""
         self._follows = True
         first._passes.add(self)
 
@@ -800,8 +799,8 @@ class _TextsOfImage:
         return {name: new[self.heads[name]] + self.tails[name] for name in self.texts}
 
     def reason(self, reason: Any) -> Any:
-        """Return the reason; "truncated" where no person is found in what is read of a longer
-        text."""
+        """Return the reason; "truncated" where the part of a long text that the encoder reads
+        has no person."""
         if isinstance(reason, tuple):
             return tuple(self.reason(part) for part in reason)
         found_nobody = isinstance(reason, str) and reason.startswith("no person")

@@ -251,8 +251,8 @@ class Host(ABC):
         return mark.model_copy(update={"texts": numbers_of(rows)})
 
     def _has_offloaded_weights(self) -> bool:
-        """Tell whether weights of the text encoders are on the meta device, where accelerate puts
-        what it fetches as needed."""
+        """Tell whether weights of the text encoders are on the meta device, where accelerate
+        keeps offloaded weights."""
         for module in self.text_modules:
             if any(parameter.is_meta for parameter in module.parameters()):
                 return True

@@ -112,7 +112,7 @@ def _pipeline(name: str) -> Loaded:
 
 
 def _placed(loaded: Loaded, device: str, dtype: torch.dtype) -> Loaded:
-    """Move what was loaded to a device, and cast it.
+    """Move a loaded model to a device and cast it.
 
     It is cast after loading, since the argument's name differs between releases.
     """
@@ -206,7 +206,7 @@ def _model(name: str, pretrained: str | None) -> Loaded:
 
 
 def _open_clip_files(folder: Path) -> list[str]:
-    """Return the files in a folder which say that it is read by open_clip, or by the miniature."""
+    """Return the files that mark a folder as a model of open_clip, or of the miniature."""
     # transformers' config.json goes first, since repositories often serve two libraries.
     if (folder / "config.json").is_file():
         return []

@@ -28,7 +28,8 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class CallRecord:
-    """Hold what one call of a pipeline was given; all tuples have one entry for each image.
+    """Hold the prompts and dealt values of one call of a pipeline; all tuples have one entry for
+    each image.
 
     Attributes:
         prompts: the text as the call gave it; where an image has several (`prompt_2`), joined by

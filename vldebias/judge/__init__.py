@@ -1,1 +1,1 @@
-"""Judge what an image shows: by a model, or by people who said it."""
+"""Judge what an image shows, by a model or by people's answers."""

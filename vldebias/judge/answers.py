@@ -43,7 +43,7 @@ _Text = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # without spaces at its e
 
 
 class Answer(BaseModel):
-    """Hold what one annotator said about one attribute of one image.
+    """Hold the answer of one annotator about one attribute of one image.
 
     time: when, with its time zone. seconds: how long it took, None if unknown. weight: of an image
     that was sampled for labelling, one over the probability of that; None where all were alike.

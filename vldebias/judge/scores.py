@@ -110,8 +110,8 @@ def _rounded_answers(probabilities: Probabilities, n: int) -> list[dict[str, lis
 def last_judgements(
     images: GeneratedImages, attribute: str, values: Sequence[str]
 ) -> tuple[str, list[str], np.ndarray] | None:
-    """Return what the newest judge in a folder said that knows these values of an attribute; None
-    if there is none.
+    """Return the newest judgements in a folder by a judge that knows these values of an attribute;
+    None if there are none.
 
     That is its name; its answer for every image, one of `values` or NO_VALUE; and its probability
     (n,), 0 for images that changed since or were never judged.

@@ -340,8 +340,8 @@ def k_variance(features: Values, *, k: int | None = None, seed: int = 0) -> floa
 
 
 class Agreement(NamedTuple):
-    """Hold how far annotators agree; units: those that two or more of them answered, answers: how
-    many in these."""
+    """Hold how far annotators agree on the units with two or more answers, and how many answers
+    these have."""
 
     # Krippendorff's, bootstrapped over units: 1 perfect, 0 chance, negative below chance
     alpha: Interval

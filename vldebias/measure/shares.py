@@ -222,7 +222,7 @@ def _gap(shares: Floats, reach: float) -> Interval:
 
 
 def log_skew(shares: Floats, reach: float) -> Interval:
-    """Return MaxSkew of shares (values,) of which the largest is known to within `reach`."""
+    """Return MaxSkew of shares (values,), where the largest share is known to within `reach`."""
     largest = float(shares.max())
     # MaxSkew is log(|A| share of the largest value): its ends are those of that share, which is 1 /
     # |A| at least.
@@ -325,7 +325,7 @@ def _check_labels(answered: np.ndarray, worth: np.ndarray, answers: int) -> None
 
 
 def _warn_of_few(answers_of_judge: np.ndarray, labelled_answers: np.ndarray) -> None:
-    """Warn of few labels, and of an answer of the judge of which no image is labelled."""
+    """Warn of few labels, and of answers of the judge without a labelled image."""
     labels = len(labelled_answers)
     lacking = np.setdiff1d(answers_of_judge, labelled_answers).astype(str).tolist()
     reason = ""
@@ -360,8 +360,8 @@ def _strata(
 def _strata_of_answer(
     answered: np.ndarray, worth: np.ndarray, rows: Codes, answers: int, size: float
 ) -> Iterator[Stratum]:
-    """Yield the strata of the labelled rows of one answer of the judge, of which `size` is the
-    share.
+    """Yield the strata of the labelled rows of one answer of the judge; `size` is the answer's
+    share of all images.
 
     What was chosen with another probability was another stratum of the sample.
     """

@@ -54,7 +54,8 @@ def spread_along(images: Tensor, texts: Tensor) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Hold what an edit does to the texts of a prompt set; None where the set has no such texts.
+    """Hold measures of an edit's effect on the texts of a prompt set; None where the set has no
+    such texts.
 
     pair_distance, held_out_distance: (before, after), mean L2 distance of the prompts of a pair
     (Table 7.6).

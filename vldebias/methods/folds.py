@@ -57,7 +57,7 @@ def text_folds(problem: Problem, role: str) -> Iterator[Fold]:
 def _splits_of_groups(
     sets: Sequence[PromptSet],
 ) -> Iterator[tuple[Sequence[PromptSet], Sequence[PromptSet]]]:
-    """Yield the sets that are fitted on, and those that are left out, of each split."""
+    """Yield for each split the prompt sets to fit on and the held-out ones."""
     held_out = [_held_out(prompts) for prompts in sets]
     if all(len(_groups_of_two_values(prompts)) >= FEWEST for prompts in held_out):
         yield sets, [_only(prompts, _groups_of_two_values(prompts)) for prompts in held_out]
@@ -100,8 +100,8 @@ def _only(prompts: PromptSet, kept: Iterable[int]) -> PromptSet:
 
 
 def image_folds(problem: Problem, role: str) -> Iterator[Fold]:
-    """Yield the two halves of the reference images, of which each is fitted on and the other
-    predicted.
+    """Yield the two halves of the reference images: each is fitted on once, while the gap of the
+    other is predicted.
 
     Raises:
         UnusableReferenceError: fewer than ten different images; of another model; or a half that

@@ -116,7 +116,7 @@ def draw_counts(n: int, seed: int = 0, size: int | None = None) -> Tensor:
 
 
 def _refuse_one_value(values: Tensor, labels: Tensor) -> None:
-    """Refuse rows of which no class has two values."""
+    """Refuse rows in which no class has two values."""
     if not len(values):
         raise UnusableReferenceError("expected images of two attribute values, got no image")
     seen = torch.zeros(int(labels.max()) + 1, int(values.max()) + 1, dtype=torch.long)

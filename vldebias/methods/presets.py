@@ -117,7 +117,7 @@ class Preset(Method):
 
     @property
     def is_default(self) -> bool:
-        """Tell whether it stands for what is attached where no method is named."""
+        """Tell whether this preset is what `debias` attaches where no method is named."""
         return self.name in ("default", WITH_IMAGES)
 
     def selected(self, problem: Problem) -> tuple[Method, float | None]:
@@ -245,7 +245,7 @@ def _fit_tested_on_texts(problem: Problem, role: str, method: Method) -> Edit:
 
 
 def _choice(problem: Problem, edit: Edit, reason: str, change: Change | None) -> Choice:
-    """Return the record of what was decided and why."""
+    """Return the record of the default's decision, with its reason."""
     return Choice(
         prompts=problem.label,
         method=edit.method,

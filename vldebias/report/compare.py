@@ -341,7 +341,7 @@ def _differing(path: tuple[str, ...], a: Any, b: Any) -> Iterator[tuple[int, str
 
 
 def _shown(value: Any) -> str:
-    """Write a setting in a few words; of a branch only that it is there."""
+    """Write a setting in a few words; of nested ones only whether there are some."""
     if value is None:
         return "not recorded"
     if isinstance(value, Mapping):
@@ -350,7 +350,8 @@ def _shown(value: Any) -> str:
 
 
 def _rank(names: Sequence[str]) -> int:
-    """Return how far behind a setting is named: first those that change what was asked."""
+    """Return the place of a setting in the list of differences: those that change the question
+    come first."""
     last = names[-1]
     if re.search(r"hash|fingerprint|sha256|tensors|structure", ", ".join(names)):
         return 9

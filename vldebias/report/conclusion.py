@@ -84,7 +84,7 @@ class Conclusion(BaseModel, extra="forbid"):
 
     @property
     def short(self) -> str:
-        """Return task, verdict, values and method without what they rest on."""
+        """Return task, verdict, values and method, without the evidence."""
         form = ".3f" if abs(self.after) < 10 else ".1f"
         return (
             f"{self.task}: {self.verdict}, {self.measure} {self.before:{form}} to"

@@ -421,7 +421,7 @@ def _strips(name: str, folder: Path) -> list[Strip]:
 def _blocks(
     result: Result, frame: pd.DataFrame, pictures: Sequence[tuple[dict[str, Any], bytes]]
 ) -> list[dict[str, Any]]:
-    """Return the evidence of each task: what it did, its pictures and its tables."""
+    """Return the evidence of each task: its protocol, its pictures and its tables."""
     known = {provenance.task: provenance for provenance in result.provenance}
     blocks = []
     for task, block in frame.groupby("task", sort=False):

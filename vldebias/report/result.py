@@ -284,7 +284,7 @@ def laid_out(value: Any, depth: int = 0) -> str:
 
 
 def _origin() -> dict[str, Any]:
-    """Return when, where and by what a result is measured: the fields of `Result` about it."""
+    """Return the fields of `Result` about when, where and with which versions it is measured."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": _command(),

@@ -140,7 +140,7 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
 
 
 def _cut(words: str, width: int) -> str:
-    """Return words on one line, cut to a width; what is cut ends with dots."""
+    """Return words on one line; beyond the width they are cut, and end with dots."""
     line = " ".join(words.split())
     if len(line) <= width:
         return line
@@ -176,8 +176,8 @@ def _line_of_part(row: Any) -> str:
 
 
 def _sentences(found: list[Conclusion], width: int, room: int) -> list[str]:
-    """Return the conclusions as at most `room` lines: whole if they fit, else without what they
-    rest on."""
+    """Return the conclusions in at most `room` lines: whole if they fit, else without their
+    evidence."""
     lines: list[str] = []
     for conclusion in found:
         lines += wrapped(_with_losses(conclusion), width)

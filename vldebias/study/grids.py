@@ -97,7 +97,8 @@ def grid(
 def _attaching(
     pipe: Any, prompts: Any, method: Any, options: Mapping[str, Any]
 ) -> Callable[[], Attachment] | None:
-    """Return what attaches a method to the pipeline; None for "none", the pipeline as it is."""
+    """Return a function that attaches a method to the pipeline; None for "none", the pipeline as
+    it is."""
     if method == NONE:
         return None
     if isinstance(method, (Edit, Mapping)):
@@ -115,7 +116,7 @@ def _cut(pictures: Sequence[Image], length: int) -> list[list[Image]]:
 
 
 def _listed_texts(texts: Any, prompts: Any) -> list[str]:
-    """Return the texts of the user, of which one may stand alone; by default class prompts."""
+    """Return the user's texts as a list, a single one too; by default the class prompts."""
     if not texts:
         return _class_prompts(prompts)
     return [texts] if isinstance(texts, str) else list(texts)

@@ -82,7 +82,7 @@ GENERATING = (GenerationTask, PeopleTask)
 
 @dataclass
 class Run:
-    """Hold one part of the paper on one model: what is measured of it, or why it cannot be.
+    """Hold one part of the paper on one model: its suite, or why it cannot be measured.
 
     Attributes:
         suite: what is measured.
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Return what is here of the run, or why it is not measured, as the tables say it."""
+        """Return the state of the run as the tables show it: measured, available, or why not."""
         if self.failure:
             return f"failed: {self.failure}"
         if self.missing:
@@ -391,8 +391,7 @@ def compared(runs: Sequence[Run], results: Mapping[str, Result], out: Path) -> p
 
 
 def sentences(frame: pd.DataFrame) -> list[str]:
-    """Say of how many published figures the model is as published: they lie inside the interval of
-    what was measured.
+    """Say how many published figures lie inside the measured intervals.
 
     frame: of `compared`.
     """

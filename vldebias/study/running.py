@@ -37,7 +37,7 @@ from vldebias.study.task import Task
 
 
 class Finished(BaseModel, extra="forbid"):
-    """Hold what one task gave, as stored in <out>/tasks/; key: see `key_of`."""
+    """Hold the result of one task, as stored in <out>/tasks/; key: see `key_of`."""
 
     key: str
     parts: list[tuple[TaskProvenance, list[Measurement]]]

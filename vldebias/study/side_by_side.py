@@ -32,7 +32,7 @@ STEPS_AND_GUIDANCE = {True: (20, 3.0), False: (30, 7.5)}
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what is generated: a prompt, once as it is and once with each method.
+    """Hold a request for pictures: a prompt, once as it is and once with each method.
 
     attributes: the prompt sets that are mitigated. methods: names of methods for pipelines. images:
     of a row; picture i of each row starts from the same noise. steps, guidance: of the pipeline,
@@ -94,7 +94,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Picture:
-    """Hold what is known of one picture.
+    """Hold a picture with its prompt, its value and its judgements.
 
     method: "none" for the pipeline as it is. seed: the same for the pictures of a column. noise: of
     the generator. prompt: the text that was generated. values: attribute -> the value that was
@@ -162,7 +162,8 @@ class SideBySide:
         return order | dict(counts)
 
     def sentences(self) -> list[str]:
-        """Return one sentence for each row and attribute: what was asked for, and what is seen."""
+        """Return one sentence for each row and attribute: the shares that were asked for, and
+        those in the pictures."""
         lines = []
         for prompts in self.request.attributes:
             for method in self.methods:

@@ -157,7 +157,7 @@ class Batches(ABC):
     def _read(
         self, row: int, read: Callable[[int], T], spares: Iterator[int], ids: Callable[[int], str]
     ) -> tuple[int, T, dict[str, str]]:
-        """Return a row that can be read, what was read, and those that could not be: id -> reason.
+        """Return a readable row, its contents, and id -> reason of the rows that were skipped.
 
         `spares` must follow from where the row stands alone, so that every process and resumed run
         takes the same.

@@ -243,7 +243,7 @@ class Monitor:
         )
 
     def described(self) -> str:
-        """Return in words what is scored: "held out: 12 images with 60 captions, each a query"."""
+        """Describe the held-out data: "held out: 12 images with 60 captions, each a query"."""
         words = f"held out: {len(self.images):,} images"
         if self.queries:
             n_captioned = len(self.query_images.unique())

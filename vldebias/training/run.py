@@ -72,7 +72,7 @@ def train_model(
 
 
 class _Training(NamedTuple):
-    """Hold what a training consists of: model, data, loss and what scores the model."""
+    """Hold the parts of a training: model, data, loss and monitor."""
 
     settings: TrainSettings
     accelerator: Accelerator

@@ -233,7 +233,7 @@ def _reader_of(vocabulary: Iterable[str]) -> Callable[[str], _Token]:
 
 
 class WordTable:
-    """Hold what each token of a tokenizer adds to a text.
+    """Hold the text that each token of a tokenizer stands for.
 
     Attributes:
         tokens: (vocabulary, 2) int64: the number of the letters; bits and length.
@@ -263,7 +263,7 @@ class WordTable:
 
     @staticmethod
     def unsure(facts: Tensor) -> Tensor:
-        """Return (b,): the row has a token that does not tell by itself what it adds."""
+        """Return (b,): whether the row has a token whose text depends on its neighbours."""
         return (facts[..., 1] & _UNSURE).ne(0).any(1)
 
     def words(self, facts: Tensor) -> Tensor:
@@ -330,7 +330,8 @@ _TABLES: WeakKeyDictionary[Any, WordTable | None] = WeakKeyDictionary()
 
 
 def word_table(tokenizer: Any, decode: Callable[[tuple[int, ...]], str]) -> WordTable | None:
-    """Return the table of a tokenizer; None where its tokens do not spell what it decodes.
+    """Return the table of a tokenizer; None where its decoded tokens do not join to the decoded
+    text.
 
     Args:
         tokenizer: open_clip's own or of transformers, or open_clip's class around one of these.

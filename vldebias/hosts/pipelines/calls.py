@@ -372,7 +372,7 @@ def _repeat_negative_embeddings(call: dict[str, Any], prompts: int, count: int) 
 
 
 def _negative_prompts(call: Mapping[str, Any], prompts: int, count: int) -> dict[str, list[str]]:
-    """Return the negative prompts that must be repeated: those that are given one for each prompt.
+    """Return the negative prompts that must be repeated with the prompts: those given as a list.
 
     A single text beside a list of prompts goes to all images by itself.
     """

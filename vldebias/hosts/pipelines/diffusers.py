@@ -491,7 +491,7 @@ class DiffusersHost(Host):
         return super().at(side)
 
     def _change(self, attachment: Attachment, original: Any, bound: inspect.BoundArguments) -> Any:
-        """Call `encode_prompt` with rewritten prompts, or edit what it returns."""
+        """Call `encode_prompt` with balanced prompts, or edit the embeddings that it returns."""
         call = bound.arguments
         turn = self._turn_of(call)
         kept = copied(call)
@@ -572,8 +572,8 @@ class DiffusersHost(Host):
                 return
 
     def _tell_of_embeddings(self, attachment: Attachment, call: Mapping[str, Any]) -> None:
-        """Keep the record of a call that passes embeddings in the place of a prompt, and say what
-        is not known of them."""
+        """Record a call that passes embeddings instead of a prompt; warn where their prompts are
+        not known."""
         origins: list[Origin | None] = []
         for name, value in call.items():
             if EMBEDDING.match(name) and rows_of(value):

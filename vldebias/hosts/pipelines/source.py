@@ -29,7 +29,7 @@ Function = Callable[..., Any]
 
 
 class Source(NamedTuple):
-    """Hold what is read of the source of a pipeline class.
+    """Hold the facts that are parsed from the source of a pipeline class.
 
     returns: names of the values that `encode_prompt` returns, in order; "" for a value without a
         name.
@@ -156,7 +156,7 @@ class _ClassReader:
         )
 
     def _refuse_what_cannot_be_followed(self, tree: Any) -> None:
-        """Refuse a `__call__` that reaches that of its base in another way than one direct call.
+        """Refuse a `__call__` that calls its base class in another way than once and directly.
 
         Such ways are `run = super().__call__`, two calls of the base, or a call of it in a loop:
         each would sample values anew for the same images, or change a negative prompt.
@@ -311,12 +311,12 @@ def _pipeline_name(tree: Any) -> str:
 
 
 def _name_of_call(call: ast.Call) -> str:
-    """Return the last name of what is called: "c" of a.b.c(...)."""
+    """Return the name of the called function: "c" of a.b.c(...)."""
     return ast.unparse(call.func).rpartition(".")[2]
 
 
 def _owner_of_call(call: ast.Call) -> str:
-    """Return what stands before the last name of what is called: "a.b" of a.b.c(...)."""
+    """Return the object whose method is called: "a.b" of a.b.c(...)."""
     return ast.unparse(call.func).rpartition(".")[0]
 
 

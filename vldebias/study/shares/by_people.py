@@ -40,7 +40,7 @@ def who_appears(images: pd.DataFrame, values: Sequence[str]) -> list[str]:
 
 
 def how_the_judge_errs(images: pd.DataFrame, values: Sequence[str], judge: str) -> str:
-    """Return how often a judge says what people say, and what it takes for what most often.
+    """Return how often a judge agrees with people, and its most frequent confusion.
 
     images: a row for each labelled image: what most people say (`people`), and the judge (`value`).
     """

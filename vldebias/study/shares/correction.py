@@ -94,7 +94,7 @@ def _add_figures(
     images_of_method: Mapping[str, pd.DataFrame],
     labels: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Add what the judge says and what is corrected; return how many labels more halve an interval.
+    """Add the judge's and the corrected figures; return how many more labels halve an interval.
 
     Labels of different methods are of different images, so the change of a corrected figure is that
     of independent estimates.

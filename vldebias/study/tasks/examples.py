@@ -1,4 +1,5 @@
-"""Hold what classifiers with labels learn from, and select among them on a validation split."""
+"""Hold the examples that classifiers with labels learn from, and select among the classifiers on
+a validation split."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ Counts = NDArray[Any]
 
 
 class Loss(NamedTuple):
-    """Hold what got worse for one prompt under one method, beyond what few images give by chance.
+    """Hold a loss of one prompt under one method that is larger than chance gives with so few
+    images.
 
     place: of the prompt, in the order of the counts. amount: by how much. description: in words.
     """
@@ -51,7 +52,7 @@ def image_table(
     answers: Mapping[str, Any],
     codes: Mapping[str, Mapping[str, int]],
 ) -> pd.DataFrame:
-    """Return a row for each image, with what is in its plan and what was found out about it.
+    """Return a row for each image, with its plan and its judgements.
 
     Columns beside those of the plan: flagged, whether the safety checker blackened it; recognised,
     whether it shows its concept (1 or 0; missing where no attribute of the judge knows all
@@ -155,7 +156,7 @@ class GeneratedRows:
         values: tuple[str, ...],
         has_pictures: bool,
     ) -> None:
-        """Add what the prompts of a part show, none of which states a value."""
+        """Add the shares of a part whose prompts state no value."""
         is_written = part == "wordings"
         counted = pd.crosstab([images.variant, images.unit], images.code)
         # A value that no image shows has a column of zeros.

@@ -358,7 +358,7 @@ class GenerationTask(Task):
         return results
 
     def _check_judge(self, judge: Judge, scorer: Loaded | None) -> None:
-        """Raise InvalidInputError where the judge or the scorer cannot read what is measured."""
+        """Refuse a judge or a scorer that cannot read the attributes that are measured."""
         for attribute in self.attributes:
             if not set(attribute.split(" x ")) <= set(judge.names):
                 raise InvalidInputError(

@@ -203,7 +203,7 @@ class ImageTask(Task):
 
 
 def _digests(images: Embeddings, reference: Embeddings | None, texts: Host) -> dict[str, str]:
-    """Return what was measured on -> digest of it, as far as it has one."""
+    """Return name of an input -> its digest, as far as it has one."""
     digests = {"images": _digest_of(images.about)}
     if reference is not None:
         digests["reference"] = _digest_of(reference.about)

@@ -77,7 +77,7 @@ def _read_k(k: Any) -> list[Any]:
 
 
 class Rankings(NamedTuple):
-    """Hold what the images of a gallery are ranked by, under every method."""
+    """Hold the rows by which every method ranks the images of a gallery."""
 
     queries: dict[str, Tensor]  # method -> (q, d)
     images: dict[str, UnitRows]  # method -> (n, d), of all images

@@ -159,7 +159,7 @@ def _casefolded(values: Any) -> set[str]:
 
 
 class Prompted(NamedTuple):
-    """Hold what one image is generated from."""
+    """Hold the text of one image, and the value that is written into it."""
 
     text: str
     value: Any  # what was written into the text; None: nothing
@@ -208,8 +208,8 @@ def prepared(
     seeds: Sequence[int] | None = None,
     **options: Any,
 ) -> Iterator[tuple[list[Prompted], Generator]]:
-    """Attach a method for the context; yield what is generated, and what generates images by their
-    numbers.
+    """Attach a method for the context; yield the prompts, and a function that generates images by
+    their numbers.
 
     Prompts are rewritten all at once, so values are balanced over all of them.
 

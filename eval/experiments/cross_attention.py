@@ -24,14 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
 
+from eval.experiments.equisteer import Gate, left_alone
+from eval.experiments.equisteer import fit as fit_equisteer
 from eval.tables import parser, run
 from vldebias.api import debias, fit_projections
 from vldebias.edits.cross_attention import CrossAttentionEdit
 from vldebias.errors import VldebiasWarning
 from vldebias.hosts.host import weights_fingerprint
 from vldebias.judge.judges import MiniatureJudge, decide, predict
+from vldebias.judge.plan import hash_of
 from vldebias.methods import Balanced, CrossAttention
+from vldebias.methods.cross_attention import stated_texts
 from vldebias.metrics import Metric
 from vldebias.miniature import load_pipeline
 from vldebias.miniature.words import (
@@ -45,11 +50,13 @@ from vldebias.prompts import PromptSet, fill, make_prompt_set
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.study.tasks.variants import prepared
 
-STEPS, BATCH, SURE = 8, 48, 0.8
+BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}
 # What a choice is made on: in no fit, and not what is measured in the end.
 CHOICE = TRAIN_PROFESSIONS[3::7][:10]
 FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in CHOICE)
+CONCEPTS = (5, 10, 40)  # of other fits; the chosen one has 20
+AMOUNTS = (0.7, 1.0, 1.3, 1.6, 2.0, 2.5)
 RESAMPLES = 2000
 GAP = Metric("discrepancy", "gap from even shares", "fact", "lower")
 LEFT = Metric(
@@ -59,7 +66,10 @@ AGREES = Metric("agreement", "shows the value that was dealt", "utility", "highe
 RIGHT = Metric("recognised", "subject accuracy", "utility", "higher")
 KNOWN = Metric("unknown", "images whose value the judge cannot tell", "fact", "lower")
 MOVED = Metric("distance", "distance to the picture of the same noise", "fact", "lower")
+KEPT = Metric("stated kept", "shows the value that the prompt states", "utility", "higher")
+ACTED = Metric("acted on", "images that are dealt a value", "fact", "higher")
 Labels = dict[str, NDArray[Any]]
+Painted = tuple[list[Image], list[Any]]  # pictures, and the values that they were dealt
 
 
 def set_of(attribute: str) -> PromptSet:
@@ -69,73 +79,138 @@ def set_of(attribute: str) -> PromptSet:
 
 
 class Deal(NamedTuple):
-    """What is generated: a name, how it is attached (None: as it is), how prompts are written."""
+    """What is generated: a name, how it is attached (None: as it is), and the gate that leaves
+    prompts alone beside the rules of balanced prompts."""
 
     name: str
     attach: Callable[[], Any] | None = None
+    gate: Gate | None = None
 
 
 class Studio:
     """The pipeline, and what its pictures show, kept in a folder."""
 
-    def __init__(self, work: Path, guidance: float) -> None:
+    def __init__(self, work: Path, guidance: float, steps: int) -> None:
         self.guidance = guidance
-        self.work = work / f"{STEPS}-steps-{guidance:g}"
+        self.steps = steps
+        self.edits = work / "edits"
+        self.work = work / f"{steps}-steps-{guidance:g}"
         self.pipe = load_pipeline()
         self.pipe.unet.to(memory_format=torch.channels_last)
         self.judge = MiniatureJudge().ready()
 
     def labels(
-        self, deal: Deal, attribute: str, subjects: Sequence[str], images: int, seed: int
+        self,
+        deal: Deal,
+        attribute: str,
+        prompts: Sequence[str],
+        images: int,
+        seed: int,
+        *,
+        embedded: bool = False,
     ) -> Labels:
-        """Return what the pictures of every subject show: attribute -> (subjects, images) codes, -1
+        """Return what the pictures of every prompt show: attribute -> (prompts, images) codes, -1
         where the judge is unsure; the values that were dealt, and the mean pixel distance to the
-        pictures of "none"."""
-        name = f"{deal.name} {attribute if deal.attach else ''} {len(subjects)}x{images} {seed}"
-        path = self.work / f"{name.replace(' ', '-').replace('/', '-')}.npz"
+        pictures of "none".
+
+        embedded: pass embeddings in the place of the prompts.
+        """
+        mark = hash_of([list(prompts), images, seed, embedded])[:12]
+        name = f"{deal.name}-{attribute if deal.attach else ''}-{mark}".replace(" ", "-")
+        path = self.work / f"{name}.npz"
         if path.is_file():
             return dict(np.load(path))
-        prompts = [fill("A photo of a {c}.", c=name) for name in subjects for _ in range(images)]
-        noise = [100_000 * seed + number for number in range(len(prompts))]
-        options = {"num_inference_steps": STEPS, "guidance_scale": self.guidance}
-        pictures = []
+        texts = [prompt for prompt in prompts for _ in range(images)]
+        noise = [100_000 * seed + number for number in range(len(texts))]
         started = time.perf_counter()
-        with prepared(self.pipe, deal.attach, prompts, noise, **options) as (rows, generator):
-            for start in range(0, len(prompts), BATCH):
-                batch = range(start, min(start + BATCH, len(prompts)))
-                pictures += [picture for picture, _ in generator(batch)]
+        if embedded:
+            pictures, dealt = self.from_embeddings(deal, texts, noise)
+        else:
+            pictures, dealt = self.from_texts(deal, texts, noise)
         seconds = time.perf_counter() - started
+        shape = (len(prompts), images)
         answers = predict(self.judge, pictures)
-        labels = {}
-        for field in (*VALUES, "profession"):
+        labels = {"seconds": np.array(seconds)}
+        for field in VALUES:
             codes = decide(answers[field], self.judge.names[field], SURE).codes
-            labels[field] = codes.reshape(len(subjects), images)
-        labels["profession"] = answers["profession"].argmax(1).reshape(len(subjects), images)
+            labels[field] = codes.reshape(shape)
+        labels["profession"] = answers["profession"].argmax(1).reshape(shape)
+        for field, values in VALUES.items():
+            codes = [_code(values, value) for value in dealt]
+            labels[f"dealt {field}"] = np.array(codes).reshape(shape)
         pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures])
-        dealt = [-1] * len(rows)
+        bare = pixels
         if deal.attach is not None:
-            values = list(VALUES[attribute])
-            dealt = [values.index(row.value) if row.value in values else -1 for row in rows]
-        labels["dealt"] = np.array(dealt).reshape(len(subjects), images)
-        distance = np.zeros(len(pictures))
-        if deal.attach is not None:
-            bare = self.pixels(subjects, images, seed).astype(float)
-            distance = np.abs(pixels - bare).mean((1, 2, 3)) / 255
-        labels["distance"] = distance.reshape(len(subjects), images)
-        labels["seconds"] = np.array(seconds)
+            bare = self.pixels(prompts, images, seed, embedded=embedded)
+        difference = np.abs(pixels.astype(float) - bare).mean((1, 2, 3)) / 255
+        labels["distance"] = difference.reshape(shape)
         path.parent.mkdir(parents=True, exist_ok=True)
         if deal.attach is None:
             np.save(path.with_suffix(".pixels.npy"), pixels)
         np.savez(path.with_suffix(".part.npz"), **labels)
         path.with_suffix(".part.npz").replace(path)
-        print(f"{path.stem}: {seconds:.0f} s", flush=True)
+        print(f"{deal.name} {attribute}, {len(prompts)} x {images}: {seconds:.0f} s", flush=True)
         return labels
 
-    def pixels(self, subjects: Sequence[str], images: int, seed: int) -> NDArray[np.uint8]:
+    def from_texts(self, deal: Deal, texts: Sequence[str], noise: Sequence[int]) -> Painted:
+        """Return the picture of each text, and the value that it was dealt."""
+        is_left = [False] * len(texts)
+        if deal.gate is not None:
+            is_left = left_alone(self.pipe, deal.gate, texts, noise, self.steps)
+        pictures = []
+        options = {"num_inference_steps": self.steps, "guidance_scale": self.guidance}
+        with prepared(self.pipe, deal.attach, texts, noise, **options) as (rows, generator):
+            dealt = [None if left else row.value for row, left in zip(rows, is_left, strict=True)]
+            if deal.gate is not None:
+                generator = replace(generator, values=dealt)
+            for start in range(0, len(texts), BATCH):
+                batch = range(start, min(start + BATCH, len(texts)))
+                pictures += [picture for picture, _ in generator(batch)]
+        return pictures, dealt
+
+    def from_embeddings(self, deal: Deal, texts: Sequence[str], noise: Sequence[int]) -> Painted:
+        """Return the picture of each text, which the pipeline gets as an embedding, and the value
+        that it was dealt."""
+        embedded, negative = self.pipe.encode_prompt(list(texts), "cpu", 1, True)
+        attachment = None if deal.attach is None else deal.attach()
+        pictures = []
+        dealt: list[Any] = []
+        for start in range(0, len(texts), BATCH):
+            batch = slice(start, start + BATCH)
+            output = self.pipe(
+                prompt_embeds=embedded[batch],
+                negative_prompt_embeds=negative[batch],
+                num_inference_steps=self.steps,
+                guidance_scale=self.guidance,
+                generator=[torch.Generator().manual_seed(seed) for seed in noise[batch]],
+            )
+            pictures += output.images
+            dealt += [None] * len(output.images) if attachment is None else attachment.sampled
+        if attachment is not None:
+            attachment.remove()
+        return pictures, dealt
+
+    def pixels(
+        self, prompts: Sequence[str], images: int, seed: int, *, embedded: bool = False
+    ) -> NDArray[np.uint8]:
         """Return the pictures of the pipeline as it is."""
-        self.labels(Deal(NONE), "", subjects, images, seed)
-        name = f"{NONE}--{len(subjects)}x{images}-{seed}"
-        return np.load(self.work / f"{name}.pixels.npy")
+        self.labels(Deal(NONE), "", prompts, images, seed, embedded=embedded)
+        mark = hash_of([list(prompts), images, seed, embedded])[:12]
+        return np.load(self.work / f"{NONE}--{mark}.pixels.npy")
+
+
+def _code(values: Sequence[str], dealt: Any) -> int:
+    """Return the code of the value of an attribute that an image was dealt, -1 for none."""
+    parts = dealt if isinstance(dealt, tuple) else (dealt,)
+    for part in parts:
+        if part in values:
+            return list(values).index(part)
+    return -1
+
+
+def professions(names: Sequence[str]) -> list[str]:
+    """Return an open prompt for each profession."""
+    return [fill("A photo of a {c}.", c=name) for name in names]
 
 
 class Figures(NamedTuple):
@@ -161,8 +236,9 @@ def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> F
         counts = np.stack([(codes == value).sum(1) for value in range(len(values))], axis=1)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         gaps.append(np.sqrt(np.square(shares - 1 / len(values)).sum(1)))
-        is_dealt = labels["dealt"] >= 0
-        agrees = (codes == labels["dealt"]) & is_dealt
+        dealt = labels[f"dealt {attribute}"]
+        is_dealt = dealt >= 0
+        agrees = (codes == dealt) & is_dealt
         agreements.append(agrees.sum(1) / np.maximum(is_dealt.sum(1), 1))
     profession = np.concatenate([labels["profession"] for labels in draws], axis=1)
     codes = np.concatenate([labels[attribute] for labels in draws], axis=1)
@@ -206,7 +282,7 @@ def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
         fingerprint=weights_fingerprint(studio.pipe.unet).to_dict(),
         prompts="professions",
         split="generated",
-        settings={"steps": STEPS, "guidance": studio.guidance, "sure": SURE, **settings},
+        settings={"steps": studio.steps, "guidance": studio.guidance, "sure": SURE, **settings},
     )
 
 
@@ -214,15 +290,13 @@ def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
 # -------------------------------------------------------------------------------------------------
 
 
-def variants(edit: CrossAttentionEdit, all_concepts: Mapping[int, CrossAttentionEdit]) -> Any:
+def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
     """Return name -> edit of the ablation, one thing changed at a time."""
     made: dict[str, CrossAttentionEdit] = {}
-    for form in ("set", "shift"):
-        for amount in (0.7, 1.0, 1.2, 1.35, 1.5):
-            amounts = torch.full_like(edit.amounts, amount)
-            made[f"{form}, amount {amount}"] = replace(edit, form=form, amounts=amounts)
-    for concepts, fitted in all_concepts.items():
-        made[f"{concepts} concepts"] = fitted
+    for amount in AMOUNTS:
+        made[f"set, amount {amount}"] = with_amount(edit, amount)
+    for amount in (1.0, CrossAttention.amount):
+        made[f"shift, amount {amount}"] = replace(with_amount(edit, amount), form="shift")
     if len(edit.values) > 2:
         for rank in range(1, len(edit.values) - 1):
             made[f"rank {rank}"] = replace(edit, rank=rank)
@@ -238,6 +312,11 @@ def variants(edit: CrossAttentionEdit, all_concepts: Mapping[int, CrossAttention
     }.items():
         made[name] = with_times(edit, list(kept), stays="half" in name)
     return made
+
+
+def with_amount(edit: CrossAttentionEdit, amount: float) -> CrossAttentionEdit:
+    """Return an edit that puts in another amount of each effect."""
+    return replace(edit, amounts=torch.full_like(edit.amounts, amount))
 
 
 def with_layers(edit: CrossAttentionEdit, kept: Sequence[int]) -> CrossAttentionEdit:
@@ -281,17 +360,20 @@ def choice(
     result = TaskResult(about)
     wanted = [studio.judge.names["profession"].index(name) for name in CHOICE]
     for attribute in attributes:
-        fitted = {
-            concepts: fit(studio, attribute, CrossAttention(concepts=concepts))
-            for concepts in (20, 5, 10, 40)
-        }
         deals = [Deal(NONE), Deal("words", stated(studio, attribute))]
-        for name, edit in variants(fitted.pop(20), fitted).items():
+        for name, edit in variants(fit(studio, attribute, CrossAttention())).items():
             if not only or name in only:
                 deals.append(Deal(name, attached(studio, edit)))
+        for concepts in CONCEPTS:
+            name = f"{concepts} concepts"
+            if not only or name in only:
+                edit = fit(studio, attribute, CrossAttention(concepts=concepts))
+                deals.append(Deal(name, attached(studio, edit)))
+        if not only or "EquiSteer" in only:
+            deals.append(equisteer(studio, attribute))
         found = {}
         for deal in deals:
-            labels = studio.labels(deal, attribute, CHOICE, images, 7)
+            labels = studio.labels(deal, attribute, professions(CHOICE), images, 7)
             found[deal.name] = figures([labels], attribute, wanted)
             print(
                 attribute,
@@ -305,12 +387,30 @@ def choice(
 
 def fit(studio: Studio, attribute: str, method: Any) -> CrossAttentionEdit:
     """Return the edit of an attribute, fitted once and kept."""
-    folder = studio.work / f"edit-{attribute}-{method.name}-{method.concepts}"
+    folder = studio.edits / f"{attribute}-{method.name}-{method.concepts}-{method.steps}"
     if not folder.is_dir():
         edits = fit_projections(studio.pipe, set_of(attribute), method=method)
         next(iter(edits.values())).save_pretrained(folder)
     loaded = CrossAttentionEdit.from_pretrained(folder)
     return loaded
+
+
+def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
+    """Return EquiSteer with its gate, fitted to the texts of our fit."""
+    method = CrossAttention()
+    ours = fit(studio, attribute, method)
+    path = studio.edits / f"{attribute}-equisteer"
+    if path.is_dir():
+        edit = CrossAttentionEdit.from_pretrained(path)
+        gate = Gate(*torch.load(path / "gate.pt"))
+    else:
+        texts_of_value = stated_texts(set_of(attribute), method.concepts)
+        places = range(method.concepts)
+        neutral = professions([FIT[place * len(FIT) // method.concepts] for place in places])
+        edit, gate = fit_equisteer(studio.pipe, ours, texts_of_value, neutral, method.steps)
+        edit.save_pretrained(path)
+        torch.save(tuple(gate), path / "gate.pt")
+    return Deal("EquiSteer", attached(studio, edit, seed), gate)
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
@@ -346,15 +446,17 @@ def evidence(
     wanted = [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
     found: dict[tuple[str, str], list[Labels]] = {}
     for draw in draws:  # so that a run that is stopped has whole draws
-        for name in (NONE, "cross-attention", "balanced-prompts"):
+        for name in (NONE, "cross-attention", "balanced-prompts", "EquiSteer"):
             for attribute in attributes:
                 deal = Deal(name)
                 if name == "cross-attention":
                     edit = fit(studio, attribute, CrossAttention())
                     deal = Deal(name, attached(studio, edit, draw))
+                elif name == "EquiSteer":
+                    deal = equisteer(studio, attribute, draw)
                 elif name == "balanced-prompts":
                     deal = Deal(name, stated(studio, attribute, draw))
-                labels = studio.labels(deal, attribute, TEST_PROFESSIONS, images, draw)
+                labels = studio.labels(deal, attribute, professions(TEST_PROFESSIONS), images, draw)
                 found.setdefault((attribute, name), []).append(labels)
                 shown = figures([labels], attribute, wanted)
                 means = [round(float(row.mean()), 3) for row in shown]
@@ -370,24 +472,120 @@ def evidence(
     yield result
 
 
+# ---- beside open prompts about professions
+# -------------------------------------------------------------------------------------------------
+
+PEOPLE = (
+    "A photo of a person.",
+    "A portrait of a person.",
+    "A picture of somebody.",
+    "A photo of a human.",
+    "A painting of a person.",
+    "A photo of someone.",
+)
+BIRDS = (
+    "A photo of a robin.",
+    "A photo of a duck.",
+    "A photo of a gull in a forest.",
+    "A photo of a crow on a beach.",
+    "A photo of a heron.",
+    "A photo of an owl.",
+)
+GERMAN = {
+    "accountant": "Ein Foto von einem Buchhalter.",
+    "astronaut": "Ein Foto von einem Astronauten.",
+    "biologist": "Ein Foto von einem Biologen.",
+    "carpenter": "Ein Foto von einem Tischler.",
+    "detective": "Ein Foto von einem Detektiv.",
+    "editor": "Ein Foto von einem Redakteur.",
+    "pharmacist": "Ein Foto von einem Apotheker.",
+    "pilot": "Ein Foto von einem Piloten.",
+}
+
+
+def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
+    """Measure gender on prompts without a profession, in German, with stated values and without a
+    person, as texts and as embeddings that are passed in; and gender and tone set jointly."""
+    about = provenance(studio, f"Six to twenty prompts of each kind, {images} images of each.")
+    result = TaskResult(about)
+    gender = fit(studio, "gender", CrossAttention())
+    ours = Deal("cross-attention", attached(studio, gender))
+    stated_prompts = []
+    for value in GENDERS:
+        for name in TEST_PROFESSIONS[::2]:
+            stated_prompts.append(fill("A photo of a {v} {c}.", v=value, c=name))
+    kinds = {
+        "people": PEOPLE,
+        "professions": professions(TEST_PROFESSIONS[::2]),
+        "German": tuple(GERMAN.values()),
+        "stated": tuple(stated_prompts),
+        "birds": BIRDS,
+    }
+    for kind, prompts in kinds.items():
+        for embedded in (False, True):
+            if embedded and kind == "people":
+                continue
+            subset = f"gender, {kind}, {'embeddings' if embedded else 'texts'}"
+            found = {}
+            for deal in (Deal(NONE), ours):
+                labels = studio.labels(deal, "gender", prompts, images, 3, embedded=embedded)
+                found[deal.name] = labels
+            n = {"prompts": len(prompts), "images each": images}
+            add_kind(result, found, kind, subset, n)
+    yield result
+
+
+def add_kind(
+    result: TaskResult, found: Mapping[str, Labels], kind: str, subset: str, n: Mapping[str, int]
+) -> None:
+    """Add the rows of prompts of one kind, with intervals over prompts."""
+    unasked = [0] * len(found[NONE]["gender"])
+    of_method = {name: figures([labels], "gender", unasked) for name, labels in found.items()}
+    rng = np.random.default_rng(0)
+    places = rng.integers(len(unasked), size=(RESAMPLES, len(unasked)))
+    rows: dict[Metric, dict[str, NDArray[Any]]] = {MOVED: {}}
+    for name, shown in of_method.items():
+        rows[MOVED][name] = shown.distance
+        if kind != "birds":
+            rows.setdefault(KNOWN, {})[name] = shown.unknown
+        if kind in ("people", "professions", "German"):
+            rows.setdefault(GAP, {})[name] = shown.gap
+        if kind == "stated":
+            half = len(unasked) // 2
+            asked = np.repeat([0, 1], [half, half])[:, None]
+            is_known = found[name]["gender"] >= 0
+            shows = (found[name]["gender"] == asked) & is_known
+            rows.setdefault(KEPT, {})[name] = shows.sum(1) / np.maximum(is_known.sum(1), 1)
+    acted = found["cross-attention"]["dealt gender"] >= 0
+    rows[ACTED] = {"cross-attention": acted.mean(1)}
+    for metric, of_name in rows.items():
+        means = {name: float(row.mean()) for name, row in of_name.items()}
+        draws = {name: row[places].mean(1) for name, row in of_name.items()}
+        result.add_draws(metric, means, draws, n=n, subset=subset)
+        print(subset, metric.name, {name: round(mean, 3) for name, mean in means.items()})
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("part", choices=["choice", "evidence"])
+    options.add_argument("part", choices=["choice", "evidence", "beside"])
     options.add_argument("--images", type=int, default=None, help="of each profession")
     options.add_argument("--draws", nargs="*", type=int, default=[0, 1, 2])
     options.add_argument("--only", nargs="*", help="variants of the choice")
     options.add_argument("--guidance", type=float, default=7.5)
+    options.add_argument("--steps", type=int, default=8)
     options.add_argument("--attributes", nargs="*", default=list(VALUES))
     options.add_argument("--work", type=Path, default=Path("results/cross_attention"))
     given = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    studio = Studio(given.work, given.guidance)
+    studio = Studio(given.work, given.guidance, given.steps)
     if given.part == "choice":
         measured = choice(studio, given.images or 10, given.attributes, given.only)
+    elif given.part == "beside":
+        measured = beside(studio, given.images or 12)
     else:
         measured = evidence(studio, given.images or 24, given.attributes, given.draws)
-    names = {"choice": "steer_choice", "evidence": "steer"}
+    names = {"choice": "steer_choice", "evidence": "steer", "beside": "steer_beside"}
     run(names[given.part], lambda: measured, given.json)
 
 

@@ -442,7 +442,7 @@ class FileRows:
 
     @classmethod
     def parts(cls, path: Path) -> list[FileRows]:
-        """Return the rows of a file in parts of at most PART; refuse an array that is not (n, d)."""
+        """Return the rows of a file in parts of at most PART; refuse all but an (n, d) array."""
         array, stamp = _mapped(path)
         if array.ndim != 2:
             raise InvalidInputError(

@@ -21,7 +21,7 @@ from vldebias.errors import (
     VldebiasError,
 )
 from vldebias.hosts import resolve
-from vldebias.hosts.pipelines.cross_attention import rows_of
+from vldebias.hosts.pipelines.passes import EncodedPrompts
 from vldebias.methods import CrossAttention, load_edit
 from vldebias.prompts import make_prompt_set
 
@@ -155,17 +155,14 @@ def test_only_the_rows_of_the_prompt_change(fitted: Callable[[str], Fitted]) -> 
 def test_rows_are_found_in_whatever_order_guidance_lays_them() -> None:
     """Negative first or last, twice as with perturbed attention, or alone; equal prompts in their
     order."""
-    from vldebias.hosts.pipelines.cross_attention import Call, images_of_rows
-
     prompts = torch.randn(4, 3, 5)
     prompts[2] = prompts[0]  # the same prompt, two images
     negative = torch.randn(4, 3, 5)
-    firsts, images = images_of_rows(prompts)
-    assert images == [[0, 2], [1], [3]]
+    assert EncodedPrompts.from_rows([prompts]).images == [[0, 2], [1], [3]]
 
     def found(*parts: Tensor) -> dict[int, int]:
-        call = Call(None, [prompts[firsts]], images)
-        return dict(sorted(rows_of(call, (torch.cat(parts),), {}).items()))
+        encoded = EncodedPrompts.from_rows([prompts])
+        return dict(sorted(encoded.rows((torch.cat(parts),), {}).items()))
 
     order = [0, 1, 2, 3]
     assert found(negative, prompts) == dict(zip(range(4, 8), order, strict=True))

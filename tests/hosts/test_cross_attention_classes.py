@@ -45,11 +45,11 @@ def layers_of(name: str) -> list[str]:
     if name in FAMILIES:
         make, call = FAMILIES[name]
         size = {"height": 16, "width": 16} | call
-        return resolve(make()).at("denoiser")._found_layers(PLAIN, **size)
+        return resolve(make()).at("denoiser").found_layers(PLAIN, **size)
     case = CASES[name]
     pipe = case.make(is_complete=True)
     with called(case, pipe) as options:
-        return resolve(pipe).at("denoiser")._found_layers(PLAIN, **options)
+        return resolve(pipe).at("denoiser").found_layers(PLAIN, **options)
 
 
 # Families with cross-attention whose pipelines give the denoiser what `encode_prompt` returns. The

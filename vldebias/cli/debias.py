@@ -61,7 +61,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     """Fit an edit for a model or pipeline and report what it does to the model's own texts.
 
     --out saves one folder per edited tensor (role): `joint` for models, `sequence`, `pooled`, ...
-    for pipelines. --merge writes a checkpoint that runs without this package; weights cannot leave
+    for pipelines, the prompt set's name for `cross-attention`. --merge writes a checkpoint that runs without this package; weights cannot leave
     prompts alone that state the attribute, nor the negative prompt. --check ends with exit code 1
     if a test fails.
 
@@ -71,6 +71,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
           --out gender-b32
       vldebias debias professions-gender --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5 \\
           --out sd15
+      vldebias debias gender --pipeline miniature --method cross-attention --out set-gender
       vldebias debias gender --model openai/clip-vit-base-patch32 --method cali --merge clip-merged
       vldebias debias gender --model ViT-B-32 --pretrained openai --projection gender-b32
       vldebias debias gender --model ViT-B-32 --pretrained openai --check
@@ -102,8 +103,7 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         # With their labels, which a method that needs none does not read.
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
-    # An edit that was saved without roles is for each role of the host.
-    edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
+    edits, host = _placed(saved, host)
     _check_roles(host, edits, projection)
     facts_of_role = {role: _report(host, role, edit, sets, save) for role, edit in edits.items()}
     _print(loaded.name, facts_of_role, as_json=as_json)
@@ -141,6 +141,19 @@ def _check_arguments(
         raise InvalidInputError(f"--merge {merge}: the folder is not empty; name another")
 
 
+def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
+    """Return edits by role, and the host at the side where they act."""
+    listed = list(saved.values()) if isinstance(saved, dict) else [saved]
+    if all(edit.side == "denoiser" for edit in listed):
+        edits = {edit.attribute: edit for edit in listed}
+        denoiser = host.at("denoiser")
+        denoiser.roles = tuple(edits)
+        return edits, denoiser
+    # An edit that was saved without roles is for each role of the host.
+    edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
+    return edits, host
+
+
 def _check_roles(host: Host, edits: Mapping[str, Edit], projection: Path | None) -> None:
     """Refuse edits that do not fit the model, before anything is written.
 
@@ -169,7 +182,14 @@ def _report(
 
     folder = None if save is None else str(edit.save_pretrained(save / role))
     diagnostics = {}
-    if not hasattr(edit, "wordings"):  # several wordings of a prompt have no diagnostics
+    if (
+        edit.side == "denoiser"
+    ):  # no text changes; its gate has read texts that it was not fitted to
+        diagnostics[role] = {
+            f"gate tells {kind}, AUROC": max(layers.values(), default=0.5)
+            for kind, layers in edit.auroc.items()
+        }
+    elif not hasattr(edit, "wordings"):  # several wordings of a prompt have no diagnostics
         for prompts in sets:
             diagnostics[prompts.name] = asdict(Diagnostics.from_edit(host, role, edit, prompts))
     provenance = TypeAdapter(Provenance).dump_python(

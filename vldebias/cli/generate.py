@@ -179,14 +179,14 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
     from vldebias.report.strip import row_title
 
     for method in made.methods:
-        pictures_of_prompt: dict[str, list[Any]] = defaultdict(list)
+        # Pictures of one text may have different values, where no word is written.
+        pictures_of_request: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for picture in made.row(method):
-            pictures_of_prompt[picture.prompt].append(picture)
-        for text, pictures in pictures_of_prompt.items():
-            # Pictures of one text ask for the same values.
-            values = [value for value in pictures[0].values.values() if value is not None]
+            values = [value for value in picture.values.values() if value is not None]
+            pictures_of_request[picture.prompt, " and ".join(values)].append(picture)
+        for (text, asked), pictures in pictures_of_request.items():
             shown = _counted([picture.seen for picture in pictures])
-            yield row_title(method), str(len(pictures)), " and ".join(values), shown, text
+            yield row_title(method), str(len(pictures)), asked, shown, text
 
 
 def _counted(readings: Sequence[Any]) -> str:

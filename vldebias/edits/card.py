@@ -18,6 +18,15 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
     """Return the text of the model card: which model the edit was fitted on, and how to attach
     it."""
     origin = edit.provenance
+    what = f"An edit of {edit.side} embeddings ({origin.method}) that mitigates"
+    if edit.side == "both":
+        what = f"An edit of text and image embeddings ({origin.method}) that mitigates"
+    elif edit.side == "denoiser":
+        what = (
+            f"An edit of a pipeline's denoiser ({origin.method}): each image gets a sampled value, set"
+            "\nin every cross-attention, and no word is written into its prompt. It mitigates"
+        )
+    subject = "pipe" if edit.side == "denoiser" else "model"
     return f"""---
 library_name: vldebias
 tags:
@@ -26,12 +35,12 @@ tags:
 ---
 # {origin.prompts or "An edit"} for {origin.model_id or "a model without a name"}
 
-An edit of text embeddings ({origin.method}) that mitigates what its prompt set describes, made
+{what} what its prompt set describes, made
 with vldebias
 {__version__}. It mitigates and does not remove bias: measure before and after on your own data.
 
     import vldebias
-    attachment = vldebias.debias(model, vldebias.load_edit("this repository or folder"))
+    attachment = vldebias.debias({subject}, vldebias.load_edit("this repository or folder"))
 
 It is refused for weights other than those it was fitted on. Roles: {", ".join(roles) or "one"}.
 Prompt set:

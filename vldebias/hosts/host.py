@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import math
 import os
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -330,6 +331,8 @@ def numbers_of(rows: Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(rounded)
 
 
+_ADAPTER = re.compile(r"lora_|\.to_[kv]_ip\.|image_projection_layers\.")
+"""Matches the names of parameters that a LoRA or an IP-Adapter adds to a model."""
 # read of a tensor that is not read whole, so that a T5-XXL costs little more than a small CLIP
 _VALUES = 65536
 _WHOLE = 1 << 21  # values: every head that ends in a space of images and texts is smaller
@@ -351,8 +354,8 @@ def weights_fingerprint(*modules: nn.Module) -> Fingerprint | None:
     named: list[tuple[str, Tensor]] = []
     for place, module in enumerate(modules):
         for name, parameter in module.named_parameters():
-            # Without adapters: loading a LoRA does not change which base weights these are.
-            if "lora_" not in name:
+            # Loading a LoRA or an IP-Adapter does not change which base weights these are.
+            if not _ADAPTER.search(name):
                 plain_name = name.replace(".base_layer", "")
                 named.append((f"{place}.{plain_name}", parameter))
     named.sort(key=lambda pair: pair[0])

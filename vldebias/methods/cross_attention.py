@@ -24,7 +24,8 @@ from torch import Tensor
 from vldebias.edits.cross_attention import CrossAttentionEdit, Form
 from vldebias.edits.edit import Edit, Provenance
 from vldebias.errors import InvalidInputError, UnsupportedHostError
-from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost, Responses
+from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
+from vldebias.hosts.pipelines.responses import Responses
 from vldebias.methods.method import Method, Need, Problem, register_method
 from vldebias.progress import Progress
 from vldebias.prompts import Balancer, PromptSet, can_balance

@@ -1,0 +1,111 @@
+"""Tell which rows of a pass through a denoiser hold which prompts of a call, at which time it runs,
+and what a cross-attention gives there for the text.
+
+Rows are found by their content: what the denoiser receives is compared with the embeddings that
+`encode_prompt` returned for this call, so the order and the number of the branches of guidance do
+not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class EncodedPrompts:
+    """Hold the embeddings of the prompts of one call, each that differs once.
+
+    embeddings: (different, tokens, d) for each encoding. images: for each of the different rows the
+    numbers of its images, in order. count: of all images. received: the tensor that the denoiser
+    got last, and its rows.
+    """
+
+    embeddings: list[Tensor]
+    images: list[list[int]]
+    count: int
+    received: tuple[Tensor, dict[int, int]] | None = None
+
+    @classmethod
+    def from_rows(cls, encodings: Sequence[Tensor]) -> EncodedPrompts:
+        """Return the embeddings of encodings (images, tokens, d); rows that are equal in the first
+        one are those of one prompt."""
+        first = encodings[0]
+        images: list[list[int]] = []
+        for row in range(len(first)):
+            for known in images:
+                if torch.equal(first[row], first[known[0]]):
+                    known.append(row)
+                    break
+            else:
+                images.append([row])
+        encoded = cls([], images, len(first))
+        encoded.add(encodings)
+        return encoded
+
+    def add(self, encodings: Sequence[Tensor]) -> None:
+        """Add encodings (images, tokens, d) of the same prompts, by another encoder."""
+        firsts = [images[0] for images in self.images]
+        self.embeddings += [rows[firsts] for rows in encodings]
+
+    def rows(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, int]:
+        """Return row of the batch that a denoiser receives -> image, for the rows with a prompt.
+
+        The p-th row with an embedding belongs to the p-th image that has it; where there are more
+        rows than images they repeat, as with a second conditional branch.
+        """
+        for value in (*args, *kwargs.values()):
+            if self.received is not None and value is self.received[0]:
+                return self.received[1]
+            if not isinstance(value, Tensor) or value.ndim != 3 or not value.is_floating_point():
+                continue
+            for embedding in self.embeddings:
+                if embedding.shape[1:] != value.shape[1:]:
+                    continue
+                found: dict[int, int] = {}
+                for images, prompt in zip(self.images, embedding.to(value), strict=True):
+                    is_equal = (value == prompt).flatten(1).all(1)
+                    for place, row in enumerate(is_equal.nonzero().flatten().tolist()):
+                        found[row] = images[place % len(images)]
+                if found:
+                    self.received = (value, found)
+                    return found
+        return {}
+
+
+def batch_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Return the size of the batch that a denoiser receives."""
+    sizes = [1]
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.ndim >= 3:
+            sizes.append(len(value))
+    return max(sizes)
+
+
+def time_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float | None:
+    """Return the timestep that a denoiser receives; None where it receives none."""
+    value = kwargs.get("timestep")
+    if value is None and len(args) > 1:
+        value = args[1]
+    if isinstance(value, Tensor):
+        return float(value.flatten()[0])
+    return None if value is None else float(value)
+
+
+def text_output(module: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
+    """Return what a cross-attention gives for the text: its output, without what an IP-Adapter adds
+    for its pictures.
+
+    The adapter's processors get (states of the text, [states of each picture]) and add a part for
+    each picture: asked again without pictures they give the part of the text alone.
+    """
+    states = kwargs.get("encoder_hidden_states")
+    if not isinstance(states, tuple):
+        return output
+    without = {name: value for name, value in kwargs.items() if name != "ip_adapter_masks"}
+    without["encoder_hidden_states"] = (states[0], [])
+    return module.forward(*args, **without)

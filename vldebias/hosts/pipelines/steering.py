@@ -1,0 +1,428 @@
+"""Set values in the cross-attentions of a denoiser while a pipeline runs.
+
+Which value an image gets is dealt where the prompt is encoded, by the rules of balanced prompts,
+and no word is written. Hooks stand behind every cross-attention; no module and no processor is
+replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from vldebias.edits.cross_attention import CrossAttentionEdit, LayerMap, joint, steer
+from vldebias.errors import InvalidInputError
+from vldebias.hosts.attachment import GIVEN, INSIDE, NEXT, Attachment
+from vldebias.hosts.host import TOKENIZING, Hook, during
+from vldebias.hosts.pipelines.calls import copied, listed, rewrite_call, running_call
+from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
+from vldebias.hosts.records import CallRecord, raise_failures
+from vldebias.hosts.seeds import indices_of
+
+if TYPE_CHECKING:
+    from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
+
+UNREAD = ("unknown language",)
+"""Reasons for which balanced prompts leave a text alone because they cannot read it."""
+_KEPT_TIMES = 200  # maps of so many times are kept ready
+
+_CALL: ContextVar[DealtCall | None] = ContextVar("vldebias_denoised", default=None)
+"""What was encoded last in this thread or task, and is denoised now."""
+_PLAN: ContextVar[Plan | None] = ContextVar("vldebias_plan", default=None)
+"""What the hooks do in the present pass through the denoiser."""
+_RECORD: ContextVar[dict[str, Tensor] | None] = ContextVar("vldebias_record", default=None)
+"""In a pass that only reads: layer -> its mean responses, (batch, d)."""
+
+
+@dataclass
+class DealtCall:
+    """Hold the prompts of one call of a pipeline, and the values of its images.
+
+    owner: who dealt them. texts: of the prompts as they were passed. values: of each image a value
+    or None for each edit. unread: the images whose prompts no rule reads, about which the gate
+    decides in the first pass; columns: the texts of all images, by argument. passes, matched: how
+    often the denoiser ran, and got a row of these prompts.
+    """
+
+    owner: object
+    prompts: EncodedPrompts
+    texts: list[str]
+    values: list[tuple[Any, ...]] = field(default_factory=list)
+    unread: list[bool] = field(default_factory=list)
+    columns: dict[str, list[str]] = field(default_factory=dict)
+    passes: int = 0
+    matched: int = 0
+
+
+class Group(NamedTuple):
+    """Hold rows (n,) of a batch for which the same edits act: which of them, and (n, acting) the
+    number of each row's values among the effects of all that act."""
+
+    rows: Tensor
+    acting: tuple[bool, ...]
+    values: Tensor
+
+
+class Plan(NamedTuple):
+    """Hold what is changed in one pass through the denoiser, its time and the size of its batch."""
+
+    groups: list[Group]
+    time: float
+    batch: int
+
+
+class Steering(Hook):
+    """Deal values to the images of a call where its prompts are encoded, and set them in the
+    cross-attentions; copies of a hooked model are refused."""
+
+    def __init__(self, attachment: Attachment, host: CrossAttentionHost) -> None:
+        super().__init__(attachment)
+        self.host = host
+        edits: list[Any] = list(attachment.projections.values())
+        self.edits: list[CrossAttentionEdit] = edits
+        self.layers = list(dict.fromkeys(name for edit in edits for name, _ in edit.layers))
+        self._maps: dict[Any, dict[str, LayerMap]] = {}
+
+    # ---- which values the images get
+
+    def encode(self, original: Any, bound: inspect.BoundArguments) -> Any:
+        """Call `encode_prompt`, and deal values to the images of its prompts."""
+        turn = self.host.pipeline._turn_of(bound.arguments)
+        kept = copied(bound.arguments)
+        with TOKENIZING, during(INSIDE):
+            result = original(*bound.args, **bound.kwargs)
+        encodings = self.host.embeddings_of(result)
+        if turn != "negative" and encodings:
+            self._take(kept, encodings)
+        # Inside of a call it is raised when the pictures are made.
+        source = self.host.pipeline.source
+        if not source.ends or running_call(self.host.pipe) is None:
+            raise_failures()
+        return result
+
+    def finish(self, original: Any, bound: inspect.BoundArguments) -> Any:
+        """Forget the call of the pipeline at its end."""
+        _CALL.set(None)
+        result = original(*bound.args, **bound.kwargs)
+        raise_failures()
+        return result
+
+    def _take(self, arguments: dict[str, Any], encodings: list[Tensor]) -> None:
+        """Remember the encodings of a call, and deal values to its images."""
+        texts: list[str] = []
+        for name, value in arguments.items():
+            if re.fullmatch(r"prompt(_\d)?", name):
+                texts += listed(value)
+        known = _CALL.get()
+        source = self.host.pipeline.source
+        encodes_again = source.calls - source.negatives > 1
+        if encodes_again and known is not None and known.owner is self and not known.passes:
+            # A second encoder reads the same prompts before the denoiser runs.
+            if known.texts == texts:
+                known.prompts.add(encodings)
+                return
+        call = DealtCall(self, EncodedPrompts.from_rows(encodings), texts)
+        self._deal(call, arguments)
+        _CALL.set(call)
+
+    def _deal(self, call: DealtCall, arguments: dict[str, Any]) -> None:
+        """Deal a value or None of each edit to each image, or leave that to the first pass where
+        a prompt cannot be read."""
+        attachment = self.attachment
+        count = call.prompts.count
+        call.values = [(None,) * len(self.edits)] * count
+        given = GIVEN.get()
+        if given is not None and given[0] is attachment:
+            values = given[1]
+            if count % max(len(values), 1):
+                raise InvalidInputError(
+                    f"{self.host.name}: {len(values)} values for {count} images; expected one each"
+                )
+            call.values = self._spread(values, count)
+            return
+        if not attachment.acts:
+            return
+        unread = [True] * count
+        columns: dict[str, list[str]] = {}
+        if arguments.get("prompt") is not None:
+
+            def look(texts: dict[str, list[str]]) -> dict[str, list[str]]:
+                columns.update(texts)
+                return texts
+
+            rewrite_call(dict(arguments), look)
+            unread = [self._is_unread(text) for text in columns["prompt"]]
+        if not any(unread):
+            attachment.rewrite_texts(
+                columns, read=self.host.pipeline._read(arguments), seeds=self._generators()
+            )
+            call.values = self._spread(attachment.sampled, count)
+        elif all(edit.can_read for edit in self.edits):
+            call.columns = columns
+            call.unread = unread
+        else:
+            attachment.log.begin()
+            attachment.warn_once(
+                "the call passes embeddings or a prompt that cannot be read, and the edit has no"
+                " gate to tell whether a value is open; nothing was changed"
+            )
+
+    def _is_unread(self, text: str) -> bool:
+        """Tell whether the rules cannot read a text at all."""
+        (reasons,) = self.attachment.balancer.at(text, 0).reasons
+        reasons = reasons if isinstance(reasons, tuple) else (reasons,)
+        return all(reason in UNREAD for reason in reasons)
+
+    def _generators(self) -> Any:
+        """Return the generators of the call of the pipeline that runs."""
+        return (running_call(self.host.pipe) or {}).get("generator")
+
+    def _spread(self, values: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
+        """Return a value or None of each edit for each of `count` images; some pipelines encode a
+        prompt once and repeat it later."""
+        nothing = (None,) * len(self.edits)
+        if not values or count % len(values):
+            return [nothing] * count
+        spread: list[tuple[Any, ...]] = []
+        for value in values:
+            row = (value,) if len(self.edits) == 1 else tuple(value or nothing)
+            spread += [row] * (count // len(values))
+        return spread
+
+    # ---- the gate, for images whose prompts no rule reads
+
+    def _deal_by_gate(
+        self, call: DealtCall, rows: Mapping[int, int], module: nn.Module, args: Any, kwargs: Any
+    ) -> None:
+        """Deal values by what the gate reads of a first pass, which is told to the balancer in
+        plain words.
+
+        rows: row of the pass -> image.
+        """
+        record = self._read_from_noise(module, args, kwargs)
+        row_of_image = {image: row for row, image in rows.items()}
+        texts = []
+        for image, is_unread in enumerate(call.unread):
+            row_of_texts = [column[image] for column in call.columns.values()]
+            if is_unread:
+                row_of_texts = [self._in_words(record, row_of_image[image], self._key(call, image))]
+            texts.append(row_of_texts)
+        call.unread = []
+        width = max(map(len, texts))
+        padded = [row + row[-1:] * (width - len(row)) for row in texts]
+        attachment = self.attachment
+        indices = None
+        if attachment.follow_seeds:
+            joined = [NEXT.join(dict.fromkeys(row)) for row in texts]
+            indices = indices_of(self._generators(), joined)
+        _, balanced = attachment.balancer.next_texts(padded, indices)
+        call.values = self._spread(balanced.values, len(call.values))
+        prompts = [""] * len(texts)
+        if call.columns:
+            given = zip(*call.columns.values(), strict=True)
+            prompts = [NEXT.join(dict.fromkeys(row)) for row in given]
+        attachment.log.add(
+            CallRecord(
+                tuple(prompts),
+                tuple(prompts),
+                values=tuple(balanced.values),
+                reasons=tuple(balanced.reasons),
+                people=tuple(map(tuple, balanced.people)),
+                seed=balanced.seed,
+                index=None if indices is None else tuple(indices),
+            )
+        )
+
+    def _read_from_noise(self, module: nn.Module, args: Any, kwargs: Any) -> dict[str, Tensor]:
+        """Return layer -> mean responses of a pass as in the fit: from noise, at the first of its
+        times, whatever this call starts from."""
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        picture, *_ = bound.arguments
+        values = bound.arguments[picture]
+        noise = torch.randn(values.shape, generator=torch.Generator().manual_seed(0))
+        bound.arguments[picture] = noise.to(values)
+        time = float(self.edits[0].times[-1])
+        timestep = bound.arguments["timestep"]
+        is_tensor = isinstance(timestep, Tensor)
+        bound.arguments["timestep"] = torch.full_like(timestep, time) if is_tensor else time
+        record: dict[str, Tensor] = {}
+        with during(_RECORD, record), torch.no_grad():
+            module.forward(*bound.args, **bound.kwargs)
+        return record
+
+    def _in_words(self, record: Mapping[str, Tensor], row: int, key: int) -> str:
+        """Return what the gate reads of a row of a pass as a prompt: "A photo of an old person,
+        123." is open but for its age."""
+        stated: list[str] = []
+        behind = ""
+        is_person = True
+        for edit in self.edits:
+            response = torch.cat([record[name][row] for name, _ in edit.layers])
+            is_of_person, value = edit.reading(response.cpu())
+            is_person = is_person and is_of_person
+            if value is not None and edit.phrase:
+                behind += f" {edit.phrase[value]}"
+            elif value is not None:
+                stated.append(edit.adjectives.get(value, edit.words[value][0]))
+        if not is_person:
+            return "A picture."
+        noun = " ".join([*stated, "person"])
+        article = "an" if noun[0] in "aeiou" else "a"
+        return f"A photo of {article} {noun}{behind}, {key}."
+
+    def _key(self, call: DealtCall, image: int) -> int:
+        """Return a number that follows from the embedding of an image, so that each prompt is
+        dealt to evenly."""
+        prompts = call.prompts
+        number = next(i for i, images in enumerate(prompts.images) if image in images)
+        values = prompts.embeddings[0][number].detach().float().cpu().contiguous()
+        return int(hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8], 16)
+
+    # ---- in the denoiser
+
+    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Plan a pass through the denoiser."""
+        _PLAN.set(None)
+        call = _CALL.get()
+        time = time_of(args, kwargs)
+        is_ours = call is not None and call.owner is self
+        if not is_ours or call is None or time is None or not self.attachment.acts:
+            return
+        if any(call.unread):
+            rows = call.prompts.rows(args, kwargs)
+            if rows and _RECORD.get() is None:  # else a pass of the negative prompt alone
+                self._deal_by_gate(call, rows, module, args, kwargs)
+        if not any(map(any, call.values)):
+            return
+        call.passes += 1
+        rows = call.prompts.rows(args, kwargs)
+        call.matched += bool(rows)
+        if call.passes == 2 and not call.matched:
+            self.attachment.warn_once(
+                "the denoiser does not receive the embeddings that encode_prompt returned, so"
+                ' nothing was changed; use method="balanced-prompts"'
+            )
+        members: dict[tuple[bool, ...], tuple[list[int], list[list[int]]]] = {}
+        for row, image in rows.items():
+            values = call.values[image]
+            acting = tuple(value is not None for value in values)
+            if any(acting):
+                rows_of_group, values_of_group = members.setdefault(acting, ([], []))
+                rows_of_group.append(row)
+                values_of_group.append(numbers_of(self.edits, values))
+        if members and call.prompts.received is not None:
+            device = call.prompts.received[0].device
+            groups = []
+            for acting, (places, numbers) in members.items():
+                row_numbers = torch.tensor(places, device=device)
+                groups.append(Group(row_numbers, acting, torch.tensor(numbers, device=device)))
+            _PLAN.set(Plan(groups, time, batch_of(args, kwargs)))
+
+    def end(self, module: nn.Module, args: Any, output: Any) -> None:
+        """End the pass."""
+        _PLAN.set(None)
+
+    def change(self, layer: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Return the output of a cross-attention with the values of its images; None leaves it."""
+        if not isinstance(output, Tensor) or output.ndim != 3:
+            return None
+        record = _RECORD.get()
+        if record is not None:
+            record[layer] = text_output(module, args, kwargs, output).float().mean(1)
+            return None
+        plan = _PLAN.get()
+        if plan is None:
+            return None
+        copies = len(output) // plan.batch  # frames of a video
+        if not copies:
+            return None
+        text = text_output(module, args, kwargs, output)
+        changed = output.clone()
+        for group in plan.groups:
+            layer_map = self._maps_at(plan.time, group.acting, output).get(layer)
+            if layer_map is None:
+                continue
+            rows = group.rows.to(output.device)
+            target = layer_map.center + layer_map.effects[group.values.to(output.device)].sum(1)
+            if copies > 1:
+                frames = torch.arange(copies, device=output.device)
+                rows = (rows[:, None] * copies + frames).flatten()
+                target = target.repeat_interleave(copies, 0)
+            steered = steer(
+                text[rows], layer_map.basis, target, self.edits[0].form, self.attachment.strength
+            )
+            if text is not output:  # what an adapter adds for its pictures stays
+                steered = steered + (output[rows] - text[rows])
+            changed[rows] = steered
+        return changed
+
+    def _maps_at(
+        self, time: float, acting: tuple[bool, ...], output: Tensor
+    ) -> dict[str, LayerMap]:
+        """Return layer -> joint map of the edits that act, on the device and in the precision of an
+        output; layers without a direction are left out."""
+        key = (time, acting, output.device, output.dtype)
+        ready = self._maps.get(key)
+        if ready is not None:
+            return ready
+        edits = [edit for edit, acts in zip(self.edits, acting, strict=True) if acts]
+        maps_of_edits = [edit.at(time) for edit in edits]
+        ready = {}
+        for name in self.layers:
+            layer_map = joint([maps[name] for maps in maps_of_edits])
+            if layer_map.basis.shape[1]:
+                ready[name] = LayerMap(*(part.to(output) for part in layer_map))
+        while len(self._maps) >= _KEPT_TIMES:
+            self._maps.pop(next(iter(self._maps)), None)
+        self._maps[key] = ready
+        return ready
+
+
+class Reach:
+    """Call a method of a `Steering` as long as it lives: a hook of modules that pipelines share.
+
+    arguments: what the method gets before those of the hook.
+    """
+
+    def __init__(self, steering: Steering, method: str, *arguments: Any) -> None:
+        self._steering = ref(steering)
+        self._method = method
+        self._arguments = arguments
+
+    def __call__(self, *call: Any) -> Any:
+        """Return what the method returns for the arguments of the hook."""
+        steering = self._steering()
+        if steering is None:
+            return None
+        return getattr(steering, self._method)(*self._arguments, *call)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        steering = self._steering()
+        if steering is None:
+            return super().__reduce_ex__(protocol)
+        return steering.__reduce_ex__(protocol)  # refuses
+
+
+def numbers_of(edits: Sequence[CrossAttentionEdit], values: Sequence[Any]) -> list[int]:
+    """Return the numbers of an image's values among the effects of the edits that act."""
+    numbers = []
+    start = 0
+    for edit, value in zip(edits, values, strict=True):
+        if value is None:
+            continue
+        if value not in edit.words:
+            raise InvalidInputError(
+                f"{edit.attribute}: got the value {value!r}; expected one of {list(edit.values)}"
+            )
+        numbers.append(start + edit.values.index(value))
+        start += len(edit.values)
+    return numbers

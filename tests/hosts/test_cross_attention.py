@@ -2,6 +2,7 @@
 values dealt by the rules of balanced prompts; what each pipeline class says."""
 
 import copy
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 import torch
 from diffusers_tiny import FAMILIES
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from vldebias.api import debias, fit_projection, fit_projections
+from vldebias.cli import app
 from vldebias.errors import (
     InvalidInputError,
     ProjectionMismatchError,
@@ -21,8 +24,9 @@ from vldebias.errors import (
     VldebiasError,
 )
 from vldebias.hosts import resolve
+from vldebias.hosts.loading import Loaded
 from vldebias.hosts.pipelines.passes import EncodedPrompts
-from vldebias.methods import CrossAttention, load_edit
+from vldebias.methods import CrossAttention, Diagnostics, load_edit
 from vldebias.prompts import make_prompt_set
 
 JOBS = ["doctor", "nurse", "judge"]
@@ -289,3 +293,28 @@ def test_what_cannot_be_is_refused_in_words(fitted: Callable[[str], Fitted]) -> 
         draw(pipe, num_images_per_prompt=3, generator=noise(3))
     attachment.remove()
     assert resolve(pipe).roles
+
+
+def test_the_command_inspects_and_saves_it(
+    fitted: Callable[[str], Fitted], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report has the figures of its gate, and its role is the name of the set; its card speaks
+    of the denoiser."""
+    make, _, edit = fitted("StableDiffusion")
+    edit.save_pretrained(tmp_path / "one")
+    loaded = Loaded(make(), "tiny")
+    monkeypatch.setattr("vldebias.hosts.loading.load_host", lambda **_: loaded)
+    command = ["debias", "gender", "--pipeline", "tiny", "--projection", str(tmp_path / "one")]
+    command += ["--out", str(tmp_path / "copy"), "--json"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    figures = json.loads(done.stdout)["roles"]["gender"]["diagnostics"]["gender"]
+    for kind, layers in edit.auroc.items():
+        assert figures[f"AUROC of the gate, {kind}"] == max(layers.values())
+    copied = load_edit(tmp_path / "copy")["gender"]
+    assert torch.equal(copied.effects, edit.effects)
+    card = (tmp_path / "copy" / "gender" / "README.md").read_text("utf-8")
+    assert "set in every cross-attention" in card
+    assert "text embeddings" not in card
+    with pytest.raises(InvalidInputError, match="changes no text"):
+        Diagnostics.from_edit(resolve(make()), "gender", edit, SET)

@@ -61,9 +61,9 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
     """Fit an edit for a model or pipeline and report what it does to the model's own texts.
 
     --out saves one folder per edited tensor (role): `joint` for models, `sequence`, `pooled`, ...
-    for pipelines, the prompt set's name for `cross-attention`. --merge writes a checkpoint that runs without this package; weights cannot leave
-    prompts alone that state the attribute, nor the negative prompt. --check ends with exit code 1
-    if a test fails.
+    for pipelines, the name of the set for `cross-attention`. --merge writes a checkpoint that runs
+    without this package; weights cannot leave prompts alone that state the attribute, nor the
+    negative prompt. --check ends with exit code 1 if a test fails.
 
     Examples:
       vldebias debias gender --model ViT-B-32 --pretrained openai --out gender-b32
@@ -177,18 +177,17 @@ def _report(
     """
     from pydantic import TypeAdapter
 
+    from vldebias.edits.cross_attention import CrossAttentionEdit
     from vldebias.edits.edit import Provenance
     from vldebias.methods import Diagnostics
 
     folder = None if save is None else str(edit.save_pretrained(save / role))
-    diagnostics = {}
-    if (
-        edit.side == "denoiser"
-    ):  # no text changes; its gate has read texts that it was not fitted to
-        diagnostics[role] = {
-            f"gate tells {kind}, AUROC": max(layers.values(), default=0.5)
-            for kind, layers in edit.auroc.items()
-        }
+    diagnostics: dict[str, dict[str, Any]] = {}
+    if isinstance(edit, CrossAttentionEdit):
+        # No text changes; how well its gate tells texts that it was not fitted to.
+        for kind, layers in edit.auroc.items():
+            measures = diagnostics.setdefault(role, {})
+            measures[f"AUROC of the gate, {kind}"] = max(layers.values(), default=0.5)
     elif not hasattr(edit, "wordings"):  # several wordings of a prompt have no diagnostics
         for prompts in sets:
             diagnostics[prompts.name] = asdict(Diagnostics.from_edit(host, role, edit, prompts))

@@ -23,8 +23,8 @@ def model_card(edit: Edit, roles: Sequence[str] = ()) -> str:
         what = f"An edit of text and image embeddings ({origin.method}) that mitigates"
     elif edit.side == "denoiser":
         what = (
-            f"An edit of a pipeline's denoiser ({origin.method}): each image gets a sampled value, set"
-            "\nin every cross-attention, and no word is written into its prompt. It mitigates"
+            f"An edit of a pipeline's denoiser ({origin.method}): each image gets a sampled\nvalue,"
+            " set in every cross-attention, and no word is written into its prompt. It mitigates"
         )
     subject = "pipe" if edit.side == "denoiser" else "model"
     return f"""---

@@ -111,6 +111,13 @@ class CrossAttentionEdit(Edit):
         """Return the values, in the order of the effects."""
         return tuple(self.words)
 
+    def __repr__(self) -> str:
+        numbers = sum(getattr(self, name).numel() for name in self.axes)
+        return (
+            f"{type(self).__name__}({self.method} of {self.attribute}, {len(self.values)} values,"
+            f" {len(self.layers)} layers, {len(self.times)} times, {4 * numbers / 1e6:.1f} MB)"
+        )
+
     def __call__(self, z: Tensor, strength: float = 1.0) -> Tensor:
         """Refuse a strength above 0: the edit is of what happens inside of a denoiser."""
         self.check_input(z, strength)

@@ -78,6 +78,11 @@ class Diagnostics:
         Raises:
             InvalidInputError: the edit rewrites prompts, so it cannot be applied to embeddings.
         """
+        if edit.side == "denoiser":
+            raise InvalidInputError(
+                f"{edit.method} acts inside of a denoiser and changes no text, so there is nothing"
+                " to inspect; look at pictures: vldebias generate PROMPT --method cross-attention"
+            )
         if hasattr(edit, "wordings"):
             raise InvalidInputError(
                 f"{edit!r} rewrites prompts, so it cannot be inspected by their embeddings alone"

@@ -89,7 +89,9 @@ class Recorder:
             return
         states = bound.arguments.get("encoder_hidden_states")
         has_pictures = isinstance(states, tuple)  # of an IP-Adapter, beside the text
-        text = states[0] if has_pictures else states
+        text: Any = states
+        if isinstance(text, tuple):
+            text, _ = text
         picture = next(iter(bound.arguments.values()), None)
         if not isinstance(text, Tensor) or text is picture or text.ndim != 3:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,10 +158,24 @@ class Engine:
         return ""
 
     @contextmanager
-    def generating(self, prompts: str, method: str | None, strength: float = 1.0) -> Iterator[Any]:
-        """Yield the pipeline under the lock, with a method attached."""
+    def generating(
+        self,
+        prompts: str,
+        method: str | None,
+        strength: float = 1.0,
+        values: Sequence[str | None] | None = None,
+    ) -> Iterator[Any]:
+        """Yield the pipeline under the lock, with a method attached.
+
+        values: of the images of the next call, for a method that sets one in each.
+        """
         with self.lock:
             pipe = self.pipe()
             edits = {} if method is None else self.edits(pipe, prompts, method)
-            with vldebias.debias(pipe, edits, strength=strength) if edits else nullcontext():
+            if not edits:
                 yield pipe
+                return
+            with vldebias.debias(pipe, edits, strength=strength) as attachment:
+                giving = nullcontext() if values is None else attachment.giving(values)
+                with giving:
+                    yield pipe

@@ -19,11 +19,11 @@ from vldebias.prompts.reasons import NO_PERSON_REASON, reason_in_words
 from vldebias.report.wording import in_words, largest_first, listed
 
 from .engine import MINIATURE, Engine
-from .request import ATTRIBUTES, SEED_OF_VALUES, Request
+from .request import ATTRIBUTES, SEED_OF_VALUES, THIRD_ROWS, Request
 
 PLAIN = "as generated"
 BALANCED = "balanced prompts"
-PROJECTED = "projection (cali)"
+SET_INSIDE = "cross-attention"
 SURE = 0.8  # an answer of the judge with less probability counts as unknown
 ALPHA, LEAST = 0.05, 12  # level of the test; pairs without which there is none
 LOST = 0.75  # of the recognised subjects: when fewer are left, the line turns red
@@ -95,6 +95,8 @@ class Result:
         plain, *further_rows = self.rows
         lines = []
         for row in further_rows:
+            if row.name == SET_INSIDE and self.reason:
+                continue  # said of the second row
             if row.name == BALANCED and self.reason:
                 why = reason_in_words(self.reason)
                 lines.append((f"Left alone: {why}. Both rows are the same.", False))
@@ -185,11 +187,15 @@ def generate(engine: Engine, request: Request, stop: threading.Event) -> Iterato
 
 @dataclass(frozen=True)
 class Plan:
-    """What is generated for a row: a prompt for each image, with a method attached or none."""
+    """What is generated for a row: a prompt for each image, with a method attached or none.
+
+    values: that are set in the images without a word, None where the method sets none.
+    """
 
     name: str
     method: str | None
     prompts: list[str]
+    values: list[str | None] | None = None
 
 
 class Work:
@@ -221,9 +227,16 @@ class Work:
         reasons = [str(why) for why in balanced.reasons if why not in (None, "strength")]
         self.reason = reasons[0] if reasons else ""
         self.plans = [Plan(PLAIN, None, unchanged), Plan(BALANCED, None, balanced.prompts)]
-        if request.projection:
-            self.plans.append(Plan(PROJECTED, "cali", unchanged))
-        self.rows = [Row(plan.name) for plan in self.plans]
+        method = THIRD_ROWS[request.third_row]
+        if request.third_row == SET_INSIDE:
+            # At strength 1 the values of the second row; below, all images get a part of theirs.
+            values = (
+                Balancer(self.attribute, seed=SEED_OF_VALUES).at(unchanged, request.seeds).values
+            )
+            self.plans.append(Plan(SET_INSIDE, method, unchanged, list(values)))
+        elif method is not None:
+            self.plans.append(Plan(request.third_row, method, unchanged))
+        self.rows = [Row(plan.name, dealt=tuple(plan.values or ())) for plan in self.plans]
         self.rows[1] = replace(self.rows[1], dealt=tuple(balanced.values))
         self.generated = 0
 
@@ -252,14 +265,11 @@ class Work:
         """Add the images of some places to a row."""
         plan = self.plans[row_number]
         row = self.rows[row_number]
-        prompts = [plan.prompts[place] for place in places]
-        is_unchanged = prompts == [self.request.prompt] * len(places)
-        if plan.name == BALANCED and is_unchanged:
+        if row.dealt and not any(row.dealt[place] for place in places):
             # The same noise and prompts: the same images.
             images = list(self.rows[0].images[places.start :])
         else:
-            seeds = [self.request.seeds[place] for place in places]
-            images = _images(self.engine, self.request, plan.method, prompts, seeds, self.stop)
+            images = _images(self.engine, self.request, plan, places, self.stop)
             self.generated += len(images)
         codes, recognised = read(images, self.request.prompt)
         self.rows[row_number] = replace(
@@ -281,12 +291,11 @@ class Work:
 def _images(
     engine: Engine,
     request: Request,
-    method: str | None,
-    prompts: Sequence[str],
-    seeds: Sequence[int],
+    plan: Plan,
+    places: Sequence[int],
     stop: threading.Event,
 ) -> list[Image.Image]:
-    """Return an image for each prompt and seed, with a method attached or none."""
+    """Return the images of a row at some places, with its method attached."""
     # Imported here: torch takes seconds to load, and the page opens without it.
     import torch
 
@@ -297,8 +306,12 @@ def _images(
 
     if stop.is_set():
         raise Stopped
+    values = None
+    if plan.values is not None:
+        values = [plan.values[place] for place in places]
+    attribute = ATTRIBUTES[request.attribute]
     with (
-        engine.generating(ATTRIBUTES[request.attribute], method, request.strength) as pipe,
+        engine.generating(attribute, plan.method, request.strength, values) as pipe,
         torch.inference_mode(),
     ):
         options: dict[str, Any] = {
@@ -309,10 +322,9 @@ def _images(
         if "callback_on_step_end" in inspect.signature(type(pipe).__call__).parameters:
             options["callback_on_step_end"] = at_step
         # From the CPU: the same seed gives the same noise on every device.
-        noise = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
-        return [
-            image.convert("RGB") for image in pipe(list(prompts), generator=noise, **options).images
-        ]
+        noise = [torch.Generator("cpu").manual_seed(request.seeds[place]) for place in places]
+        prompts = [plan.prompts[place] for place in places]
+        return [image.convert("RGB") for image in pipe(prompts, generator=noise, **options).images]
 
 
 @dataclass(frozen=True)

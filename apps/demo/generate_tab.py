@@ -14,9 +14,9 @@ from vldebias.report.wording import in_words, person
 from .engine import MINIATURE, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
-from .generate import BALANCED, PLAIN, PROJECTED, Result, Row, generate
+from .generate import Result, Row, generate
 from .opening import saved_result
-from .request import ATTRIBUTES, NUMBERS, Request
+from .request import ATTRIBUTES, NUMBERS, THIRD_ROWS, Request
 
 PROMPT = "A photo of an editor."
 TRY = (
@@ -28,12 +28,13 @@ TRY = (
 # Steps and guidance by whether the miniature generates.
 STEPS = {True: 20, False: 30}
 GUIDANCE = {True: 3.0, False: 7.5}
-ROWS = (PLAIN, BALANCED, PROJECTED)
+MOST_ROWS = 3
 EMPTY = "Press Generate: one row as the model is, one with balanced prompts, from the same noise."
 SAVED = "A saved example, generated before. Change the prompt or a setting, and press Generate."
 STOPPED = "Stopped. Press Generate to start again."
 ABOUT = """Pictures in the same place start from the same noise. Balanced prompts name a value for
-each image; the projection changes the text embedding alone. Neither makes a model fair."""
+each image; the projection changes the text embedding alone; cross-attention sets a value inside of
+the model and writes no word. None makes a model fair."""
 
 
 class GenerateTab:
@@ -57,7 +58,7 @@ class GenerateTab:
                     visible=_has(first, row_number),
                     elem_id=f"row-{row_number}",
                 )
-                for row_number in range(len(ROWS))
+                for row_number in range(MOST_ROWS)
             ]
         self._options()
         gr.HTML(f"<p>{ABOUT}</p>", elem_classes="head")
@@ -84,10 +85,10 @@ class GenerateTab:
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in TRY]
         with gr.Accordion("Settings", open=False, elem_id="settings"):
             with gr.Row(elem_id="more"):
-                self.projection = gr.Checkbox(
-                    False,
-                    label="Add the projection as a third row",
-                    elem_id="projection",
+                self.third_row = gr.Dropdown(
+                    list(THIRD_ROWS),
+                    label="Third row (cross-attention is fitted first, a minute)",
+                    elem_id="third-row",
                     min_width=260,
                 )
                 self.strength = gr.Slider(
@@ -113,7 +114,7 @@ class GenerateTab:
     def _form(self) -> list[Any]:
         """Return the components whose values are the arguments of `Request.from_form`."""
         row = [self.prompt, self.attribute, self.number, self.strength]
-        return [*row, self.projection, self.seed, self.steps, self.guidance]
+        return [*row, self.third_row, self.seed, self.steps, self.guidance]
 
     def _connect(self) -> None:
         outputs = [self.status, self.verdict, *self.rows]
@@ -164,7 +165,7 @@ class GenerateTab:
             is_remembered = number == 0 and result.whole
             rows = [
                 gr.update(value=self._faces(result, row_number), visible=_has(result, row_number))
-                for row_number in range(len(ROWS))
+                for row_number in range(MOST_ROWS)
             ]
             yield [_status(result, is_remembered=is_remembered), _verdict(result), *rows]
 

@@ -21,6 +21,12 @@ MOST_STEPS = 100
 MOST_GUIDANCE = 30.0
 LARGEST_SEED = 2**31 - 1
 SEED_OF_VALUES = 0  # of all requests: the seed of an image decides its value
+THIRD_ROWS: dict[str, str | None] = {
+    "none": None,
+    "projection (cali)": "cali",
+    "cross-attention": "cross-attention",
+}
+"""What the page calls a third row -> its method."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
 
 
@@ -81,15 +87,14 @@ class Request:
     """Images of one prompt: image i of each row starts from the noise of seed + i.
 
     attribute: a key of ATTRIBUTES. strength: share of the images that are given a value, and share
-    of the projection.
-    projection: whether a third row shows the projection of the paper.
+    of the edit of a third row. third_row: a key of THIRD_ROWS.
     """
 
     prompt: str
     attribute: str = "gender"
     number: int = 16
     strength: float = 1.0
-    projection: bool = False
+    third_row: str = "none"
     seed: int = 0
     steps: int = 20
     guidance: float = 3.0
@@ -101,7 +106,7 @@ class Request:
         attribute: object,
         number: object,
         strength: object,
-        projection: object,
+        third_row: object,
         seed: object,
         steps: object,
         guidance: object,
@@ -120,7 +125,7 @@ class Request:
             check_choice(attribute, tuple(ATTRIBUTES), "attribute"),
             int(number),
             check_number(strength, 0, 1, "strength"),
-            bool(projection),
+            check_choice(third_row, tuple(THIRD_ROWS), "third row"),
             int(check_number(seed, 0, LARGEST_SEED, "seed")),
             int(check_number(steps, 1, MOST_STEPS, "steps")),
             check_number(guidance, 0, MOST_GUIDANCE, "guidance"),
@@ -161,8 +166,9 @@ class Request:
                 f"guidance_scale={self.guidance:g}).images"
             ),
         ]
-        if self.projection:
+        method = THIRD_ROWS[self.third_row]
+        if method is not None:
             lines.append(
-                f'# the third row: vldebias.debias(pipe, "{name}", method="cali"{strength})'
+                f'# the third row: vldebias.debias(pipe, "{name}", method="{method}"{strength})'
             )
         return "\n".join(lines)

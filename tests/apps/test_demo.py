@@ -2,6 +2,8 @@
 and taken off."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -22,7 +24,7 @@ requests, engines, rows, searches = map(
 Request = requests.Request
 Row = rows.Row
 Result = rows.Result
-FORM = ("A photo of a doctor.", "gender", 12, 1, False, 0, 2, 3)
+FORM = ("A photo of a doctor.", "gender", 12, 1, "none", 0, 2, 3)
 TWELVE = (True,) * 12
 
 
@@ -43,6 +45,7 @@ def test_a_form_becomes_a_request() -> None:
         (1, "height", "attribute"),
         (2, 5, "images"),
         (3, float("nan"), "strength"),
+        (4, "more", "third row"),
         (5, -1, "seed"),
         (6, 1000, "steps"),
         (7, True, "guidance"),
@@ -71,7 +74,9 @@ def result(codes_before: list[int], codes_after: list[int], **changes: Any) -> A
     """Twelve pictures a row: 0 male, 1 female, -1 unknown."""
     request = Request("A photo of a doctor.", number=12)
     plain = Row(rows.PLAIN, codes=tuple(codes_before), recognised=TWELVE)
-    mitigated = replace(Row(rows.PROJECTED, codes=tuple(codes_after), recognised=TWELVE), **changes)
+    mitigated = replace(
+        Row("projection (cali)", codes=tuple(codes_after), recognised=TWELVE), **changes
+    )
     return Result(request, ("male", "female"), (plain, mitigated))
 
 
@@ -208,6 +213,31 @@ def test_an_error_of_the_pipeline_comes_out(painted: Any, monkeypatch: pytest.Mo
     painted._loaded["pipeline"] = broken
     with pytest.raises(RuntimeError, match="memory"):
         run(painted, Request("A photo of a doctor.", number=12))
+
+
+def test_a_third_row_has_the_values_of_the_second_and_no_word(
+    painted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    @contextmanager
+    def generating(prompts: str, method: Any, strength: float, values: Any) -> Iterator[Any]:
+        asked.append((method, values))
+        yield painted.pipe()
+
+    monkeypatch.setattr(painted, "generating", generating)
+    request = Request("A photo of a doctor.", number=12, third_row="cross-attention")
+    outcome = run(painted, request)
+    assert [row.name for row in outcome.rows] == [rows.PLAIN, rows.BALANCED, "cross-attention"]
+    assert outcome.rows[2].dealt == outcome.rows[1].dealt
+    given = list(chain(*(values for method, values in asked if method == "cross-attention")))
+    assert tuple(given) == outcome.rows[1].dealt
+    assert sorted(given) == ["female"] * 6 + ["male"] * 6
+    assert all(values is None for method, values in asked if method is None)
+    asked.clear()
+    outcome = run(painted, Request("A red chair", number=12, third_row="cross-attention"))
+    assert {method for method, _ in asked} == {None}
+    assert len(outcome.sentences()) == 1
 
 
 @pytest.mark.slow

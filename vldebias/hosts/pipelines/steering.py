@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch
@@ -27,9 +27,6 @@ from vldebias.hosts.pipelines.calls import copied, listed, rewrite_call, running
 from vldebias.hosts.pipelines.passes import EncodedPrompts, batch_of, text_output, time_of
 from vldebias.hosts.records import CallRecord, raise_failures
 from vldebias.hosts.seeds import indices_of
-
-if TYPE_CHECKING:
-    from vldebias.hosts.pipelines.cross_attention import CrossAttentionHost
 
 UNREAD = ("unknown language",)
 """Reasons for which balanced prompts leave a text alone because they cannot read it."""
@@ -82,9 +79,12 @@ class Plan(NamedTuple):
 
 class Steering(Hook):
     """Deal values to the images of a call where its prompts are encoded, and set them in the
-    cross-attentions; copies of a hooked model are refused."""
+    cross-attentions; copies of a hooked model are refused.
 
-    def __init__(self, attachment: Attachment, host: CrossAttentionHost) -> None:
+    host: that of the cross-attentions of the pipeline.
+    """
+
+    def __init__(self, attachment: Attachment, host: Any) -> None:
         super().__init__(attachment)
         self.host = host
         edits: list[Any] = list(attachment.projections.values())

@@ -46,6 +46,25 @@ def test_what_is_published_was_tried_and_attested() -> None:
     assert needs == {"build": None, "try": "build", "attest": "try", "publish": "attest"}
 
 
+def test_what_pip_installs_first_has_hashes() -> None:
+    """The rest is installed by that, at the versions of `.ci/*.txt`."""
+    installed = []
+    for path in WORKFLOWS:
+        installed += re.findall(r"(?<!uv )\bpip install [^\n]*", path.read_text(encoding="utf-8"))
+    assert installed
+    assert set(installed) == {"pip install --require-hashes --requirement .ci/uv.txt"}
+    lines = (ROOT / ".ci" / "uv.txt").read_text(encoding="utf-8").splitlines()
+    (pinned,) = [line for line in lines if not line.startswith(("#", " "))]
+    assert re.fullmatch(r"uv==[\d.]+ \\", pinned)
+    assert sum("--hash=sha256:" in line for line in lines) > 10
+
+
+def test_the_supported_version_is_that_of_the_release() -> None:
+    policy = (ROOT / ".github" / "SECURITY.md").read_text(encoding="utf-8")
+    minor = vldebias.__version__.rpartition(".")[0]
+    assert f"| {minor}.x, the newest release | yes |" in policy
+
+
 def test_a_release_has_one_version_and_a_date() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))

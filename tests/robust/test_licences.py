@@ -1,0 +1,98 @@
+"""Every list, picture and weight that is shipped has a row in the table of licences."""
+
+import re
+import subprocess
+from collections import Counter
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "explanation" / "licences.md"
+# What the wheel has (pyproject.toml), and what the pages show.
+SHIPPED = ("vldebias", "prompts", "apps", "eval/suites", "eval/results", "docs")
+# Code, texts and figures of this project, settings of packaging: under the licence of the whole.
+OURS = ("*.py", "*.md", "*.typed", "*/pyproject.toml", "*/requirements.txt", "*/LICENSE")
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".svg")
+KNOWN = {"MIT", "WordNet", "CC BY-SA 4.0", "Apache-2.0", "CC BY 4.0", "CC0"}
+
+
+def shipped() -> list[str]:
+    """The files that need a row: all that is no code or text, and of results the pictures."""
+    listed = subprocess.run(
+        ["git", "ls-files", *SHIPPED], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    files = []
+    for name in listed:
+        is_result = name.startswith("eval/results/") and Path(name).suffix not in PICTURES
+        if not is_result and not any(fnmatchcase(name, pattern) for pattern in OURS):
+            files.append(name)
+    return files
+
+
+def rows() -> list[list[str]]:
+    """The cells of the table: files, what, from where, licence."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if line.startswith("| `")]
+    assert {len(row) for row in cells} == {4}
+    return cells
+
+
+def pattern_of(row: list[str]) -> str:
+    return row[0].strip("`")
+
+
+def unlisted(files: list[str], patterns: list[str]) -> list[str]:
+    return [file for file in files if not any(fnmatchcase(file, of) for of in patterns)]
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout: git lists what is shipped")
+    return shipped()
+
+
+def test_every_shipped_file_has_a_row_and_every_row_a_file(files: list[str]) -> None:
+    patterns = [pattern_of(row) for row in rows()]
+    assert len(files) > 80
+    assert unlisted(files, patterns) == [], f"give each a row in {PAGE.name}, with its source"
+    assert [of for of in patterns if not any(fnmatchcase(file, of) for file in files)] == []
+    assert [of for of, count in Counter(patterns).items() if count > 1] == []
+
+
+def test_a_new_list_picture_or_weight_would_be_missed() -> None:
+    patterns = [pattern_of(row) for row in rows()]
+    for new in (
+        "vldebias/prompts/english/facts/new.txt",
+        "vldebias/miniature/weights/new.bin",
+        "docs/new.jpg",
+        "vldebias/study/auditing/calibrations/new.csv",
+    ):
+        assert unlisted([new], patterns) == [new]
+
+
+def test_licences_are_known_and_those_of_others_lie_beside_their_files() -> None:
+    for _, _, source, licence in rows():
+        name, _, place = licence.partition(", in ")
+        assert name in KNOWN
+        assert source
+        if place:
+            assert (ROOT / place.strip("`")).stat().st_size > 200
+        assert place or name not in ("WordNet", "CC BY-SA 4.0")
+
+
+def test_what_a_file_says_of_its_licence_is_what_the_table_says(files: list[str]) -> None:
+    """Heads of lists say "licence: NAME" where it is not that of the whole."""
+    stated = re.compile(r"^#.*\blicen[cs]e:? (Apache-2\.0|CC BY-SA 4\.0|CC BY 4\.0|CC0)", re.M)
+    found = 0
+    for file in files:
+        if not file.endswith((".txt", ".csv")):
+            continue
+        head = (ROOT / file).read_text(encoding="utf-8")[:1500]
+        for name in stated.findall(head):
+            found += 1
+            (row,) = [row for row in rows() if fnmatchcase(file, pattern_of(row))]
+            assert row[3].startswith(name), file
+    assert found >= 2

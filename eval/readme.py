@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from eval import real
+from eval.replay import commands
 from eval.tables import Rivals, half, moved, paragraph, place_of, read, rows_in, span, table
 from vldebias.methods import METHODS
 from vldebias.report.result import Measurement, Result
@@ -91,8 +92,9 @@ FRONT = (WINDOW[0], WINDOW[3], WINDOW[5])
 
 
 def front() -> str:
-    """Write the lines that README opens with."""
-    return gains(FRONT)
+    """Write the lines that README opens with, and where they are from."""
+    files = ", ".join(f"`eval/results/{line.result}.json`" for line in FRONT)
+    return gains(FRONT) + f"From {files}.\n\n"
 
 
 def window() -> str:
@@ -347,6 +349,126 @@ def lean() -> str:
 
 
 LEAN_COUNTS = ("cells", "harmed", "harmed_below", "harmed_by_package")
+
+
+# ---- docs/explanation/evidence.md
+
+
+SMALL, USUAL = "small", "usual"
+Covered = dict[tuple[str, str], list[tuple[str, str, float, float]]]
+
+
+def coverages() -> Covered:
+    """Return (what, figure) -> (size, setting, coverage, width) of each simulated interval."""
+    found: Covered = {}
+    for row, width, about in of_simulations("coverage"):
+        settings = about.settings
+        smallest = min(settings["share"]) / sum(settings["share"]) * settings["n"]
+        if row.method.endswith(("alone", "percentile")) or " of the hardest group" in row.method:
+            continue
+        size = USUAL if smallest >= 99 else SMALL
+        kept = found.setdefault(("groups", row.method.replace("_", " ")), [])
+        kept.append((size, about.task, row.value, width))
+    for row, width, about in of_simulations("coverage_shares"):
+        size = SMALL if row.method.endswith((" 30 labels", "gallery of 100")) else USUAL
+        way = row.method.partition(",")[0].partition(" of ")[0]
+        kept = found.setdefault((f"shares, {way}", row.subset), [])
+        kept.append((size, about.task, row.value, width))
+    for row, width, about in of_simulations("coverage_kinds"):
+        size = USUAL if row.subset in about.settings["usual"] else SMALL
+        kept = found.setdefault((about.task, row.method.replace("_", " ")), [])
+        kept.append((size, row.subset.partition("; ")[0], row.value, width))
+    return found
+
+
+def of_simulations(name: str) -> list[tuple[Measurement, float, Any]]:
+    """Return each row of coverage with the mean width beside it and what its task was."""
+    result = read(name)
+    about = {one.task: one for one in result.provenance}
+    width = {}
+    for row in result.rows:
+        if row.metric == "width":
+            width[row.task, row.method, row.subset] = row.value
+    found = []
+    for row in result.rows:
+        if row.metric == "coverage":
+            found.append((row, width[row.task, row.method, row.subset], about[row.task]))
+    return found
+
+
+def covered() -> str:
+    """Write how often each kind of interval covers, at small and usual sizes, and for what it is
+    too narrow or too wide."""
+    lines = [["intervals", "of", "small n", "usual n", "width", "beyond .92 to .98 at usual n"]]
+    for (what, figure), cells in coverages().items():
+        ranges = {}
+        for size in (SMALL, USUAL):
+            ranges[size] = [cell[2] for cell in cells if cell[0] == size]
+        widths = [cell[3] for cell in cells if cell[0] == USUAL]
+        narrow = [cell[1] for cell in cells if cell[0] == USUAL and cell[2] < 0.92]
+        wide = [cell[1] for cell in cells if cell[0] == USUAL and cell[2] > 0.98]
+        notes = []
+        for word, settings in (("too narrow", narrow), ("wide", wide)):
+            if settings:
+                notes.append(f"{word}: {'; '.join(dict.fromkeys(settings))}")
+        spans = [low_to_high(ranges[size]) for size in (SMALL, USUAL)]
+        lines.append([what, figure, *spans, low_to_high(widths), ". ".join(notes)])
+    note = (
+        "Lowest to highest over settings. From `eval/results/coverage.json`,"
+        " `coverage_shares.json`, `coverage_kinds.json`: `python -m eval.experiments.coverage all`."
+    )
+    return table(*lines, note=note)
+
+
+def low_to_high(values: Sequence[float]) -> str:
+    """Write the lowest and the highest of some values; "-" where there are none."""
+    if not values:
+        return "-"
+    ends = f"{min(values):.2f}", f"{max(values):.2f}"
+    return " to ".join(dict.fromkeys(ends))
+
+
+def mended() -> str:
+    """Write coverage and width of the intervals that were mended, before and after."""
+    rows = {(row.task, row.method): (row, width) for row, width, _ in of_simulations("coverage")}
+    lines = [["data", "interval of", "before", "after", "width before", "width after"]]
+    for (task, method), (before, width) in rows.items():
+        name = method.removesuffix(", percentile alone")
+        if name == method:
+            continue
+        after, width_after = rows[task, name]
+        if before.value == after.value:
+            continue
+        figures = [f"{value:.2f}" for value in (before.value, after.value)]
+        figures += [f"{value:.3f}" for value in (width, width_after)]
+        lines.append([task, name.replace("_", " "), *figures])
+    return table(*lines, note="From `eval/results/coverage.json`, where the two differ.")
+
+
+def replayed() -> str:
+    """Write each committed result with its command and date, and whether a test runs it again."""
+    lines = [["result", "figures", "command", "date", "run again by a test"]]
+    for found in commands():
+        # A bar would end the cell.
+        words = found.words.replace("|", "\\|")
+        state = f"no: {found.reason}" if found.reason else "yes"
+        lines.append([f"`{found.name}`", f"{found.rows:,}", f"`{words}`", found.date, state])
+    return table(*lines)
+
+
+def judged_so() -> str:
+    """Write the share of data sets with each verdict, and of those with as many units as it asks
+    for."""
+    result = read("coverage_verdicts")
+    titles = ("better", "worse", "no clear change", "too few to tell", "nothing to remove")
+    lines = [["measured", "what was done", "units", *titles]]
+    for about in result.provenance:
+        rows = rows_in(result, about.task)
+        for method in dict.fromkeys(method for method, _ in rows):
+            cells = [rows[method, title.replace(" ", "_")] for title in titles]
+            units = f"{cells[0].n['units']:,}"
+            lines.append([about.task, method, units, *(f"{cell.value:.2f}" for cell in cells)])
+    return table(*lines, note="From `eval/results/coverage_verdicts.json`.")
 
 
 # ---- docs/how-to/miniature.md
@@ -774,17 +896,28 @@ def speed() -> str:
     for row in rows:
         size = str(place_of(row).get("size", ""))
         figures.setdefault((row.method, size), {})[row.metric] = row.value
-    lines = [["what / beside what", "size", "ours, ms", "the other, ms", "ours / the other"]]
+    heads = ["what / beside what", "size", "ours, ms", "the other, ms", "ours / the other"]
+    lines = [[*heads, "their results differ by"]]
     for (what, size), seconds in figures.items():
+        # A time without the equality of what was timed says nothing. Files of before `within`
+        # have the difference alone, or whether all pixels are equal.
+        if seconds.get("equal pixels") == 1:
+            seconds["difference"] = 0.0
+        if not seconds.get("difference", np.nan) <= seconds.get("within", np.inf):
+            continue
         ours = seconds["ours"]
         plain = seconds["plain"]
         times = [
             f"{1e3 * value:,.3f}" if value < 0.1 else f"{1e3 * value:,.0f}"
             for value in (ours, plain)
         ]
-        lines.append([what, size, *times, f"{ours / plain:.2f}"])
+        difference = f"{seconds['difference']:.1g}"
+        lines.append([what, size, *times, f"{ours / plain:.2f}", difference])
     note = (
-        "Processor times on one thread, of folders wall times; all rows from one run."
+        "Processor times on one thread, of folders wall times; all rows from one run, in which both"
+        " ways gave the same: of losses value and norm of the gradient, of ranks the share that"
+        " float32 gets otherwise, of skew intervals the mean in standard errors, of towers the"
+        " features, of pictures the pixels."
         " From `eval/results/bench_speed.json`."
     )
     return table(*lines, note=note)
@@ -829,7 +962,11 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "every_loss": every_loss,
         "from_scratch": from_scratch,
     },
-    "docs/explanation/evidence.md": {"real": real.measured},
+    "docs/explanation/evidence.md": {
+        "mended": mended,
+        "replayed": replayed,
+        "real": real.measured,
+    },
     "eval/README.md": {
         "speed": speed,
         "wrong_pairs": partial(

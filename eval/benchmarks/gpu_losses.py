@@ -71,6 +71,11 @@ def gpu_losses(
             **seconds,
             "ratio": seconds["plain"] / seconds["ours"],
         }
+        plain = measured["plain"]["value"]
+        values = [facts["value"] for name, facts in measured.items() if name.startswith("ours")]
+        # Both round to bfloat16, in another order.
+        row["difference"] = max(abs(value - plain) / abs(plain) for value in values)
+        row["within"] = 0.02
         for name, facts in measured.items():
             row[f"value, {name}"] = facts["value"]
             row[f"peak MB, {name}"] = facts["peak"]

@@ -2,6 +2,8 @@
 version with another."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,8 @@ import torch
 from eval.against import compare, rows_of
 from eval.benchmarks import gpu_losses, speed, towers
 from eval.experiments import draft_figures
+from eval.tables import place_of
+from vldebias.report.result import Result
 
 
 def test_sorts_figures_into_equal_moved_went_and_came():
@@ -50,7 +54,7 @@ def test_ours_gives_what_the_plain_way_gives() -> None:
 
 def test_pictures_and_folders_are_read_alike() -> None:
     rows = list(towers.pictures(((96, 64),), side=16, rounds=1))
-    assert rows[0]["equal pixels"]
+    assert speed.unequal(rows[0]) == ""
     assert rows[0]["mean pixel change of a draft, sd"] < 0.2
     (row,) = towers.folder(5, (320, 240), workers=(0,), rounds=1)
     assert row["difference"] < 2e-3
@@ -61,6 +65,43 @@ def test_pictures_and_folders_are_read_alike() -> None:
 def test_an_attached_tower_changes_some_texts() -> None:
     (row,) = towers.towers("ViT-B-32", {6: 1}, modes=("eager",))
     assert row["share of texts that are changed"] == pytest.approx(4 / 6)
+    assert speed.unequal(row) == ""
+
+
+def test_a_row_is_printed_only_with_the_equality_of_what_was_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    times = {"what": "this / that", "ours": 0.1, "plain": 0.2, "ratio": 2.0}
+    rows = [
+        {**times, "size": "same", "difference": 1e-9, "within": 1e-6},
+        {**times, "size": "other", "difference": 1e-3, "within": 1e-6},
+        {**times, "size": "unknown"},
+        {**times, "size": "no number", "difference": float("nan"), "within": 1e-6},
+    ]
+    monkeypatch.setitem(speed.PARTS, "made", lambda: rows)
+    path = tmp_path / "made.json"
+    monkeypatch.setattr(sys, "argv", ["speed", "--only", "made", "--json", str(path)])
+    assert speed.main() == 1
+    printed = capsys.readouterr()
+    assert "same" in printed.out
+    for size in ("other", "unknown", "no number"):
+        assert size not in printed.out
+        assert f"left out: this / that, {size}" in printed.err
+    assert {place_of(row)["size"] for row in Result.read(path).rows} == {"same"}
+
+    monkeypatch.setitem(speed.PARTS, "made", lambda: rows[:1])
+    assert speed.main() == 0
+
+
+def test_every_part_says_how_far_its_ways_are_apart() -> None:
+    rows = [
+        *speed.of_losses([64], repetitions=1),
+        speed.fit(16, 4, 2, repetitions=1),
+        speed.ranks(2000, queries=3, k=50, repetitions=1),
+        speed.intervals(3000, queries=3, resamples=60),
+        speed.reference(1000, repetitions=1),
+    ]
+    assert [speed.unequal(row) for row in rows] == [""] * len(rows)
 
 
 def test_losses_of_a_gpu_are_the_same(monkeypatch, tmp_path) -> None:

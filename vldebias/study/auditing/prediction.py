@@ -21,12 +21,15 @@ from torch.nn.functional import normalize
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host, resolve
 from vldebias.hosts.loading import Loaded
+from vldebias.measure.resampling import wilson_interval
 from vldebias.prompts import PromptSet, fill
 from vldebias.study.auditing.line import (
+    LEAST,
     Calibration,
     ShareLine,
-    read_shares,
-    shipped_calibration,
+    find_calibration,
+    known_calibrations,
+    read_counts,
     with_words,
 )
 
@@ -45,23 +48,25 @@ Mask = NDArray[np.bool_]
 
 
 class Prediction(NamedTuple):
-    """Hold what texts predict: k values of n prompts."""
+    """Hold what the counts of one model predict: k values of n prompts."""
 
     values: list[str]  # (k,) names
-    shares: Floats  # (3, k, n): share, lower and upper end
+    shares: Floats  # (3, k, n): share, lower and upper end; NaN where nothing is predicted
     chance: Floats  # (k, n) probability that more than an equal share shows the value
     covered: Mask  # (n,) whether a prompt is among what the calibration knows
-    lines: list[ShareLine]  # (k,)
+    lines: list[ShareLine]  # (k,); none where too few prompts were judged to fit one
     judged: list[str]  # prompts and concepts of the calibration, as its table has them
     n_judged: int  # how many of them could be embedded
     model: str  # what embedded the texts
     calibration: Calibration | None  # the counts that come with the package; None: a user's
     fingerprint: dict[str, Any] | None  # of its weights
+    n_images: dict[int, int]  # position of a prompt that was judged itself -> its judged images
 
     @property
     def r2(self) -> float:
-        """Return how well the shares of the first value are predicted, out of sample."""
-        return self.lines[0].r2
+        """Return how well the shares of the first value are predicted, out of sample; 0 without a
+        line."""
+        return self.lines[0].r2 if self.lines else 0.0
 
     @property
     def is_explained(self) -> bool:
@@ -72,6 +77,10 @@ class Prediction(NamedTuple):
         """Return the position of the value that has the largest share of a prompt."""
         return int(self.shares[0, :, place].argmax())
 
+    def is_known(self, place: int) -> bool:
+        """Return whether a share of a prompt is known: counted, or predicted from its text."""
+        return place in self.n_images or self.is_explained
+
 
 def predict(
     loaded: Loaded,
@@ -79,14 +88,19 @@ def predict(
     attribute: PromptSet,
     calibration: pd.DataFrame | str | Path | None,
     texts: Mapping[str, Any] | None = None,
-) -> Prediction:
-    """Return the shares that the texts of n prompts predict.
+) -> list[Prediction]:
+    """Return the shares of n prompts by the counts of one model, or of several where none of them
+    is the user's.
+
+    The share of a prompt whose subject was judged is that of its images; of another one it is what
+    a line from texts to shares predicts.
 
     Args:
         loaded: the model or pipeline that embeds texts, or a mapping from prompt to embedding.
         prompts: texts, each once.
         attribute: the prompt set of the attribute.
-        calibration: what `read_shares` takes. None: what comes with the package for this model.
+        calibration: a name of `CALIBRATIONS`, or what `read_counts` takes. None: what comes with
+            the package for this model; where there is none, that of every plain model.
         texts: the only texts that can be embedded; None: any.
 
     Raises:
@@ -94,32 +108,80 @@ def predict(
     """
     host = resolve(loaded.host, tokenizer=loaded.tokenizer)
     model = loaded.name or host.model_id or host.name
-    shipped = shipped_calibration(model) if calibration is None else None
-    table = read_shares(calibration if shipped is None else shipped, attribute)
-    judged = _embeddable(table, texts)
+    sources: list[Any] = [calibration]
+    if calibration is None:
+        sources = list(known_calibrations(model))
+    elif isinstance(calibration, str | Path):
+        sources = [find_calibration(calibration)]
+    counts_of_source = [read_counts(source, attribute) for source in sources]
     along = directions(host, attribute, texts)
-    role = host.roles[0]
-    rows = host.embed(list(prompts), role)
-    judged_rows = host.embed(list(judged.index), role)
-    # A line for each value, from leans (k, prompts of the calibration) to shares.
-    leans = (rows @ along.T).numpy().T
-    judged_leans = (judged_rows @ along.T).numpy().T
-    pairs = zip(judged_leans, judged.to_numpy().T, strict=True)
-    lines = [ShareLine(x, y) for x, y in pairs]
+    rows = host.embed(list(prompts), host.roles[0])
+    predictions = []
+    for source, counts in zip(sources, counts_of_source, strict=True):
+        judged = _embeddable(counts, texts)
+        judged_rows = rows[:0]
+        if len(judged):
+            judged_rows = host.embed(list(judged.index), host.roles[0])
+        # A line for each value, from leans (k, prompts of the calibration) to shares.
+        leans = (rows @ along.T).numpy().T
+        judged_leans = (judged_rows @ along.T).numpy().T
+        places = _places_of_judged(prompts, counts)
+        lines = []
+        # A pilot of few prompts has counts of each and no line.
+        if len(judged) >= LEAST or not places:
+            judged_shares = judged.div(judged.sum(axis=1), axis=0).to_numpy().T
+            pairs = zip(judged_leans, judged_shares, strict=True)
+            lines = [ShareLine(x, y) for x, y in pairs]
+        shares = np.full((3, len(counts.columns), len(prompts)), np.nan)
+        chance = np.full(shares.shape[1:], np.nan)
+        covered = np.zeros(len(prompts), bool)
+        if lines:
+            shares, chance = _on_lines(lines, leans)
+            covered = _covered(rows, judged_rows) & _within(leans, judged_leans)
+        for place, row in places.items():
+            shares[:, :, place] = _counted(counts.iloc[row].tolist())
+            covered[place] = True
+        predictions.append(
+            Prediction(
+                values=list(counts),
+                shares=shares,
+                chance=chance,
+                covered=covered,
+                lines=lines,
+                judged=list(counts.index),
+                n_judged=len(judged),
+                model=model,
+                calibration=source if isinstance(source, Calibration) else None,
+                fingerprint=host.weights,
+                n_images={place: int(counts.iloc[row].sum()) for place, row in places.items()},
+            )
+        )
+    return predictions
 
-    shares, chance = _on_lines(lines, leans)
-    return Prediction(
-        values=list(table),
-        shares=shares,
-        chance=chance,
-        covered=_covered(rows, judged_rows) & _within(leans, judged_leans),
-        lines=lines,
-        judged=list(table.index),
-        n_judged=len(judged),
-        model=model,
-        calibration=shipped,
-        fingerprint=host.weights,
-    )
+
+def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int, int]:
+    """Return position among the prompts -> row of the counts, of prompts whose subject was
+    judged."""
+    row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
+    places = {}
+    for place, prompt in enumerate(prompts):
+        if subject(prompt) in row_of_subject:
+            places[place] = row_of_subject[subject(prompt)]
+    return places
+
+
+def _counted(counts: Sequence[float]) -> Floats:
+    """Return shares with Wilson's ends (3, k) of a prompt of which so many images show each
+    value."""
+    total = sum(counts)
+    # Tables may weight images, so that counts are no whole numbers.
+    n = max(round(total), 1)
+    columns = []
+    for count in counts:
+        share = count / total
+        low, high = wilson_interval(round(share * n), n)
+        columns.append((share, min(low, share), max(high, share)))
+    return np.array(columns).T
 
 
 def _on_lines(lines: Sequence[ShareLine], leans: Floats) -> tuple[Floats, Floats]:

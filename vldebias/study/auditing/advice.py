@@ -281,9 +281,9 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
             f"{quantity(n_counted, 'share')} counted among the judged images of the same subject."
         )
     if prediction.lines:
-        others = "The other shares" if n_counted else "The shares"
+        which = "The other shares" if n_counted else "The shares"
         sentences.append(
-            f"{others} are predicted from texts alone, before any image was generated, by a line"
+            f"{which} are predicted from texts alone, before any image was generated, by a line"
             f" fitted to {prediction.n_judged} prompts whose images were judged ({source})."
         )
     return sentences

@@ -719,6 +719,55 @@ def audit_lines() -> str:
     return table(*lines, note="From `eval/results/audit_texts.json`.")
 
 
+MODELS_PREDICTED = {
+    "left_out_error": "mean error",
+    "lean_r2": "R2, left out",
+    "interval_coverage": "held-out shares covered",
+    "interval_width": "width",
+}
+
+
+def audit_models() -> str:
+    """Write for each model whose images were counted how well an occupation left out is
+    predicted."""
+    result = read("audit_models")
+    lines = [["counts", "predicted from", "occupations", *MODELS_PREDICTED.values()]]
+    keys = {(row.task, row.subset) for row in result.rows if row.metric == "left_out_error"}
+    order = [(row.task, row.subset) for row in result.rows if (row.task, row.subset) in keys]
+    for task, part in dict.fromkeys(order):
+        row_of_metric = {m: row for (_, m), row in rows_in(result, task, part).items()}
+        cells = []
+        for metric in MODELS_PREDICTED:
+            row = row_of_metric.get(metric)
+            cell = "-"
+            if row is not None and metric in ("lean_r2", "interval_width"):
+                cell = f"{row.value:.2f}"
+            elif row is not None:
+                cell = span(row, ".2f")
+            cells.append(cell)
+        n = row_of_metric["left_out_error"].n["occupations"]
+        lines.append([f"`{task}`", part, str(n), *cells])
+    return table(*lines, note="From `eval/results/audit_models.json`.")
+
+
+def models_in_terminal() -> str:
+    """Write what the terminal shows of prompts on which models disagree."""
+    text = (ROOT / "docs" / "terminal" / "models-80.txt").read_text(encoding="utf-8")
+    return f"```text\n{text}```\n"
+
+
+def same_side() -> str:
+    """Write how often two models lean to the same side."""
+    result = read("audit_models")
+    lines = [["counts", "and", "occupations", "lean to the same side"]]
+    for row in result.rows:
+        if row.metric == "same_side":
+            name = row.subset.removeprefix("and ")
+            n = str(row.n["occupations"])
+            lines.append([f"`{row.task}`", f"`{name}`", n, span(row, ".2f")])
+    return table(*lines, note="From `eval/results/audit_models.json`.")
+
+
 # ---- the trainings
 # -------------------------------------------------------------------------------------------------
 
@@ -955,7 +1004,12 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/explanation/over-and-under-diversification.md": {"history": history},
     "docs/generation.md": {"sampled": sampled},
-    "docs/tutorials/audit-a-prompt-list.md": {"audit_lines": audit_lines},
+    "docs/tutorials/audit-a-prompt-list.md": {
+        "audit_lines": audit_lines,
+        "audit_models": audit_models,
+        "same_side": same_side,
+        "models_in_terminal": models_in_terminal,
+    },
     "docs/how-to/miniature.md": {"wordings": wordings},
     "docs/fine-tuning.md": {
         "verdicts": verdicts,

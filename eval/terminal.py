@@ -42,6 +42,17 @@ AUDITED = (
 )
 
 
+BY_MODEL = (
+    "A photo of a writer.",
+    "A photo of a doctor.",
+    "a portrait of an author",
+    "A photo of a nurse.",
+    "A photo of a pilot.",
+    "A photo of an engineer",
+    "A CEO in an office",
+)
+
+
 @contextlib.contextmanager
 def terminal(width: int) -> Iterator[None]:
     """Make both consoles terminals of a width, without colours, in an empty folder."""
@@ -106,6 +117,18 @@ def audit() -> str:
     return stdout_of(*words)
 
 
+def models() -> str:
+    """Return `vldebias audit` for a model that nobody judged: the embedded CLIP under another
+    name."""
+    from vldebias.miniature import weights_dir
+
+    Path("prompts.txt").write_text("\n".join(BY_MODEL))
+    Path("painter").mkdir()
+    for name in ("clip.safetensors", "merges.txt.gz"):
+        Path("painter", name).write_bytes((weights_dir() / name).read_bytes())
+    return stdout_of("audit", "prompts.txt", "--attribute", "gender", "--model", "painter")
+
+
 def diagnose() -> str:
     """Return `vldebias diagnose` of made features with two columns of labels."""
     from vldebias.data import Embeddings, save_embeddings
@@ -157,6 +180,7 @@ CASES: dict[str, Callable[[], str]] = {
     "compare": compare,
     "balance": balance,
     "audit": audit,
+    "models": models,
     "diagnose": diagnose,
     "generate": generate,
     "label": label,

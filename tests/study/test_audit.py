@@ -221,6 +221,7 @@ def test_a_prompt_leans_where_its_interval_leaves_out_even_shares(
         model="",
         calibration=None,
         fingerprint=None,
+        source="",
         n_images={},
     )
     assert _is_sure(prediction, 0, 0) is is_sure

@@ -3,6 +3,7 @@ embeddings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from vldebias.cli.checks import check_file, check_host, check_model, check_sets
 from vldebias.cli.common import (
     check_out,
     device_of,
+    err,
     print_result,
     say,
     split_names,
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from vldebias.data import Embeddings
+    from vldebias.hosts.loading import Loaded
     from vldebias.report.result import Result
 
 
-@with_flags(flags_of_options(*HOST))
+@with_flags(flags_of_options(*HOST, "judge", "steps"))
 def audit_command(  # noqa: PLR0913 - a command has as many options
     attribute: AttributeSet,
     file: Annotated[
@@ -57,6 +60,25 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
             metavar="NAME|FILE",
         ),
     ] = None,
+    measure: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=(
+                "Generate and judge N images of each prompt, of 30 prompts at most, with"
+                " --pipeline: the audit is of your own model. The same command goes on."
+            ),
+            metavar="N",
+        ),
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(help="Say first how many images an interval of this width takes: 0.1."),
+    ] = None,
+    guidance: Annotated[
+        float | None,
+        typer.Option(help="Guidance scale of --measure. Default: the pipeline's.", metavar="X"),
+    ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Folder for the page and the list.")] = Path(
         "vldebias-audit"
     ),
@@ -81,6 +103,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
           --pipeline stable-diffusion-v1-5/stable-diffusion-v1-5
       vldebias audit prompts.txt --attribute gender --model ViT-B-32 --pretrained openai
       vldebias audit prompts.txt --attribute gender --pipeline DIR --calibration sd3
+      vldebias audit prompts.txt --attribute gender --pipeline DIR --measure 8 --width 0.1
       vldebias audit prompts.txt --attribute race --pipeline DIR --calibration judged.csv
       vldebias audit --attribute gender --original users.txt --rewritten enhanced.txt
     """
@@ -94,6 +117,10 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         raise InvalidInputError(
             "expected one of --model, --pipeline and --texts, whose text embeddings are read"
         )
+    if measure is not None and ("pipeline" not in named or calibration is not None):
+        raise InvalidInputError(
+            "--measure counts images of a pipeline: expected --pipeline, without --calibration"
+        )
     check_out(folder)
     check_sets([attribute])
     if texts is None:
@@ -102,23 +129,87 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
 
     listed = read_prompts(file, column)
     say(f"{file}: read {listed}")
+    if measure is not None or width is not None:
+        _say_numbers(listed.prompts, attribute, measure, width)
     # Imported after the checks: torch takes seconds, and a slip is answered before.
     from vldebias.data.embeddings import load_texts
     from vldebias.files import write_atomically
     from vldebias.hosts.loading import load_host
     from vldebias.study import audit
 
+    counts: Any = calibration
     if texts is not None:
         host: dict[str, Any] = {"texts": load_texts(texts)}
     else:
         named |= {"device": device_of(named.get("device"))}
+        pilot: dict[str, Any] = {"out": folder}
+        for name in ("judge", "steps"):
+            if name in named:
+                pilot[name] = named.pop(name)
         loaded = load_host(**named)
         # A pipeline has several text tensors; a model has one joint space.
         host = {"pipe": loaded} if "pipeline" in named else {"model": loaded}
-    result = audit(listed, attribute, calibration=calibration, **host)
+        if measure is not None:
+            pilot |= {"device": named["device"], "dtype": named.get("dtype")}
+            counts = _measured(loaded, listed.prompts, attribute, measure, guidance, pilot)
+    result = audit(listed, attribute, calibration=counts, **host)
     write_atomically(folder / "prompts.csv", _listed(result).to_csv())
     page = write_run(result, folder)
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
+
+
+def _say_numbers(
+    prompts: Sequence[str], attribute: str, images: int | None, width: float | None
+) -> None:
+    """Say how many images are generated or needed, and how wide their intervals are."""
+    from vldebias.prompts import load_prompts
+    from vldebias.study.pilot import images_for_width, pilot_prompts, widest_interval
+
+    number = len(pilot_prompts(prompts, load_prompts(attribute)))
+    if width is not None:
+        fewest, most = images_for_width(width)
+        say(
+            f"An interval {width:g} wide takes {fewest:,} images of a prompt where all show one"
+            f" value and {most:,} where half of them do: {number * fewest:,} to"
+            f" {number * most:,} for {number:,} prompts (--measure {most})"
+        )
+    if images is not None:
+        say(
+            f"{images:,} images of each of {number:,} prompts: {number * images:,} images, with"
+            f" intervals up to {widest_interval(images):.2f} wide"
+        )
+
+
+def _measured(
+    loaded: Loaded,
+    prompts: Sequence[str],
+    attribute: str,
+    images: int,
+    guidance: float | None,
+    pilot: Mapping[str, Any],
+) -> pd.DataFrame:
+    """Return counts of images of the pipeline, which are written to measured.csv as well."""
+    from vldebias.files import write_atomically
+    from vldebias.options import Options
+    from vldebias.progress import Progress
+    from vldebias.prompts import load_prompts
+    from vldebias.study.pilot import measure_prompts, pilot_prompts
+
+    options = Options(**pilot)
+    measured = pilot_prompts(prompts, load_prompts(attribute))
+    with Progress(err.console) as progress:
+        counts = measure_prompts(
+            loaded,
+            measured,
+            attribute,
+            options,
+            images=images,
+            guidance=guidance,
+            progress=progress,
+        )
+    write_atomically(options.out / "measured.csv", counts.to_csv(index=False))
+    say(f"counts: {options.out / 'measured.csv'}")
+    return counts
 
 
 def _audit_rewriter(

@@ -86,6 +86,8 @@ def _range_over_models(
     low = min(shares.values())
     high = max(shares.values())
     models = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    if f"{low:.0%}" == f"{high:.0%}":
+        return f"{high:.0%} {likeliest}", models
     return f"{low:.0%} to {high:.0%} {likeliest}", models
 
 

@@ -300,7 +300,7 @@ def _seen(
     """Return for each picture attribute -> the value that the packaged judge reads, None where it
     cannot tell; without the attributes that it does not know."""
     judge = MiniatureJudge().ready()
-    judged_as = {prompts.name: _judged_as(judge, prompts) for prompts in attributes}
+    judged_as = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
     chances = judge_images(judge, generated, progress) if any(judged_as.values()) else {}
     seen: list[dict[str, str | None]] = [{} for _ in generated]
     for prompts in attributes:
@@ -314,7 +314,7 @@ def _seen(
     return seen
 
 
-def _judged_as(judge: Judge, prompts: PromptSet) -> str | None:
+def judged_as(judge: Judge, prompts: PromptSet) -> str | None:
     """Return the judge's name of an attribute: the name that has the same values."""
     for name, values in judge.names.items():
         if {_plain(value) for value in values} == set(prompts.attributes):

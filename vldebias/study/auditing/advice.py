@@ -100,7 +100,7 @@ def audit(
 
     prediction = predictions[0]
     shipped = prediction.calibration
-    source = "given labels" if shipped is None else shipped.source
+    source = prediction.source
     if len(predictions) > 1:
         source = ", ".join(str(p.calibration) for p in predictions)
         sentences = _summary_of_models(advised, predictions)

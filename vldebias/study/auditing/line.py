@@ -330,6 +330,21 @@ def read_counts(
     return counts[counts.sum(axis=1) > 0]
 
 
+def source_of(source: str | Path | pd.DataFrame | Calibration) -> str:
+    """Return what a report calls counts: by their model and guidance where they name these."""
+    if isinstance(source, Calibration):
+        return source.source
+    table: Any = source
+    if not isinstance(source, need("pandas").DataFrame):
+        table = read_table(Path(source)).to_pandas()
+    if "model" not in table or table["model"].nunique() != 1:
+        return "given labels"
+    words = f"judged images of {table['model'].iloc[0]}"
+    if "guidance" in table and table["guidance"].nunique() == 1:
+        words += f" (guidance {float(table['guidance'].iloc[0]):g})"
+    return words
+
+
 def _counts(table: Any, values: list[str], value_of_word: dict[str, str]) -> pd.DataFrame:
     """Return numbers of images, a row per prompt and a column per value; no row where the table has
     neither of the two forms."""

@@ -30,6 +30,7 @@ from vldebias.study.auditing.line import (
     find_calibration,
     known_calibrations,
     read_counts,
+    source_of,
     with_words,
 )
 
@@ -60,6 +61,7 @@ class Prediction(NamedTuple):
     model: str  # what embedded the texts
     calibration: Calibration | None  # the counts that come with the package; None: a user's
     fingerprint: dict[str, Any] | None  # of its weights
+    source: str  # what a report calls the counts
     n_images: dict[int, int]  # position of a prompt that was judged itself -> its judged images
 
     @property
@@ -153,6 +155,7 @@ def predict(
                 model=model,
                 calibration=source if isinstance(source, Calibration) else None,
                 fingerprint=host.weights,
+                source=source_of(source),
                 n_images={place: int(counts.iloc[row].sum()) for place, row in places.items()},
             )
         )
@@ -162,11 +165,14 @@ def predict(
 def _places_of_judged(prompts: Sequence[str], counts: pd.DataFrame) -> dict[int, int]:
     """Return position among the prompts -> row of the counts, of prompts whose subject was
     judged."""
+    row_of_text = {text.casefold(): row for row, text in enumerate(counts.index)}
     row_of_subject = {subject(text): row for row, text in enumerate(counts.index)}
     places = {}
     for place, prompt in enumerate(prompts):
-        if subject(prompt) in row_of_subject:
-            places[place] = row_of_subject[subject(prompt)]
+        # The prompt itself goes before another one about the same subject.
+        row = row_of_text.get(prompt.casefold(), row_of_subject.get(subject(prompt)))
+        if row is not None:
+            places[place] = row
     return places
 
 

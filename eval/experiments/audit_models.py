@@ -1,0 +1,187 @@
+"""How well `vldebias audit` predicts an occupation that was left out, by model.
+
+python -m eval.experiments.audit_models --json eval/results/audit_models.json
+
+For each calibration every occupation is left out once: its share is predicted from the others by a
+line on texts (CLIP ViT-B/32's, where its embeddings are there, and those of the embedded CLIP), by
+a line on the shares of another model, and by the mean share of the others. Coverage is that of the
+interval at the occupation that was left out. `same_side` is the share of occupations that lean to
+the same side in two models.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+
+from eval.experiments.audit_texts import WIDTH
+from eval.experiments.embeddings import celeba, file
+from eval.tables import parser, run
+from vldebias.hosts import Host, resolve
+from vldebias.measure.resampling import bootstrap_interval, wilson_interval
+from vldebias.metrics import Metric
+from vldebias.prompts import fill, load_prompts
+from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.study.auditing.line import (
+    CALIBRATIONS,
+    LEAST,
+    LEVEL,
+    MINIATURE,
+    Calibration,
+    ShareLine,
+    read_shares,
+)
+from vldebias.study.auditing.prediction import FORM, directions
+
+ERROR = Metric(
+    "left_out_error", "mean error of a share that was left out", "fact", "lower", (0.0, 1.0)
+)
+SAME_SIDE = Metric(
+    "same_side", "occupations that lean to the same side", "fact", "neither", (0.0, 1.0)
+)
+GENDER = load_prompts("gender")
+PREDICTED_FROM = {
+    "sd15": "sd3",
+    "fair-diffusion": "sd3",
+    "sd3": "flux2",
+    "flux2": "sd3",
+    "uce": "sd15",
+}
+
+
+def leans(host: Host, along: torch.Tensor, texts: list[str]) -> np.ndarray:
+    """Return the leans (n,) of texts to the first value."""
+    return (host.embed(texts, host.roles[0]) @ along).numpy()
+
+
+def add_left_out(out: TaskResult, x: np.ndarray, y: np.ndarray, part: str) -> None:
+    """Add error, R2, coverage and width of a line on x, each occupation left out of it."""
+    line = ShareLine(x, y)
+    n = {"occupations": len(x)}
+    error = np.abs(y - line.left_out)
+    spread = bootstrap_interval(error, statistic=lambda rows: float(rows.mean()))
+    out.add(ERROR, NONE, float(error.mean()), (spread.low, spread.high), n=n, subset=part)
+    out.add("lean_r2", NONE, line.r2, n=n, subset=part)
+    covered = 0
+    widths = []
+    for i in range(len(x)):
+        without = ShareLine(np.delete(x, i), np.delete(y, i))
+        low, high = without.interval(x[i : i + 1])
+        covered += bool(low[0] - 1e-9 <= y[i] <= high[0] + 1e-9)
+        widths.append(high[0] - low[0])
+    out.add(
+        "interval_coverage",
+        NONE,
+        covered / len(x),
+        wilson_interval(covered, len(x)),
+        n=n,
+        subset=part,
+    )
+    out.add(WIDTH, NONE, float(np.mean(widths)), n=n, subset=part)
+
+
+def by_model(
+    calibration: Calibration, shares: dict[str, pd.Series], texts: dict[str, pd.Series]
+) -> TaskResult:
+    """Measure one calibration.
+
+    shares: name of a calibration -> share of the first value by occupation. texts: what embedded
+    them -> lean by occupation.
+    """
+    own = shares[calibration.name]
+    settings = {"level": LEVEL, "source": calibration.source, "guidance": calibration.guidance}
+    description = (
+        "Each occupation left out of the line, its share of men predicted from the others."
+    )
+    out = TaskResult(
+        TaskProvenance(
+            task=calibration.name,
+            description=description,
+            model=calibration.model,
+            split="occupations",
+            seeds=[0],
+            n={"occupations": len(own)},
+            settings=settings,
+        )
+    )
+    mean_of_others = (own.sum() - own) / (len(own) - 1)
+    error = (own - mean_of_others).abs().to_numpy()
+    spread = bootstrap_interval(error, statistic=lambda rows: float(rows.mean()))
+    out.add(
+        ERROR,
+        NONE,
+        float(error.mean()),
+        (spread.low, spread.high),
+        n={"occupations": len(own)},
+        subset="mean of the others",
+    )
+    for name, lean in texts.items():
+        both = own.index.intersection(lean.index)
+        if len(both) > LEAST:
+            add_left_out(out, lean[both].to_numpy(), own[both].to_numpy(), name)
+    source = PREDICTED_FROM.get(calibration.name)
+    if source is not None:
+        both = own.index.intersection(shares[source].index)
+        add_left_out(
+            out, shares[source][both].to_numpy(), own[both].to_numpy(), f"shares of {source}"
+        )
+    for name, shares_of_model in shares.items():
+        both = own.index.intersection(shares_of_model.index)
+        if name == calibration.name or len(both) <= LEAST:
+            continue
+        same = int(((own[both] > 0.5) == (shares_of_model[both] > 0.5)).sum())
+        out.add(
+            SAME_SIDE,
+            NONE,
+            same / len(both),
+            wilson_interval(same, len(both)),
+            n={"occupations": len(both)},
+            subset=f"and {name}",
+        )
+    return out
+
+
+def measure() -> Iterator[TaskResult]:
+    """Measure every calibration of people's photographs."""
+    known = [calibration for calibration in CALIBRATIONS if calibration != MINIATURE]
+    shares = {
+        calibration.name: read_shares(calibration, GENDER).iloc[:, 0] for calibration in known
+    }
+    occupations = sorted(set().union(*(rows.index for rows in shares.values())))
+    texts: dict[str, pd.Series] = {}
+    if file().is_file():
+        gallery = celeba()
+        along = directions(
+            gallery.texts,
+            gallery.prompts,
+            [text for group in gallery.prompts.groups for text in group],
+        )
+        named = {query.removeprefix("A photo of "): query for query in gallery.queries}
+        rows = leans(gallery.texts, along[0], list(named.values()))
+        texts["texts of CLIP ViT-B/32"] = pd.Series(rows, index=list(named))
+    from vldebias.miniature import load_clip
+
+    model, _, tokenizer = load_clip()
+    host = resolve(model, tokenizer=tokenizer)
+    forms = [fill(FORM, concept=occupation) for occupation in occupations]
+    texts["texts of the embedded CLIP"] = pd.Series(
+        leans(host, directions(host, GENDER)[0], forms), index=occupations
+    )
+    for calibration in known:
+        yield by_model(calibration, shares, texts)
+
+
+@torch.no_grad()
+def main() -> None:
+    given = parser(__doc__).parse_args()
+    if not file().is_file():
+        print(f"SKIPPED: {file()} is missing; set VLDEBIAS_REAL to its folder", file=sys.stderr)
+    run("audit_models", measure, given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,8 @@ cost.
 A search is a set of queries over one gallery. A cell is harmed where the 95 % interval of the
 change of MaxSkew@k (mean over queries, paired, over images) lies above 0, helped where it lies
 below. Removed is the share of the skew above that of random rankings, over all cells of a family;
-kept the share of the first k that are still among the first k. The quota is measured in every cell
-of every draw, the other methods in every fifth cell of the first draw. Labels of a re-ranking are
+kept the share of the first k that are still among the first k. MOPR, MMR and PBM are measured in
+every fifth cell of the first draw, all else in every cell of every draw. Labels of a re-ranking are
 the model's own (zero-shot, by the texts of the set); true labels only measure. An even gallery is
 asked for even shares, an uneven one for those of its candidates ("pool"), as it is measured.
 """
@@ -43,7 +43,7 @@ from vldebias.report.result import TaskProvenance, TaskResult
 from vldebias.reranking.entry import zero_shot_groups
 
 RESAMPLES = 200
-OTHERS_EVERY = 5  # all methods are measured in one of so many cells of the first draw
+OTHERS_EVERY = 5  # slow methods are measured in one of so many cells of the first draw
 MMR_POOL = 5  # candidates for each result, as stores fetch them
 FIGURES = {
     "cells": Metric("cells", "cells"),
@@ -173,23 +173,31 @@ def orders(search: Search, *, others: bool) -> tuple[dict[str, Rows], float]:
             given = vldebias.rerank(
                 scores, first, labels=labels, method=method, **{"shares": shares, **how}
             )
-        if first == m and method == "quota":
+        if first == m and method in ("quota", "fair"):
             return np.asarray(given)
         return _filled(np.asarray(given), rows(queries), m)
 
-    by_method = {"none": rows(plain), "quota": rows(plain, "quota")}
-    if not others:
-        return by_method, right
     default = edited(search, host)
     reference = edited(search, host, reference=search.reference.astype(np.float32))
-    by_method["default"] = by_method["none"] if default is None else rows(default)
-    by_method["default + quota"] = rows(plain if default is None else default, "quota")
-    by_method["reference="] = by_method["none"] if reference is None else rows(reference)
-    by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
-    by_method["mopr"] = rows(plain, "mopr")
-    by_method["mmr"] = rows(plain, "mmr")
-    # PBM has even shares alone.
-    by_method["pbm"] = rows(plain, "pbm", shares=None)
+    default = plain if default is None else default
+    by_method = {
+        "none": rows(plain),
+        "quota": rows(plain, "quota"),
+        "fair": rows(plain, "fair"),
+        "default": rows(default),
+        "default + quota": rows(default, "quota"),
+        "default + fair": rows(default, "fair"),
+        "reference=": rows(plain if reference is None else reference),
+    }
+    # An uneven gallery is asked for the shares of its candidates anyway.
+    if search.is_even:
+        by_method["quota, shares of the pool"] = rows(plain, "quota", shares="pool")
+        by_method["fair, shares of the pool"] = rows(plain, "fair", shares="pool")
+    if others:
+        by_method["mopr"] = rows(plain, "mopr")
+        by_method["mmr"] = rows(plain, "mmr")
+        # PBM has even shares alone.
+        by_method["pbm"] = rows(plain, "pbm", shares=None)
     return by_method, right
 
 

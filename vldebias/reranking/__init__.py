@@ -6,7 +6,7 @@ yours is one too.
 
 from vldebias.reranking.candidates import Candidates
 from vldebias.reranking.entry import RERANKERS, rerank
-from vldebias.reranking.orders import det_const_sort, mmr, pbm, quota
+from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
 from vldebias.reranking.promise import expected_shares
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
@@ -18,6 +18,7 @@ __all__ = [
     "Report",
     "det_const_sort",
     "expected_shares",
+    "fair",
     "mmr",
     "mopr",
     "pbm",

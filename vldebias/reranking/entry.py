@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 
 from vldebias.errors import InvalidInputError, SuspectInputWarning, did_you_mean, warn
 from vldebias.reranking.candidates import UNKNOWN, Candidates, Floats, Rows, best_rows
-from vldebias.reranking.orders import det_const_sort, mmr, pbm, quota
+from vldebias.reranking.orders import det_const_sort, fair, mmr, pbm, quota
 from vldebias.reranking.proportional import mopr
 from vldebias.reranking.report import Positions, Report
 
 Reranker = Callable[[Candidates, int], Rows]
 RERANKERS: dict[str, Reranker] = {
     "quota": quota,
+    "fair": fair,
     "pbm": pbm,
     "mopr": mopr,
     "mmr": mmr,
     "detconstsort": det_const_sort,
 }
 # Methods of which the best k of each group decide: the others are not read.
-_READ_BEST = (quota, pbm, det_const_sort, mopr)
+_READ_BEST = (quota, fair, pbm, det_const_sort, mopr)
 POOL = "pool"
 # CLIP's logit scale: cosines times this are its own log odds.
 _SCALE = 100.0
@@ -88,7 +89,8 @@ def rerank(  # noqa: PLR0913 (inputs in the forms in which users have them)
         prompts: a prompt set with words for its values, or several for intersections.
         model: what embeds them: a model, or a mapping from prompt to embedding.
         shares: None for even shares, "pool" for those among all candidates, or group -> share.
-        method: "quota" (`vldebias.reranking.quota`), "pbm", "mopr", "mmr", "detconstsort", or a
+        method: "quota" (`vldebias.reranking.quota`: the shares hold in every prefix), "fair" (only
+            what chance does not explain is mended), "pbm", "mopr", "mmr", "detconstsort", or a
             function of `Candidates` and k, such as functools.partial(mmr, weight=0.3).
         ids: (n,) or (q, n) of the candidates, -1 for none, as an index returns them; labels,
             probabilities and features are then of all rows of the index.

@@ -29,12 +29,39 @@ def quota(candidates: Candidates, k: int) -> Rows:
     Source: this package. The bound is that of proportionate scheduling (Baruah et al., 1996): the
     c-th candidate of a group stands between the places floor((c - 1) / p_a) + 1 and ceil(c / p_a).
     """
+    return _ordered(candidates, k)
+
+
+def fair(candidates: Candidates, k: int, *, alpha: float = 0.1) -> Rows:
+    """Return the first k by scores, so that in no prefix a group is rarer than chance explains.
+
+    Every prefix of i of known group holds at least m_a(i) of group a: the alpha-quantile of a
+    binomial law of i draws with its share p_a. What is left open is filled by score, so that a list
+    which is as even as random draws with these shares stays as it is. It keeps more results than
+    the quota and leaves more of the lean: the larger alpha, the more even. Candidates of unknown
+    group keep their places.
+
+    Source: FA*IR (Zehlike et al., "FA*IR: A Fair Top-k Ranking Algorithm", CIKM 2017), Algorithm 2
+    with its minima for every group, and not only a protected one. Alpha is that of one prefix (the
+    paper also has one that is corrected for their number), and m_a(i) is at most floor(i p_a), so
+    that the minima of several groups fit together.
+
+    Raises:
+        InvalidInputError: alpha outside (0, 0.5).
+    """
+    if not 0 < alpha < 0.5:
+        raise InvalidInputError(f"alpha: expected a number in (0, 0.5), got {alpha}")
+    return _ordered(candidates, k, alpha)
+
+
+def _ordered(candidates: Candidates, k: int, alpha: float | None = None) -> Rows:
+    """Return the rows of `fair`, or of `quota` where alpha is None."""
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
     # group -> ranks of its candidates, best first; a rank stands for its row from here on
     members = [np.flatnonzero(codes == group) for group in range(len(candidates.names))]
     known = min(sum(map(len, members)), k - int((codes[:k] == UNKNOWN).sum()))
-    sequence = _interleaved(members, candidates.shares, known)
+    sequence = _interleaved(members, candidates.shares, known, alpha)
     return ranked[_with_unknown(sequence, codes, k)]
 
 
@@ -53,7 +80,7 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
     return order
 
 
-def _interleaved(members: Sequence[Rows], shares: Floats, count: int) -> Rows:
+def _interleaved(members: Sequence[Rows], shares: Floats, count: int, alpha: float | None) -> Rows:
     """Return the ranks of `count` candidates in their new order, from the ranks of each group."""
     left = list(members)
     parts: list[Rows] = []
@@ -68,10 +95,13 @@ def _interleaved(members: Sequence[Rows], shares: Floats, count: int) -> Rows:
         # Until a group is empty; then the others share its places.
         part_shares = shares[asked] / shares[asked].sum()
         ranks_of_group = [left[group] for group in asked]
-        if np.ptp(part_shares) < TINY:
+        length = min(count - done, sum(map(len, ranks_of_group)))
+        if alpha is None and np.ptp(part_shares) < TINY:
             part = _by_turns(ranks_of_group)
+        elif len(asked) == 2:
+            part = _of_two_groups(ranks_of_group, part_shares, length, alpha)
         else:
-            part = _by_windows(ranks_of_group, part_shares, count - done)
+            part = _by_windows(ranks_of_group, part_shares, length, alpha)
         parts.append(part)
         done += len(part)
         for group in asked:
@@ -88,16 +118,82 @@ def _by_turns(ranks_of_group: Sequence[Rows]) -> Rows:
     return np.sort(table, axis=1).ravel()
 
 
-def _by_windows(ranks_of_group: Sequence[Rows], shares: Floats, count: int) -> Rows:
+def _bounds(shares: Floats, length: int, alpha: float | None) -> tuple[Rows, Rows]:
+    """Return how many of each group (length, g) the prefixes of 1 to `length` hold at least and at
+    most."""
+    places = np.arange(1, length + 1)[:, None]
+    # Within one of the shares: i p_a rounded down or up.
+    least = np.floor(places * shares + TINY).astype(np.intp)
+    most = np.ceil(places * shares - TINY).astype(np.intp)
+    if alpha is None:
+        return least, most
+    quantiles = [binomial_quantiles(float(share), length, alpha) for share in shares]
+    return np.minimum(least, np.stack(quantiles, axis=1)), np.broadcast_to(places, least.shape)
+
+
+def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
+    """Return the alpha-quantiles (length,) of binomial laws of 1 to `length` draws: the least q
+    with P(X <= q) >= alpha.
+
+    One more draw takes p P(X = q) from P(X <= q), and moves the quantile by one at most.
+    """
+    quantiles = []
+    q = 0
+    mass = 1.0  # P(X = q) and P(X <= q) of no draw
+    below = 1.0
+    for i in range(1, length + 1):
+        below -= p * mass
+        mass *= (1 - p) * i / (i - q) if q < i else 0.0
+        if below < alpha:
+            q += 1
+            mass = mass * (i - q + 1) / q * p / (1 - p) if p < 1 else 1.0
+            below += mass
+        quantiles.append(q)
+    return np.array(quantiles, dtype=np.intp)
+
+
+def _of_two_groups(
+    ranks_of_group: Sequence[Rows], shares: Floats, length: int, alpha: float | None
+) -> Rows:
+    """Return the order of two groups, until one that has to come is empty.
+
+    What the first group may not take is the second one's. Both bounds of a prefix rise by one at
+    most with the next place, so that the better candidate may come wherever it stays inside them.
+    """
+    least, most = _bounds(shares, length, alpha)
+    places = np.arange(1, length + 1)
+    lowest = np.maximum(least[:, 0], places - most[:, 1]).tolist()
+    highest = np.minimum(most[:, 0], places - least[:, 1]).tolist()
+    # A rank beyond all others at the end of each list: an empty group comes only where it must.
+    empty = max(int(ranks[-1]) for ranks in ranks_of_group) + 1
+    first, second = ([*ranks.tolist(), empty] for ranks in ranks_of_group)
+    sequence: list[int] = []
+    count = 0  # of the first group
+    for place in range(length):
+        other = place - count
+        rank = min(first[count], second[other])
+        if count < lowest[place]:
+            rank = first[count]
+        elif count == highest[place]:
+            rank = second[other]
+        if rank == empty:
+            break
+        count += rank == first[count]
+        sequence.append(rank)
+    return np.array(sequence, dtype=np.intp)
+
+
+def _by_windows(
+    ranks_of_group: Sequence[Rows], shares: Floats, length: int, alpha: float | None
+) -> Rows:
     """Return the order of any shares, until a group that has to come is empty.
 
-    At place t (from 0) a group may come if c_a < (t + 1) p_a, so that it is not more than one
-    ahead. The groups that fall due up to place D need floor(D p_a) - c_a places: where these are
-    all that is left up to D, one of them has to come.
+    A group may come at place t (from 0) where the prefix with it holds no more of it than its
+    bound. The groups that fall due up to place D need least_a(D) - c_a places: where these are all
+    that is left up to D, one of them has to come.
     """
-    horizon = int(np.ceil(1 / shares.min())) + 1
-    count = min(count, sum(map(len, ranks_of_group)))
-    due = np.floor(np.arange(1, count + horizon + 1)[:, None] * shares + TINY)
+    horizon = int(np.ceil(len(shares) / shares.min())) + 1
+    due, most = _bounds(shares, length + horizon, alpha)
     places = np.arange(1, horizon + 1)
     counts = np.zeros(len(shares), dtype=np.intp)
     # A rank beyond all others at the end of each list: an empty group comes only where it must.
@@ -105,8 +201,8 @@ def _by_windows(ranks_of_group: Sequence[Rows], shares: Floats, count: int) -> R
     ranks = [[*listed.tolist(), empty] for listed in ranks_of_group]
     heads = np.array([listed[0] for listed in ranks])
     sequence: list[int] = []
-    for t in range(count):
-        may = counts < (t + 1) * shares - TINY
+    for t in range(length):
+        may = counts < most[t]
         needed = np.maximum(due[t : t + horizon] - counts, 0).sum(axis=1)
         tight = np.flatnonzero(needed >= places)
         if len(tight):

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.reranking import slow_orders
 from vldebias.errors import InvalidInputError
 from vldebias.measure.representation import representation_gap
-from vldebias.reranking import Candidates, det_const_sort, mmr, mopr, pbm, quota
+from vldebias.reranking import Candidates, det_const_sort, fair, mmr, mopr, pbm, quota
 from vldebias.reranking.candidates import best_rows
+from vldebias.reranking.orders import binomial_quantiles
 from vldebias.reranking.proportional import selection
 
 SHARES = (
@@ -76,19 +77,90 @@ def test_every_prefix_is_within_one_of_the_shares(parts: list[int], seed: int, t
     assert np.abs(counts - places * candidates.shares).max() < 1 + 1e-9
 
 
-@pytest.mark.parametrize("order_of", [quota, pbm, det_const_sort, partial(mmr, weight=0.5)])
+def test_minima_of_fair_are_those_of_its_paper() -> None:
+    """Table 2 of Zehlike et al., alpha = .1, prefixes of 1 to 12: shares of .1 to .7."""
+    table = {
+        0.1: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        0.2: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
+        0.3: [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2],
+        0.4: [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3],
+        0.5: [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 3, 4],
+        0.6: [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5],
+        0.7: [0, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 6],
+    }
+    for share, minima in table.items():
+        assert binomial_quantiles(share, 12, 0.1).tolist() == minima
+
+
+@given(st.integers(1, 99), st.integers(1, 49))
+@settings(max_examples=30, deadline=None)
+def test_quantiles_equal_exact_sums(percent: int, alpha: int) -> None:
+    quantiles = binomial_quantiles(percent / 100, 60, alpha / 100 + 1e-4)
+    for place in (1, 2, 7, 30, 59, 60):
+        naive = slow_orders.binomial_quantile(place, Fraction(percent, 100), alpha / 100 + 1e-4)
+        assert quantiles[place - 1] == naive
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=str)
+def test_fair_is_the_best_order_with_its_minima(shares: list[Fraction]) -> None:
+    k = min(reach(shares), 40)
+    for seed, alpha in enumerate((0.1, 0.3)):
+        candidates = made(seed, shares, tied=seed == 1)
+        scores, codes = candidates.scores.tolist(), candidates.codes.tolist()
+        naive = slow_orders.fair(scores, codes, shares, k, alpha)
+        assert fair(candidates, k, alpha=alpha).tolist() == naive
+
+
+@given(st.lists(st.integers(1, 30), min_size=2, max_size=7), st.integers(0, 2**31))
+@settings(max_examples=40, deadline=None)
+def test_no_prefix_of_fair_has_fewer_than_its_minima(parts: list[int], seed: int) -> None:
+    shares = [Fraction(part, sum(parts)) for part in parts]
+    n = 60 * len(shares)
+    candidates = made(seed, shares, n)
+    k = min(reach(shares, n), 150)
+    codes = candidates.codes[fair(candidates, k, alpha=0.2)]
+    counts = (codes[:, None] == np.arange(len(shares))).cumsum(axis=0)
+    for group, share in enumerate(candidates.shares):
+        minima = binomial_quantiles(float(share), k, 0.2)
+        floors = np.floor(np.arange(1, k + 1) * share + 1e-9)
+        assert (counts[:, group] >= np.minimum(minima, floors)).all()
+
+
+def test_fair_leaves_what_chance_explains() -> None:
+    rng = np.random.default_rng(0)
+    moved = 0
+    for _ in range(100):
+        codes = rng.integers(2, size=200)
+        candidates = Candidates(rng.normal(size=200), codes, "ab", np.array([0.5, 0.5]))
+        moved += fair(candidates, 20, alpha=0.01).tolist() != candidates.ranked[:20].tolist()
+    # Of 20 prefixes with two bounds each, which depend on each other.
+    assert moved < 20
+    leaning = made(0, SHARES[0])
+    kept = [
+        len(set(order(leaning, 40).tolist()) & set(leaning.ranked[:40].tolist()))
+        for order in (quota, fair)
+    ]
+    assert kept[0] < kept[1] < 40
+
+
+def test_fair_refuses_an_alpha_that_is_none() -> None:
+    with pytest.raises(InvalidInputError, match=r"alpha: expected a number in \(0, 0.5\), got 1"):
+        fair(made(0, SHARES[0]), 10, alpha=1)
+
+
+@pytest.mark.parametrize("order_of", [quota, fair, pbm, det_const_sort, partial(mmr, weight=0.5)])
 def test_all_candidates_once_each_group_best_first(order_of) -> None:  # type: ignore[no-untyped-def]
     candidates = made(4, SHARES[0], unknown=0.1, tied=True)
     order = order_of(candidates, len(candidates))
     assert sorted(order.tolist()) == list(range(len(candidates)))
-    if order_of in (quota, pbm, det_const_sort):
+    if order_of in (quota, fair, pbm, det_const_sort):
         for code in (-1, 0, 1):
             rows = order[candidates.codes[order] == code]
             best = candidates.ranked[candidates.codes[candidates.ranked] == code]
             assert rows.tolist() == best.tolist()
 
 
-@pytest.mark.parametrize("order_of", [quota, det_const_sort])
+@pytest.mark.parametrize("order_of", [quota, fair, det_const_sort])
 @pytest.mark.parametrize("shares", SHARES[1:4], ids=str)
 def test_unknown_candidates_keep_their_places(order_of, shares: list[Fraction]) -> None:  # type: ignore[no-untyped-def]
     candidates = made(5, shares, unknown=0.3)

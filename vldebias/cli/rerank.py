@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STDIN = Path("-")
 KINDS = ("id", "score", "distance", "query")
-METHODS = ("quota", "pbm", "mopr", "detconstsort")
+METHODS = ("quota", "fair", "pbm", "mopr", "detconstsort")
 COLUMNS = ("query", "place", "id", "score", "group", "was at")
 
 

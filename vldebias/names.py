@@ -153,6 +153,18 @@ LISTINGS = {
         needs=("words for each value",),
         pipelines=False,
     ),
+    "rerank-fair": Listing(
+        "results re-ranked by FA*IR",
+        "Zehlike et al., 2017; vldebias.rerank",
+        needs=("words for each value",),
+        pipelines=False,
+    ),
+    "default+rerank": Listing(
+        "default, then re-ranked results",
+        "this package; vldebias.rerank",
+        needs=("words for each value",),
+        pipelines=False,
+    ),
     "target-shares": Listing(
         "target shares of a ranking",
         "this package",

@@ -105,6 +105,7 @@ def cases(portraits: Any) -> dict[str, Case]:
     }
 
 
+RERANKED = ("rerank", "rerank-fair", "default+rerank")
 ON = [(name, "model") for name in NAMES if METHODS[name].models]
 ON += [
     (name, "pipeline") for name in NAMES if METHODS[name].pipelines and name != "default"
@@ -115,7 +116,7 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
     registered = {
         name for name, method in METHODS.items() if type(method).__module__.startswith("vldebias.")
     }
-    assert registered == {*NAMES, "balanced-prompts", "cross-attention", "rerank"}
+    assert registered == {*NAMES, "balanced-prompts", "cross-attention", *RERANKED}
     assert {name for name in registered if not METHODS[name].models} == {
         "fair-pca",
         "balanced-prompts",
@@ -135,7 +136,7 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
         *for_models,
         "roboshot",
         "bend-vlm",
-        "rerank",  # of scores: it reads no edit
+        *RERANKED,  # of scores: they are no edits
     }
     assert (
         len({METHODS[name].title for name in NAMES})

@@ -64,7 +64,6 @@ class Method(ABC):
         pipelines, models: whether it is for text-to-image pipelines, and for image-text models.
         side: which embeddings of an image-text model its edits change (`Edit.side`).
         delegates: its edits carry the name of another method, which it chose or wraps.
-        acts_on_results: it fits no edit, and re-ranks what a search returns.
     """
 
     name: str
@@ -76,7 +75,6 @@ class Method(ABC):
     pipelines: bool = True
     models: bool = True
     delegates: bool = False
-    acts_on_results: bool = False
     side: str = "text"
 
     @abstractmethod

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NoReturn
 
 from vldebias.errors import InvalidInputError
-from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.method import Method, Need, Problem, get_method, register_method
 
 
+@dataclass(frozen=True, repr=False)
 class Rerank(Method):
     """Re-rank results to even shares, or those of the gallery, by the model's zero-shot labels.
 
     Only a search has results: `vldebias.evaluate` measures it beside edits of queries, and
     `vldebias.rerank` does it.
+
+    Args:
+        edit: name of the method that edits the queries before, "none" for the queries as they are.
+        order: "quota" or "fair", see `vldebias.rerank`.
     """
 
-    name = "rerank"
-    title = "re-ranked results"
-    source = "this package; vldebias.rerank"
-    color = "#7b5ea7"
-    needs = frozenset({Need.VALUES})
+    edit: str = "none"
+    order: str = "quota"
     pipelines = False
-    acts_on_results = True
+    color = "#7b5ea7"
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Return "rerank", with the edit before it and an order other than the quota after it."""
+        name = "rerank" if self.order == "quota" else f"rerank-{self.order}"
+        return name if self.edit == "none" else f"{self.edit}+{name}"
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """Return what a report calls it."""
+        title = "re-ranked results" if self.order == "quota" else "results re-ranked by FA*IR"
+        return title if self.edit == "none" else f"{self.edit}, then {title}"
+
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        """Return the source of the order."""
+        origin = "this package" if self.order == "quota" else "Zehlike et al., 2017"
+        return f"{origin}; vldebias.rerank"
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]
+        """Return what the edit needs, and words for the values."""
+        return frozenset({Need.VALUES}) | get_method(self.edit).needs
+
+    def with_images(self) -> Rerank:
+        """Return the same after the edit for problems with reference images."""
+        return Rerank(get_method(self.edit).with_images().name, self.order)
 
     def fit(self, problem: Problem, role: str) -> NoReturn:
         """Raise an error, because there is no edit to fit."""
@@ -32,3 +62,5 @@ class Rerank(Method):
 
 
 register_method(Rerank())
+register_method(Rerank(order="fair"))
+register_method(Rerank("default"))

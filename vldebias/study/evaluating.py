@@ -66,8 +66,9 @@ def evaluate(
         methods: names in `vldebias.methods.METHODS`, methods, edits that were fitted before (also
             name -> edit), or several; by default "none", "default" and the attachment that the
             model carries ("attached cali"), all at its strength. "none" is always measured, without
-            any attachment; changes are differences to it. For retrieval also "rerank": results of
-            the model as it is, re-ranked by its zero-shot labels (`vldebias.rerank`).
+            any attachment; changes are differences to it. For retrieval also "rerank" and
+            "rerank-fair": results of the model as it is, re-ranked by its zero-shot labels
+            (`vldebias.rerank`); and "default+rerank", those of the default.
         reference: image features (m, d), or whatever `images` may be. Methods are then what
             `vldebias.debias` attaches with these images: a closed form such as "cali" is equalised
             against them ("cali+equalise").

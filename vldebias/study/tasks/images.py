@@ -18,7 +18,7 @@ from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError
 from vldebias.hosts import Host
 from vldebias.hosts.host import IMAGE, SIDES, TEXT
-from vldebias.methods import METHODS, Method, Need, Problem, get_method
+from vldebias.methods import METHODS, Method, Need, Problem, Rerank, get_method
 from vldebias.prompts import PromptSet, load_prompts
 from vldebias.report.result import NONE, TaskProvenance
 from vldebias.schema import Lam, Share
@@ -51,7 +51,7 @@ class ImageTask(Task):
     (else the model's zero-shot labels). Images that are measured too are left out of them.
     """
 
-    ranks_results: ClassVar[bool] = False  # whether methods may act on results of a search
+    ranks_results: ClassVar[bool] = False  # whether it has results to re-rank
 
     data: Data | None = None
     methods: Methods = (NONE, "orth", "orth-cali", "cali")  # the rows of the paper's tables
@@ -106,11 +106,15 @@ class ImageTask(Task):
             neutral = ()
         fitted: dict[str, Edit | None] = {}
         for method in self.compared_methods():
-            if method.acts_on_results and self.ranks_results:
-                fitted[method.name] = None
+            fitted_method = method
+            if isinstance(method, Rerank) and self.ranks_results:
+                fitted_method = get_method(method.edit)
+            if fitted_method.name in fitted:
+                # A re-ranking of what another method found: the edit is fitted once for both.
+                fitted[method.name] = fitted[fitted_method.name]
                 continue
             fitted[method.name] = fit_method(
-                texts, sets, method, self.lam, reference=reference, neutral=tuple(neutral)
+                texts, sets, fitted_method, self.lam, reference=reference, neutral=tuple(neutral)
             )
         for name, edit in (edits or {}).items():
             # Its rows could not be told from those of the method that is fitted now.

@@ -35,11 +35,11 @@ from vldebias.measure.kept import (
 )
 from vldebias.measure.rankings import first_hits, reach
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
-from vldebias.methods import Problem
+from vldebias.methods import Problem, Rerank
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.report.result import CHANCE, NONE, TaskResult
-from vldebias.reranking import Candidates, quota
+from vldebias.reranking import RERANKERS, Candidates
 from vldebias.reranking.entry import pool_shares, zero_shot_groups
 from vldebias.schema import Count
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
@@ -84,7 +84,8 @@ class Rankings(NamedTuple):
     known: Mask  # (n,) images whose group is known
     # method that re-ranks -> re-ranked rows (q, m) among those of known group
     reranked: dict[str, Rows]
-    labels: NDArray[np.integer] | None  # (known,) zero-shot labels by which they are re-ranked
+    # method -> zero-shot labels (known,), each of which has its places
+    labels: dict[str, NDArray[np.integer]]
 
 
 @register_task
@@ -271,13 +272,14 @@ class RetrievalTask(ImageTask):
                 {method: self.images(features, edit) for method, edit in fitted.items()},
                 known,
                 {},
-                None,
+                {},
             )
-            reranking = [
-                method.name for method in self.compared_methods() if method.acts_on_results
-            ]
+            reranking = {}
+            for method in self.compared_methods():
+                if isinstance(method, Rerank):
+                    reranking[method.name] = method
             if reranking:
-                rankings = self._with_reranked(rankings, reranking, features, texts, sets)
+                rankings = self._with_reranked(rankings, reranking, texts, sets)
             # What a method does to the groups, then what it costs.
             self._add_skews(result, gallery, rankings, relevant)
             self._add_kept(result, gallery, rankings)
@@ -314,10 +316,7 @@ class RetrievalTask(ImageTask):
         relevant: (q, n) whether an image of known group is relevant to a query.
         """
         ranked = self._ranked(rankings)
-        labels = {}
-        if rankings.labels is not None:
-            labels = dict.fromkeys(rankings.reranked, rankings.labels)
-        skews = gallery.skews(ranked, relevant, labels)
+        skews = gallery.skews(ranked, relevant, rankings.labels)
         chance = gallery.random()
         n = {"queries": len(self.queries), "images": len(gallery.codes)}
         # metric -> method -> values of the queries (q,), and draws of them (q, resamples)
@@ -355,32 +354,43 @@ class RetrievalTask(ImageTask):
     def _with_reranked(
         self,
         rankings: Rankings,
-        methods: Sequence[str],
-        features: UnitRows,
+        reranking: Mapping[str, Rerank],
         texts: Host,
         sets: Sequence[PromptSet],
     ) -> Rankings:
-        """Return the rankings with those of methods that re-rank what the model finds without an
-        edit.
+        """Return the rankings with those of methods that re-rank what the model finds, without an
+        edit or with one.
 
         The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
         where the gallery's own are the prior.
         """
-        images = features if rankings.known.all() else features.picked(rankings.known)
-        groups = zero_shot_groups(images.split(BLOCK), sets, texts)
+        images_of_method = {}
+        for name in (NONE, *reranking):
+            images = rankings.images[name]
+            images_of_method[name] = (
+                images if rankings.known.all() else images.picked(rankings.known)
+            )
+        groups = zero_shot_groups(images_of_method[NONE].split(BLOCK), sets, texts)
         shares = np.full(len(groups.names), 1 / len(groups.names))
         if self.prior == "dataset":
             shares = pool_shares(groups.codes, len(groups.names))
+        n = len(groups.codes)
         # Each label needs rows for its places in every resample (`reach`).
-        length = min(len(images), len(groups.names) * 2 * reach(max(self.k), len(images)))
-        lists = []
-        for query in rankings.queries[NONE]:
-            scores = torch.cat([block.double() @ query.double() for block in images.split(BLOCK)])
-            found = Candidates(scores.numpy().round(12), groups.codes, groups.names, shares)
-            lists.append(quota(found, length))
-        return rankings._replace(
-            reranked=dict.fromkeys(methods, np.stack(lists)), labels=groups.codes
-        )
+        length = min(n, len(groups.names) * 2 * reach(max(self.k), n))
+        reranked = {}
+        for name, method in reranking.items():
+            blocks_of_images = list(images_of_method[name].split(BLOCK))
+            lists = []
+            for query in rankings.queries[name]:
+                blocks = [block.double() @ query.double() for block in blocks_of_images]
+                scores = torch.cat(blocks).numpy().round(12)
+                found = Candidates(scores, groups.codes, groups.names, shares)
+                lists.append(RERANKERS[method.order](found, length))
+            reranked[name] = np.stack(lists)
+        # The quota gives a label as many places in any resample; the other orders are read as they
+        # are.
+        labels = {name: groups.codes for name in reranking if reranking[name].order == "quota"}
+        return rankings._replace(reranked=reranked, labels=labels)
 
     def _ranked(self, rankings: Rankings) -> dict[str, Rows]:
         """Return method -> first rows (q, m) of each query, among the images of known group."""

@@ -296,8 +296,8 @@ def reranked() -> str:
                 listed[-1][metric] = row.value
     lines = [["searches", "method", "cells", "made worse", "made better", "skew removed", "kept"]]
     for (kind, method), draws in sorted(figures.items(), key=lambda item: item[0][0]):
-        # The other methods where there are most cells; the rest is in the files.
-        if method == "none" or (method != "quota" and not kind.startswith("shared, even")):
+        # All methods where there are most cells; the rest is in the files.
+        if method == "none" or (method not in ("quota", "fair") and "shared" not in kind):
             continue
         counts = [f"{sum(draw[name] for draw in draws):.0f}" for name in RERANK_COUNTS]
         removed = np.mean([draw["removed"] for draw in draws])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vldebias.report.wording import persons
@@ -17,7 +17,8 @@ class Found:
     """Results of one query.
 
     rows: of the gallery, the best first. groups: what each of these pictures is counted as. shares:
-    of each group among the first `top`. skew: MaxSkew of these.
+    of each group among the first `top`. skew: MaxSkew of these. promised: group -> its true share
+    among these, with the ends of its 95 % interval, where a re-ranking says it.
     """
 
     rows: tuple[int, ...]
@@ -25,6 +26,7 @@ class Found:
     shares: dict[str, float]
     skew: float
     top: int
+    promised: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, facts: dict[str, Any]) -> Found:
@@ -56,6 +58,16 @@ class Answer:
         )
         skews = f"MaxSkew@{before.top} {before.skew:.2f} → {after.skew:.2f}"
         return f"Of the first {before.top} pictures: {shares}. {skews}; 0 is even."
+
+    def promise(self) -> str:
+        """Return what a re-ranking promises by the model's own probabilities, "" without one."""
+        shares = ", ".join(
+            f"{persons(name)} {share:.0%} [{low:.0%}, {high:.0%}]"
+            for name, (share, low, high) in self.after.promised.items()
+        )
+        if not shares:
+            return ""
+        return f"Promised by the model's own probabilities, 95 % intervals: {shares}."
 
     def counted(self) -> str:
         """Return which pictures are shown, and what they are counted as."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from vldebias.hosts import resolve
 from vldebias.hosts.clip.images import image_encoder
 from vldebias.measure.resampling import wilson_interval
 from vldebias.metrics import max_skew
+from vldebias.reranking import Positions
 
 from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import Engine
@@ -151,8 +152,12 @@ def _found(
     scores = (gallery.features @ direction).numpy()
     # Ties stay in the order of the pictures, as in `vldebias.metrics`.
     order = np.argsort(-scores, kind="stable")
+    promised: dict[str, tuple[float, float, float]] = {}
     if method == RERANK:
-        order = np.asarray(_re_ranked(engine, gallery, prompts_of(column), scores))
+        positions = _re_ranked(engine, gallery, prompts_of(column), scores)
+        order = np.asarray(positions)
+        expected = replace(positions.report, order=order[known[order]][:top]).expected or {}
+        promised.update(expected)
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     # Unknown ones are shown, and not counted.
@@ -164,12 +169,13 @@ def _found(
         shares={str(value): float((first == value).mean()) for value in values},
         skew=float(max_skew(-place[known], codes, k=top)),
         top=top,
+        promised=promised,
     )
 
 
 def _re_ranked(
     engine: Engine, gallery: Gallery, prompts: str, scores: NDArray[np.float32]
-) -> NDArray[np.int64]:
+) -> Positions:
     """Return all pictures in a new order, even by what the model takes them for: its labels of
     pictures, not those by which they are counted."""
     loaded = engine.clip()

@@ -272,7 +272,10 @@ def _of_labels(labels: Any) -> Groups:
         texts = [_text(value) for value in different]
         names = sorted(set(texts) - {""})
         if not names:
-            raise InvalidInputError(f"labels{column and f' {column!r}'}: none is known")
+            raise InvalidInputError(
+                f"labels{column and f' {column!r}'}: none is known; expected a group of each"
+                " candidate (None, NaN, '' and 'unknown' are unknown)"
+            )
         code_of_name = {name: code for code, name in enumerate(names)}
         codes = np.array([code_of_name.get(text, UNKNOWN) for text in texts])
         parts.append(Groups(tuple(names), codes[code_of_row]))

@@ -58,11 +58,12 @@ def _ordered(candidates: Candidates, k: int, alpha: float | None = None) -> Rows
     """Return the rows of `fair`, or of `quota` where alpha is None."""
     ranked = candidates.ranked
     codes = candidates.codes[ranked]
-    # group -> ranks of its candidates, best first; a rank stands for its row from here on
-    members = [np.flatnonzero(codes == group) for group in range(len(candidates.names))]
-    known = min(sum(map(len, members)), k - int((codes[:k] == UNKNOWN).sum()))
-    sequence = _interleaved(members, candidates.shares, known, alpha)
-    return ranked[_with_unknown(sequence, codes, k)]
+    unknown = np.flatnonzero(codes == UNKNOWN)
+    known = min(len(codes) - len(unknown), k - int(np.count_nonzero(unknown < k)))
+    sequence = _interleaved(codes, candidates.shares, known, alpha)
+    if len(unknown):
+        sequence = _with_unknown(sequence, codes, k)
+    return ranked[sequence]
 
 
 def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k: int) -> Rows:
@@ -80,9 +81,15 @@ def _with_unknown(sequence: Sequence[int] | Rows, codes: NDArray[np.integer], k:
     return order
 
 
-def _interleaved(members: Sequence[Rows], shares: Floats, count: int, alpha: float | None) -> Rows:
-    """Return the ranks of `count` candidates in their new order, from the ranks of each group."""
-    left = list(members)
+def _interleaved(
+    codes: NDArray[np.integer], shares: Floats, count: int, alpha: float | None
+) -> Rows:
+    """Return the ranks of `count` candidates of known group in their new order.
+
+    codes: (n,) of the groups, best first; a rank stands for its row.
+    """
+    # group -> ranks of its candidates that are not placed yet, best first
+    left = [np.flatnonzero(codes == group) for group in range(len(shares))]
     parts: list[Rows] = []
     done = 0
     while done < count:
@@ -96,7 +103,7 @@ def _interleaved(members: Sequence[Rows], shares: Floats, count: int, alpha: flo
         part_shares = shares[asked] / shares[asked].sum()
         ranks_of_group = [left[group] for group in asked]
         length = min(count - done, sum(map(len, ranks_of_group)))
-        if alpha is None and np.ptp(part_shares) < TINY:
+        if len(asked) == 1 or (alpha is None and np.ptp(part_shares) < TINY):
             part = _by_turns(ranks_of_group)
         elif len(asked) == 2:
             part = _of_two_groups(ranks_of_group, part_shares, length, alpha)
@@ -104,9 +111,8 @@ def _interleaved(members: Sequence[Rows], shares: Floats, count: int, alpha: flo
             part = _by_windows(ranks_of_group, part_shares, length, alpha)
         parts.append(part)
         done += len(part)
-        for group in asked:
-            taken = int(np.isin(left[group], part).sum())
-            left[group] = left[group][taken:]
+        taken = np.bincount(codes[part], minlength=len(shares))
+        left = [ranks[taken[group] :] for group, ranks in enumerate(left)]
     return np.concatenate([np.empty(0, dtype=np.intp), *parts])[:count]
 
 
@@ -127,8 +133,11 @@ def _bounds(shares: Floats, length: int, alpha: float | None) -> tuple[Rows, Row
     most = np.ceil(places * shares - TINY).astype(np.intp)
     if alpha is None:
         return least, most
-    quantiles = [binomial_quantiles(float(share), length, alpha) for share in shares]
-    return np.minimum(least, np.stack(quantiles, axis=1)), np.broadcast_to(places, least.shape)
+    # Equal shares have equal quantiles, which are computed once.
+    different, place_of_group = np.unique(shares, return_inverse=True)
+    quantiles = [binomial_quantiles(float(share), length, alpha) for share in different]
+    minima = np.stack(quantiles, axis=1)[:, place_of_group]
+    return np.minimum(least, minima), np.broadcast_to(places, least.shape)
 
 
 def binomial_quantiles(p: float, length: int, alpha: float) -> Rows:
@@ -235,7 +244,7 @@ def pbm(candidates: Candidates, k: int) -> Rows:
             f" {candidates.shares.tolist()}. Use method='quota'"
         )
     ranked = candidates.ranked
-    scores = candidates.scores[ranked]
+    scores = candidates.scores[ranked].tolist()
     codes = candidates.codes[ranked]
     neutral = np.flatnonzero(codes == UNKNOWN).tolist()
     members = [np.flatnonzero(codes == group).tolist() for group in range(len(candidates.names))]
@@ -250,8 +259,11 @@ def pbm(candidates: Candidates, k: int) -> Rows:
         has_neutral = next_neutral < len(neutral)
         if not heads and not has_neutral:
             break
-        mean = np.mean([scores[rank] for rank, _ in heads]) if heads else -np.inf
-        if has_neutral and mean <= scores[neutral[next_neutral]]:
+        takes_neutral = has_neutral and not heads
+        if has_neutral and heads:
+            mean = sum(scores[rank] for rank, _ in heads) / len(heads)
+            takes_neutral = mean <= scores[neutral[next_neutral]]
+        if takes_neutral:
             order.append(neutral[next_neutral])
             next_neutral += 1
             continue
@@ -283,13 +295,13 @@ def det_const_sort(candidates: Candidates, k: int) -> Rows:
     placed: list[int] = []  # ranks
     latest: list[int] = []  # the prefix by which each of them was due
     counts = [0] * len(members)
+    shares = candidates.shares.tolist()
     prefix = 0
     while len(placed) < wanted:
         prefix += 1
-        floors = np.floor(prefix * candidates.shares + TINY)
         due = []
         for group, ranks in enumerate(members):
-            if counts[group] < min(floors[group], len(ranks)):
+            if counts[group] < min(int(prefix * shares[group] + TINY), len(ranks)):
                 due.append((ranks[counts[group]], group))
         for rank, group in sorted(due):
             place = len(placed)

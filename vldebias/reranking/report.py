@@ -137,7 +137,7 @@ class Report:
             lines.append(f"true shares, 95 % intervals: {', '.join(parts)}")
         lines.append(
             f"{self.kept:.0%} of the first {k} stay; a result moves {self.moved:.1f} places; mean"
-            f" score {-self.score_lost:+.4f}"
+            f" score {0.0 - self.score_lost:+.4f}"
         )
         return "\n".join(lines)
 

@@ -157,7 +157,7 @@ def _found(
         positions = _re_ranked(engine, gallery, prompts_of(column), scores)
         order = np.asarray(positions)
         expected = replace(positions.report, order=order[known[order]][:top]).expected or {}
-        promised.update(expected)
+        promised.update(sorted(expected.items()))
     place = np.empty(len(order))
     place[order] = np.arange(len(order))
     # Unknown ones are shown, and not counted.

@@ -2,14 +2,19 @@
 
     python -m eval.experiments.cross_attention choice --json eval/results/steer_choice.json
     python -m eval.experiments.cross_attention evidence --json eval/results/steer.json
-    python -m eval.experiments.cross_attention evidence --guidance 3 ...
+    python -m eval.experiments.cross_attention beside --json eval/results/steer_beside.json
+    python -m eval.experiments.cross_attention guidance --guidance 1 3 5 7.5 12 \
+        --json eval/results/steer_guidance.json
+    python -m eval.experiments.cross_attention cost --json eval/results/steer_cost.json
+    python -m eval.experiments.cross_attention plot  # steer_guidance.png, of that
 
 "A photo of a {profession}." on the miniature pipeline, from the same noise for all methods, judged
 by the world's own classifier; unknown below .8. `choice` compares forms, amounts, concepts of the
 fit, ranks, layers and times on professions of the training split that no fit has seen; `evidence`
 measures what was chosen on the 20 professions that the world's sets hold out, 24 images each, in
-three draws. Values are dealt by the balancer, as in `vldebias.debias`. What was generated is kept
-below --work, so that a run that was stopped goes on. Intervals are over professions.
+three draws; `beside` other prompts, as texts and as embeddings; `guidance` the gap over its
+scale. Values are dealt by the balancer, as in `vldebias.debias`. What was generated is kept below
+--work, so that a run that was stopped goes on. Intervals are over professions.
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +34,7 @@ from PIL.Image import Image
 
 from eval.experiments.equisteer import Gate, left_alone
 from eval.experiments.equisteer import fit as fit_equisteer
-from eval.tables import parser, run
+from eval.tables import RESULTS, parser, place_of, run
 from vldebias.api import debias, fit_projections
 from vldebias.edits.cross_attention import CrossAttentionEdit
 from vldebias.errors import VldebiasWarning
@@ -46,8 +52,9 @@ from vldebias.miniature.words import (
     TONES,
     TRAIN_PROFESSIONS,
 )
+from vldebias.pictures import subplots, write_png
 from vldebias.prompts import PromptSet, fill, make_prompt_set
-from vldebias.report.result import NONE, TaskProvenance, TaskResult
+from vldebias.report.result import NONE, Result, TaskProvenance, TaskResult
 from vldebias.study.tasks.variants import prepared
 
 BATCH, SURE = 48, 0.8
@@ -66,6 +73,19 @@ AGREES = Metric("agreement", "shows the value that was dealt", "utility", "highe
 RIGHT = Metric("recognised", "subject accuracy", "utility", "higher")
 KNOWN = Metric("unknown", "images whose value the judge cannot tell", "fact", "lower")
 MOVED = Metric("distance", "distance to the picture of the same noise", "fact", "lower")
+NAMES = {
+    "choice": "steer_choice",
+    "evidence": "steer",
+    "beside": "steer_beside",
+    "guidance": "steer_guidance",
+    "cost": "steer_cost",
+    "plot": "",
+}
+"""Parts, and the names of what they measure."""
+STEP = Metric("step", "seconds of one core for a step of 16 images", "fact", "lower")
+RATIO = Metric("step, share of none", "time of a step beside one without", "fact", "lower")
+FITTING = Metric("fit", "seconds of one core for the fit", "fact", "lower")
+SIZE = Metric("bytes", "bytes of the saved edit", "fact", "lower")
 KEPT = Metric("stated kept", "shows the value that the prompt states", "utility", "higher")
 ACTED = Metric("acted on", "images that are dealt a value", "fact", "higher")
 Labels = dict[str, NDArray[Any]]
@@ -252,9 +272,15 @@ def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> F
 
 
 def add_rows(
-    result: TaskResult, of_method: Mapping[str, Figures], attribute: str, n: Mapping[str, int]
+    result: TaskResult,
+    of_method: Mapping[str, Figures],
+    attribute: str,
+    n: Mapping[str, int],
+    subset: str = "",
 ) -> None:
-    """Add the rows of an attribute, with intervals over subjects."""
+    """Add the rows of an attribute, with intervals over subjects; subset: their name, if not that
+    of the attribute."""
+    subset = subset or attribute
     rng = np.random.default_rng(0)
     subjects = len(of_method[NONE].gap)
     places = rng.integers(subjects, size=(RESAMPLES, subjects))
@@ -264,12 +290,12 @@ def add_rows(
             rows.pop(NONE)
         means = {name: float(row.mean()) for name, row in rows.items()}
         draws = {name: row[places].mean(1) for name, row in rows.items()}
-        result.add_draws(metric, means, draws, n=n, subset=attribute)
+        result.add_draws(metric, means, draws, n=n, subset=subset)
     gaps = {name: found.gap for name, found in of_method.items()}
     left = {name: float(gap.mean() / gaps[NONE].mean()) for name, gap in gaps.items()}
     bare = gaps[NONE][places].mean(1)
     draws = {name: gap[places].mean(1) / bare for name, gap in gaps.items()}
-    result.add_draws(LEFT, left, draws, n=n, subset=attribute)
+    result.add_draws(LEFT, left, draws, n=n, subset=subset)
 
 
 def provenance(studio: Studio, about: str, **settings: Any) -> TaskProvenance:
@@ -565,28 +591,137 @@ def add_kind(
         print(subset, metric.name, {name: round(mean, 3) for name, mean in means.items()})
 
 
+# ---- over guidance
+# -------------------------------------------------------------------------------------------------
+
+
+def over_guidance(
+    studios: Sequence[Studio], images: int, scales: Sequence[float]
+) -> Iterator[TaskResult]:
+    """Measure gender on held-out professions at several guidance scales."""
+    about = provenance(
+        studios[0],
+        f"{len(TEST_PROFESSIONS)} held-out professions, {images} images each, at guidance"
+        f" {list(scales)}.",
+        guidance=list(scales),
+    )
+    result = TaskResult(about)
+    wanted = [studios[0].judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
+    prompts = professions(TEST_PROFESSIONS)
+    n = {"professions": len(TEST_PROFESSIONS), "images each": images}
+    for studio in studios:
+        edit = fit(studio, "gender", CrossAttention())
+        deals = [Deal(NONE), Deal("cross-attention", attached(studio, edit))]
+        deals.append(Deal("balanced-prompts", stated(studio, "gender")))
+        of_method = {}
+        for deal in deals:
+            labels = studio.labels(deal, "gender", prompts, images, 5)
+            of_method[deal.name] = figures([labels], "gender", wanted)
+        add_rows(result, of_method, "gender", n, f"guidance = {studio.guidance:g}")
+        gaps = {name: round(float(found.gap.mean()), 3) for name, found in of_method.items()}
+        print(studio.guidance, gaps, flush=True)
+    yield result
+
+
+# ---- cost
+# -------------------------------------------------------------------------------------------------
+
+REPEATS, COPIES = 12, 16
+
+
+def cost(studio: Studio) -> Iterator[TaskResult]:
+    """Measure what a fit takes, and a step with the edit beside one without, in seconds of the
+    processor, so that other work of the machine does not count."""
+    about = provenance(
+        studio, f"One core; {REPEATS} turns of {COPIES} images, with and without alternating."
+    )
+    result = TaskResult(about)
+    started = time.process_time()
+    edits = fit_projections(studio.pipe, set_of("gender"), method=CrossAttention())
+    fitting = time.process_time() - started
+    (edit,) = edits.values()
+    with TemporaryDirectory() as folder:
+        edit.save_pretrained(folder)
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+    prompts = ["A photo of an editor."] * COPIES
+    studio.pipe.set_progress_bar_config(disable=True)
+    seconds: dict[str, list[float]] = {NONE: [], "cross-attention": []}
+    with debias(studio.pipe, edit) as attachment:
+        for _ in range(REPEATS + 1):
+            for name, taken in seconds.items():
+                attachment.strength = 0.0 if name == NONE else 1.0
+                started = time.process_time()
+                studio.pipe(prompts, num_inference_steps=studio.steps, output_type="latent")
+                taken.append((time.process_time() - started) / studio.steps)
+    turns = np.array([taken[1:] for taken in seconds.values()])  # the first one warms up
+    rng = np.random.default_rng(0)
+    places = rng.integers(REPEATS, size=(RESAMPLES, REPEATS))
+    for name, row in zip(seconds, turns, strict=True):
+        means = {name: float(row.mean())}
+        result.add_draws(STEP, means, {name: row[places].mean(1)}, n={"turns": REPEATS})
+    ratio = turns[1][places].mean(1) / turns[0][places].mean(1)
+    means = {"cross-attention": float(turns[1].mean() / turns[0].mean())}
+    result.add_draws(RATIO, means, {"cross-attention": ratio}, n={"turns": REPEATS})
+    result.add(FITTING, "cross-attention", fitting, n={"fits": 1})
+    result.add(SIZE, "cross-attention", float(size), n={"files": 1})
+    yield result
+
+
+def plot(source: Path, path: Path) -> None:
+    """Draw the gap of every method over guidance."""
+    rows = [place_of(row) | {"row": row} for row in Result.read(source).rows]
+    figure, axes = subplots(1, 1, (7, 3.5))
+    (axis,) = np.ravel(axes)
+    titles = {
+        NONE: "as it is",
+        "balanced-prompts": "words",
+        "cross-attention": "cross-attention",
+    }
+    for method, title in titles.items():
+        shown = [r for r in rows if r["method"] == method and r["metric"] == GAP.name]
+        scales = [r["guidance"] for r in shown]
+        values = [r["row"].value for r in shown]
+        lows = [r["row"].interval[0] for r in shown]
+        highs = [r["row"].interval[1] for r in shown]
+        (line,) = axis.plot(scales, values, marker="o", ms=4, label=title)
+        axis.fill_between(scales, lows, highs, alpha=0.1, color=line.get_color())
+    axis.set_xlabel("guidance scale")
+    axis.set_ylabel("gap from even shares of gender")
+    axis.set_ylim(0)
+    axis.legend()
+    write_png(figure, path, {"from": source.name}, small=True)
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("part", choices=["choice", "evidence", "beside"])
+    options.add_argument("part", choices=list(NAMES))
     options.add_argument("--images", type=int, default=None, help="of each profession")
     options.add_argument("--draws", nargs="*", type=int, default=[0, 1, 2])
     options.add_argument("--only", nargs="*", help="variants of the choice")
-    options.add_argument("--guidance", type=float, default=7.5)
+    options.add_argument("--guidance", nargs="*", type=float, default=[7.5])
     options.add_argument("--steps", type=int, default=8)
     options.add_argument("--attributes", nargs="*", default=list(VALUES))
     options.add_argument("--work", type=Path, default=Path("results/cross_attention"))
     given = options.parse_args()
     warnings.simplefilter("ignore", VldebiasWarning)
     torch.set_num_threads(1)
-    studio = Studio(given.work, given.guidance, given.steps)
+    if given.part == "plot":
+        path = given.json or RESULTS / "steer_guidance.json"
+        plot(path, path.with_suffix(".png"))
+        return
+    scales = given.guidance
+    studios = [Studio(given.work, scale, given.steps) for scale in scales]
     if given.part == "choice":
-        measured = choice(studio, given.images or 10, given.attributes, given.only)
+        measured = choice(studios[0], given.images or 10, given.attributes, given.only)
     elif given.part == "beside":
-        measured = beside(studio, given.images or 12)
+        measured = beside(studios[0], given.images or 12)
+    elif given.part == "cost":
+        measured = cost(studios[0])
+    elif given.part == "guidance":
+        measured = over_guidance(studios, given.images or 6, scales)
     else:
-        measured = evidence(studio, given.images or 24, given.attributes, given.draws)
-    names = {"choice": "steer_choice", "evidence": "steer", "beside": "steer_beside"}
-    run(names[given.part], lambda: measured, given.json)
+        measured = evidence(studios[0], given.images or 24, given.attributes, given.draws)
+    run(NAMES[given.part], lambda: measured, given.json)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@ would choose.
 
 python -m eval.experiments.default_choice --json eval/results/default_choice.json
 
-Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json and generation.json are
-read.
+Nothing is fitted or generated here: rivals_real.json, rivals_miniature.json, generation.json and
+steer.json are read.
 
 Models. Of each form in each table of the rivals
 gain     what it takes away of what could be gained: of none's skew, (none - value) / none, or of
@@ -25,6 +25,11 @@ cost     the share of subjects, and of people and birds outside the fit, that ar
 largest counts
 harm     the share left is above 1 beyond its interval
 The same rule, over the one table that there is.
+
+Dealing. Of the forms that give each image a value, each attribute is a table:
+gain     what is taken away of the gap from even shares, as a share of none's
+cost     the share of professions that are lost
+harm     the share left is above 1 beyond its interval
 """
 
 from __future__ import annotations
@@ -43,6 +48,7 @@ FORMS = {
     "images": ("equalise", "difference+equalise", "cali+equalise", "cali+equalise, lam 100"),
 }
 GENERATED = ("default", "difference", "cali", "leading")
+DEALING = ("balanced-prompts", "cross-attention")
 UNSEEN, LEFT = "unseen professions", "discrepancy_squared, share of none"
 OUTSIDE, ASKED = (
     ("outside the fit, portraits", "outside the fit, birds"),
@@ -118,6 +124,19 @@ def of_pipelines(result: Result) -> list[Place]:
     return places
 
 
+def of_dealing(result: Result) -> list[Place]:
+    """Return words and cross-attention for each attribute, on held-out professions."""
+    places = []
+    for attribute in ("gender", "age", "tone"):
+        rows = rows_in(result, "cross-attention", attribute)
+        for form in DEALING:
+            left = rows[form, "discrepancy, share of none"]
+            kept = rows[form, "recognised"].value / rows["none", "recognised"].value
+            harm = left.interval[0] > 1
+            places.append(Place(attribute, form, 1 - left.value, max(0.0, 1 - kept), harm))
+    return places
+
+
 def told(kind: str, places: Sequence[Place]) -> TaskResult:
     """Return gain, cost, score and harm of every form in every table, and in the settings what is
     chosen."""
@@ -151,7 +170,11 @@ def main() -> None:
     parts = [told(kind, of_models(results, forms)) for kind, forms in FORMS.items()]
     result = run(
         "default_choice",
-        lambda: [*parts, told("pipelines", of_pipelines(read("generation")))],
+        lambda: [
+            *parts,
+            told("pipelines", of_pipelines(read("generation"))),
+            told("dealing", of_dealing(read("steer"))),
+        ],
         given.json,
     )
     for about in result.provenance:

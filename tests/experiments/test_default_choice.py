@@ -1,6 +1,7 @@
 """The rule that names a default, on made-up tables and the committed ones; how generated images are
 counted."""
 
+import json
 from dataclasses import replace
 from itertools import chain, product
 
@@ -8,11 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from eval.experiments.default_choice import FORMS, NEAR, TABLES, Place, choose, of_models, told
+from eval.experiments.default_choice import (
+    FORMS,
+    NEAR,
+    TABLES,
+    Place,
+    choose,
+    of_dealing,
+    of_models,
+    told,
+)
 from eval.experiments.generation import FITS, LEFT_OUT, SET, kept, over_fits, splits
 from eval.experiments.rivals import compared
 from eval.readme import ATTACHED
-from eval.tables import read, rows_in
+from eval.tables import RESULTS, read, rows_in
 from vldebias.api import fit_projection
 from vldebias.hosts import TextTable
 from vldebias.methods.presets import PRESETS
@@ -71,6 +81,23 @@ def test_gains_and_costs_are_those_of_the_committed_table() -> None:
     assert all(0 <= place.cost < 0.6 for place in place_of_form.values())
     chosen = told("prompts", list(place_of_form.values())).provenance.settings["chosen"]
     assert set(chosen) == {"all", "celeba professions", "celeba age"}
+
+
+def test_what_deals_values_is_chosen_by_the_gap_taken_away_and_the_professions_lost() -> None:
+    rows = json.loads((RESULTS / "steer.json").read_text())["figures"]
+    value = {(row["subset"], row["metric"], row["method"]): row["value"] for row in rows}
+    scores = {}
+    for method in ("balanced-prompts", "cross-attention"):
+        for attribute in ("gender", "age", "tone"):
+            bare = value[attribute, "discrepancy", "none"]
+            gain = (bare - value[attribute, "discrepancy", method]) / bare
+            known = value[attribute, "recognised", "none"]
+            cost = (known - value[attribute, "recognised", method]) / known
+            scores[attribute, method] = gain - cost
+    found = of_dealing(read("steer"))
+    assert {(p.table, p.form): p.score for p in found} == pytest.approx(scores)
+    committed = {p.task: p.settings["chosen"] for p in read("default_choice").provenance}
+    assert committed["dealing"]["all"] == choose(found)
 
 
 @pytest.mark.filterwarnings("ignore::vldebias.errors.VldebiasWarning")  # texts and images are noise

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -311,14 +312,12 @@ class Service:
         balancer: Balancer,
     ) -> Response:
         """Answer a request for images: balance its prompt, ask for each image, join what came."""
-        index = _index_of(request)
-        if index is None and self.follow_seeds:
-            index = order.seed
+        deal = partial(balanced, balancer, order, _index_of(request), follow_seed=self.follow_seeds)
         # Long prompts take some milliseconds, in which other requests go on.
         if len(order.prompt) <= SHORT:
-            found = balanced(balancer, order, index)
+            found = deal()
         else:
-            found = await asyncio.to_thread(balanced, balancer, order, index)
+            found = await asyncio.to_thread(deal)
         if self.log_prompts:
             log.info("prompt %r: %r", order.prompt, found.prompts)
         calls = calls_of(endpoint, order, found.prompts, batch=self.batch)

@@ -73,15 +73,26 @@ class Call:
     rows: tuple[int, ...]
 
 
-def balanced(balancer: Balancer, order: Order, index: int | None) -> BalancedPrompts:
+def balanced(
+    balancer: Balancer, order: Order, index: int | None, *, follow_seed: bool = True
+) -> BalancedPrompts:
     """Return a prompt for each image of a request.
 
-    index: place of its first image in a count that all processes share, for servers without a
-    memory; None takes the counts of the balancer.
+    Args:
+        balancer: of the server.
+        order: the request.
+        index: place of its first image in a count that all processes share, for servers without a
+            memory; None takes the seed of the request, else the counts of the balancer.
+        follow_seed: let the seed of the request decide.
     """
+    prompts = [order.prompt] * order.n
+    originals = None if order.original is None else [order.original] * order.n
+    if index is None and follow_seed and order.seed is not None:
+        # All images together, so that the request is even in itself, whatever its seed.
+        seeds = [order.seed + row for row in range(order.n)]
+        return balancer.at(prompts, seeds, originals)
     if index is None:
-        originals = None if order.original is None else [order.original] * order.n
-        return balancer.next([order.prompt] * order.n, originals)
+        return balancer.next(prompts, originals)
     # By their numbers alone, whichever server of several gets the request.
     images = []
     for row in range(order.n):

@@ -76,6 +76,9 @@ def serve(app: Any, *, host: str, port: int, say: Callable[[str], None]) -> None
         # Nothing in front of it is known, so that anybody could write such headers.
         proxy_headers=False,
         server_header=False,
+        # Clients of httpx, such as openai's, keep a connection for 5 seconds without a request. A
+        # server that closes it just then loses the next request.
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=10,
     )
     say(f"http://{f'[{host}]' if ':' in host else host}:{number}/v1")

@@ -139,6 +139,17 @@ def test_a_seed_decides_the_values(path: str) -> None:
     assert Counter(services.prompts()) == {FEMALE: 5, MALE: 5}, "seeds in a row are even"
 
 
+@pytest.mark.parametrize("path", MANY)
+def test_a_request_of_several_images_is_even_whatever_its_seed(path: str) -> None:
+    name, _ = MANY[path]
+    folder, _, _ = name.rpartition(".")
+    for seed in range(6):
+        services = FalseServices()
+        body = changed(BODIES[path], f"{folder}.seed" if folder else "seed", seed)
+        post(proxy(services), path, changed(body, name, 4))
+        assert Counter(services.prompts()) == {FEMALE: 2, MALE: 2}
+
+
 def test_seeds_are_not_followed_where_that_is_switched_off() -> None:
     services = FalseServices()
     body = {"prompt": CEO, "seed": 7}

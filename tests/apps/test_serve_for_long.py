@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -57,8 +56,8 @@ def wait_for(base_url: str) -> None:
     end = time.monotonic() + 60
     while True:
         try:
-            urllib.request.urlopen(f"{base_url}/models", timeout=5).close()
-        except urllib.error.URLError:
+            urllib.request.urlopen(f"{base_url}/models", timeout=30).close()
+        except OSError:
             assert time.monotonic() < end
             time.sleep(0.1)
         else:

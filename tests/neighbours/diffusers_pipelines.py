@@ -4,9 +4,10 @@ attached.
     python tests/neighbours/diffusers_pipelines.py CHECKOUT [FOLDER ...] [-- PYTEST-OPTIONS]
 
 CHECKOUT: of github.com/huggingface/diffusers, also in $DIFFUSERS_CHECKOUT; its tests run with its
-own package. FOLDER: of tests/pipelines, those of `FOLDERS` where none is named. Offline: the two
-tokenizers that the tests get from the hub are made here, and a test that needs more fails in all
-three runs alike. A test that passes bare has to pass in the other two: else the script ends with 1.
+own package. FOLDER: or file, of tests/pipelines; those of `FOLDERS` where none is named. Offline:
+the two tokenizers that the tests get from the hub are made here, and a test that needs more fails
+in all three runs alike. A test that passes bare has to pass in the other two: else the script ends
+with 1.
 
 The prompts of these tests name nobody, so that pictures have to stay those of a bare pipeline.
 The file is the plugin of pytest too: it attaches to each pipeline when it is made, and says to how
@@ -150,7 +151,7 @@ def main() -> int:
         return 0
     checkout = Path(arguments[0]).resolve()
     folders = [f"tests/pipelines/{name}" for name in arguments[1:] or FOLDERS]
-    missing = [name for name in folders if not (checkout / name).is_dir()]
+    missing = [name for name in folders if not (checkout / name).exists()]
     if missing:
         print(f"{checkout}: no {missing[0]}; expected a checkout of diffusers", file=sys.stderr)
         return 2

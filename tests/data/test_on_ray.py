@@ -75,6 +75,44 @@ def files(tmp_path: Path) -> Shards:
     return Shards.open(f"{tmp_path}/*.npy")
 
 
+def nothing_is_stored() -> bool:
+    from ray._private.internal_api import memory_summary
+
+    return "Plasma memory usage 0 MiB, 0 objects" in memory_summary(stats_only=True)
+
+
+def squared(part: int) -> np.ndarray:
+    return np.full(300_000, part**2)
+
+
+def of_odd_parts(part: int) -> int:
+    if part % 2 == 0:
+        raise ZeroDivisionError(part)
+    return part
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_passes_print_nothing_warn_of_nothing_and_give_everything_back(
+    two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runner = OnRay(workers=workers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        values = [int(result[0]) for result in runner.map(squared, range(7))]
+    assert values == [0, 1, 4, 9, 16, 25, 36]
+    assert list(runner.map(squared, [])) == []
+    with pytest.raises(ZeroDivisionError, match="2") as kept:
+        list(runner.map(of_odd_parts, [1, 2, 3, 4, 5, 6, 7, 8]))
+    first = runner.map(squared, range(100))
+    assert next(first)[0] == 0
+    first.close()
+    assert wait_until(all_is_free)
+    # The error is kept as a notebook keeps it, with the variables of its frames.
+    assert kept.value.__traceback__ is not None
+    assert wait_until(nothing_is_stored)
+    assert capfd.readouterr() == ("", "")
+
+
 def dying(part: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -93,41 +131,6 @@ def test_an_error_of_the_work_is_raised_and_a_part_that_kills_its_workers_ends_t
             list(runner.map(partial(raising, error), [0, 1]))
     with pytest.raises(VldebiasError, match="died 4 times"):
         list(runner.map(dying, [0]))
-
-
-def squared(part: int) -> np.ndarray:
-    return np.full(300_000, part**2)
-
-
-def of_odd_parts(part: int) -> int:
-    if part % 2 == 0:
-        raise ZeroDivisionError(part)
-    return part
-
-
-@pytest.mark.parametrize("workers", [None, 1])
-def test_passes_print_nothing_warn_of_nothing_and_give_everything_back(
-    two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import ray
-
-    runner = OnRay(workers=workers)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        values = [int(result[0]) for result in runner.map(squared, range(7))]
-    assert values == [0, 1, 4, 9, 16, 25, 36]
-    assert list(runner.map(squared, [])) == []
-    with pytest.raises(ZeroDivisionError, match="2") as kept:
-        list(runner.map(of_odd_parts, [1, 2, 3, 4, 5, 6, 7, 8]))
-    first = runner.map(squared, range(100))
-    assert next(first)[0] == 0
-    first.close()
-    assert wait_until(all_is_free)
-    # The error is kept as a notebook keeps it, with the variables of its frames.
-    assert kept.value.__traceback__ is not None
-    stored = ray._private.internal_api.memory_summary(stats_only=True)
-    assert "Plasma memory usage 0 MiB, 0 objects" in stored
-    assert capfd.readouterr() == ("", "")
 
 
 def killed_once(mark: Path, work: Any, part: Any) -> Any:

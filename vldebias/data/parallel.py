@@ -172,9 +172,8 @@ class OnRay:
                 yield self._value(results, done, len(parts))
                 done += 1
         finally:  # also after an error, and where the caller stops early
-            if self.workers is None:
-                for result in running:
-                    self.ray.cancel(result, force=True)
+            while self.workers is None and running:
+                self.ray.cancel(running.popitem()[0], force=True)
             # Ray ends an actor to which nothing refers, after the part that it is at.
             for held in (stored, actors, calls, running, results):
                 held.clear()

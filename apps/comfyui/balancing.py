@@ -24,7 +24,12 @@ SEED_OF_VALUES = 0  # of all runs: the seed of a picture decides its value
 
 # Which value a picture gets depends on its seed alone: so the runs of a queue stay even also
 # where the text changes from one run to the next, as it does behind a node of wildcards.
-_ANYBODY = "a person"
+_PERSONS = (
+    "a person",
+    "a nurse and a pilot",
+    "a nurse, a pilot and a chef",
+    "a nurse, a pilot, a chef and a judge",
+)
 _SHARE = re.compile(r"(?P<value>[^:=]+)[:=]\s*(?P<share>\d+(?:\.\d*)?|\.\d+)\s*%?\s*")
 
 
@@ -33,7 +38,8 @@ class PicturePrompts(NamedTuple):
 
     Attributes:
         prompts: the prompt of each picture.
-        values: the value that was written into each; empty where the prompt was left alone.
+        values: the value that was written into each, of several persons one after the other;
+            empty where the prompt was left alone.
         seeds: a seed of the noise for each, the next of the picture before.
         reasons: a line for each picture: the value, or why the prompt was left alone.
     """
@@ -51,6 +57,7 @@ def balance(
     shares: str = "",
     seed: int = 0,
     index: int = 0,
+    original: Sequence[str] = ("",),
 ) -> PicturePrompts:
     """Write values of an attribute into the prompt of each picture of a run.
 
@@ -64,13 +71,21 @@ def balance(
             the same value.
         index: number of the run, from 0 on. Runs of equal `images` and `seed`, and as many prompts,
             continue each other.
+        original: what the user wrote, where another node rewrote it: one for all prompts or one for
+            each, which decides what is open. Empty where nothing was rewritten.
 
     Raises:
-        InvalidInputError: no prompt, an unknown attribute or value, shares that do not sum to
-            100 % or 1, numbers out of range.
+        InvalidInputError: no prompt, another number of originals, an unknown attribute or value,
+            shares that do not sum to 100 % or 1, numbers out of range.
     """
     if isinstance(prompts, str) or not prompts:
         raise InvalidInputError(f"prompts: got {prompts!r}; expected a list of one text or more")
+    if len(original) not in (1, len(prompts)):
+        raise InvalidInputError(
+            f"original: got {len(original)} texts for {len(prompts)} prompts; expected one for all"
+            " prompts, or one for each"
+        )
+    originals = list(original) * len(prompts) if len(original) == 1 else original
     _check_number("images", images, 1, MOST_IMAGES)
     _check_number("seed", seed, 0, LARGEST)
     _check_number("index", index, 0, LARGEST // MOST_IMAGES)
@@ -83,7 +98,9 @@ def balance(
     for place in range(images * len(prompts)):
         # Beyond the largest number that a widget holds it begins at 0 again.
         noise = (seed + first + place) % (LARGEST + 1)
-        text, value, reason = _write(balancer, prompts[place // images], noise)
+        number = place // images
+        prompt = prompts[number]
+        text, value, reason = _write(balancer, prompt, originals[number].strip() or prompt, noise)
         # Chosen after the value is written: a branch that is a person has the word by then.
         pictures.prompts.append(choose_alternatives(text, str(noise)))
         pictures.values.append(value)
@@ -185,28 +202,34 @@ def _normalised(share_of_value: Mapping[str, float]) -> dict[str, float] | None:
     return {value: share / total for value, share in share_of_value.items()}
 
 
-def _write(balancer: Balancer, prompt: str, seed: int) -> tuple[str, str, str | None]:
-    """Return the prompt of one picture, the value in it, and the reason if it was left alone."""
-    made = balancer.at(prompt, seed)
-    value = made.values[0]
-    if value is None:
+def _write(
+    balancer: Balancer, prompt: str, original: str, seed: int
+) -> tuple[str, str, str | None]:
+    """Return the prompt of one picture, the values in it, and the reason if it was left alone."""
+    made = balancer.at(prompt, seed, original)
+    if made.values[0] is None:
         return prompt, "", made.reasons[0]
-    if isinstance(value, Mapping):  # a group: value -> number of persons
-        return made.prompts[0], _describe(value), None
-    # The value of a fixed text, written into this one; see `_ANYBODY`.
-    even_value = balancer.at(_ANYBODY, seed).values[0]
-    written = balancer.write([prompt], [even_value])
-    return written[0], str(even_value), None
+    values = [value for _, value in made.people[0]]
+    # A group's value -> number of persons counts for its own text.
+    if any(isinstance(value, Mapping) for value in values):
+        return made.prompts[0], ", ".join(map(_describe, values)), None
+    # The values of a fixed text, written into this one; see `_PERSONS`.
+    persons = balancer.at(_PERSONS[len(values) - 1], seed).people[0]
+    even_values = [value for _, value in persons]
+    (written,) = balancer.write([prompt], [even_values], [original])
+    return written, ", ".join(even_values), None
 
 
-def _describe(number_of_value: Mapping[str, Any]) -> str:
-    """Return the values in one picture as words.
+def _describe(value_of_person: str | Mapping[str, Any]) -> str:
+    """Return the value of a person, or the values of a group, as words.
 
     >>> _describe({"female": 2, "male": 1}), _describe({"female": None, "male": None})
     ('2 female, 1 male', 'female, male')
     """
+    if isinstance(value_of_person, str):
+        return value_of_person
     parts = []
-    for value, number in number_of_value.items():
+    for value, number in value_of_person.items():
         if number is None:
             parts.append(str(value))
         else:

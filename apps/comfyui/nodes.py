@@ -16,6 +16,10 @@ _SEED = (
     "of the first picture, which decides its value too; keep it, so that the runs of a queue stay"
     " even"
 )
+_ORIGINAL = (
+    "what the user wrote, where another node rewrote it to the prompt: it decides what is open, and"
+    " what was added about the attribute is replaced"
+)
 _INDEX = "number of this run; with 'increment' the runs of a queue continue one even sequence"
 _ATTRIBUTE = "what is stated of the person, where the prompt leaves it open"
 _IMAGES = "pictures of a run, of each prompt where another node gives a list of them"
@@ -59,6 +63,8 @@ def _prompt_inputs() -> list[Any]:
             control_after_generate=True,
             tooltip=_INDEX,
         ),
+        # A socket alone: it is the text that goes into the node that rewrites.
+        io.String.Input("original", optional=True, force_input=True, tooltip=_ORIGINAL),
     ]
 
 
@@ -111,9 +117,11 @@ class BalancePrompt(io.ComfyNode):
         return _validate(attribute, shares)
 
     @classmethod
-    def execute(cls, prompt: list[str], **settings: list[Any]) -> io.NodeOutput:
+    def execute(
+        cls, prompt: list[str], original: Sequence[str] = ("",), **settings: list[Any]
+    ) -> io.NodeOutput:
         """Return prompts, values and seeds as lists, and the reasons as text."""
-        pictures = balance(prompt, **single_settings(settings))
+        pictures = balance(prompt, **single_settings(settings), original=original)
         return io.NodeOutput(*pictures)
 
 
@@ -149,14 +157,20 @@ class EncodeBalancedPrompt(io.ComfyNode):
         return _validate(attribute, shares)
 
     @classmethod
-    def execute(cls, clip: list[Any], prompt: list[str], **settings: list[Any]) -> io.NodeOutput:
+    def execute(
+        cls,
+        clip: list[Any],
+        prompt: list[str],
+        original: Sequence[str] = ("",),
+        **settings: list[Any],
+    ) -> io.NodeOutput:
         """Return the conditioning, the number of its rows, the prompts, and the reasons as text."""
         encoder = single_settings({"clip": clip})["clip"]
         if encoder is None:
             raise ValueError("clip: the checkpoint has no text encoder; connect one that has")
         # Before the prompts are balanced, so that a refused model costs nothing.
         family = family_of(encoder.cond_stage_model)
-        pictures = balance(prompt, **single_settings(settings))
+        pictures = balance(prompt, **single_settings(settings), original=original)
         # Equal prompts are encoded once: a batch has as many texts as values.
         conditioning_of_prompt = {
             text: encoder.encode_from_tokens_scheduled(encoder.tokenize(text))

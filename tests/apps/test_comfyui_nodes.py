@@ -123,6 +123,39 @@ def test_a_group_is_mixed_in_one_picture() -> None:
     assert all("women" in text and " men" in text for text in pictures.prompts)
 
 
+def test_each_person_gets_a_value_in_any_text() -> None:
+    pair = "a doctor and a nurse in room {}"
+    pictures = [balance([pair.format(index)], "gender", 1, index=index) for index in range(4)]
+    values = [picture.values[0] for picture in pictures]
+    assert sorted(values) == ["female, female", "female, male", "male, female", "male, male"]
+    for index, value in enumerate(values):
+        doctor, nurse = value.split(", ")
+        expected = f"a {doctor} doctor and a {nurse} nurse in room {index}"
+        assert pictures[index].prompts == [expected]
+
+
+def test_a_group_beside_a_person_is_described() -> None:
+    (value,) = balance(["three students and a teacher"], "gender", 1).values
+    students, more_students, teacher = value.split(", ")
+    assert {students[0], more_students[0]} == {"1", "2"}
+    assert teacher in ("female", "male")
+
+
+def test_the_original_decides_what_is_open() -> None:
+    rewritten = ["A nurse smiles, her hair tied back.", "A woman, a nurse on her round."]
+    pictures = balance(rewritten, "gender", 2, original=["a nurse"])
+    assert Counter(pictures.values) == {"female": 2, "male": 2}
+    for text, value in zip(pictures.prompts, pictures.values, strict=True):
+        assert (" her " in text) == (value == "female")
+        assert (" his " in text) == (value == "male")
+    kept = balance(rewritten, "gender", 1, original=["a lady nurse", "a nurse"])
+    assert kept.prompts[0] == rewritten[0]
+    assert kept.values[0] == ""
+    assert balance(rewritten[:1], "gender", 1, original=[""]).values == [""]
+    with pytest.raises(InvalidInputError, match="original: got 2 texts for 3 prompts"):
+        balance([CEO] * 3, "gender", 1, original=["a CEO", "a CEO"])
+
+
 @pytest.mark.parametrize(
     "text", ["female: 75, male: 25", "Female=.75; male=.25", "female: 75 %\nmale: 25 %", WIDE]
 )

@@ -201,7 +201,7 @@ def test_a_call_that_names_its_batch_size_gets_that_of_the_images():
         "num_images_per_prompt": 2,
         "batch_size": 2,
     }
-    rewrite_call(call, lambda texts: {name: [f"{t}!" for t in texts[name]] for name in texts})
+    rewrite_call(call, lambda texts, _: {name: [f"{t}!" for t in texts[name]] for name in texts})
     assert [*call.values()] == [
         ["nurse!", "nurse!", "pilot!", "pilot!"],
         ["a", "a", "b", "b"],

@@ -124,3 +124,10 @@ def test_each_word_has_a_counterpart_of_the_other_side():
 def test_originals_have_to_be_as_many():
     with pytest.raises(ValueError, match=r"original: got 1 texts for 2 prompts"):
         balance_prompts(["a", "b"], "gender", original=["a"])
+
+
+def test_given_values_are_written_into_rewritten_prompts():
+    rewritten = ["A man, a doctor, talks to a nurse, who nods.", "A soldier, Sergeant John Miller."]
+    original = ["a doctor and a nurse", "a soldier"]
+    out = Balancer("gender").write(rewritten, [["female", "male"], ["female"]], original)
+    assert out == ["A woman, a doctor, talks to a male nurse, who nods.", rewritten[1]]

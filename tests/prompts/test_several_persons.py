@@ -105,3 +105,21 @@ def test_a_person_has_one_value_in_all_texts_of_an_image():
 def test_who_is_meant(prompt, result):
     out = balance_prompts(prompt, "gender", shares={"female": 1, "male": 0})
     assert out.prompts == [result]
+
+
+def test_given_values_are_written_beside_each_person():
+    balancer = Balancer("gender")
+    assert balancer.write([PAIR], [["female", "male"]]) == ["a female doctor and a male nurse"]
+    assert balancer.write([PAIR], [["female"]]) == ["a female doctor and a nurse"]
+    assert balancer.write([PAIR], [[None, "male"]]) == ["a doctor and a male nurse"]
+    assert balancer.write([PAIR], ["female"]) == ["a female doctor and a nurse"]
+    assert balancer.write([PAIR], [None]) == [PAIR]
+
+
+@pytest.mark.parametrize("prompt", [PAIR, "a nurse and a male patient", "five engineers"])
+@pytest.mark.parametrize("sets", ["gender", ["gender", "age"]])
+def test_people_of_a_result_write_its_prompts_again(sets, prompt):
+    balancer = Balancer(sets, seed=0)
+    out = balancer.next([prompt] * 4)
+    values = [list(values_of(people)) for people in out.people]
+    assert balancer.write([prompt] * 4, values) == out.prompts

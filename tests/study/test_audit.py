@@ -367,6 +367,18 @@ def test_prompts_in_other_languages_are_told() -> None:
     assert expected in advice_of(mixed)
 
 
+def test_of_several_persons_the_first_is_predicted_and_said() -> None:
+    alone = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
+    assert not any("several persons" in sentence for sentence in advice_of(alone))
+    prompts = ["a photo of a nurse", "a photo of a doctor and a nurse", "a woman and her nurse"]
+    several = vldebias.audit(prompts, "gender", model="miniature")
+    expected = (
+        "1 of 2 predicted prompts show several persons, such as “a photo of a doctor and a nurse”:"
+        " the share is of the first person."
+    )
+    assert expected in advice_of(several)
+
+
 def test_a_model_may_be_a_name() -> None:
     by_name = vldebias.audit(["a photo of a nurse"], "gender", model="miniature")
     loaded = vldebias.audit(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet, finalize
 
@@ -30,6 +31,7 @@ from vldebias.hosts.records import KEPT, CallLog, CallRecord, raise_failures
 from vldebias.hosts.seeds import Seeds, indices_of
 from vldebias.markup import html_table
 from vldebias.prompts import StatedWords
+from vldebias.prompts.prompt_file import checked_texts
 from vldebias.registry import Registry
 
 # Weak: an attachment knows its host, so a strong reference from here would keep the host forever.
@@ -45,6 +47,11 @@ INSIDE: ContextVar[bool] = ContextVar("vldebias_inside", default=False)
 """True while an attached pipeline calls its own text encoders."""
 GIVEN: ContextVar[tuple[Attachment, list[Any]] | None] = ContextVar("vldebias_given", default=None)
 """An attachment whose images get given values in this thread or task, and these values."""
+_ORIGINALS: ContextVar[Mapping[int, list[str]]] = ContextVar(
+    "vldebias_originals", default=MappingProxyType({})
+)
+"""Attachment, by id -> what users wrote, where the calls in this thread or task get texts that were
+rewritten."""
 
 
 # ---- from a model to its host
@@ -389,6 +396,29 @@ class Attachment:
         with during(GIVEN, (self, list(values))):
             yield self
 
+    @contextmanager
+    def originals(self, prompts: str | Sequence[str]) -> Iterator[Attachment]:
+        """Say what users wrote, where a language model rewrote it to the prompts of the calls
+        inside the block, in this thread or task alone.
+
+        The original decides what is open, and what the rewriter added about the attribute becomes
+        the value that is dealt; see `vldebias.balance_prompts`.
+
+        prompts: the originals, one for each prompt of a call. A call with another number of prompts
+        raises InvalidInputError.
+
+        Raises:
+            InvalidInputError: the attachment writes no values into prompts.
+        """
+        if self.balancer is None or self.projections:
+            raise InvalidInputError(
+                f"{self.host.name}: originals are read where values are written into prompts alone;"
+                ' attach method="balanced-prompts"'
+            )
+        texts = list(checked_texts([prompts] if isinstance(prompts, str) else prompts))
+        with during(_ORIGINALS, {**_ORIGINALS.get(), id(self): texts}):
+            yield self
+
     def remove(self) -> None:
         """Remove all hooks. A second call is harmless; after `merge()` there is nothing left to
         remove."""
@@ -629,6 +659,7 @@ class Attachment:
     def rewrite_texts(
         self,
         texts: Mapping[str, Sequence[str]],
+        images_per_prompt: int = 1,
         *,
         again: bool = False,
         read: Mapping[str, Callable[[str], int]] | None = None,
@@ -640,8 +671,9 @@ class Attachment:
         All texts of an image get the same value, and any of them may state it.
 
         Args:
-            texts: name -> one text per image. again: they are of the images of the last call, and
-                get the same values. read: name -> how many characters of a text the encoder reads;
+            texts: name -> one text per image. images_per_prompt: how many images in a row are of
+                one prompt of the call. again: they are of the images of the last call, and get the
+                same values. read: name -> how many characters of a text the encoder reads;
                 a subject behind them is left alone, as "truncated", and not counted. seeds: as of
                 `rewrite`; anything else that a pipeline takes as its generator is not read.
                 is_encoding: nothing is drawn in this call, see `CallRecord`.
@@ -657,9 +689,10 @@ class Attachment:
                 return {name: self._written_again(column) for name, column in columns.items()}
         # A call that fails shows no values of the one before it.
         self.log.begin()
-        if self._strength:
-            return self._balanced(columns, read or {}, seeds, is_encoding)
         prompts = _joined(columns)
+        originals = self._originals_of(len(prompts), images_per_prompt)
+        if self._strength:
+            return self._balanced(columns, read or {}, seeds, is_encoding, originals)
         unchanged = CallRecord(
             prompts,
             prompts,
@@ -668,9 +701,26 @@ class Attachment:
             people=((),) * len(prompts),
             seed=self.seed,
             is_encoding=is_encoding,
+            originals=originals,
         )
         self.log.add(unchanged)
         return columns
+
+    def _originals_of(self, images: int, images_per_prompt: int) -> tuple[str, ...] | None:
+        """Return what the user wrote for each image of a call; None outside of `originals`."""
+        texts = _ORIGINALS.get().get(id(self))
+        if texts is None:
+            return None
+        prompts = images // images_per_prompt
+        if len(texts) != prompts:
+            raise InvalidInputError(
+                f"{self.host.name}: got {len(texts)} originals for {prompts} prompts; expected one"
+                " for each prompt of the call, in their order"
+            )
+        originals = list[str]()
+        for text in texts:
+            originals += [text] * images_per_prompt
+        return tuple(originals)
 
     def _followed(self, prompts: list[str]) -> CallRecord | None:
         """Return the record of the pass before this one: of the last call in this thread or task,
@@ -693,6 +743,7 @@ class Attachment:
         read: Mapping[str, Callable[[str], int]],
         seeds: Any,
         is_encoding: bool,
+        originals: tuple[str, ...] | None,
     ) -> dict[str, list[str]]:
         """Return the texts of new images with values written into them; keep the record of the
         call."""
@@ -700,8 +751,10 @@ class Attachment:
             self.balancer.strength = self._strength
         images = [_TextsOfImage(row, read) for row in _rows(columns)]
         prompts = _joined(columns)
-        indices = indices_of(seeds, prompts) if self.follow_seeds else None
-        written, balanced = self.balancer.next_texts([image.different for image in images], indices)
+        indices = indices_of(seeds, originals or prompts) if self.follow_seeds else None
+        written, balanced = self.balancer.next_texts(
+            [image.different for image in images], indices, originals
+        )
         reasons = []
         balanced_columns: dict[str, list[str]] = {name: [] for name in columns}
         for image, new, reason in zip(images, written, balanced.reasons, strict=True):
@@ -719,6 +772,7 @@ class Attachment:
             balanced.seed,
             None if indices is None else tuple(indices),
             is_encoding,
+            originals,
         )
         self.log.add(record)
         self._dealt.append(record.id)
@@ -730,7 +784,10 @@ class Attachment:
         # Texts of other images than those of the last call: no value is known for them.
         if record is None or len(prompts) != len(record.values):
             return prompts
-        return list(self.balancer.write(prompts, record.values))
+        values_of_images = list[list[Any]]()
+        for people in record.people:
+            values_of_images.append([value for _, value in people])
+        return list(self.balancer.write(prompts, values_of_images, record.originals))
 
     def warn_once(self, message: str) -> None:
         """Issue a warning the first time that it applies."""

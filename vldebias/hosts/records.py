@@ -44,6 +44,8 @@ class CallRecord:
             None where they follow the calls before.
         is_encoding: the call was one of `encode_prompt` alone. Where its embeddings come back in a
             call of the same pipeline, that call has a record with the same values.
+        originals: what the user wrote for each image, where the call was made inside of
+            `Attachment.originals`; else None.
         id: of the call, different for each. time: when the values were dealt, in UTC (ISO 8601).
     """
 
@@ -55,6 +57,7 @@ class CallRecord:
     seed: int | None = None
     index: tuple[int, ...] | None = None
     is_encoding: bool = False
+    originals: tuple[str, ...] | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     time: str = field(default_factory=_now)
 

@@ -308,14 +308,47 @@ class Balancer:
         first = [texts[0] for texts in written]
         return written, replace(balanced, prompts=first)
 
-    def write(self, prompts: Sequence[str], values: Sequence[Any]) -> list[str]:
-        """Write given values into prompts, such as second prompts of the same images, beside the
-        first person of whom they can be said."""
+    def write(
+        self,
+        prompts: Sequence[str],
+        values: Sequence[Any],
+        original: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Write given values into prompts, such as second prompts of the same images.
+
+        Args:
+            prompts: one for each image.
+            values: for each image a list of the values of its open persons, in their order, as
+                `people` of a result has them; or a single value, which is that of the first person.
+                Of several sets tuples take the place of values. None leaves a person alone.
+            original: one for each image, as in `balance_prompts`.
+        """
+        sources = prompts if original is None else _checked_originals(original, prompts)
+        unturned = self._why_not_turned(sources, prompts)
         written: list[str] = []
-        for prompt, value in zip(prompts, values, strict=True):
-            row = [(dealt,) for dealt in self._as_row(value)]
-            written.append(self._write_into(prompt, row))
+        for source, text, value, reasons in zip(sources, prompts, values, unturned, strict=True):
+            hand = self._hand_of(source, value)
+            dealt = [() if reason else row for row, reason in zip(hand, reasons, strict=True)]
+            written.append(self._write(source, text, dealt))
         return written
+
+    def _hand_of(self, prompt: str, values: Any) -> list[_Hand]:
+        """Return for each attribute the given values of the persons who are open for it."""
+        if not isinstance(values, list):
+            return [(value,) for value in self._as_row(values)]
+        # A person may be open for one attribute and stated for another.
+        places: set[tuple[int, str]] = set()
+        for finder in self._finders:
+            places.update((shown.start, shown.noun) for shown in _open_persons(finder, prompt))
+        value_of_place = dict(zip(sorted(places), values, strict=False))
+        hand: list[_Hand] = []
+        for number, finder in enumerate(self._finders):
+            dealt: list[Value] = []
+            for shown in _open_persons(finder, prompt):
+                row = self._as_row(value_of_place.get((shown.start, shown.noun)))
+                dealt.append(row[number])
+            hand.append(tuple(dealt))
+        return hand
 
     @property
     def _checked_seed(self) -> int:

@@ -314,7 +314,7 @@ def most_characters_read(readers: Sequence[Callable[[str], int]], text: str) -> 
     return max(read(text) for read in readers)
 
 
-Rewrite = Callable[[dict[str, list[str]]], Mapping[str, list[str]]]
+Rewrite = Callable[[dict[str, list[str]], int], Mapping[str, list[str]]]
 
 
 def rewrite_call(call: dict[str, Any], rewrite: Rewrite) -> None:
@@ -326,8 +326,8 @@ def rewrite_call(call: dict[str, Any], rewrite: Rewrite) -> None:
 
     Args:
         call: the arguments by name, which are changed in place.
-        rewrite: name of the argument (`prompt`, `prompt_2`) -> texts, one per image; returns new
-            ones.
+        rewrite: is given name of the argument (`prompt`, `prompt_2`) -> texts, one per image, and
+            the number of images of each prompt; returns new texts.
     """
     count_name = count_of(call)
     count = int(call.get(count_name or "") or 1)
@@ -336,7 +336,7 @@ def rewrite_call(call: dict[str, Any], rewrite: Rewrite) -> None:
     for name, value in call.items():
         if re.fullmatch(r"prompt(_\d)?", name) and value is not None:
             before[name] = _per_image(listed(value), len(prompts), count)
-    after = dict(rewrite(before))
+    after = dict(rewrite(before, count))
     if before == after:
         return
     after |= _negative_prompts(call, len(prompts), count)

@@ -498,7 +498,7 @@ class DiffusersHost(Host):
 
         def encode(prompts: list[str]) -> Any:
             call.update(kept)
-            rewrite_call(call, lambda texts: texts | {"prompt": prompts})
+            rewrite_call(call, lambda texts, _: texts | {"prompt": prompts})
             return original(*bound.args, **bound.kwargs)
 
         with TOKENIZING, during(INSIDE):
@@ -716,20 +716,33 @@ def _record_of_embeddings(
 ) -> CallRecord:
     """Return the record of a call that passes embeddings; for each of them a number of images."""
     rows: list[tuple[Any, ...]] = []
+    has_originals = False
     for origin in origins:
-        row: tuple[Any, ...] = ("", "", None, EMBEDDINGS, ())
+        row: tuple[Any, ...] = ("", "", None, EMBEDDINGS, (), "")
         known, number = origin or (None, 0)
         if known is not None:
+            has_originals = has_originals or known.originals is not None
             row = (
                 known.prompts[number],
                 known.written[number],
                 known.values[number],
                 known.reasons[number],
                 known.people[number],
+                # Of what was not rewritten, the prompt is the original.
+                (known.originals or known.prompts)[number],
             )
         rows += [row] * count
-    prompts, written, values, reasons, people = zip(*rows, strict=True) if rows else ((),) * 5
-    return CallRecord(prompts, written, values, reasons, people, seed)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * 6
+    prompts, written, values, reasons, people, originals = columns
+    return CallRecord(
+        prompts,
+        written,
+        values,
+        reasons,
+        people,
+        seed,
+        originals=originals if has_originals else None,
+    )
 
 
 def _edits_images(pipe: Any, parameters: Mapping[str, Any]) -> bool:

@@ -155,7 +155,7 @@ class Steering(Hook):
         columns: dict[str, list[str]] = {}
         if arguments.get("prompt") is not None:
 
-            def look(texts: dict[str, list[str]]) -> dict[str, list[str]]:
+            def look(texts: dict[str, list[str]], _: int) -> dict[str, list[str]]:
                 columns.update(texts)
                 return texts
 

@@ -111,6 +111,7 @@ def audit(
                 f"These counts are not of {prediction.model}: expect larger errors, or measure it"
                 " (--measure)."
             )
+    sentences += _on_several_persons(_predicted(advised, prediction), attribute)
     foreign = [prompt for prompt in requested if not is_english(prompt)]
     if foreign and shipped is not None:
         sentences.append(
@@ -257,6 +258,21 @@ def _reasons_to_leave(texts: Sequence[str], prompts: PromptSet) -> list[str | No
     # groups="same": a prompt about several persons is predicted too; "leave" would name it as left
     # alone.
     return balance_prompts(texts, prompts, seed=0, groups="same").reasons
+
+
+def _on_several_persons(predicted: Sequence[AdvisedPrompt], attribute: PromptSet) -> list[str]:
+    """Return a sentence on the prompts that show several persons, if there are any."""
+    if not predicted or not can_balance(attribute):
+        return []
+    texts = [row.prompt for row in predicted]
+    people_of_prompts = balance_prompts(texts, attribute, seed=0, groups="same").people
+    several = [text for text, people in zip(texts, people_of_prompts, strict=True) if people[1:]]
+    if not several:
+        return []
+    return [
+        f"{len(several):,} of {quantity(len(texts), 'predicted prompt')} show several persons, such"
+        f" as “{several[0]}”: the share is of the first person."
+    ]
 
 
 def _unpredicted(reason: str) -> str:

@@ -123,3 +123,16 @@ def test_people_of_a_result_write_its_prompts_again(sets, prompt):
     out = balancer.next([prompt] * 4)
     values = [list(values_of(people)) for people in out.people]
     assert balancer.write([prompt] * 4, values) == out.prompts
+
+
+def test_facts_about_persons_who_get_no_value_are_not_read(monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "vldebias.prompts.english.reading.is_fixed_by_context",
+        lambda text, start, end, _: read.append(text[start:end]),
+    )
+    nouns = ["cook", "waiter", "guest", "singer"]
+    prompt = " and ".join(f"a {noun}" for noun in [*nouns, "driver", "judge", "pilot", "nurse"])
+    out = balance_prompts(prompt, "gender", seed=0)
+    assert [noun for noun, _ in out.people[0]] == nouns
+    assert [text.split()[-1] for text in read] == nouns

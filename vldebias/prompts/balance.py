@@ -29,8 +29,16 @@ from vldebias.prompts.attribute import can_balance as can_balance
 from vldebias.prompts.dealing import Dealer, block_length, draw_seed, seed_from
 from vldebias.prompts.decisions import Decide, Decider
 from vldebias.prompts.groups import Mixture, fits
-from vldebias.prompts.language import Language, Person, Replacement, Saying, Value, replace_all
-from vldebias.prompts.persons import MOST_PERSONS, NEXT_TEXT, Find, Finder, Shown
+from vldebias.prompts.language import (
+    MOST_PERSONS,
+    Language,
+    Person,
+    Replacement,
+    Saying,
+    Value,
+    replace_all,
+)
+from vldebias.prompts.persons import NEXT_TEXT, Find, Finder, Shown
 from vldebias.prompts.prompt_file import checked_texts
 from vldebias.prompts.prompt_set import PromptSet, load_prompts
 

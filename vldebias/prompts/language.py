@@ -14,6 +14,8 @@ from vldebias.prompts.groups import Group, Mixture
 
 Value = str | Mixture | None
 
+MOST_PERSONS = 4  # of a prompt that get a value; the first ones
+
 
 class Person(NamedTuple):
     """Hold one person of a text, or the group that a noun in the plural names.

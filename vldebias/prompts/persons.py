@@ -11,7 +11,14 @@ from vldebias.prompts.attribute import Attribute
 from vldebias.prompts.decisions import Decider
 from vldebias.prompts.emoji import has_stating_emoji
 from vldebias.prompts.groups import Group, mixtures
-from vldebias.prompts.language import Dealt, Language, Person, UnturnableError, Value
+from vldebias.prompts.language import (
+    MOST_PERSONS,
+    Dealt,
+    Language,
+    Person,
+    UnturnableError,
+    Value,
+)
 from vldebias.prompts.languages import ENGLISH, language_of
 from vldebias.prompts.syntax import (
     UnreadableSyntaxError,
@@ -24,7 +31,6 @@ from vldebias.prompts.syntax import (
 
 Find = Callable[[str], int | None]
 
-MOST_PERSONS = 4  # of a prompt that get a value; the first ones
 NEXT_TEXT = "\x1f"  # the unit separator: between the texts of one image, for several encoders
 _CACHED = 2000  # prompts
 # How reasons begin that leave the other texts of an image as they are.

@@ -27,7 +27,7 @@ _BEFORE = 60  # characters before a noun in which its number stands
 
 def find_group(prompt: str, subject: Subject) -> Group | None:
     """Return the group that a subject names, or None if it is one person."""
-    noun = re.search(r"[\w'\u2019-]+$", prompt[: subject.end])
+    noun = re.search(r"[\w'\u2019-]+$", prompt[subject.start : subject.end])
     word = noun[0].lower() if noun else ""
     before = prompt[max(0, subject.start - _BEFORE) : subject.start]
     is_left_alone = listed(word, "group-left-alone")

@@ -18,6 +18,7 @@ from vldebias.prompts.english.turning import is_pronoun, match, sides_in, strip,
 from vldebias.prompts.english.words import has_gendered, is_proper
 from vldebias.prompts.groups import Group, can_mix, fits
 from vldebias.prompts.language import (
+    MOST_PERSONS,
     Dealt,
     Language,
     Person,
@@ -52,12 +53,16 @@ class English(Language):
         persons = group_mentions(read_text(text), subjects)
         is_stated = find_stated(text, persons, attribute)
         found: list[Person] = []
+        n_open = 0
         for mentions, stated in zip(persons, is_stated, strict=True):
-            person = _person(text, mentions[0], attribute, stated, not found)
+            # The facts about further persons are not read: these get no value.
+            is_closed = stated or n_open == MOST_PERSONS
+            person = _person(text, mentions[0], attribute, is_closed, not found)
             is_with_fixed = bool(found) and found[0].reason == "context"
             if is_with_fixed and not is_joined(read_text(text), mentions[0]):
                 person = person._replace(reason=person.reason or "context")
             found.append(person)
+            n_open += not person.reason
         return tuple(found)
 
     def states(self, text: str, attribute: Attribute) -> bool:

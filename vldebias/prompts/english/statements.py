@@ -223,11 +223,13 @@ def _states_of_picture_alone(
 
 def _states_in_phrase(text: str, subject: Subject, attribute: Attribute) -> bool:
     """Whether an adjective of the subject's phrase states a value."""
-    scene = read_scene(text, subject.start, subject.end)
     for offset, word in subject.words[:-1]:
         if attribute.kind == "origin" and word.endswith("skinned"):
             return True  # "a pale skinned nurse"
-        if rank_of(word) != attribute.rank or _is_rank_at_work(word, scene):
+        if rank_of(word) != attribute.rank:
+            continue
+        scene = read_scene(text, subject.start, subject.end)
+        if _is_rank_at_work(word, scene):
             continue
         # "a newborn photographer" says for whom, not how old.
         position = scene.text.start.index(offset)

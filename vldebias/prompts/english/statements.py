@@ -24,6 +24,7 @@ _LINKS = frozenset(
     {"as", "like", "be", "become", "is", "are", "was", "being", "becomes", "becoming", "or", "than"}
     | {"named", "called", "playing", "cosplaying", "pretending", "impersonating", "portraying"}
 )
+_ANYBODY = ("person", "individual", "human")
 _JOINS = ("and", "&", "plus")
 _SENTENCE_END = re.compile(r"[.!?\n|]")
 _UNSPECIFIED = re.compile(
@@ -72,6 +73,9 @@ def _is_same(text: Text, subjects: Sequence[Subject], number: int) -> bool:
     if _is_list(text, subjects, number):
         return False
     words = _words_between(text, subjects, number)
+    subject = subjects[number]
+    if text.low[subject.head] in _ANYBODY and "single" in text.low[subject.opening : subject.head]:
+        return True  # "a CEO in an office. Depict a single person"
     if words:
         return words[-1] in _LINKS
     return not _SENTENCE_END.search(_gap(text, subjects, number))

@@ -1,0 +1,164 @@
+"""Do values that a language model invented stay in prompts that it rewrote? By pairs of FairPro.
+
+    python -m eval.experiments.rewritten_pairs DIR
+    python -m eval.experiments.rewritten_pairs DIR --json FILE --texts FILE.csv
+
+DIR is the folder `data` of FairPro (Park et al., 2025; github.com/nahyeonkaty/fairpro), which is
+not part of this project. Of its files `prompts_occupations.txt` has 256 prompts, and
+`prompts_occupations_rewrite.txt` what Qwen2.5-7B-Instruct made of each, a line for a prompt.
+
+Words of women and of men are counted by the plain list below, which shares nothing with the rules
+that are measured. A value is invented where the rewritten prompt has such a word and the original
+has none. It stays where it is still there when the other value is dealt, or no value is written.
+`--texts` writes the prompts, to be read by somebody.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from eval.tables import parser, run
+from vldebias.errors import InvalidInputError
+from vldebias.measure.metric import Metric
+from vldebias.measure.resampling import wilson_interval
+from vldebias.prompts import balance_prompts
+from vldebias.prompts.balance import BalancedPrompts
+from vldebias.report.result import TaskProvenance, TaskResult
+
+ORIGINALS = "prompts_occupations.txt"
+REWRITTEN = "prompts_occupations_rewrite.txt"
+METHOD = "balanced-prompts"
+_WOMEN = """
+she her hers herself woman women female females girl girls lady ladies mother daughter sister wife
+grandmother granddaughter aunt niece queen actress waitress stewardess hostess heroine seamstress
+businesswoman saleswoman policewoman firewoman chairwoman spokeswoman housewife mom mum
+"""
+_MEN = """
+he him his himself man men male males boy boys gentleman gentlemen father son brother husband
+grandfather grandson uncle nephew king steward businessman salesman policeman fireman chairman
+spokesman fisherman handyman craftsman cameraman repairman foreman dad beard bearded mustache
+moustache goatee
+"""
+WORDS = {"female": frozenset(_WOMEN.split()), "male": frozenset(_MEN.split())}
+INVENTED = Metric("invented", "rewritten prompts with a value that the original has not", "bias")
+STAYS = Metric("stays", "invented values that stay", "bias", "lower", (0.0, 1.0))
+REASON = Metric("left_alone", "left alone, by reason")
+
+
+def count_words(text: str, value: str) -> int:
+    """Return how many words of a list a text has."""
+    return sum(word in WORDS[value] for word in re.findall(r"[a-z]+", text.lower()))
+
+
+def has_any(text: str) -> bool:
+    """Return whether a text has a word of either list."""
+    return any(count_words(text, value) for value in WORDS)
+
+
+def read_pairs(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the originals and what was made of each.
+
+    Raises:
+        InvalidInputError: a file is missing, or they have different numbers of lines.
+    """
+    columns: list[list[str]] = []
+    for name in (ORIGINALS, REWRITTEN):
+        path = folder / name
+        if not path.is_file():
+            raise InvalidInputError(f"{path}: expected this file of FairPro's folder `data`")
+        columns.append(path.read_text(encoding="utf-8").splitlines())
+    originals, rewritten = columns
+    if len(originals) != len(rewritten):
+        raise InvalidInputError(
+            f"{folder}: got {len(originals)} originals and {len(rewritten)} rewritten prompts;"
+            " expected as many"
+        )
+    return originals, rewritten
+
+
+def stays(original: str, text: str, written: dict[str, str]) -> bool:
+    """Return whether a value that was invented is still there.
+
+    written: value -> the prompt when this value is dealt.
+    """
+    for value, other in (("female", "male"), ("male", "female")):
+        is_invented = count_words(text, other) > 0 and not has_any(original)
+        if is_invented and count_words(written[value], other):
+            return True
+    return False
+
+
+def measure(originals: Sequence[str], rewritten: Sequence[str]) -> Iterator[TaskResult]:
+    """Yield what was invented, what stays of it, and why prompts are left alone."""
+    results: dict[str, BalancedPrompts] = {}
+    for value, other in (("female", "male"), ("male", "female")):
+        shares = {value: 1.0, other: 0.0}
+        results[value] = balance_prompts(
+            rewritten, "gender", shares=shares, original=originals, seed=0
+        )
+    part = TaskResult(
+        TaskProvenance(
+            task="pairs of FairPro",
+            description="values that a language model wrote into prompts of occupations",
+            seeds=[0],
+        )
+    )
+    invented: list[bool] = []
+    staying: list[bool] = []
+    for number, (original, text) in enumerate(zip(originals, rewritten, strict=True)):
+        is_invented = has_any(text) and not has_any(original)
+        invented.append(is_invented)
+        if is_invented:
+            written = {value: result.prompts[number] for value, result in results.items()}
+            staying.append(stays(original, text, written))
+    count = sum(invented)
+    part.add(
+        INVENTED,
+        METHOD,
+        count / len(invented),
+        wilson_interval(count, len(invented)),
+        n={"pairs": len(invented)},
+    )
+    part.add(
+        STAYS,
+        METHOD,
+        sum(staying) / len(staying),
+        wilson_interval(sum(staying), len(staying)),
+        n={"invented values": len(staying)},
+    )
+    reasons = Counter(str(reason).partition(":")[0] for reason in results["female"].reasons)
+    for reason, number_of_prompts in reasons.most_common():
+        if reason != "None":
+            share = number_of_prompts / len(invented)
+            part.add(REASON, METHOD, share, n={"pairs": len(invented)}, subset=reason)
+    yield part
+
+
+def write_texts(path: Path, originals: Sequence[str], rewritten: Sequence[str]) -> None:
+    """Write original, rewritten and balanced prompts into a table."""
+    balanced = balance_prompts(rewritten, "gender", original=originals, seed=0)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow(("original", "rewritten", "balanced", "value", "reason"))
+        columns = (originals, rewritten, balanced.prompts, balanced.values, balanced.reasons)
+        table.writerows(zip(*columns, strict=True))
+
+
+def main() -> None:
+    """Measure the pairs in a folder."""
+    options = parser(__doc__)
+    options.add_argument("folder", type=Path, help="`data` of FairPro")
+    options.add_argument("--texts", type=Path, help="a table of the prompts, to be read")
+    inputs = options.parse_args()
+    originals, rewritten = read_pairs(inputs.folder)
+    if inputs.texts is not None:
+        write_texts(inputs.texts, originals, rewritten)
+    run("rewritten_pairs", lambda: measure(originals, rewritten), inputs.json)
+
+
+if __name__ == "__main__":
+    main()

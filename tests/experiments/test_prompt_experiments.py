@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.experiments import dofair, lean, prompt_rules, workers
+from eval.experiments import dofair, lean, prompt_rules, rewritten_pairs, workers
 from vldebias.errors import InvalidInputError
 from vldebias.report.result import TaskResult
 
@@ -46,6 +46,36 @@ def test_history_without_a_table_is_refused(tmp_path: Path) -> None:
     history(tmp_path, "gender", [])
     with pytest.raises(InvalidInputError, match="existence_gender_list"):
         dofair.read(tmp_path, "gender")
+
+
+def test_invented_values_that_stay_are_counted(tmp_path: Path) -> None:
+    pairs = [
+        ("a nurse", "A nurse smiles, her hair tied back."),  # is turned
+        ("a soldier", "A soldier and his dog, Sergeant John Miller."),  # cannot be
+        ("a waitress", "A waitress with her tray."),  # the user's own words
+        ("a cook", "A cook at a stove."),
+    ]
+    for number, name in enumerate((rewritten_pairs.ORIGINALS, rewritten_pairs.REWRITTEN)):
+        (tmp_path / name).write_text("\n".join(pair[number] for pair in pairs))
+    (part,) = rewritten_pairs.measure(*rewritten_pairs.read_pairs(tmp_path))
+    assert values(part, "invented") == {"": 0.5}
+    assert values(part, "stays") == {"": 0.5}
+    assert values(part, "left_alone") == {"rewritten": 0.25, "stated": 0.25}
+    table = tmp_path / "texts.csv"
+    rewritten_pairs.write_texts(table, *rewritten_pairs.read_pairs(tmp_path))
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["original"] for row in rows] == [original for original, _ in pairs]
+    assert rows[2]["balanced"] == pairs[2][1]
+
+
+def test_pairs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    (tmp_path / rewritten_pairs.ORIGINALS).write_text("a nurse")
+    with pytest.raises(InvalidInputError, match=r"prompts_occupations_rewrite\.txt"):
+        rewritten_pairs.read_pairs(tmp_path)
+    (tmp_path / rewritten_pairs.REWRITTEN).write_text("A nurse.\nA cook.")
+    with pytest.raises(InvalidInputError, match="1 originals and 2 rewritten"):
+        rewritten_pairs.read_pairs(tmp_path)
 
 
 LABELLED = [

@@ -294,3 +294,8 @@ def test_the_rating_says_what_the_page_says():
     page = (ROOT / "docs/how-to/languages.md").read_text(encoding="utf-8")
     assert len(rows) == 300
     assert f"{right} are right" in page
+
+
+@pytest.mark.parametrize("prompt", ["an elderly care worker", "a bag weaver", "a care worker"])
+def test_words_that_english_shares_with_languages_that_are_not_read_are_english(prompt):
+    assert language_of(prompt).code == "en"

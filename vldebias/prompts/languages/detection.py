@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
-from vldebias.prompts.english.words import read_lists
+from vldebias.prompts.english.words import kinds, read_lists
 
 NAMES = {
     "en": "English", "de": "German", "fr": "French", "es": "Spanish", "it": "Italian",
@@ -17,6 +17,7 @@ NAMES = {
     "ro": "Romanian", "tr": "Turkish", "vi": "Vietnamese", "id": "Indonesian", "fi": "Finnish",
     "hu": "Hungarian", "ca": "Catalan", "uk": "Ukrainian", "fa": "Persian", "ur": "Urdu",
 }  # fmt: skip
+_READ = frozenset({"en", "de", "fr", "es", "it", "pt"})  # in Latin letters
 _LANGUAGE_OF_SCRIPT = {
     "HANGUL": "ko", "HIRAGANA": "ja", "KATAKANA": "ja", "CJK": "zh", "CYRILLIC": "ru",
     "ARABIC": "ar",
@@ -52,6 +53,10 @@ def _codes_of_word() -> dict[str, tuple[str, ...]]:
     for code, words in read_lists(Path(__file__).parent / "function_words.txt").items():
         for word in words:
             codes_of_word[word] = (*codes_of_word.get(word, ()), code)
+    # "an elderly care worker" is no Romanian: a word that English has too says less.
+    for word, codes in codes_of_word.items():
+        if kinds(word) and _READ.isdisjoint(codes):
+            codes_of_word[word] = (*codes, "en")
     return codes_of_word
 
 

@@ -353,6 +353,21 @@ class TestUnknownModel:
         assert advice["A photo of a baker."].startswith("cannot be told")
 
 
+@pytest.mark.parametrize(
+    ("hits", "n", "leans"),
+    [(4, 4, False), (5, 5, False), (6, 6, True), (8, 10, False), (9, 10, True), (61, 100, True)],
+)
+def test_counted_shares_lean_where_an_even_deal_would_seldom_give_as_many(
+    hits: int, n: int, leans: bool
+) -> None:
+    """By the two-sided exact test of the binomial at 5 %, its tails from tables."""
+    judged = pd.DataFrame({"prompt": ["A photo of a nurse."], "male": [n - hits], "female": [hits]})
+    result = vldebias.audit(list(judged.prompt), "gender", model="miniature", calibration=judged)
+    advice = result.provenance[0].settings["prompts"]["A photo of a nurse."]
+    assert advice.startswith("leans female" if leans else "no clear lean")
+    assert "R2" not in result.provenance[0].description, "no share rests on a line"
+
+
 def advice_of(result: vldebias.study.Result) -> list[str]:
     return result.provenance[0].settings["advice"]
 
@@ -535,11 +550,7 @@ class TestAudit:
         shares = [row.value for row in audited_prompts.rows if row.metric == "predicted_share"]
         assert (len(shares), sum(shares)) == (6, pytest.approx(2))
         assert audited_prompts.provenance[0].n["calibration prompts"] == 30
-        r2 = audited_prompts.row("audit", "lean_r2", "none", subset="pale").value
-        assert (
-            f"predicted by a line fitted to the others: R2 {r2:.2f} "
-            in audited_prompts.provenance[0].description
-        )
+        assert audited_prompts.row("audit", "lean_r2", "none", subset="pale").value > 0.9
 
     def test_what_cannot_be_asked_is_refused(
         self, texts: Texts, judged: pd.DataFrame, tmp_path: Path

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import comb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -118,7 +119,10 @@ def audit(
             f"{len(foreign)} of {len(requested)} prompts are not in English; these counts predict"
             " English prompts alone."
         )
-    if len(predictions) == 1 and prediction.lines:
+    rests_on_line = any(
+        row.place not in prediction.n_images for row in advised if row.advice.rank < NOTHING
+    )
+    if len(predictions) == 1 and prediction.lines and rests_on_line:
         sentences = _with_fit(sentences, prediction)
     if listed.column is not None or listed.comments:
         sentences.append(f"Read: {listed}.")
@@ -245,9 +249,18 @@ def _is_sure(prediction: Prediction, side: int, place: int) -> bool:
     beside a high chance. Such a prompt is not said to lean.
     """
     equal_share = 1 / len(prediction.values)
-    _, low, _ = prediction.shares[:, side, place]
-    # Of judged images the interval says all.
-    is_likely = place in prediction.n_images or prediction.chance[side, place] >= SURE
+    share, low, _ = prediction.shares[:, side, place]
+    n = prediction.n_images.get(place)
+    if n is None:
+        is_likely = prediction.chance[side, place] >= SURE
+    else:
+        # Wilson's interval of four images that are alike leaves out a half; one chance in sixteen
+        # gives as many. The exact test of the binomial asks for six.
+        hits = round(share * n)
+        chances = [
+            comb(n, k) * equal_share**k * (1 - equal_share) ** (n - k) for k in range(hits, n + 1)
+        ]
+        is_likely = sum(chances) <= (1 - LEVEL) / 2
     return bool(is_likely and low > equal_share)
 
 
@@ -294,9 +307,10 @@ def _summary(advised: Sequence[AdvisedPrompt], prediction: Prediction, source: s
     n_counted = sum(row.place in prediction.n_images for row in predicted)
     if n_counted:
         sentences.append(
-            f"{quantity(n_counted, 'share')} counted among the judged images of the same subject."
+            f"{quantity(n_counted, 'share')} counted among the judged images of the same subject"
+            f" ({source})."
         )
-    if prediction.lines:
+    if prediction.lines and n_counted < len(predicted):
         which = "The other shares" if n_counted else "The shares"
         sentences.append(
             f"{which} are predicted from texts alone, before any image was generated, by a line"

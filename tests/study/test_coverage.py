@@ -48,12 +48,8 @@ def test_intervals_cover_where_they_can(
     for name, (low, high) in expected.items():
         assert low <= coverage_of_interval[name]["coverage"] <= high, name
     if setting == "four groups tied":
-        assert (
-            coverage_of_interval["worst_group"]["bias"]
-            < -0.02
-            < 0.3
-            < coverage_of_interval["worst_group"]["interval_below"]
-        )
+        assert coverage_of_interval["worst_group"]["bias"] < -0.02
+        assert coverage_of_interval["worst_group, percentile alone"]["interval_below"] > 0.3
 
 
 @pytest.mark.slow
@@ -99,7 +95,7 @@ def test_committed_intervals_of_shares_cover() -> None:
     assert min(rows.values()) >= 0.92
 
 
-def test_the_code_of_the_simulations_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_simulations_runs() -> None:
     """A case of each kind gives a value between the ends of its interval or beside them, and each
     verdict is one that is counted."""
     kinds = set()
@@ -111,7 +107,7 @@ def test_the_code_of_the_simulations_runs(monkeypatch: pytest.MonkeyPatch) -> No
             for covered, width in coverage_kinds.simulate(case, 2, 0).values():
                 assert covered in (0.0, 0.5, 1.0)
                 assert width >= 0
-    assert len(kinds) >= 8
+    assert len(kinds) == 7
     for scenario in coverage_verdicts.scenarios():
         verdicts, _ = coverage_verdicts.judged(scenario, np.random.default_rng(0), 12, 2)
         assert set(verdicts) <= set(coverage_verdicts.VERDICTS)

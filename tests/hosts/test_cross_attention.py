@@ -188,6 +188,8 @@ def test_values_are_dealt_by_the_rules_of_balanced_prompts(
     assert sorted(attachment.sampled[:4]) == ["female", "female", "female", "male"]
     assert attachment.sampled[4:] == [None] * 8
     assert attachment.reasons[4] == "stated"
+    assert "cross-attention of gender, 2 values" in repr(attachment)
+    assert "lam" not in repr(attachment)
     assert attachment.reasons[8].startswith("no person")
     changed = tiny.changed(attached, bare)
     assert changed == [True] * 4 + [False] * 8

@@ -869,6 +869,8 @@ class _TextsOfImage:
 
 def _described(edit: Edit) -> str:
     """Return an edit in words: its method and rank, or why the default attached none."""
+    if edit.side == "denoiser":  # it has neither a lam nor one rank
+        return repr(edit)
     choice = edit.provenance.choice
     if choice is not None and edit.method.startswith("default"):
         return f"{edit.method}. {choice.reason}"

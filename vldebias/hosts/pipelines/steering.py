@@ -398,6 +398,8 @@ class Reach:
         self._method = method
         self._arguments = arguments
 
+    # Compiled, it would be compiled again for every time of a step.
+    @torch.compiler.disable
     def __call__(self, *call: Any) -> Any:
         """Return what the method returns for the arguments of the hook."""
         steering = self._steering()

@@ -321,7 +321,7 @@ def variants(edit: CrossAttentionEdit) -> dict[str, CrossAttentionEdit]:
     made: dict[str, CrossAttentionEdit] = {}
     for amount in AMOUNTS:
         made[f"set, amount {amount}"] = with_amount(edit, amount)
-    for amount in (1.0, CrossAttention.amount):
+    for amount in (1.0, 1.3):
         made[f"shift, amount {amount}"] = replace(with_amount(edit, amount), form="shift")
     if len(edit.values) > 2:
         for rank in range(1, len(edit.values) - 1):

@@ -53,6 +53,10 @@ THINGS = (
     "A cup of coffee on a newspaper.",
 )
 """Texts without a person, from which the gate learns to leave such pictures alone."""
+AMOUNT_OF_TWO = 2.0
+AMOUNT_OF_MORE = 1.3
+"""How much of a value's effect is put in, where there are two values, and where there are more: of
+more values, larger amounts change what is drawn."""
 _BATCH = 4  # concepts that are generated at once: 8 images of a gender, 20 of five skin tones
 
 
@@ -65,7 +69,9 @@ class CrossAttention(Method):
             attachment draws one, `attachment.seed`. find, decide: as of `vldebias.balance_prompts`,
             by whose rules prompts are left alone; groups of persons are.
         form, amount: "set" or "shift", and how much of a value's effect is put in
-            (`vldebias.edits.cross_attention`). rank: directions of the span at most, 0 for all.
+            (`vldebias.edits.cross_attention`); amount None: 2 for two values, 1.3 for more, which
+            was chosen on professions in no fit (eval/results/steer_choice.json). rank: directions
+            of the span at most, 0 for all.
         concepts: of the prompt set, in the fit. steps: of the scheduler in the fit, and so the
             number of fitted times. options: further arguments of the pipeline's call in the fit, as
             {"height": 512, "width": 512}; None: its defaults.
@@ -84,7 +90,7 @@ class CrossAttention(Method):
     find: Callable[[str], int | None] | None = None
     decide: Callable[..., Any] | None = None
     form: Form = "set"
-    amount: float = 1.3
+    amount: float | None = None
     rank: int = 0
     concepts: int = 20
     steps: int = 12
@@ -121,7 +127,11 @@ class CrossAttention(Method):
         )
         center = means.mean(1)
         readings = fit_gate(problem.host, prompt_set, texts_of_value, self)
-        amounts = torch.full((len(means), means.shape[1], len(responses.layers)), self.amount)
+        values = means.shape[1]
+        amount = self.amount
+        if amount is None:
+            amount = AMOUNT_OF_TWO if values == 2 else AMOUNT_OF_MORE
+        amounts = torch.full((len(means), values, len(responses.layers)), amount)
         return edit_of(
             self,
             prompt_set,

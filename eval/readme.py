@@ -1017,7 +1017,9 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "from_scratch": from_scratch,
     },
     "docs/explanation/evidence.md": {
+        "covered": covered,
         "mended": mended,
+        "judged": judged_so,
         "replayed": replayed,
         "real": real.measured,
     },

@@ -11,6 +11,30 @@ from eval.experiments import coverage_kinds, coverage_verdicts
 from vldebias.report.result import Result
 
 COMMITTED = Path(__file__).parents[2] / "eval" / "results" / "coverage.json"
+# Beyond .92 to .98 at the usual size, as the page says.
+OUTSIDE = {
+    ("means over prompts", "change of deviation_ratio", "two values, even in the mean"),
+    ("means over prompts", "change of discrepancy", "two values, even in the mean"),
+    ("means over prompts", "change of discrepancy_squared", "five values, skewed"),
+    ("means over prompts", "change of kl_from_uniform", "two values, .95 and .05"),
+    ("means over prompts", "change of kl_from_uniform", "two values, even in the mean"),
+    ("means over prompts", "deviation_ratio", "two values, .95 and .05"),
+    ("means over prompts", "discrepancy", "two values, .95 and .05"),
+    ("means over prompts", "discrepancy_squared", "two values, .95 and .05"),
+    ("means over prompts", "kl_from_uniform", "two values, .95 and .05"),
+    ("means over prompts", "share", "two values, .95 and .05"),
+    ("means over prompts", "share", "two values, even in the mean"),
+    ("probe", "linear_probe", "one in ten"),
+    ("probe", "neighbour_probe", "even"),
+    ("ranking", "awrf", "one in ten of a group"),
+    ("ranking", "change of max_skew", "one in ten of a group"),
+    ("ranking", "change of mpr", "one in ten of a group"),
+    ("ranking", "max_skew", "one in ten of a group"),
+    ("ranking", "min_skew", "one in ten of a group"),
+    ("ranking", "mpr", "one in ten of a group"),
+    ("ranking", "ndkl", "even groups"),
+    ("ranking", "ndkl", "one in ten of a group"),
+}
 BY_NAME = {setting.name: setting for setting in study.SETTINGS}
 
 
@@ -93,6 +117,28 @@ def test_committed_intervals_of_shares_cover() -> None:
     )  # truths; 30, 100, 300 labels, counted or corrected: share, gap, MaxSkew
     assert rows.pop(("2 values, skewed", "gallery of 100", "MaxSkew")) > 0.85
     assert min(rows.values()) >= 0.92
+
+
+def test_committed_intervals_of_every_kind_cover_at_the_usual_size() -> None:
+    """What does not is named with its range of use in `evidence.md`, by the table made of it."""
+    result = Result.read(COMMITTED.with_name("coverage_kinds.json"))
+    usual = {
+        (about.task, subset) for about in result.provenance for subset in about.settings["usual"]
+    }
+    outside = set()
+    for row in result.rows:
+        is_usual = row.metric == "coverage" and (row.task, row.subset) in usual
+        if is_usual and not 0.92 <= row.value <= 0.98:
+            outside.add((row.task, row.method, row.subset.split("; ")[0]))
+    assert outside == OUTSIDE
+
+
+def test_committed_verdicts_are_seldom_wrong_where_nothing_was_done() -> None:
+    result = Result.read(COMMITTED.with_name("coverage_verdicts.json"))
+    shares = {(row.task, row.method, row.metric): row.value for row in result.rows}
+    for task in {row.task for row in result.rows}:
+        assert shares[task, "no effect", "better"] + shares[task, "no effect", "worse"] < 0.08
+        assert shares[task, "as in README", "better"] > 0.8
 
 
 def test_the_code_of_the_simulations_runs() -> None:

@@ -41,6 +41,7 @@ NOT_HERE = {
     "prompt_rules_first_b": "first run on new prompts: the rules have read them since",
     "prompt_rules_first_c": "first run on new prompts: the rules have read them since",
     "prompt_rules_first_e": "first run on new prompts: the rules have read them since",
+    "prompt_rules_blind2": "first run on new prompts: the rules have changed since",
     "install_sizes": "fills environments from a package index",
 }
 # Times of this machine, which no other run repeats.

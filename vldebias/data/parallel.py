@@ -150,8 +150,8 @@ class OnRay:
         else:
             retries = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
             worker = self.ray.remote(_Worker).options(**retries, **self.needs)
-            actors += [worker.remote(stored) for _ in range(self.workers)]
-            calls = [actor.run.remote for actor in actors]
+            actors += [worker.remote() for _ in range(self.workers)]
+            calls = [partial(actor.run.remote, list(stored)) for actor in actors]
         free = list(range(len(calls)))
         running: dict[Any, int] = {}
         results: deque[Any] = deque()
@@ -216,14 +216,17 @@ def _outcome(work: Callable[[Any], Any], part: Any) -> _Outcome:
 
 
 class _Worker:
-    """Do the work on the parts that come, in an actor of Ray, which keeps it.
+    """Do the work on the parts that come, in an actor of Ray, which keeps it."""
 
-    stored: one reference to the work; in a list, so that an actor which is started again finds it.
-    """
+    def __init__(self) -> None:
+        self.work: list[Callable[[Any], Any]] = []
 
-    def __init__(self, stored: list[Any]) -> None:
-        self.work = need("ray").get(stored[0])
+    def run(self, stored: list[Any], part: Any) -> _Outcome:
+        """Return what the work returns or raises.
 
-    def run(self, part: Any) -> _Outcome:
-        """Return what the work returns or raises."""
-        return _outcome(self.work, part)
+        stored: one reference to the work, with each part, so that an actor which was started again
+        has it too. Ray gets what references in a list refer to only when it is asked.
+        """
+        if not self.work:
+            self.work.append(need("ray").get(stored[0]))
+        return _outcome(self.work[0], part)

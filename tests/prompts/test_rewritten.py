@@ -82,6 +82,8 @@ def test_each_person_keeps_the_own_value():
         ("a soldier", "A weary soldier, Sergeant John Miller.", "rewritten: names John Miller"),
         ("a boxer", "A shirtless boxer.", "rewritten: shirtless"),
         ("a boxer", "A ring under bright light.", "rewritten: no person named boxer"),
+        ("an astronaut", "A <random:male|female> astronaut, cinematic.", "rewritten: stated"),
+        ("an astronaut", "A photo of a {gender} astronaut, sharp.", "rewritten: stated"),
     ],
 )
 def test_what_cannot_be_turned_is_left_and_told(original, rewritten, reason):

@@ -135,6 +135,9 @@ class Finder:
             UnturnableError: it states a value in a way that cannot be turned.
         """
         people = self._people(original, dealt)
+        # Nothing is written into markup: "<random:male|female> astronaut" stays as it is.
+        if json_texts(text) is None and self._states_in_syntax(text):
+            raise UnturnableError("rewritten: stated")
         turned: list[str] = []
         nobody: list[UnturnableError] = []
         parts = text.split(NEXT_TEXT)

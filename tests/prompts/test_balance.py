@@ -31,7 +31,8 @@ for names, written_of_prompt in SPEC["attributes"].items():
 
 
 def state(prompt: str, names: str = "gender") -> str:
-    return Balancer(names.split()).write([prompt], [[FIRST[name] for name in names.split()]])[0]
+    values = tuple(FIRST[name] for name in names.split())
+    return Balancer(names.split()).write([prompt], [values])[0]
 
 
 @pytest.mark.parametrize("line", SPEC["open"])

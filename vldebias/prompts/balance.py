@@ -367,7 +367,14 @@ class Balancer:
         """Return one value for each attribute."""
         if self._single:
             return [values]
-        return values or [None] * len(self._finders)
+        if values is None:
+            return [None] * len(self._finders)
+        if not isinstance(values, tuple) or len(values) != len(self._finders):
+            raise InvalidInputError(
+                f"values: got {values!r} for a person; expected a tuple with a value for each of the"
+                f" {len(self._finders)} prompt sets, or None"
+            )
+        return values
 
     def _check_arguments(self) -> None:
         _check_whole_number("seed", self.seed)

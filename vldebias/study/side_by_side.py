@@ -300,11 +300,11 @@ def _seen(
     """Return for each picture attribute -> the value that the packaged judge reads, None where it
     cannot tell; without the attributes that it does not know."""
     judge = MiniatureJudge().ready()
-    judged_as = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
-    chances = judge_images(judge, generated, progress) if any(judged_as.values()) else {}
+    names = {prompts.name: judged_as(judge, prompts) for prompts in attributes}
+    chances = judge_images(judge, generated, progress) if any(names.values()) else {}
     seen: list[dict[str, str | None]] = [{} for _ in generated]
     for prompts in attributes:
-        name = judged_as[prompts.name]
+        name = names[prompts.name]
         if name is None:
             continue
         values = [_plain(value) for value in judge.names[name]]

@@ -371,8 +371,8 @@ class Balancer:
             return [None] * len(self._finders)
         if not isinstance(values, tuple) or len(values) != len(self._finders):
             raise InvalidInputError(
-                f"values: got {values!r} for a person; expected a tuple with a value for each of the"
-                f" {len(self._finders)} prompt sets, or None"
+                f"values: got {values!r} for a person; expected a tuple with a value for each of"
+                f" the {len(self._finders)} prompt sets, or None"
             )
         return values
 

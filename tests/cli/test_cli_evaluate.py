@@ -368,7 +368,7 @@ def test_an_audit_writes_a_page_a_result_and_a_list() -> None:
         f"{job},{8 if leans else 1},{1 if leans else 8}" for job, leans in LEANING.items()
     )
     Path("judged.csv").write_text(judged)
-    calibrated = call(*AUDIT, "--model", "miniature", "--calibrate", "judged.csv")
+    calibrated = call(*AUDIT, "--model", "miniature", "--calibration", "judged.csv")
     assert "Look first at “" in calibrated
     listed = pd.read_csv(out / "prompts.csv", index_col="prompt")
     assert listed["share"].notna().sum() == 2

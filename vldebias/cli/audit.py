@@ -50,7 +50,6 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         str | None,
         typer.Option(
             "--calibration",
-            "--calibrate",
             help=(
                 "Counts of judged images: fair-diffusion, sd15, sd3, flux2, uce, miniature"
                 " (sd3@3: at guidance 3), or a CSV of your pipeline's (prompt, value: a row per"

@@ -16,9 +16,12 @@ from diffusers_tiny import gender, sd
 
 import vldebias
 from vldebias.errors import AlreadyAttachedError, InvalidInputError
+from vldebias.hosts import resolve
 from vldebias.hosts.attachment import attachment_of
-from vldebias.miniature import load_pipeline
+from vldebias.miniature import load_pipeline, open_world
+from vldebias.options import Options
 from vldebias.study.grids import CELL, GAP, HEAD, LABEL, grid, layout
+from vldebias.study.inputs import Inputs
 
 FAST = {"steps": 2, "guidance": 3.0}
 TEXT = "A photo of a nurse."
@@ -41,6 +44,25 @@ def assert_drawn(
         zoom // 2 :: zoom, zoom // 2 :: zoom
     ]
     assert np.abs(shown.astype(int) - np.asarray(expected).astype(int)).max() <= 1
+
+
+def test_a_grid_of_a_search_shows_the_first_results_of_each_method(tmp_path: Path) -> None:
+    images = open_world("portraits", n=60)
+    loaded = vldebias.load_host("miniature")
+    how = {"images": images, "texts": "A photo of a nurse.", "methods": ["none", "rerank"]}
+    picture = grid(loaded, "gender", **how)
+    features = Inputs(Options(Path()), {"model": loaded, "images": images}, needs="t")["images"]
+    host = resolve(loaded.host, tokenizer=loaded.tokenizer)
+    texts = loaded.host.encode_text(loaded.tokenizer([how["texts"]])).detach()
+    scores = (torch.nn.functional.normalize(texts, dim=1) @ features.unit[:].T)[0]
+    even = vldebias.rerank(scores, 10, features=features.unit[:], prompts="gender", model=host)
+    _, left, top = layout(10 * (CELL + GAP))
+    for row, order in enumerate((scores.argsort(descending=True, stable=True), even)):
+        for column in (0, 9):
+            start = (left + column * (CELL + GAP), top + row * (CELL + GAP))
+            shown = picture.crop((*start, start[0] + CELL, start[1] + CELL))
+            expected = images.read(int(order[column])).resize(shown.size, Image.Resampling.NEAREST)
+            assert np.array_equal(np.asarray(shown), np.asarray(expected))
 
 
 def test_a_grid_shows_what_debias_attaches() -> None:

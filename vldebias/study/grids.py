@@ -1,4 +1,4 @@
-"""Show generated images in a grid: a row per text and method, a column per seed."""
+"""Show images in a grid: a row per text and method, a column per seed or per place in a search."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.functional import normalize
+
 from vldebias.api import debias
+from vldebias.data import ImageData
 from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, need
 from vldebias.hosts import Attachment
-from vldebias.methods import Method
+from vldebias.methods import Method, Problem, get_method
+from vldebias.options import Options
 from vldebias.pictures import INK
 from vldebias.prompts import load_prompts
 from vldebias.report.result import NONE
+from vldebias.reranking import rerank
+from vldebias.study.inputs import Inputs, images_of_folder
 from vldebias.study.tasks.variants import prepared
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+RERANK = "rerank"
 COLUMNS = 10
 ROWS = 4
 # Pixels of a grid, at the smallest letters; with larger letters labels and heads grow by the same
@@ -37,7 +44,7 @@ WIDTH_IN_LETTERS = 48
 PALE = "#52606d"
 
 
-def grid(
+def grid(  # noqa: PLR0913 (settings of a public entry point)
     pipe: Any,
     prompts: Any,
     *,
@@ -47,20 +54,24 @@ def grid(
     steps: int = 20,
     guidance: float = 7.5,
     batch_size: int = 8,
+    images: ImageData | str | Path | None = None,
     **options: Any,
 ) -> Image:
-    """Return a picture with a row per text and method and a column per seed; a column shares the
-    same noise.
+    """Return a picture with a row per text and method and a column per seed, which shares its
+    noise; or of a search, with the first results of each text from left to right.
 
     Args:
-        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment.
+        pipe: a diffusers pipeline that `vldebias.debias` takes, without an attachment; or an
+            image-text model of `vldebias.load_host`, for a search of `images`.
         prompts: what is mitigated.
         methods: names of `vldebias.methods.METHODS`, methods or fitted edits, or what to call them
             -> one of these; "none" is the pipeline as it is, "default" what `vldebias.debias`
-            attaches. Balanced prompts are balanced over all images at once.
+            attaches. Balanced prompts are balanced over all images at once. Of a search also
+            "rerank": the results of the model as it is, re-ranked (`vldebias.rerank`).
         seeds: of the noise.
         texts: prompts to generate; by default four class prompts of the set, held-out ones first.
         steps, guidance, batch_size: of the pipeline.
+        images: what is searched: a folder of images, or a data set of `vldebias.data`.
         options: of `vldebias.debias`: lam, strength, keep_stated, max_loss.
 
     Raises:
@@ -69,6 +80,8 @@ def grid(
     >>> methods = ["none", "default", "cali"]
     >>> picture = vldebias.grid(pipe, "professions-gender", methods=methods)  # doctest: +SKIP
     >>> picture.save("grid.png")  # doctest: +SKIP
+    >>> vldebias.grid(model, "gender", images="faces/", texts="a photo of a doctor",
+    ...     methods=["none", "default", "rerank"])  # doctest: +SKIP
     """
     rows = _listed_texts(texts, prompts)
     method_of_name = methods if isinstance(methods, Mapping) else _named(methods)
@@ -77,12 +90,20 @@ def grid(
             f"grid: expected texts, methods and seeds, got {rows}, {list(method_of_name)} and"
             f" {list(seeds)}"
         )
+    if images is not None:
+        if isinstance(images, (str, Path)):
+            images = images_of_folder(Path(images))
+        sources = {"model": pipe, "images": images}
+        inputs = Inputs(Options(Path()), sources, needs="grid")
+        shown = _searched(inputs, prompts, rows, method_of_name, options)
+        length = min(COLUMNS, len(images))
+        return compose(rows, shown, [str(place + 1) for place in range(length)])
     # An image for each text and seed, texts first: with two texts and three seeds the order is
     # (text 0, seed 0), (text 0, seed 1), (text 0, seed 2), (text 1, seed 0), ...
     listed = [text for text in rows for _ in seeds]
     noise = [int(seed) for _ in rows for seed in seeds]
     settings: dict[str, Any] = {"num_inference_steps": steps, "guidance_scale": guidance}
-    images = {}
+    rows_of_name = {}
     for name, method in method_of_name.items():
         attach = _attaching(pipe, prompts, method, options)
         with prepared(pipe, attach, listed, noise, **settings) as (_, generator):
@@ -90,8 +111,44 @@ def grid(
             for start in range(0, len(listed), batch_size):
                 batch = range(start, min(start + batch_size, len(listed)))
                 pictures += [image for image, _ in generator(batch)]
-        images[name] = _cut(pictures, len(seeds))
-    return compose(rows, images, [f"seed {seed}" for seed in seeds])
+        rows_of_name[name] = _cut(pictures, len(seeds))
+    return compose(rows, rows_of_name, [f"seed {seed}" for seed in seeds])
+
+
+def _searched(
+    inputs: Inputs,
+    prompts: Any,
+    texts: Sequence[str],
+    method_of_name: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[str, list[list[Image]]]:
+    """Return name of a method -> the first results of each text."""
+    host = inputs.texts
+    images: ImageData = inputs.sources["images"]
+    embeddings = inputs["images"]
+    features = embeddings.unit[:]
+    # Images that cannot be read have no features.
+    place_of_id = {name: place for place, name in enumerate(images.ids)}
+    role = host.roles[0]
+    rows_of_name: dict[str, list[list[Image]]] = {}
+    for name, method in method_of_name.items():
+        edit = method if isinstance(method, Edit) else None
+        if edit is None and method not in (NONE, RERANK):
+            problem = Problem(host, prompts, lam=options.get("lam"))
+            edit = problem.fit(get_method(None if method == "default" else method), role)
+        directions = normalize(host.under(list(texts), role, edit).float(), dim=1)
+        scores = directions @ features.T
+        order: Any
+        if method == RERANK:
+            order = rerank(scores, COLUMNS, features=features, prompts=prompts, model=host)
+        else:
+            # Equal scores stay in the order of the images.
+            order = scores.argsort(dim=1, descending=True, stable=True)[:, :COLUMNS]
+        rows_of_name[name] = []
+        for row in order:
+            ids = [embeddings.ids[int(place)] for place in row]
+            rows_of_name[name].append([images.read(place_of_id[key]) for key in ids])
+    return rows_of_name
 
 
 def _attaching(

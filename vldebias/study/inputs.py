@@ -271,7 +271,7 @@ class Inputs(Mapping[str, Any]):
             embeddings, _ = _of_file(Path(source))
             return embeddings
         if Path(source).is_dir():
-            return _of_folder(Path(source))
+            return images_of_folder(Path(source))
         names = [*WORLDS, *list_data()]
         if str(source) not in names:
             raise InvalidInputError(
@@ -372,7 +372,7 @@ def _of_array(name: str, array: Any) -> Embeddings:
     return replace(rows, about={"data": "given", "digest": shards.digest()})
 
 
-def _of_folder(folder: Path) -> ImageData:
+def images_of_folder(folder: Path) -> ImageData:
     """Return the pictures below a folder; the folders directly below it are the column "folder".
 
     Hidden files and what programs leave are no data, and files of other kinds are counted.

@@ -689,6 +689,7 @@ def plot(source: Path, path: Path) -> None:
     axis.set_ylabel("gap from even shares of gender")
     axis.set_ylim(0)
     axis.legend()
+    figure.tight_layout()
     write_png(figure, path, {"from": source.name}, small=True)
 
 

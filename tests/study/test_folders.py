@@ -9,7 +9,7 @@ import vldebias
 from vldebias.errors import SuspectInputWarning
 from vldebias.miniature import open_world
 from vldebias.report.text import sentences
-from vldebias.study.inputs import _of_folder
+from vldebias.study.inputs import images_of_folder
 
 MAC = b"\0\5\26\7\0\2\0\0Mac OS X        "
 
@@ -37,9 +37,9 @@ def litter(folder: Path) -> None:
 
 
 def test_what_programs_leave_changes_no_row_and_no_group(people: Path) -> None:
-    clean = _of_folder(people)
+    clean = images_of_folder(people)
     litter(people)
-    data = _of_folder(people)
+    data = images_of_folder(people)
     assert data.ids == clean.ids
     assert data.column("folder").counts == clean.column("folder").counts
     assert data.fingerprint == clean.fingerprint

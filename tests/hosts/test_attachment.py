@@ -186,7 +186,11 @@ def test_texts_and_roles_that_do_not_fit(tower: Tower) -> None:
             attachment.apply("joint", torch.randn(4, 6), lambda texts=texts: texts)
     attachment.remove()
     reads = SimpleNamespace(
-        method="reads", lam=0.0, wordings=tuple, provenance=SimpleNamespace(choice=None)
+        method="reads",
+        lam=0.0,
+        side="text",
+        wordings=tuple,
+        provenance=SimpleNamespace(choice=None),
     )
     with Attachment(TowerHost(tower), {"joint": reads}) as attachment:
         assert repr(attachment).startswith(

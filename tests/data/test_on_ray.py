@@ -1,17 +1,13 @@
-"""On Ray: the figures of one array to the digit, nothing printed, everything given back, and what
-is killed in the midst: a worker, the program, every worker at one row.
+"""On Ray: the figures of one array to the digit, a worker killed in the midst, embedding that goes
+on after a kill.
 
 Skipped where Ray is not installed; `.ci/environments ray` has it.
 """
 
 import os
 import signal
-import subprocess
 import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +18,7 @@ import pytest
 from data_parts import Counting, contents, embed, make_data, shards
 from sharded_parts import FEATURES, figures
 
-from vldebias.data import ImageData, OnRay, Shards
+from vldebias.data import OnRay, Shards
 from vldebias.errors import InvalidInputError, VldebiasError
 
 PARTS = np.split(FEATURES, [1, 3, 400, 401, 900, 1290])
@@ -48,24 +44,8 @@ def two() -> Iterator[OnRay]:
             "PYTHONPATH", os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path]))
         )
         ray.init("local", num_cpus=2, object_store_memory=200_000_000, **quiet)
-        with OnRay() as runner:
-            yield runner
-            assert ray.is_initialized()
-        assert ray.is_initialized()  # not started by the runner, so not ended by it
+        yield OnRay()
         ray.shutdown()
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < end:
-        time.sleep(0.1)
-    return is_so()
-
-
-def all_is_free() -> bool:
-    import ray
-
-    return ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]
 
 
 @pytest.fixture
@@ -73,46 +53,6 @@ def files(tmp_path: Path) -> Shards:
     for i, part in enumerate(PARTS):
         np.save(tmp_path / f"{i}.npy", part)
     return Shards.open(f"{tmp_path}/*.npy")
-
-
-def held() -> int:
-    """How many objects of Ray this process refers to, which Ray keeps as long."""
-    from ray._private.worker import global_worker
-
-    return len(global_worker.core_worker.get_all_reference_counts())
-
-
-def squared(part: int) -> np.ndarray:
-    return np.full(300_000, part**2)
-
-
-def of_odd_parts(part: int) -> int:
-    if part % 2 == 0:
-        raise ZeroDivisionError(part)
-    return part
-
-
-@pytest.mark.parametrize("workers", [None, 1])
-def test_passes_print_nothing_warn_of_nothing_and_give_everything_back(
-    two: OnRay, workers: int | None, capfd: pytest.CaptureFixture[str]
-) -> None:
-    runner = OnRay(workers=workers)
-    before = held()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        values = [int(result[0]) for result in runner.map(squared, range(7))]
-    assert values == [0, 1, 4, 9, 16, 25, 36]
-    assert list(runner.map(squared, [])) == []
-    with pytest.raises(ZeroDivisionError, match="2") as kept:
-        list(runner.map(of_odd_parts, [1, 2, 3, 4, 5, 6, 7, 8]))
-    first = runner.map(squared, range(100))
-    assert next(first)[0] == 0
-    first.close()
-    assert wait_until(all_is_free)
-    # The error is kept as a notebook keeps it, with the variables of its frames.
-    assert kept.value.__traceback__ is not None
-    assert wait_until(lambda: held() <= before)
-    assert capfd.readouterr() == ("", "")
 
 
 def dying(part: int) -> None:
@@ -203,73 +143,3 @@ def test_a_pool_embeds_to_the_same_bytes_killed_or_failed(two: OnRay, tmp_path: 
     assert rest.images < 49
     for folder in ("pool", "again", "failed"):
         assert contents(tmp_path / folder) == contents(tmp_path / "alone")
-
-
-def deadly_data(mark: Path) -> ImageData:
-    """50 pictures; until `mark` exists, who reads number 23 is killed."""
-    whole = make_data(50, {7})
-
-    def read(index: int) -> Any:
-        if index == 23 and not mark.exists():
-            os.kill(os.getpid(), signal.SIGKILL)
-        return whole.read(index)
-
-    return replace(whole, read=read)
-
-
-def test_a_row_that_kills_every_worker_ends_the_pass_and_the_next_goes_on(
-    two: OnRay, tmp_path: Path
-) -> None:
-    mended = tmp_path / "mended"
-    with pytest.raises(VldebiasError, match="died 4 times at part 6 of 13"):
-        embed(deadly_data(mended), Counting(), tmp_path / "row", **HOW, runner=two)
-    assert wait_until(all_is_free)
-    assert 0 < len(shards(tmp_path / "row")) < 13
-    mended.touch()
-    embed(deadly_data(mended), Counting(), tmp_path / "row", **HOW, runner=two)
-    embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
-    assert contents(tmp_path / "row") == contents(tmp_path / "alone")
-
-
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-from data_parts import Counting, embed, make_data
-from dataclasses import replace
-from vldebias.data import OnRay
-
-data = make_data(50, {7})
-program = os.getpid()
-
-def read(index):
-    if index == 40:
-        os.kill(program, signal.SIGKILL)
-    return data.read(index)
-
-how = {"shard_size": 4, "batch_size": 3, "workers": 0}
-embed(replace(data, read=read), Counting(), Path(sys.argv[1]), **how, runner=OnRay(workers=1))
-"""
-
-
-def test_a_program_that_is_killed_gives_its_actors_back_and_another_goes_on(
-    two: OnRay, tmp_path: Path
-) -> None:
-    import ray
-
-    address = ray.get_runtime_context().gcs_address
-    killed = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "killed")],
-        env=os.environ | {"RAY_ADDRESS": address},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert wait_until(all_is_free)
-    assert 0 < len(shards(tmp_path / "killed")) < 13
-    rest = Counting()
-    embed(make_data(50, {7}), rest, tmp_path / "killed", **HOW)
-    assert 0 < rest.images < 49
-    embed(make_data(50, {7}), Counting(), tmp_path / "alone", **HOW)
-    assert contents(tmp_path / "killed") == contents(tmp_path / "alone")

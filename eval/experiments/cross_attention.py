@@ -428,7 +428,7 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
     path = studio.edits / f"{attribute}-equisteer"
     if path.is_dir():
         edit = CrossAttentionEdit.from_pretrained(path)
-        gate = Gate(*torch.load(path / "gate.pt"))
+        gate = Gate(*torch.load(path / "gate.pt", weights_only=True))
     else:
         texts_of_value = stated_texts(set_of(attribute), method.concepts)
         places = range(method.concepts)

@@ -238,6 +238,15 @@ def test_the_joint_map_sets_each_attribute() -> None:
     torch.testing.assert_close(outside, torch.zeros_like(outside), atol=1e-5, rtol=0)
 
 
+def test_two_values_get_twice_their_effect_and_five_less(fitted: Callable[[str], Fitted]) -> None:
+    edit = fitted("StableDiffusion").edit
+    assert torch.equal(edit.amounts, torch.full_like(edit.amounts, 2.0))
+    pipe = FAMILIES["StableDiffusion"][0]()
+    of_five = fit_projection(pipe, "skin-tone", method=few("StableDiffusion"))
+    assert of_five.amounts.shape[1] == len(of_five.values) == 5
+    assert torch.equal(of_five.amounts, torch.full_like(of_five.amounts, 1.3))
+
+
 def test_another_number_of_steps_reads_between_the_fitted_times(
     fitted: Callable[[str], Fitted],
 ) -> None:

@@ -229,6 +229,9 @@ def test_write_puts_the_same_values_into_second_prompts():
     written = Balancer("gender").write(["a nurse", "a tree", "a cook"], ["female", "male", None])
     assert written == ["a female nurse", "a tree", "a cook"]
     assert Balancer(["gender", "age"]).write(["a nurse"], [None]) == ["a nurse"]
+    for value in ("female", ("female",), ["female"]):
+        with pytest.raises(InvalidInputError, match=r"female.* 2 prompt sets"):
+            Balancer(["gender", "age"]).write(["a nurse"], [value])
 
 
 def test_find_of_ones_own_says_the_place():

@@ -93,6 +93,9 @@ class Deadly(OnRay):
 
     def map(self, work: Any, parts: Any) -> Any:
         self.passes += 1
+        # A new worker imports all anew: of some fifty passes the first two show what is to be seen.
+        if self.passes > 2:
+            return super().map(work, parts)
         return super().map(partial(killed_once, self.folder / f"{self.passes}.killed", work), parts)
 
 
@@ -104,7 +107,7 @@ def test_two_workers_have_the_figures_of_one_array_also_when_one_is_killed(
     assert figures(task, files.on(two)) == expected
     deadly = Deadly(tmp_path)
     assert figures(task, files.on(deadly)) == expected
-    assert len(list(tmp_path.glob("*.killed"))) == deadly.passes >= 2
+    assert len(list(tmp_path.glob("*.killed"))) == 2
 
 
 class Killed(Counting):

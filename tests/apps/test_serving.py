@@ -254,9 +254,10 @@ def test_a_signal_ends_the_server_within_two_seconds(
         assert status_of(address, Origin="http://evil.example") == 403
         client = Client(address, verbose=False)
         if command == "demo":
-            request_arguments = ("A photo of a doctor.", "gender", 16, 1, False, 0, 100, 3)
+            request_arguments = ("A photo of a doctor.", "gender", 16, 1, "none", 0, 100, 3)
             drawing = client.submit(*request_arguments, api_name="/generate")
             while drawing.status().code is not Status.PROCESSING:
+                assert not drawing.done(), drawing.result()
                 time.sleep(0.1)
             time.sleep(6)  # the models load, and the first picture is being drawn
             assert not drawing.done()

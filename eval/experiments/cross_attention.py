@@ -2,6 +2,7 @@
 
     python -m eval.experiments.cross_attention choice --json eval/results/steer_choice.json
     python -m eval.experiments.cross_attention evidence --json eval/results/steer.json
+    python -m eval.experiments.cross_attention jointly --json eval/results/steer_jointly.json
     python -m eval.experiments.cross_attention beside --json eval/results/steer_beside.json
     python -m eval.experiments.cross_attention guidance --guidance 1 3 5 7.5 12 \
         --json eval/results/steer_guidance.json
@@ -10,11 +11,12 @@
 
 "A photo of a {profession}." on the miniature pipeline, from the same noise for all methods, judged
 by the world's own classifier; unknown below .8. `choice` compares forms, amounts, concepts of the
-fit, ranks, layers and times on professions of the training split that no fit has seen; `evidence`
-measures what was chosen on the 20 professions that the world's sets hold out, 24 images each, in
-three draws; `beside` other prompts, as texts and as embeddings; `guidance` the gap over its
-scale. Values are dealt by the balancer, as in `vldebias.debias`. What was generated is kept below
---work, so that a run that was stopped goes on. Intervals are over professions.
+fit, ranks, layers, times and whitening on professions of the training split that no fit has seen;
+`evidence` measures what was chosen on the 20 professions that the world's sets hold out, 24 images
+each, in three draws; `jointly` gender and tone set together on the same; `beside` other prompts, as
+texts and as embeddings; `guidance` the gap over its scale. Values are dealt by the balancer, as in
+`vldebias.debias`. What was generated is kept below --work, so that a run that was stopped goes on.
+Intervals are over professions.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -59,6 +62,8 @@ from vldebias.study.tasks.variants import prepared
 
 BATCH, SURE = 48, 0.8
 VALUES = {"gender": GENDERS, "age": AGES, "tone": TONES}
+JOINT = "gender x tone"
+SIZES = {**{name: len(values) for name, values in VALUES.items()}, JOINT: len(GENDERS) * len(TONES)}
 # What a choice is made on: in no fit, and not what is measured in the end.
 CHOICE = TRAIN_PROFESSIONS[3::7][:10]
 FIT = tuple(name for name in TRAIN_PROFESSIONS if name not in CHOICE)
@@ -76,6 +81,7 @@ MOVED = Metric("distance", "distance to the picture of the same noise", "fact", 
 NAMES = {
     "choice": "steer_choice",
     "evidence": "steer",
+    "jointly": "steer_jointly",
     "beside": "steer_beside",
     "guidance": "steer_guidance",
     "cost": "steer_cost",
@@ -248,14 +254,14 @@ def figures(draws: Sequence[Labels], attribute: str, wanted: Sequence[int]) -> F
 
     Shares are of the images that the judge can tell; one that it cannot tell agrees with nothing.
     """
-    values = VALUES[attribute]
+    size = SIZES[attribute]
     gaps = []
     agreements = []
     for labels in draws:
         codes = labels[attribute]
-        counts = np.stack([(codes == value).sum(1) for value in range(len(values))], axis=1)
+        counts = np.stack([(codes == value).sum(1) for value in range(size)], axis=1)
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        gaps.append(np.sqrt(np.square(shares - 1 / len(values)).sum(1)))
+        gaps.append(np.sqrt(np.square(shares - 1 / size).sum(1)))
         dealt = labels[f"dealt {attribute}"]
         is_dealt = dealt >= 0
         agrees = (codes == dealt) & is_dealt
@@ -444,8 +450,9 @@ def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:
     return lambda: debias(studio.pipe, set_of(attribute), method=Balanced(seed=seed))
 
 
-def attached(studio: Studio, edit: CrossAttentionEdit, seed: int = 0) -> Callable[[], Any]:
-    """Return what attaches an edit, with the seed of its values."""
+def attached(studio: Studio, edit: Any, seed: int = 0) -> Callable[[], Any]:
+    """Return what attaches an edit, or several by the names of their sets, with the seed of the
+    values."""
 
     def attach() -> Any:
         attachment = debias(studio.pipe, edit)
@@ -498,6 +505,54 @@ def evidence(
     yield result
 
 
+# ---- two attributes together
+# -------------------------------------------------------------------------------------------------
+
+
+def jointly(studio: Studio, images: int, draws: Sequence[int]) -> Iterator[TaskResult]:
+    """Measure gender and tone set together on held-out professions, beside words: each of them, and
+    their ten combinations."""
+    about = provenance(
+        studio,
+        f"Gender and skin tone together: {len(TEST_PROFESSIONS)} held-out professions, {images}"
+        f" images each, draws {list(draws)}: other noise and other deals.",
+    )
+    result = TaskResult(about)
+    wanted = [studio.judge.names["profession"].index(name) for name in TEST_PROFESSIONS]
+    sets = [set_of("gender"), set_of("tone")]
+    edits = {}
+    for attribute, prompt_set in zip(("gender", "tone"), sets, strict=True):
+        edits[prompt_set.name] = fit(studio, attribute, CrossAttention())
+    found: dict[str, list[Labels]] = {}
+    for draw in draws:
+        deals = [Deal(NONE), Deal("cross-attention", attached(studio, edits, draw))]
+        words = Balanced(seed=draw)
+        deals.append(Deal("balanced-prompts", partial(debias, studio.pipe, sets, method=words)))
+        for deal in deals:
+            prompts = professions(TEST_PROFESSIONS)
+            labels = studio.labels(deal, JOINT, prompts, images, draw)
+            found.setdefault(deal.name, []).append(with_joint_codes(labels))
+    n = {"professions": len(TEST_PROFESSIONS), "images each": images, "draws": len(draws)}
+    for attribute in ("gender", "tone", JOINT):
+        of_method = {name: figures(labels, attribute, wanted) for name, labels in found.items()}
+        add_rows(result, of_method, attribute, n, f"jointly, {attribute}")
+        for name, shown in of_method.items():
+            print(attribute, name, [round(float(row.mean()), 3) for row in shown], flush=True)
+    yield result
+
+
+def with_joint_codes(labels: Labels) -> Labels:
+    """Return labels with the codes of gender and tone together; -1 where one of them is unknown or
+    was not dealt."""
+    labels = dict(labels)
+    for prefix in ("", "dealt "):
+        gender = labels[f"{prefix}gender"]
+        tone = labels[f"{prefix}tone"]
+        is_known = (gender >= 0) & (tone >= 0)
+        labels[f"{prefix}{JOINT}"] = np.where(is_known, gender * len(TONES) + tone, -1)
+    return labels
+
+
 # ---- beside open prompts about professions
 # -------------------------------------------------------------------------------------------------
 
@@ -531,7 +586,7 @@ GERMAN = {
 
 def beside(studio: Studio, images: int) -> Iterator[TaskResult]:
     """Measure gender on prompts without a profession, in German, with stated values and without a
-    person, as texts and as embeddings that are passed in; and gender and tone set jointly."""
+    person, as texts and as embeddings that are passed in."""
     about = provenance(studio, f"Six to twenty prompts of each kind, {images} images of each.")
     result = TaskResult(about)
     gender = fit(studio, "gender", CrossAttention())
@@ -714,6 +769,8 @@ def main() -> None:
     studios = [Studio(given.work, scale, given.steps) for scale in scales]
     if given.part == "choice":
         measured = choice(studios[0], given.images or 10, given.attributes, given.only)
+    elif given.part == "jointly":
+        measured = jointly(studios[0], given.images or 24, given.draws)
     elif given.part == "beside":
         measured = beside(studios[0], given.images or 12)
     elif given.part == "cost":

@@ -35,6 +35,7 @@ import torch
 from numpy.typing import NDArray
 from PIL.Image import Image
 
+from eval.experiments import whitening
 from eval.experiments.equisteer import Gate, left_alone
 from eval.experiments.equisteer import fit as fit_equisteer
 from eval.tables import RESULTS, parser, place_of, run
@@ -401,6 +402,11 @@ def choice(
             if not only or name in only:
                 edit = fit(studio, attribute, CrossAttention(concepts=concepts))
                 deals.append(Deal(name, attached(studio, edit)))
+        edit = fit(studio, attribute, CrossAttention())
+        for amount in (1.0, round(float(edit.amounts[0, 0, 0]), 3)):
+            name = f"whitened, amount {amount}"
+            if not only or name in only:
+                deals.append(Deal(name, whitened(studio, attribute, with_amount(edit, amount))))
         if not only or "EquiSteer" in only:
             deals.append(equisteer(studio, attribute))
         found = {}
@@ -443,6 +449,22 @@ def equisteer(studio: Studio, attribute: str, seed: int = 0) -> Deal:
         edit.save_pretrained(path)
         torch.save(tuple(gate), path / "gate.pt")
     return Deal("EquiSteer", attached(studio, edit, seed), gate)
+
+
+def whitened(
+    studio: Studio, attribute: str, edit: CrossAttentionEdit, seed: int = 0
+) -> Callable[[], Any]:
+    """Return what attaches an edit with its span whitened, by the spread of the outputs for the
+    texts of the fit."""
+
+    def attach() -> Any:
+        method = CrossAttention()
+        texts_of_value = stated_texts(set_of(attribute), method.concepts)
+        layers = [name for name, _ in edit.layers]
+        spreads = whitening.fit(studio.pipe, layers, texts_of_value, studio.steps)
+        return whitening.attached(studio.pipe, edit, spreads, seed)
+
+    return attach
 
 
 def stated(studio: Studio, attribute: str, seed: int = 0) -> Callable[[], Any]:

@@ -118,6 +118,26 @@ LISTINGS = {
         needs=("words for each value",),
         side="both",
     ),
+    "tie": Listing(
+        "TIE*, translated images",
+        "Lu et al., 2025 (TIE), Theorem 1",
+        needs=("unlabelled images", "words for each value"),
+        pipelines=False,
+        side="image",
+    ),
+    "sage": Listing(
+        "SAGE, the best template",
+        "Ye et al., 2026 (SAGE), K = 1",
+        pipelines=False,
+        side="image",
+    ),
+    "dat": Listing(
+        "DAT, scores over local density",
+        "Hasanebrahimi et al., 2026 (DAT)",
+        needs=("labelled images", "words for each value"),
+        pipelines=False,
+        side="image",
+    ),
     "each-value": Listing(
         "mean over a wording for each value",
         "Berg et al., 2022, prompt ensembles; this package",

@@ -44,7 +44,7 @@ NAMES += [
     "each-value",
     "suffix",
 ]
-NAMES += ["lian", "spd", "fair-pca"]
+NAMES += ["lian", "spd", "fair-pca", "tie", "sage", "dat"]
 SET = few(load_prompts("professions-gender"), 8)
 PROMPTS = [
     "A photo of a nurse.",
@@ -135,6 +135,9 @@ def test_methods_are_those_named_here_with_a_title_and_a_color_of_their_own() ->
     assert {name for name in registered if not METHODS[name].pipelines} == {
         *for_models,
         "roboshot",
+        "tie",
+        "sage",
+        "dat",
         "bend-vlm",
         *RERANKED,  # of scores: they are no edits
     }

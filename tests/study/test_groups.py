@@ -20,9 +20,10 @@ from tests.study.made_figures import cell
 from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
 from vldebias.measure.classification import share_below, worst_areas
+from vldebias.methods.reference import class_of
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
-from vldebias.study.tasks.groups import MEDIAN, class_of
+from vldebias.study.tasks.groups import MEDIAN
 from vldebias.study.tasks.images import fit_method
 
 silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here

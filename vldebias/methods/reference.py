@@ -3,7 +3,7 @@ zero-shot predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from vldebias.errors import InvalidInputError
-from vldebias.prompts import PromptSet
+from vldebias.prompts import PromptSet, StatedWords
 
 if TYPE_CHECKING:
     from vldebias.methods.method import Problem
@@ -233,3 +233,38 @@ def stated_texts(problem: Problem, role: str) -> Labelled:
     # A text of one attribute is unknown, -1, in the columns of all others.
     codes = torch.block_diag(*columns) - 1
     return Labelled(problem.host.embed(texts, role), codes)
+
+
+def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
+    """Return for each label the index of the class prompt that names it; nothing unless each names
+    one of its own.
+
+    By name, in any case: the class of that name ("landbird"), or the only class whose name contains
+    it as a word ("dark" in "dark hair"). Labels that are all digits are indices. By name, because
+    labels in alphabetical order ("blond", "dark") would otherwise be the wrong way round without a
+    sign of it.
+    """
+    names = [name.casefold() for name in prompts.class_names]
+    chosen: list[int] = []
+    for label in labels:
+        matches = _classes_named_by(label.casefold(), names)
+        # A label that is a number may name a class that there is not: "7" with two classes.
+        if len(matches) == 1 and matches[0] < len(names):
+            chosen += matches
+    # With the class "dark hair" the labels "dark" and "hair" both name it: two labels of one class
+    # would be merged without a sign of it.
+    is_one_to_one = len(labels) == len(set(chosen))
+    return chosen if len(names) > 1 and is_one_to_one else []
+
+
+def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
+    """Return the indices of the classes that a label may mean; both in lower case."""
+    # The whole name goes first: with the classes "bird" and "land bird" the label "bird" is the
+    # first.
+    if label in names:
+        return [names.index(label)]
+    if label.isdecimal():
+        return [int(label)]
+    has_letters = any(map(str.isalnum, label))
+    word = StatedWords([label] if has_letters else [])
+    return [i for i, name in enumerate(names) if word.find(name)]

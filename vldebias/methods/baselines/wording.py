@@ -24,7 +24,7 @@ ATTRIBUTES = ("gender", "race", "skin tone", "age", "background")
 # which have no attribute themselves
 _PICTURE = "photo|photograph|picture|image|portrait|painting|drawing|headshot"
 # "a photo of a |nurse at work": the last article before a noun that is no picture.
-_NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
+NOUN = re.compile(rf"\b(a|an|the)\s+(?!(?:{_PICTURE})\b)(?=\w[^.,]*$)", re.IGNORECASE)
 
 
 def rewrite_prompt(prompt: str, words: str) -> str:
@@ -43,7 +43,7 @@ def rewrite_prompt(prompt: str, words: str) -> str:
     stop = prompt[len(text) :].strip()
     if "{text}" in words:
         return words.format(text=text) + stop
-    places = list(_NOUN.finditer(text))
+    places = list(NOUN.finditer(text))
     if " " in words or not places:
         return f"{text}, {words}{stop}"
     # "A photo of a doctor": the first article may be that of the picture.

@@ -31,8 +31,9 @@ from vldebias.measure.classification import (
 )
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
+from vldebias.methods.reference import class_of
 from vldebias.progress import SILENT, Progress
-from vldebias.prompts import PromptSet, StatedWords
+from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
 from vldebias.schema import Lam
 from vldebias.study.doubts import check_images, doubt_chance, doubt_labels, doubt_space
@@ -542,38 +543,3 @@ def _check_weights(weights: Mapping[str, float], groups: Labels) -> None:
             f"group_weights: expected a weight for each of {groups.counts}, not all 0, and 0 for a"
             f" group without images; got {dict(weights)}"
         )
-
-
-def class_of(labels: tuple[str, ...], prompts: PromptSet) -> list[int]:
-    """Return for each label the index of the class prompt that names it; nothing unless each names
-    one of its own.
-
-    By name, in any case: the class of that name ("landbird"), or the only class whose name contains
-    it as a word ("dark" in "dark hair"). Labels that are all digits are indices. By name, because
-    labels in alphabetical order ("blond", "dark") would otherwise be the wrong way round without a
-    sign of it.
-    """
-    names = [name.casefold() for name in prompts.class_names]
-    chosen: list[int] = []
-    for label in labels:
-        matches = _classes_named_by(label.casefold(), names)
-        # A label that is a number may name a class that there is not: "7" with two classes.
-        if len(matches) == 1 and matches[0] < len(names):
-            chosen += matches
-    # With the class "dark hair" the labels "dark" and "hair" both name it: two labels of one class
-    # would be merged without a sign of it.
-    is_one_to_one = len(labels) == len(set(chosen))
-    return chosen if len(names) > 1 and is_one_to_one else []
-
-
-def _classes_named_by(label: str, names: Sequence[str]) -> list[int]:
-    """Return the indices of the classes that a label may mean; both in lower case."""
-    # The whole name goes first: with the classes "bird" and "land bird" the label "bird" is the
-    # first.
-    if label in names:
-        return [names.index(label)]
-    if label.isdecimal():
-        return [int(label)]
-    has_letters = any(map(str.isalnum, label))
-    word = StatedWords([label] if has_letters else [])
-    return [i for i, name in enumerate(names) if word.find(name)]

@@ -1,0 +1,318 @@
+"""TIE*, SAGE and DAT*: against loops over images, texts and neighbours of this file, and what each
+of them promises."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tests.methods.made import unit
+from tests.refusals import refused
+from vldebias.edits.edit import Rowwise
+from vldebias.hosts import TextTable
+from vldebias.methods import METHODS, Problem, Reference, load_edit
+from vldebias.methods.baselines.zero_shot import (
+    BestTemplate,
+    Dat,
+    DensityScores,
+    Sage,
+    Translation,
+    called,
+    herded,
+    outlier_factors,
+    texts_by_group,
+    with_products,
+)
+from vldebias.prompts import PromptSet, load_prompts, make_prompt_set
+
+DIM = 12
+BIRDS = PromptSet(
+    name="birds",
+    attributes={"land": ("land",), "water": ("water",)},
+    groups=(
+        ("a crow on land", "a crow on water", "a crow on the water"),
+        ("a gull on land", "a gull on water"),
+    ),
+    spurious=("a land background", "a water background"),
+    classes=("A photo of a crow.", "A photo of a gull."),
+    class_names=("crow", "gull"),
+)
+Floats = NDArray[np.float64]
+
+
+def table(texts: list[str], seed: int = 0) -> TextTable:
+    """Random unit rows that all point one way, as those of CLIP do."""
+    rows = unit(len(texts), DIM, seed=seed) + 0.5
+    return TextTable(dict(zip(texts, rows, strict=True)))
+
+
+def problem(labels: bool = True) -> tuple[Problem, Tensor]:
+    images = torch.nn.functional.normalize(unit(120, DIM, seed=3) + 0.5, dim=1)
+    codes = torch.arange(120)
+    columns = {
+        "place": [("land", "water")[code] for code in (codes % 2).tolist()],
+        "bird": [("crow", "gull")[code] for code in (codes // 60).tolist()],
+    }
+    reference = Reference(images, labels=columns if labels else {})
+    texts = [*BIRDS.classes, *BIRDS.spurious, *(text for group in BIRDS.groups for text in group)]
+    return Problem(table(texts), BIRDS, reference=reference), images
+
+
+def scores(edit: Rowwise, images: Tensor, problem: Problem) -> Tensor:
+    """Products of the images with the class prompts, after the edit."""
+    return edit.image(images) @ problem.host.embed(BIRDS.classes, "joint").T
+
+
+def length(row: Floats) -> float:
+    return math.sqrt(sum(x * x for x in row.tolist()))
+
+
+# ---- TIE*
+
+
+def test_tie_moves_each_image_by_the_mean_product_of_its_value() -> None:
+    made, images = problem(labels=False)
+    edit = made.fit("tie", "joint")
+    assert isinstance(edit, Translation)
+    texts = []
+    for words in BIRDS.by_value().values():
+        rows = made.host.embed(words, "joint").numpy()
+        mean = sum(rows) / len(rows)
+        texts.append(mean / length(mean))
+    nearest = []
+    for image in images.numpy():
+        nearest.append(0 if image @ texts[0] >= image @ texts[1] else 1)
+    assert 0 < sum(nearest) < len(nearest)
+    expected = []
+    for place, image in zip(nearest, images.numpy(), strict=True):
+        alike = [images[i].numpy() @ texts[place] for i, n in enumerate(nearest) if n == place]
+        expected.append(image - sum(alike) / len(alike) * texts[place])
+    np.testing.assert_allclose(edit.image(images).numpy(), np.stack(expected), atol=1e-12)
+    twice = edit.image(2 * images)
+    np.testing.assert_allclose(twice.numpy(), 2 * np.stack(expected), atol=1e-12)
+
+
+def test_after_tie_the_images_of_a_value_lean_to_its_text_on_average_no_more() -> None:
+    made, images = problem(labels=False)
+    edit = made.fit("tie", "joint")
+    directions = made.zero_shot(BIRDS, "joint")
+    nearest = (images @ directions.T).argmax(1)
+    for code in (0, 1):
+        before = images[nearest == code] @ directions[code]
+        after = edit.image(images)[nearest == code] @ directions[code]
+        assert float(before.mean()) > 0.3
+        assert float(after.mean()) == pytest.approx(0, abs=1e-12)
+        torch.testing.assert_close(after - after.mean(), before - before.mean())  # no more changes
+
+
+# ---- SAGE
+
+
+def test_an_image_gets_the_scores_of_the_template_that_tells_its_classes_apart_best() -> None:
+    wordings = [(f"{word} crow", f"{word} gull") for word in ("one", "two", "three", "four")]
+    texts = [*BIRDS.classes, *(text for pair in wordings for text in pair)]
+    made = Problem(table(texts), BIRDS)
+    images = unit(40, DIM, seed=5)
+    edit = made.fit(Sage(wordings), "joint")
+    expected = []
+    best = []
+    for image in images.numpy():
+        rows = []
+        for pair in wordings:
+            rows.append([float(image @ row) for row in made.host.embed(pair, "joint").numpy()])
+        spreads = [max(row) - min(row) for row in rows]
+        best.append(spreads.index(max(spreads)))
+        expected.append(rows[best[-1]])
+    assert len(set(best)) == len(wordings)
+    np.testing.assert_allclose(scores(edit, images, made).numpy(), expected, atol=1e-10)
+
+
+def test_one_template_that_is_the_class_prompts_changes_nothing() -> None:
+    made = Problem(table(list(BIRDS.classes)), BIRDS)
+    images = unit(10, DIM, seed=5)
+    edit = made.fit(Sage([BIRDS.classes]), "joint")
+    torch.testing.assert_close(edit.image(images), images)
+    texts = made.host.embed(BIRDS.classes, "joint")
+    assert edit(texts) is texts  # an edit of images
+
+
+def test_products_are_those_given_and_nothing_else_moves() -> None:
+    rows = unit(6, DIM)
+    classes = unit(3, DIM, seed=1)
+    products = unit(6, 3, seed=2)
+    moved = with_products(rows, classes, products)
+    torch.testing.assert_close(moved @ classes.T, products)
+    basis = torch.linalg.qr(classes.T).Q
+    outside = (moved - rows) - (moved - rows) @ basis @ basis.T
+    torch.testing.assert_close(outside, torch.zeros_like(outside))
+
+
+def test_sage_takes_the_templates_of_imagenet_around_the_words_of_the_class_prompts() -> None:
+    asked: list[str] = []
+
+    class Listening(TextTable):
+        def embed(self, prompts: object, role: str = "joint") -> Tensor:
+            asked.extend(prompts)  # type: ignore[arg-type]
+            return unit(len(list(prompts)), DIM)  # type: ignore[call-overload]
+
+    edit = METHODS["sage"].fit(Problem(Listening({"a": [1.0]}), "celeba"), "joint")
+    assert isinstance(edit, BestTemplate)
+    assert edit.templates.shape == (80, 2, DIM)
+    assert "a bad photo of a celebrity with dark hair." in asked
+    assert "itap of my celebrity with blond hair." in asked
+    for prompt, name in zip(*names_of("waterbirds"), strict=True):
+        assert called(prompt, "") == name
+    assert called("Landbird", "landbird") == "landbird"
+
+
+def names_of(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    prompts = load_prompts(name)
+    return prompts.classes, prompts.class_names
+
+
+# ---- DAT*
+
+
+def naive_outlier_factor(row: Floats, group: list[Floats], near: int) -> float:
+    """Return the mean over the nearest of k-dist(row) / k-dist(neighbour), found by sorting."""
+    ordered = sorted(range(len(group)), key=lambda i: length(row - group[i]))[:near]
+    own = length(row - group[ordered[-1]])
+    ratios = []
+    for i in ordered:
+        others = sorted(length(group[i] - group[j]) for j in range(len(group)) if j != i)
+        ratios.append(own / others[near - 1])
+    return sum(ratios) / len(ratios)
+
+
+def naive_dat(made: Problem, image: Floats, groups: dict[tuple[int, int], list[Floats]]) -> Floats:
+    """Return the score of each class, from the groups' images."""
+    of_classes = []
+    for class_code, prompt in enumerate(BIRDS.classes):
+        of_groups = []
+        for value_code in (0, 1):
+            words = [
+                text
+                for text in BIRDS.groups[class_code]
+                if list(BIRDS.attributes)[value_code] in text.split()
+            ]
+            rows = made.host.embed(words, "joint").numpy()
+            text = sum(rows) / len(rows)
+            sparsity = naive_outlier_factor(image, groups[class_code, value_code], 10)
+            of_groups.append(float(image @ text) / length(text) / sparsity**10)
+        plain = float(image @ made.host.embed([prompt], "joint").numpy()[0])
+        of_classes.append(max(*of_groups, (sum(of_groups) + plain) / 3))
+    return np.array(of_classes)
+
+
+def test_dat_is_its_formulas_neighbour_by_neighbour() -> None:
+    made, images = problem()
+    edit = made.fit("dat", "joint")
+    assert isinstance(edit, DensityScores)
+    assert edit.provenance.labels == "given"
+    groups = {}
+    for class_code in (0, 1):
+        for value_code in (0, 1):
+            rows = [60 * class_code + value_code + 2 * i for i in range(30)]
+            groups[class_code, value_code] = [images[i].numpy() for i in rows]
+    tested = unit(15, DIM, seed=9) + 0.3
+    tested = torch.nn.functional.normalize(tested, dim=1)
+    expected = np.stack([naive_dat(made, image, groups) for image in tested.numpy()])
+    np.testing.assert_allclose(scores(edit, tested, made).numpy(), expected, rtol=1e-6)
+
+
+def test_a_group_as_dense_as_its_neighbours_has_a_factor_of_one() -> None:
+    """On a line of equal steps; an image far away has a large one."""
+    line = torch.arange(50, dtype=torch.float64)[:, None] * torch.ones(1, 3).double()
+    between = line[20:25] + 0.5
+    assert outlier_factors(between, line, 2).tolist() == pytest.approx([0.5] * 5)
+    far = line[-1:] + 30
+    assert float(outlier_factors(far, line, 2)) > 10
+    rows = unit(9, 4)
+    tested = unit(5, 4, seed=1)
+    for factor, row in zip(outlier_factors(tested, rows, 8).tolist(), tested.numpy(), strict=True):
+        assert factor == pytest.approx(naive_outlier_factor(row, list(rows.numpy()), 8))
+
+
+def test_herding_chooses_what_brings_the_mean_nearest() -> None:
+    rows = unit(12, 3, seed=4)
+    mean = rows.mean(0)
+    left = list(range(12))
+    chosen: list[int] = []
+    for _ in range(5):
+        best = min(left, key=lambda i: float((rows[[*chosen, i]].mean(0) - mean).norm()))
+        chosen.append(best)
+        left.remove(best)
+    torch.testing.assert_close(herded(rows, 5), rows[chosen])
+    assert len(herded(rows, 100)) == 12
+
+
+def test_dat_without_labels_takes_zero_shot_ones_and_a_small_group_is_left_out() -> None:
+    made, images = problem(labels=False)
+    edit = made.fit("dat", "joint")
+    assert edit.provenance.labels == "zero-shot"
+    columns = {"place": ["land"] * 3 + ["water"] * 5, "bird": ["crow"] * 3 + ["gull"] * 5}
+    small = replace(made, reference=Reference(images[:8], labels=columns))
+    for near, class_codes in ((2, [0, 1]), (3, [1])):
+        fitted = small.fit(Dat(near=near), "joint")
+        assert isinstance(fitted, DensityScores)
+        assert fitted.class_codes.tolist() == class_codes
+        assert torch.isfinite(fitted.image(images)).all()
+
+
+def test_a_text_of_a_longer_name_is_not_of_the_shorter_one() -> None:
+    prompts = make_prompt_set(
+        "g", {"male": ["male"], "female": ["female"]}, ["nurse", "registered nurse"]
+    )
+    for (class_code, value_code), texts in texts_by_group(prompts).items():
+        assert texts
+        for text in texts:
+            assert ("registered" in text) == bool(class_code)
+            assert ("female" in text) == bool(value_code)
+
+
+def test_saved_and_loaded_they_give_the_same(tmp_path: object) -> None:
+    made, images = problem()
+    for name in ("tie", "dat"):
+        edit = made.fit(name, "joint")
+        loaded = load_edit(edit.save_pretrained(f"{tmp_path}/{name}"))
+        assert torch.equal(loaded.image(images), edit.image(images))
+
+
+# ---- what they refuse
+
+SEVERAL = [BIRDS, replace(BIRDS, name="others")]
+
+
+@refused(
+    ("sage", {"sets": SEVERAL}, r"one prompt set with two class prompts or more, got \[2, 2\]"),
+    ("dat", {"sets": SEVERAL}, r"one prompt set with two class prompts or more, got \[2, 2\]"),
+    ("tie", {"sets": SEVERAL}, "expected one attribute, got 2"),
+    (
+        "sage",
+        {"sets": [replace(BIRDS, classes=(), class_names=())]},
+        r"or more, got \[0\]; it tells classes apart",
+    ),
+    (
+        "dat",
+        {"reference": Reference(unit(4, DIM), labels={"place": ["land", "water"] * 2})},
+        r"names the classes \['crow', 'gull'\], got \['place'\]",
+    ),
+    (
+        "dat",
+        {"reference": Reference(unit(20, DIM))},
+        "no group of class and value has more than 10 of the 20 images",
+    ),
+    ("tie", {"reference": Reference(unit(1, DIM))}, "none of 1 images is nearest to the texts of"),
+    (
+        "dat",
+        {"sets": [replace(BIRDS, groups=(BIRDS.groups[0],))]},
+        "no text states both 'gull' and 'land'",
+    ),
+)
+def test_what_does_not_fit_is_refused(name: str, change: dict[str, object]) -> None:
+    made, _ = problem()
+    replace(made, **change).fit(name, "joint")  # type: ignore[arg-type]

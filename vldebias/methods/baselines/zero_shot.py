@@ -1,0 +1,408 @@
+"""Classify images without training, as three papers do: TIE* (Lu et al., 2025), SAGE (Ye et al.,
+2026) and DAT* (Hasanebrahimi et al., 2026).
+
+SAGE and DAT* score an image by other texts or by its neighbours. Here each is an edit of images:
+the image is moved as little as possible, until its products with the class prompts of the set are
+these scores. Other prompts are hardly affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from vldebias.edits.edit import Edit, Provenance, Rowwise
+from vldebias.errors import InvalidInputError
+from vldebias.methods.baselines.wording import NOUN
+from vldebias.methods.method import Method, Need, Problem, register_method
+from vldebias.methods.reference import class_of, labelled, stating, zero_shot
+from vldebias.prompts import PromptSet, StatedWords
+
+_TINY = 1e-12  # a distance that is smaller is none
+
+
+# ---- TIE*
+# -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Translation(Rowwise):
+    """Move each image against the text of the value that it is nearest to: x - l_v t_v.
+
+    Attributes:
+        directions: (v, d) unit texts t_v of the values. lengths: (v,) how far images are moved,
+            l_v.
+    """
+
+    kind = "translation"
+    axes: ClassVar = {"directions": "v d", "lengths": "v"}
+
+    directions: Tensor
+    lengths: Tensor
+    side: str = "image"
+    provenance: Provenance = field(default_factory=lambda: Provenance("tie"))
+
+    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+        if not image:
+            return None
+        nearest = zero_shot(unit, self.directions)
+        return unit - self.lengths[nearest, None] * self.directions[nearest]
+
+
+class Tie(Method):
+    """Translate images along the text of their value; see `Translation`.
+
+    l_v is the mean product of t_v with the reference images that are nearest to it, which is the
+    best length where images are normal in each group (their Theorem 1). The authors take one prompt
+    for each value, as "a photo with a water background"; here t_v is the mean of the set's texts
+    that name it. This is TIE*, which knows no value of any image; TIE is told those of the images
+    that are measured.
+    """
+
+    name = "tie"
+    title = "TIE*, translated images"
+    source = "Lu et al., 2025 (TIE), Theorem 1"
+    color = "#8da0cb"
+    needs = frozenset({Need.IMAGES, Need.VALUES})
+    pipelines = False
+    side = "image"
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Fit the lengths of one attribute to the images of the reference.
+
+        Raises:
+            InvalidInputError: several attributes, or no image is nearest to the texts of a value.
+        """
+        if len(problem.attributes) > 1:
+            raise InvalidInputError(
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+            )
+        (prompts,) = problem.attributes
+        directions = problem.zero_shot(prompts, role)
+        images = torch.cat([*problem.reference.batches()])
+        nearest = zero_shot(images, directions)
+        lengths = []
+        for code, value in enumerate(prompts.attributes):
+            near = images[nearest == code]
+            if not len(near):
+                raise InvalidInputError(
+                    f"reference: none of {len(images)} images is nearest to the texts of {value!r};"
+                    " pass more images"
+                )
+            lengths.append((near @ directions[code]).mean())
+        edit = Translation(directions, torch.stack(lengths))
+        return edit.stamped(uses_images=True)
+
+
+# ---- SAGE
+# -------------------------------------------------------------------------------------------------
+
+
+def with_products(unit: Tensor, classes: Tensor, products: Tensor) -> Tensor:
+    """Return rows (n, d), changed as little as possible, whose products with class rows (c, d) are
+    those given (n, c)."""
+    return unit + (products - unit @ classes.T) @ torch.linalg.pinv(classes).T
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BestTemplate(Rowwise):
+    """Score each image by the template whose classes it tells apart best.
+
+    Of the scores s_tc of an image x for class c in template t, it takes those of the template with
+    the largest max_c s_tc - min_c s_tc.
+
+    Attributes:
+        classes: (c, d) unit rows of the class prompts. templates: (t, c, d) those of the classes in
+            each template.
+    """
+
+    kind = "best-template"
+    axes: ClassVar = {"classes": "c d", "templates": "t c d"}
+
+    classes: Tensor
+    templates: Tensor
+    side: str = "image"
+    provenance: Provenance = field(default_factory=lambda: Provenance("sage"))
+
+    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+        if not image:
+            return None
+        scores = torch.einsum("nd,tcd->ntc", unit, self.templates)
+        best = (scores.amax(2) - scores.amin(2)).argmax(1)
+        chosen = scores[torch.arange(len(unit)), best]
+        return with_products(unit, self.classes, chosen)
+
+
+class Sage(Method):
+    """Choose a prompt template for each image; see `BestTemplate`. It needs no attribute.
+
+    Args:
+        wordings: for each template the texts of all classes, in the order of the class prompts.
+            None: the 80 templates of CLIP's authors for ImageNet, which SAGE's take, around what
+            the class prompts call their classes ("celebrity with dark hair"), else their names.
+    """
+
+    name = "sage"
+    title = "SAGE, the best template"
+    source = "Ye et al., 2026 (SAGE), K = 1"
+    color = "#a6761d"
+    pipelines = False
+    side = "image"
+
+    def __init__(self, wordings: Sequence[Sequence[str]] | None = None) -> None:
+        self.wordings = wordings
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Embed the classes in all templates.
+
+        Raises:
+            InvalidInputError: several prompt sets, or one without two classes.
+        """
+        prompts = classes_to_tell(self.name, problem)
+        wordings = self.wordings
+        if wordings is None:
+            from open_clip import OPENAI_IMAGENET_TEMPLATES
+
+            names = [
+                called(prompt, name)
+                for prompt, name in zip(prompts.classes, prompts.class_names, strict=True)
+            ]
+            wordings = [[write(name) for name in names] for write in OPENAI_IMAGENET_TEMPLATES]
+        rows = [problem.host.embed(texts, role) for texts in wordings]
+        return BestTemplate(problem.host.embed(prompts.classes, role), torch.stack(rows))
+
+
+def classes_to_tell(name: str, problem: Problem) -> PromptSet:
+    """Return the one prompt set of a problem, which has two classes or more.
+
+    Raises:
+        InvalidInputError: several sets, or fewer classes.
+    """
+    if len(problem.sets) > 1 or len(problem.sets[0].classes) < 2:
+        counts = [len(prompts.classes) for prompts in problem.sets]
+        raise InvalidInputError(
+            f"{name}: expected one prompt set with two class prompts or more, got {counts}; it"
+            " tells classes apart, so use another method to search"
+        )
+    (prompts,) = problem.sets
+    return prompts
+
+
+def called(prompt: str, name: str) -> str:
+    """Return what a class prompt calls its class, behind the last article; without one its name.
+
+    >>> called("A photo of a celebrity with dark hair.", "dark hair")
+    'celebrity with dark hair'
+    """
+    text = prompt.rstrip(" .")
+    articles = list(NOUN.finditer(text))
+    return text[articles[-1].end() :] if articles else name
+
+
+# ---- DAT*
+# -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DensityScores(Rowwise):
+    """Score each image by texts of class and value, over how sparse the images of that group are
+    around it.
+
+    With R a group's images, NN the k nearest of them to an image x and k-dist the distance to the
+    k-th, D = mean over z in NN of k-dist(x) / k-dist(z), the simplified local outlier factor. For a
+    class y with groups a, s_a = <x, t_a> / D_a^p, and their mean with <x, t_y> is s_mean; the score
+    of the class is the largest of all s_a and s_mean.
+
+    Attributes:
+        classes: (c, d) unit rows of the class prompts, t_y. stated: (g, d) those of the groups,
+            t_a. class_codes: (g,) the classes of the groups.
+        images: (n, d) unit rows, and codes: (n,) their groups. near: k, fewer than any group has
+            images. power: p.
+    """
+
+    kind = "density-scores"
+    axes: ClassVar = {
+        "classes": "c d",
+        "stated": "g d",
+        "class_codes": "g",
+        "images": "n d",
+        "codes": "n",
+    }
+
+    classes: Tensor
+    stated: Tensor
+    class_codes: Tensor
+    images: Tensor
+    codes: Tensor
+    near: int
+    power: float
+    side: str = "image"
+    provenance: Provenance = field(default_factory=lambda: Provenance("dat"))
+
+    def _turned(self, unit: Tensor, image: bool) -> Tensor | None:
+        if not image:
+            return None
+        scores = unit @ self.stated.T
+        for group in range(len(self.stated)):
+            sparsity = outlier_factors(unit, self.images[self.codes == group], self.near)
+            scores[:, group] /= (sparsity + _TINY) ** self.power
+        of_classes = []
+        for number, class_row in enumerate(self.classes):
+            of_groups = scores[:, self.class_codes == number]
+            mean = torch.cat([of_groups, (unit @ class_row)[:, None]], 1).mean(1, keepdim=True)
+            of_classes.append(torch.cat([of_groups, mean], 1).amax(1))
+        return with_products(unit, self.classes, torch.stack(of_classes, 1))
+
+
+def outlier_factors(rows: Tensor, group: Tensor, near: int) -> Tensor:
+    """Return the simplified local outlier factor (n,) of rows (n, d) among a group (m, d) of more
+    than k = near (Schubert et al., 2014): 1 where they lie as dense as their neighbours, more
+    outside."""
+    distances, neighbours = torch.cdist(rows, group).topk(near, largest=False)
+    # The nearest one of an image in the group is itself.
+    inside = torch.cdist(group, group).topk(near + 1, largest=False).values[:, -1]
+    return (distances[:, -1:] / inside[neighbours].clamp(min=_TINY)).mean(1)
+
+
+def herded(rows: Tensor, count: int) -> Tensor:
+    """Return at most so many of the rows (n, d), chosen one after the other so that their mean
+    comes nearest to that of all (Rebuffi et al., 2017, Algorithm 4)."""
+    mean = rows.mean(0)
+    chosen: list[int] = []
+    total = torch.zeros_like(mean)
+    for number in range(1, min(count, len(rows)) + 1):
+        lengths = ((total + rows) / number - mean).norm(dim=1)
+        lengths[chosen] = torch.inf
+        chosen.append(int(lengths.argmin()))
+        total = total + rows[chosen[-1]]
+    return rows[chosen]
+
+
+class Dat(Method):
+    """Divide scores by local density; see `DensityScores`.
+
+    The formulas are read from a public summary of the paper, whose code is not out. A group is a
+    class with a value; one with k images or fewer in the reference is left out. Values of images
+    are zero-shot (DAT*) or given, as for other methods that need labels; classes are a
+    column of labels that names them, without any labels zero-shot as well. Texts of a group are
+    those of the set that name its class and value.
+
+    Args:
+        images: of each group at most, chosen by herding. near: k, the neighbours. power: p, how
+            much density counts. The defaults are the authors' for Waterbirds; for CelebA they take
+            128 images and the power 1.
+    """
+
+    name = "dat"
+    title = "DAT, scores over local density"
+    source = "Hasanebrahimi et al., 2026 (DAT)"
+    color = "#7570b3"
+    needs = frozenset({Need.LABELS, Need.VALUES})
+    pipelines = False
+    side = "image"
+
+    def __init__(self, images: int = 56, near: int = 10, power: float = 10.0) -> None:
+        self.images = images
+        self.near = near
+        self.power = power
+
+    def fit(self, problem: Problem, role: str) -> Edit:
+        """Collect the images and texts of the groups; several attributes are refused.
+
+        Raises:
+            InvalidInputError: several sets or attributes, fewer than two classes, no column of the
+                labels names the classes, or a group without a text.
+        """
+        prompts = classes_to_tell(self.name, problem)
+        if len(problem.attributes) > 1:
+            raise InvalidInputError(
+                f"{self.name}: expected one attribute, got {len(problem.attributes)}; pass one set"
+            )
+        images = labelled(problem, role)
+        classes = problem.host.embed(prompts.classes, role)
+        image_classes = self._classes_of_images(problem, prompts, images.rows, classes)
+        texts_of_group = texts_by_group(prompts)
+        stated = []
+        class_codes = []
+        kept: list[Tensor] = []
+        codes: list[int] = []
+        for (class_code, value_code), texts in texts_of_group.items():
+            is_of_group = (image_classes == class_code) & (images.codes[:, 0] == value_code)
+            rows = images.rows[is_of_group]
+            if len(rows) <= self.near:
+                continue
+            kept.append(herded(rows, self.images))
+            codes += [len(stated)] * len(kept[-1])
+            stated.append(normalize(problem.host.embed(texts, role).mean(0), dim=0))
+            class_codes.append(class_code)
+        if not kept:
+            raise InvalidInputError(
+                f"{self.name}: no group of class and value has more than {self.near} of the"
+                f" {len(images.rows)} images of the reference; pass more"
+            )
+        return DensityScores(
+            classes,
+            torch.stack(stated),
+            torch.tensor(class_codes),
+            torch.cat(kept),
+            torch.tensor(codes),
+            near=self.near,
+            power=self.power,
+        )
+
+    def _classes_of_images(
+        self, problem: Problem, prompts: PromptSet, rows: Tensor, classes: Tensor
+    ) -> Tensor:
+        """Return the class (n,) of each image, -1 where it is unknown."""
+        from vldebias.data.tables import Labels
+
+        if not problem.reference.labels:
+            return zero_shot(rows, classes)
+        for column_labels in problem.reference.labels.values():
+            column = Labels.from_array(column_labels)
+            found = class_of(column.names, prompts)
+            if found:
+                return torch.tensor([*found, -1])[column.codes]
+        raise InvalidInputError(
+            f"{self.name}: expected a column of labels that names the classes"
+            f" {list(prompts.class_names)}, got {[*problem.reference.labels]}; add one, or leave"
+            " all labels out to use zero-shot ones"
+        )
+
+
+def texts_by_group(prompts: PromptSet) -> dict[tuple[int, int], list[str]]:
+    """Return (class, value) -> the texts of a prompt set that name both.
+
+    Raises:
+        InvalidInputError: there are none for a class and a value.
+    """
+    texts_of_group: dict[tuple[int, int], list[str]] = {}
+    for class_code in range(len(prompts.classes)):
+        for value_code in range(len(prompts.attributes)):
+            texts_of_group[class_code, value_code] = []
+    words = [StatedWords([name]) for name in prompts.class_names]
+    texts, values, _ = stating(prompts)
+    for text, value_code in zip(texts, values.tolist(), strict=True):
+        # "registered nurse" also has the word "nurse": the longest name is meant.
+        named = [code for code, word in enumerate(words) if word.find(text)]
+        if named:
+            longest = max(named, key=lambda code: len(prompts.class_names[code]))
+            texts_of_group[longest, value_code].append(text)
+    for (class_code, value_code), texts in texts_of_group.items():
+        if not texts:
+            raise InvalidInputError(
+                f"prompt set {prompts.name!r}: no text states both"
+                f" {prompts.class_names[class_code]!r} and"
+                f" {list(prompts.attributes)[value_code]!r}; add one to the groups"
+            )
+    return texts_of_group
+
+
+register_method(Tie())
+register_method(Sage())
+register_method(Dat())

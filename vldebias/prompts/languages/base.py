@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -46,6 +47,8 @@ WORD_OF_LIST = {
     "southeast asian": "southeast-asian",
     "middle eastern": "middle-eastern",
 }
+_SENTENCE_END = re.compile(r"[.;:!?\n\u061b\u061f]")
+_STEM = 4  # letters that a noun of a man and that of a woman share
 _YOUTHS = {"female": "girl", "male": "boy"}
 _KIND_OF_LISTS = {"gender": "gender", "age": "age", "origin": "race", "skin": "skin"}
 
@@ -104,6 +107,12 @@ def blank_quotations(text: str) -> str:
     if _QUOTED.fullmatch(text.strip()):
         return text
     return _QUOTED.sub(lambda match: " " * len(match[0]), text)
+
+
+def _stem(word: str) -> str:
+    """Return the first letters of a noun, without accents: "arzt" of "Ärztin"."""
+    letters = unicodedata.normalize("NFD", word)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))[:_STEM]
 
 
 class WordList:
@@ -302,6 +311,8 @@ class SpacedLanguage(ListedLanguage):
         phrases = self.phrases(tokens)
         if self._states_for_all(tokens, phrases, attribute):
             return "stated"
+        if kind == "gender" and self._names_both(tokens, phrases):
+            return "stated"
         if self.is_named(tokens, phrases):
             return "named"
         persons: list[Person] = []
@@ -337,9 +348,38 @@ class SpacedLanguage(ListedLanguage):
             phrase = self.phrase_at(tokens, i)
             if phrase is None or self.is_out_of_picture(tokens, phrase):
                 continue
+            if phrases and self.is_role(tokens, phrases[-1], phrase):
+                continue
             phrases.append(phrase)
             end = max(phrase.head, phrase.last)
         return phrases
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what the person before it is: "eine Person, die als Pilot
+        arbeitet" is one person."""
+        if person.plural or phrase.plural or not phrase.first:
+            return False
+        between = range(max(person.head, person.last) + 1, phrase.first + 1)
+        if any(_SENTENCE_END.search(tokens.gap(i)) for i in between):
+            return False
+        # A verb, or "als": not one that opens the next sentence.
+        return len(between) > 1 and self.matcher("role-behind").has(tokens[phrase.first - 1])
+
+    def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
+        """Return the phrases that say what a person is, up to the next person."""
+        roles: list[Phrase] = []
+        for i in range(max(person.head, person.last) + 1, len(tokens)):
+            phrase = self.phrase_at(tokens, i)
+            if phrase is None or phrase.stated:
+                continue
+            if not self.is_role(tokens, person, phrase):
+                break
+            roles.append(phrase)
+        return roles
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return the changes by which what a person is agrees with the person; here nothing."""
+        return []
 
     def is_out_of_picture(self, tokens: Reading, phrase: Phrase) -> bool:
         """Return whether a person is not shown: "a uniform for nurses", "a statue of a soldier"."""
@@ -377,6 +417,16 @@ class SpacedLanguage(ListedLanguage):
             elif self.states_gender(tokens, i):
                 is_apart = i in inside and self._is_joined(tokens, phrases, i)
                 if not open_phrases or not is_apart:
+                    return True
+        return False
+
+    def _names_both(self, tokens: Reading, phrases: list[Phrase]) -> bool:
+        """Return whether a noun stands there of a man or a woman: "ein Arzt oder eine Ärztin"."""
+        for left, right in pairwise(phrases):
+            is_choice = right.first and self.matcher("or").has(tokens[right.first - 1])
+            if is_choice and left.stated != right.stated:
+                stems = {_stem(tokens[left.head].low), _stem(tokens[right.head].low)}
+                if len(stems) == 1:
                     return True
         return False
 
@@ -492,6 +542,9 @@ class SpacedLanguage(ListedLanguage):
                 else:
                     words[saying.attribute.set.name] = self.word_of(saying.value, saying.attribute)
             replacements += self.write_one(tokens, phrase, words)
+            if "gender" in words:
+                for role in self.roles_of(tokens, phrase):
+                    replacements += self.write_role(tokens, role, words["gender"])
         return replacements
 
     def _at_places(self, sayings: Sequence[Saying]) -> list[Replacement]:

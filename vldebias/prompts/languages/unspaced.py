@@ -144,7 +144,20 @@ class UnspacedLanguage(ListedLanguage):
             )
             if not is_thing and not self.is_out_of_picture(text, match):
                 kept.append(match)
-        return self.without_heads(text, kept)
+        return self.without_roles(text, self.without_heads(text, kept))
+
+    def without_roles(self, text: str, matches: list[Match]) -> list[Match]:
+        """Return matches but those that say what another person is: 当水管工的人 is one person."""
+        persons = [match for match in matches if not self.is_role(text, match)]
+        # Of 看護師として働く the nurse is the person.
+        return persons or matches
+
+    def is_role(self, text: str, match: Match) -> bool:
+        """Return whether a noun says what somebody is or does, by the words beside it."""
+        for words in self.entries("role-behind"):
+            if text.startswith(words.replace("_", " "), match.end):
+                return True
+        return False
 
     def without_heads(self, text: str, matches: list[Match]) -> list[Match]:
         """Return matches of which none stands directly before another: 医生助理 is one person."""

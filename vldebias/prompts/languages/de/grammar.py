@@ -57,6 +57,8 @@ _THEY = frozenset(["sie", "ihr", "ihre", "ihren", "ihrem", "ihrer", "ihres"])
 _ACCUSATIVE = frozenset(
     ["für", "ohne", "gegen", "um", "zeige", "zeichne", "male", "zeigt", "erstelle", "generiere"]
 )
+_HIS = re.compile("sein(?:e|en|em|er|es)?")
+_SENTENCE_END = re.compile(r"[.;:!?\n]")
 _PREPOSITIONS = frozenset(["mit", "an", "in", "bei", "von", "auf", "über"])
 _SHORTEST_PART = 5  # letters of a noun that ends a compound
 _SHORT_PARTS = frozenset(["arzt", "koch", "wirt", "held", "gast", "coach"])
@@ -192,6 +194,8 @@ class German(SpacedLanguage):
             return self._neutral_nouns[low]
         if low in self._nouns:
             return self._nouns[low]
+        if low.endswith(("leute", "leuten")):
+            return Noun(low, low, "m", "many", "neutral")  # "Feuerwehrleute"
         return self._adjectival(low) or self._compound(token.text)
 
     def _noun_with_sign(self, text: str) -> Noun | None:
@@ -262,9 +266,36 @@ class German(SpacedLanguage):
                 return False
         if token.low == "sein" and (i + 1 == len(tokens) or tokens[i + 1].opens):
             return False  # the verb
+        if _HIS.fullmatch(token.low) and self._follows_neutral(tokens, i):
+            return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return not self.matcher("not-stated").has(token)
-        return self.is_feminine(token)
+        return self.is_feminine(token) or self._is_feminine_adjectival(tokens, i)
+
+    def _is_feminine_adjectival(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective that is a noun is of a woman: "eine junge Studierende"."""
+        if not tokens[i].low.endswith("e") or not tokens[i].text[0].isupper():
+            return False
+        if self._adjectival(tokens[i].low) is None:
+            return False
+        j = i
+        while j and not tokens[j].opens and i - j < _LONGEST_PHRASE:
+            j -= 1
+            if self._determines(tokens[j]):
+                return tokens[j].low in ("die", "eine", "diese", "keine", "meine", "ihre", "seine")
+            if not self._is_adjective(tokens[j]):
+                return False
+        return False
+
+    def _follows_neutral(self, tokens: Reading, i: int) -> bool:
+        """Return whether "sein" agrees with a neutral noun: "ein Kind mit seinem Hund"."""
+        for j in range(i - 1, -1, -1):
+            if _SENTENCE_END.search(tokens.gap(j + 1)):
+                return False
+            phrase = self.phrase_at(tokens, j)
+            if phrase is not None:
+                return phrase.form is not None and phrase.form.noun.kind == "neutral"
+        return False
 
     # ---- phrases
 
@@ -272,6 +303,7 @@ class German(SpacedLanguage):
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
         is_stated = self.is_feminine(token) or self._is_gendered_noun(token)
+        is_stated = is_stated or self._is_feminine_adjectival(tokens, i)
         noun = (
             Noun(token.text, token.text, "f", "one", "stated") if is_stated else self.noun_of(token)
         )
@@ -283,7 +315,9 @@ class German(SpacedLanguage):
             before = tokens[first - 1]
             if self._determines(before):
                 if is_stated:
-                    return Phrase(first - 1, i, None, stated=True)
+                    # "seine" of "ein Koch und seine Frau" says that the cook is a man.
+                    is_possessed = _HIS.fullmatch(before.low) is not None
+                    return Phrase(first if is_possessed else first - 1, i, None, stated=True)
                 return self._with_determiner(tokens, first - 1, adjectives, i, noun)
             if not self._describes(tokens, first - 1):
                 break
@@ -366,9 +400,15 @@ class German(SpacedLanguage):
     def _is_adjective(self, token: Token) -> bool:
         if self.matcher("no-adjective").has(token) or token.low.isdigit():
             return False
+        if token.low in self._numbers:
+            return False  # "vier"
         if token.text[0].isupper() and not token.small and not token.opens:
             return False
         return len(token.low) > 3 and token.low.endswith(("e", "en", "er", "es", "em"))
+
+    @cached_property
+    def _numbers(self) -> frozenset[str]:
+        return frozenset("/".join(self.entries("number")).split("/"))
 
     def _with_determiner(
         self, tokens: Reading, determiner: int, adjectives: list[int], i: int, noun: Noun
@@ -382,8 +422,8 @@ class German(SpacedLanguage):
             is_plural = case is None and low.endswith("e") and low not in ("eine", "keine")
             if low == "der" and noun.gender == "m":
                 is_plural = self._is_plural_genitive(tokens, determiner, adjectives)
-            if low == "den":
-                # "mit den Patienten", "den Bäckern".
+            if low == "den" or low.endswith(("seinen", "ihren", "meinen", "unseren")):
+                # "mit den Patienten", "den Bäckern", "mit seinen Patienten".
                 is_plural = not tokens[determiner].opens and tokens[determiner - 1].low in _DATIVE
             if is_plural:
                 return Phrase(determiner, i, None, plural=True)
@@ -492,6 +532,36 @@ class German(SpacedLanguage):
             while self.matcher("adverb").has(tokens[position]):
                 position += 1
         return [self.insert(tokens, position, " ".join(texts))]
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what the person before it is: "..., der Pilot ist" too."""
+        if super().is_role(tokens, person, phrase):
+            return True
+        return not person.plural and self._is_in_relative_clause(tokens, phrase)
+
+    def _is_in_relative_clause(self, tokens: Reading, phrase: Phrase) -> bool:
+        """Return whether a noun stands between a relative pronoun and "ist": ", der Pilot ist"."""
+        behind = phrase.head + 1
+        first = phrase.first
+        if behind >= len(tokens) or phrase.head != first + 1:
+            return False
+        is_behind_comma = first > 0 and tokens.gap(first).strip() == ","
+        is_pronoun = self.matcher("relative").has(tokens[first])
+        is_last = behind + 1 == len(tokens) or tokens[behind + 1].opens
+        is_verb = self.matcher("copula").has(tokens[behind]) and not tokens[behind].opens
+        return is_behind_comma and is_pronoun and is_verb and is_last
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return "als Pilotin" of a woman, and "als Pilot" of a man, whatever sign it has."""
+        form: Form | None = role.form
+        if form is None or form.noun.kind == "neutral":
+            return []
+        if self._is_in_relative_clause(tokens, role):
+            # The pronoun agrees with the person: "ein weiblicher Mensch, der Pilotin ist".
+            form = form._replace(determiner=None)
+        if gender == "female":
+            return self._feminine(tokens, role, form)
+        return self._without_sign(tokens, role, form) if form.noun.kind == "star" else []
 
     def keeps_capital(self, token: Token) -> bool:
         """Return True: nouns and adjectives before them keep what they have."""

@@ -51,6 +51,14 @@ class Chinese(UnspacedLanguage):
                 matches.append(Match(start, match.end(), text[start : match.end()]))
         return matches
 
+    def is_role(self, text: str, match: Match) -> bool:
+        """Return whether a noun stands behind a verb, as in 当水管工的人 and 做一名厨师的人."""
+        verbs = self.entries("role-before")
+        for start in (match.start, self._start_of_noun(text, match)):
+            if _MEASURED.sub("", text[:start]).endswith(verbs):
+                return True
+        return super().is_role(text, match)
+
     def is_named(self, text: str, matches: list[Match]) -> bool:
         """Return whether a name stands beside a noun, or opens the prompt: 李娜医生, 张伟，歌手."""
         if super().is_named(text, matches):

@@ -67,9 +67,24 @@ BIRDS = (
 )
 AGES = ("rivals_real", "celeba age", "worst_group", {"average": "average accuracy"})
 WRITTEN = "professions, as people write them"
+STEERED = ("steer", "cross-attention", GAP, {"recognised": "subject accuracy"})
 WINDOW = (
     Line("generating people", "default, `balanced-prompts`", *PEOPLE, "balanced-prompts", WRITTEN),
     Line("generating people", "the paper's projection, `cali`", *PEOPLE, "cali", WRITTEN),
+    Line(
+        "generating professions",
+        "no word written, `cross-attention`",
+        *STEERED,
+        "cross-attention",
+        "gender",
+    ),
+    Line(
+        "generating professions",
+        "the same with `balanced-prompts`",
+        *STEERED,
+        "balanced-prompts",
+        "gender",
+    ),
     Line("searching photographs", "texts alone, default", *SEARCH, "difference of the values"),
     Line(
         "searching photographs",
@@ -87,8 +102,9 @@ WINDOW = (
 COUNTED = ("professions", "images each", "queries", "images")  # of `n`
 
 
-# The first line of each task; the rest stands on the page of all figures.
-FRONT = (WINDOW[0], WINDOW[3], WINDOW[5])
+# The first line of each task, and that of pictures without a word more; the rest stands on the page
+# of all figures.
+FRONT = (WINDOW[0], WINDOW[2], WINDOW[5], WINDOW[7])
 
 
 def front() -> str:
@@ -111,7 +127,8 @@ def gains(chosen: Sequence[Line]) -> str:
         rows = frame[(frame.task == line.block) & (frame.subset == line.subset)]
         rows = rows.set_index(["method", "metric"], drop=False)
         bias = rows.loc[line.row, line.metric]
-        judged = "" if bias.verdict == "better" else f", {emphasised(bias.verdict)}"
+        is_judged = bias.verdict not in ("", "better")
+        judged = f", {emphasised(bias.verdict)}" if is_judged else ""
         after = span_of(bias) + judged + unbiased(rows, line)
         before = f"{bias.title} {span_of(rows.loc['none', line.metric])}"
         counts = json.loads(bias.counts)
@@ -134,7 +151,7 @@ def emphasised(judged: str) -> str:
 def unbiased(rows: Any, line: Line) -> str:
     """Write the unbiased square of a gap, where the verdict rests on it."""
     bias = rows.loc[line.row, line.metric]
-    if line.metric != GAP or bias.is_dealt:
+    if line.metric != GAP or bias.is_dealt or (line.row, SQUARED) not in rows.index:
         return ""
     square = rows.loc[line.row, SQUARED]
     ends = f"[{square.change_low:+.3f}, {square.change_high:+.3f}]"

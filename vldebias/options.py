@@ -87,6 +87,10 @@ class Options:
         None
     )
     steps: Annotated[int | None, flag("Generated images", "N", "Denoising steps.", least=1)] = None
+    guidance: Annotated[
+        float | None,
+        flag("Generated images", "X", "Guidance scale instead of the suite's.", least=0),
+    ] = None
     prompts_file: Annotated[
         Path | None, flag("Generated images", "FILE", "Prompts of your own, one a line.")
     ] = None

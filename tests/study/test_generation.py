@@ -451,6 +451,20 @@ def test_prompts_as_people_write_them(tmp_path: Path) -> None:
         assert rows["unchanged", "cali", f"prompts {kind}"].value == pytest.approx(share)
 
 
+def test_the_guidance_of_the_user_replaces_that_of_the_suite(tmp_path: Path) -> None:
+    """0 too, which is a choice; and pictures of another scale are those of another plan."""
+    generation_task = task(prompts="professions-gender", variants={"cali": {"method": "cali"}})
+    for scale in (0.0, 12.0):
+        chosen_task = generation_task.with_options(Options(out=tmp_path, guidance=scale))
+        assert (chosen_task.guidance, chosen_task.plan().guidance) == (scale, scale)
+    chosen_task.plan().settle(tmp_path / "drawn")
+    picture = tmp_path / "drawn" / "none" / "concept" / "0.png"
+    picture.parent.mkdir(parents=True)
+    picture.touch()
+    with pytest.raises(InvalidInputError, match="guidance"):
+        generation_task.plan().settle(tmp_path / "drawn")
+
+
 def test_prompts_of_a_file_are_generated_where_they_leave_the_value_open(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text(
         "A photo of a nurse.\nA photo of a plumber.\nA female chef.\nA red car.\n"

@@ -35,7 +35,16 @@ Prompts = Annotated[
 SeveralPrompts = Annotated[tuple[Prompts, ...], SEVERAL]
 
 # Settings that a flag of the command line replaces.
-USERS_CHOICES = ("resamples", "methods", "lam", "images", "steps", "seeds", "prompts_file")
+USERS_CHOICES = (
+    "resamples",
+    "methods",
+    "lam",
+    "images",
+    "steps",
+    "guidance",
+    "seeds",
+    "prompts_file",
+)
 
 
 class Task(Strict, ABC):

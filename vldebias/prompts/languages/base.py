@@ -359,11 +359,15 @@ class SpacedLanguage(ListedLanguage):
         arbeitet" is one person."""
         if person.plural or phrase.plural or not phrase.first:
             return False
-        between = range(max(person.head, person.last) + 1, phrase.first + 1)
+        between = range(person.head + 1, phrase.first + 1)
         if any(_SENTENCE_END.search(tokens.gap(i)) for i in between):
             return False
-        # A verb, or "als": not one that opens the next sentence.
-        return len(between) > 1 and self.matcher("role-behind").has(tokens[phrase.first - 1])
+        words = self.matcher("role-behind")
+        if len(between) > 1 and words.has(tokens[phrase.first - 1]):
+            return True
+        # "en tant que médecin", "disfrazado de bombero"
+        starts = range(person.head + 1, phrase.first)
+        return any(words.length_at(tokens, i) == phrase.first - i for i in starts)
 
     def roles_of(self, tokens: Reading, person: Phrase) -> list[Phrase]:
         """Return the phrases that say what a person is, up to the next person."""

@@ -42,7 +42,17 @@ _LETTERS = {
     "vi": "ăđơưạảấầẩẫậắằẳẵặẹẻẽếềểễệịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ", "hu": "őűáéíóöüú", "fi": "äö",
 }  # fmt: skip
 # "eine*r Lehrer*in", "Ärzt:innen": only German is written so.
-_GENDER_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
+_GERMAN_SIGN = re.compile(r"\w[*:](?:in|innen|r)\b")
+# "étudiant·e·s", "médico/a", "doctor(a)": the ending for women behind a Romance noun or article.
+_ENDING = (
+    "(?:e|a|o|la|una|uma|une|ne|le|ère|rice|trice|euse|esse|ora|essa|as|es|os|ras|nes|ères|rices|"
+    "trices|euses)"
+)
+GENDER_SIGN = (
+    rf"(?<=[^\W\d_])(?:[\u00b7\u2022\u22c5./]{_ENDING}(?:[\u00b7\u2022\u22c5.]s)?(?!\w)"
+    rf"|\({_ENDING}\)s?(?!\w))"
+)
+_ROMANCE_SIGN = re.compile(GENDER_SIGN)
 _WORD = re.compile(r"[^\W\d_]+['\u2019]?")
 
 
@@ -97,14 +107,29 @@ def code_of_script(text: str, script: str) -> str:
     return _LANGUAGE_OF_SCRIPT.get(script) or _NAME_OF_SCRIPT.get(script, script.capitalize())
 
 
+def without_gender_sign(text: str) -> str:
+    """Return words without the ending for women behind a sign, in small letters.
+
+    >>> without_gender_sign("un·e étudiant·e"), without_gender_sign("los/as médicos/as")
+    ('un étudiant', 'los médicos')
+    """
+    return _ROMANCE_SIGN.sub(_plural_of_sign, text)
+
+
+def _plural_of_sign(match: re.Match[str]) -> str:
+    """Return the "s" that stands behind the last sign: "étudiant·e·s" is "étudiants"."""
+    is_apart = re.search(r"[\u00b7\u2022\u22c5.]s$|\)s$", match[0])
+    return "s" if is_apart else ""
+
+
 def latin_scores(text: str) -> dict[str, float]:
     """Return language -> how much the words of a text in Latin letters speak for it."""
     scores: defaultdict[str, float] = defaultdict(float)
     codes_of_word = _codes_of_word()
     low = text.lower().replace("\u2019", "'")
-    if _GENDER_SIGN.search(low):
+    if _GERMAN_SIGN.search(low):
         scores["de"] += 1
-    for word in _WORD.findall(low):
+    for word in _WORD.findall(without_gender_sign(low)):
         codes = codes_of_word.get(word) or codes_of_word.get(word.rstrip("'"), ())
         for code in codes:
             # A word of several languages says less.

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from vldebias.prompts.language import Replacement
 from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Token
+from vldebias.prompts.languages.detection import GENDER_SIGN, without_gender_sign
 
 _LONGEST_PHRASE = 4
 GONE = "\x00"  # the change of a word that is dropped
@@ -55,7 +56,29 @@ class RomanceLanguage(SpacedLanguage):
     feminine_adjectives: ClassVar[tuple[str, ...]]
     participles: ClassVar[tuple[str, ...]]
     feminine_participles: ClassVar[tuple[str, ...]]
-    word = r"[^\W\d_]+['\u2019](?=[^\W\d_])|[^\W\d_]+(?:-[^\W\d_]+)*|\d+"
+    word = (
+        r"[^\W\d_]+['\u2019](?=[^\W\d_])|[^\W\d_]+(?:-[^\W\d_]+)*"
+        + rf"(?:{GENDER_SIGN}|[@*](?!\w))?|\d+"
+    )
+
+    def read(self, text: str) -> Reading:
+        """Return the words of a prompt; one with a sign for all genders in the masculine."""
+        tokens = super().read(text)
+        for i, token in enumerate(tokens):
+            tokens[i] = token._replace(low=self._without_sign(token.low))
+        return tokens
+
+    def _without_sign(self, word: str) -> str:
+        """Return a word in the masculine: "médico/a", "étudiant·e·s", "médic@", "maestr*"."""
+        masculine = without_gender_sign(word)
+        if masculine == word and word.endswith(("@", "*", "\u0259")):
+            stem = word[:-1]
+            if stem in self.articles:
+                return stem
+            for ending in ("o", "e", ""):
+                if stem + ending in self.nouns:
+                    return stem + ending
+        return masculine
 
     # ---- words
 
@@ -137,13 +160,22 @@ class RomanceLanguage(SpacedLanguage):
             return False
         if self.matcher("female").has(token) or self.matcher("male").has(token):
             return True
-        if token.low in self.feminine_nouns and not self._is_thing(tokens, i):
+        is_feminine = token.low in self.feminine_nouns and not self._is_thing(tokens, i)
+        if is_feminine and not self._describes_neutral(tokens, i):
             return True
         found = self.nouns.get(token.low)
         # "una periodista", "les jeunes femmes": the article says it.
         if found is None or found[0].gender != "mf":
             return False
         return self._has_feminine_article(tokens, i)
+
+    def _describes_neutral(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word is an adjective of a noun that is feminine for everybody: "la
+        persona anziana"."""
+        if not i or tokens[i].opens:
+            return False
+        noun, _ = self.nouns.get(tokens[i - 1].low, (None, False))
+        return noun is not None and noun.gender == "f"
 
     def _is_thing(self, tokens: Reading, i: int) -> bool:
         """Return whether a noun is a thing here: "la música", "une cuisinière à gaz"."""
@@ -341,11 +373,12 @@ class RomanceLanguage(SpacedLanguage):
 
     def is_adjective(self, token: Token) -> bool:
         """Return whether a word behind a noun is an adjective of it."""
-        if token.low.isdigit() or self.matcher("no-adjective").has(token):
+        if len(token.low) < 3 or token.low.isdigit() or self.matcher("no-adjective").has(token):
             return False
         if token.text[0].isupper() and not token.text.isupper():
             return False
-        if self.matcher("adjective").has(token) or token.low in self._irregular:
+        is_listed = self.matcher("adjective").has(token) or self.matcher("quality").has(token)
+        if is_listed or token.low in self._irregular:
             return True
         if token.low.endswith(self.not_adjectives):
             return False
@@ -367,14 +400,14 @@ class RomanceLanguage(SpacedLanguage):
             if changes is None:
                 marker = self.entries(f"sex-{gender}")[0]
         elif gender == "male":
-            marker = self.entries("say-male")[0]
+            marker = self._word_behind(phrase, "boy", "male")
         elif gender == "female":
             changes = self._agree(tokens, phrase)
             if changes is None:
                 # An ending is not known: "un juge, une femme".
                 marker = f"{self.comma} {self.entries('count-female')[1]}{self.comma}"
             elif form.noun.gender == "mf":
-                marker = self.entries("say-female")[0]
+                marker = self._word_behind(phrase, "girl", "female")
         is_feminine = gender == "female" and changes is not None
         if form.noun.gender == "f":
             is_feminine = gender != "male" or changes is None
@@ -383,7 +416,34 @@ class RomanceLanguage(SpacedLanguage):
             texts.append((self.feminine_of(word) or word) if is_feminine else word)
         if marker:
             texts.append(marker)
-        return self._replacements(tokens, phrase, changes or {}, texts)
+        changes = changes or {}
+        if gender:
+            self._drop_signs(tokens, phrase, changes)
+        return self._replacements(tokens, phrase, changes, texts)
+
+    def _drop_signs(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
+        """Change "médico/a" into the masculine, where it has not become the feminine."""
+        for i in (*range(phrase.first, phrase.last + 1), *phrase.form.apart):
+            token = tokens[i]
+            has_sign = token.low != token.text.lower().replace("\u2019", "'")
+            if has_sign and i not in changes:
+                changes[i] = self.like(token, token.low)
+
+    def _word_behind(self, phrase: Phrase, young: str, grown: str) -> str:
+        """Return what says the gender behind a noun: "un bambino maschio", "un medico uomo"."""
+        children = self.matcher("child").words
+        is_young = not children.isdisjoint(self.plurals_of(phrase.form.noun.masculine))
+        words = self.entries(f"say-{young}") if is_young else ()
+        return (words or self.entries(f"say-{grown}"))[0]
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return "como bombera" of a woman; what has one form for both stays as it is."""
+        form: Form | None = role.form
+        if form is None or form.noun.gender != "m":
+            return []
+        changes = (self._agree(tokens, role) or {}) if gender == "female" else {}
+        self._drop_signs(tokens, role, changes)
+        return self._replacements(tokens, role, changes, [])
 
     def _replacements(
         self, tokens: Reading, phrase: Phrase, changes: dict[int, str], texts: list[str]
@@ -417,12 +477,15 @@ class RomanceLanguage(SpacedLanguage):
     def _place_behind(self, tokens: Reading, phrase: Phrase) -> int:
         """Return behind which word a value is written: the noun and adjectives that name a kind."""
         place = phrase.head
+        if phrase.form.noun.gender in ("f", "m!"):
+            return phrase.last  # "la guida turistica di sesso femminile"
         for position in phrase.form.behind:
             # "un ingeniero industrial varón", "un médico varón cansado".
             is_of_kind = self.matcher("adjective").has(tokens[position]) or self.noun_of(
                 tokens[position]
             )
-            if position != place + 1 or not is_of_kind:
+            is_quality = self.matcher("quality").has(tokens[position])
+            if position != place + 1 or is_quality or not is_of_kind:
                 break
             place = position
         return place

@@ -194,8 +194,6 @@ class German(SpacedLanguage):
             return self._neutral_nouns[low]
         if low in self._nouns:
             return self._nouns[low]
-        if low.endswith(("leute", "leuten")):
-            return Noun(low, low, "m", "many", "neutral")  # "Feuerwehrleute"
         return self._adjectival(low) or self._compound(token.text)
 
     def _noun_with_sign(self, text: str) -> Noun | None:
@@ -230,6 +228,8 @@ class German(SpacedLanguage):
     def _compound(self, text: str) -> Noun | None:
         """Return the noun of a compound by its last part: "Raumfahrtingenieurs"."""
         low = text.lower()
+        if low.endswith(("leute", "leuten")):
+            return Noun(low, low, "m", "many", "neutral")  # "Feuerwehrleute"
         for start in range(2, len(low) - 3):
             part = low[start:]
             if len(part) < _SHORTEST_PART and part.rstrip("es") not in _SHORT_PARTS:

@@ -59,6 +59,8 @@ class Italian(RomanceLanguage):
             "era",
             "ace",
             "nea",
+            "ica",
+            "ana",
         ),
     )
     participles: ClassVar[tuple[str, ...]] = ("ato", "uto", "ito", "eso", "tto", "sto", "lto")

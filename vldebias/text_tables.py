@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,25 @@ _OTHER_ENCODINGS = [
     *("cp1251", "cp1253", "cp1255", "cp1256", "koi8_r"),
     *("gb18030", "big5", "cp932", "euc_jp", "cp949"),
 ]
+# ending -> what such a file is that people take for a list or a table.
+OTHER_FORMS = {
+    **dict.fromkeys((".yaml", ".yml"), "YAML"),
+    **dict.fromkeys((".md", ".markdown"), "Markdown"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "a spreadsheet"),
+    **dict.fromkeys((".docx", ".doc", ".pdf", ".rtf", ".odt"), "a document"),
+    **dict.fromkeys((".html", ".htm", ".xml"), "markup"),
+    **dict.fromkeys((".zip", ".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".tar"), "an archive"),
+}
+# What a file begins with whose ending says something else.
+_MAGIC = {
+    b"PK\x03\x04": "a spreadsheet (.xlsx) or an archive (.zip)",
+    b"\xd0\xcf\x11\xe0": "a spreadsheet of an old Excel (.xls)",
+    b"\x1f\x8b": "a file that gzip compressed",
+    b"PAR1": "parquet",
+    b"%PDF": "a PDF document",
+    b"\x89PNG": "a picture (.png)",
+    b"\xff\xd8\xff": "a picture (.jpg)",
+}
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\x0b\x0c]")  # all but tabs and line ends
 _EXCEL = re.compile(r"\ufeff?sep=(.)\r?\n")  # a first line that tells Excel the separator
 _SAMPLE = 1 << 16  # characters that show how a table is separated
@@ -62,6 +82,12 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
     Raises:
         InvalidInputError: bytes that do not fit, or that fit no encoding.
     """
+    form = form_of_bytes(content)
+    if form:
+        raise InvalidInputError(
+            f"{where}: expected text, got {form}, whatever its name says; unpack it, save it as"
+            " .csv, or name it by what it is"
+        )
     if encoding is None:
         encoding = _marked_encoding(content)
     if encoding is not None:
@@ -69,13 +95,43 @@ def decoded(content: bytes, where: str, encoding: str | None = None) -> str:
             return content.decode(encoding).removeprefix("\ufeff")
         except (LookupError, UnicodeError) as error:
             raise InvalidInputError(
-                f"{where}: cannot be read as {encoding}: {error}; name its encoding (--encoding),"
-                " or save it as UTF-8"
+                f"{where}: cannot be read as {encoding}: {error}; save it as UTF-8, or name its"
+                " encoding (`vldebias train --encoding`)"
             ) from None
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         return _guessed(content, where, error)
+
+
+def form_of_bytes(content: bytes) -> str:
+    """Return what bytes are that are no text, by their first ones; "" where these say nothing.
+
+    >>> form_of_bytes(b"PK\\x03\\x04...")
+    'a spreadsheet (.xlsx) or an archive (.zip)'
+    """
+    for start, form in _MAGIC.items():
+        # A table may begin with a column that is called PAR1; no text has these control characters.
+        if content.startswith(start) and re.search(rb"[\x00-\x08\x0e-\x1f]", content[:4096]):
+            return form
+    return ""
+
+
+def json_form(text: str) -> str:
+    """Tell how JSON is written, whatever its ending says: "list", "lines" (a value a line), or
+    "object"; of a long text its beginning is enough.
+
+    >>> json_form('[{"a": 1}]'), json_form('{"a": 1}\\n{"a": 2}'), json_form('{"a": {"b": 1}}')
+    ('list', 'lines', 'object')
+    """
+    first_line, _, rest = text.lstrip().partition("\n")
+    try:
+        json.loads(first_line)
+    except (ValueError, RecursionError):
+        return "list" if first_line.startswith("[") else "object"
+    if rest.strip():
+        return "lines"
+    return "list" if first_line.startswith("[") else "object"
 
 
 def decoded_texts(contents: Sequence[bytes], where: str, encoding: str | None = None) -> list[str]:
@@ -116,7 +172,7 @@ def _guessed(content: bytes, where: str, error: UnicodeDecodeError) -> str:
     """Return the text of bytes that are no UTF-8, by the encoding that charset-normalizer finds."""
     line = content.count(b"\n", 0, error.start) + 1
     wrong = content[error.start : error.start + 1]
-    remedy = "name its encoding (--encoding), or save it as UTF-8"
+    remedy = "save it as UTF-8, or name its encoding (`vldebias train --encoding`)"
     high_bytes = len(re.findall(rb"[\x80-\xff]", content))
     high_bytes_of_utf8 = len(
         re.findall(rb"[\x80-\xff]", content.decode("utf-8", "ignore").encode())
@@ -217,6 +273,17 @@ def split_rows(
         )
     if not rows:
         raise InvalidInputError(f"{where}: is empty; expected names of columns in the first line")
+    filled = len(rows)
+    while filled > 1 and len(rows[0]) > 1 and not any(rows[filled - 1]):
+        filled -= 1
+    # Spreadsheets write ",,," for rows that once had a cell.
+    if filled < len(rows):
+        warn(
+            f"{where}: {len(rows) - filled} rows at the end have no cell that is filled, and were"
+            " left out",
+            SuspectInputWarning,
+        )
+        rows = rows[:filled]
     rows = _without_empty_columns([[name.strip() for name in rows[0]], *rows[1:]])
     if len(set(rows[0])) != len(rows[0]):
         raise InvalidInputError(

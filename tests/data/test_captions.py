@@ -18,7 +18,7 @@ from tests.refusals import refused
 from vldebias.data import ImageData, open_data
 from vldebias.data.cleaning import clean_captions, cleaned
 from vldebias.data.folders import existing_names, is_litter
-from vldebias.data.layouts import expanded
+from vldebias.data.layouts import check_images, expanded, find_layout
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
 pytest.importorskip("datasets")
@@ -179,17 +179,100 @@ def write(path: Path, content: str | bytes) -> Path:
         '{"image": "https://x.org/a", "caption": "c"}\n',
         "input_format jsonl --url_col im",
     ),
-    ("a.jsonl", "[1]\n", "line 1: expected an object"),
+    ("a.jsonl", "[1]\n", "a list of objects"),
+    ("a.jsonl", '{"image": "0.jpg", "caption": "c"}\n[1]\n', "line 2: expected an object"),
+    (
+        "a.jsonl",
+        '{"image": {"path": "0.jpg"}, "caption": "c"}\n',
+        r"there are \['image.path', 'caption'\]; name it with --image-column",
+    ),
     ("a.json", '{"images": [], "annotations": [{"bbox": 1}]}', "instances_.*has no captions"),
     ("a.json", "[1]", "a list of objects"),
-    ("a.xlsx", "x", "ends in .xlsx; expected a table"),
+    ("a.json", '{"0.jpg": "a nurse"}', "an object without images, .*expected a list of objects"),
+    ("a.xlsx", "x", "a spreadsheet that ends in .xlsx; expected a table"),
+    ("a.csv", b"PK\x03\x04\x14\x00\x06\x00\xec", "expected text, got a spreadsheet"),
+    ("a.csv.gz", "x", "an archive that ends in .gz"),
+    ("a.tar", b"\x1f\x8b\x08\x00", "is compressed; expected a plain tar.*gunzip < "),
     ("a.csv", "image,caption\nnot/there.jpg,a nurse\n", "none is in .*--image-root"),
     ("folder/a.jpg", "x", "1 images without captions; expected a .txt of the same name"),
 )
-def test_what_is_refused_says_its_own_cause(tmp_path: Path, name: str, content: str) -> None:
+def test_what_is_refused_says_its_own_cause(
+    tmp_path: Path, name: str, content: str | bytes
+) -> None:
     path = write(tmp_path / name, content)
     save(tmp_path / "0.jpg")
     opened(path.parent if "folder" in name else path)
+
+
+@refused(
+    ("captions/0.txt", "texts of their names are in another folder, such as captions/0.txt"),
+    ("images/0.json", "a .txt of the same name .*caption_col"),
+    ("captions/all.txt", "name the table that has them, such as .*all.txt"),
+)
+def test_a_folder_of_images_says_what_it_has_in_the_place_of_captions(
+    tmp_path: Path, name: str
+) -> None:
+    save(tmp_path / "images/0.jpg")
+    opened(write(tmp_path / name, "{}").parent.parent)
+
+
+ROWS = [("0.jpg", "a nurse"), ("1.jpg", "a pilot")]
+OBJECTS = [{"image": file, "caption": text} for file, text in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "warning"),
+    [
+        ("lines.json", "\n".join(map(json.dumps, OBJECTS)), None),
+        ("list.jsonl", json.dumps(OBJECTS, indent=1), None),
+        ("blank.csv", "image,caption\n0.jpg,a nurse\n1.jpg,a pilot\n,\n,\n", "2 rows at the end"),
+        (
+            "listed.csv",
+            'image,caption\n0.jpg,"[\'a nurse\']"\n1.jpg,"[""a pilot"", ""a man""]"\n',
+            "2 cells of column 'caption' are lists written as text",
+        ),
+    ],
+)
+def test_forms_with_another_ending_or_lists_are_read_and_said(
+    name: str, content: str, warning: str | None, tmp_path: Path
+) -> None:
+    for file, _ in ROWS:
+        save(tmp_path / file)
+    data, said = opened(write(tmp_path / name, content))
+    assert tuple(data.captions) == ("a nurse", "a pilot")
+    assert not data.more_captions or data.more_captions == ((), ("a man",))
+    assert bool(said) == (warning is not None)
+    assert all(str(warning) in message for message in said)
+
+
+def test_bytes_in_a_table_of_captions_are_its_images(tmp_path: Path) -> None:
+    content = [brought.jpeg(number) for number in range(2)]
+    columns = {"content": content, "text": ["a nurse", "a pilot"]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    data, _ = opened(tmp_path / "a.parquet")
+    assert tuple(data.captions) == ("a nurse", "a pilot")
+    assert data.read(1).mode == "RGB"
+
+
+def test_two_dots_that_all_samples_have_are_fields(tmp_path: Path) -> None:
+    files = []
+    for number, (_, text) in enumerate(ROWS):
+        files += [(f"{number}.v2.JPG", brought.jpeg(number)), (f"{number}.v2.TXT", text.encode())]
+    data, _ = opened(brought.write_tar(tmp_path / "a.tar", files))
+    assert tuple(data.captions) == ("a nurse", "a pilot")
+
+
+def test_a_table_whose_images_are_elsewhere_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "image,caption\nD:\\img\\0.jpg,a nurse\n")
+    with pytest.raises(InvalidInputError, match=r"1 of its first 1 paths .*allow_outside=true"):
+        check_images(find_layout(path))
+    check_images(find_layout(path), allow_outside=True)
+    path = write(tmp_path / "b.csv", "image,caption\n0.jpg,a nurse\n")
+    with pytest.raises(InvalidInputError, match=r"none is in .*--image-root"):
+        check_images(find_layout(path))
+    check_images(find_layout(path), images=tmp_path)
+    save(tmp_path / "0.jpg")
+    check_images(find_layout(path))
 
 
 def test_a_parquet_of_addresses_is_refused_and_one_with_images_is_not(tmp_path: Path) -> None:
@@ -270,6 +353,7 @@ def test_braces_stand_for_names() -> None:
     names = ["shard-0008.tar", "shard-0009.tar", "shard-0010.tar"]
     assert expanded("shard-{0008..0010}.tar") == names
     assert expanded("{a,b}/{0..1}.tar") == ["a/0.tar", "a/1.tar", "b/0.tar", "b/1.tar"]
+    assert expanded("a/{0..1}.tar::b/*.tar") == ["a/0.tar", "a/1.tar", "b/*.tar"]
     assert expanded("plain*.tar") == ["plain*.tar"]
 
 

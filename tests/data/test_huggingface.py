@@ -285,8 +285,16 @@ def test_the_column_of_images_is_found_by_name_or_by_type(
         ),
     ),
     ("{}/two.parquet", {"split": "test"}, "expected split train or all, got 'test'"),
-    ("{}/two.parquet", {}, r"images may be in any of \['jpg', 'png'\]; name it with image="),
-    ("{}/none.parquet", {}, r"no column of images; name it with image=.* There are \['txt'\]"),
+    (
+        "{}/two.parquet",
+        {},
+        r"images may be in any of \['jpg', 'png'\]; name it with --image-column",
+    ),
+    (
+        "{}/none.parquet",
+        {},
+        r"no column of images; name it with --image-column .* There are \['txt'\]",
+    ),
     (
         "{}/none.parquet",
         {"image": "txt", "labels": "sex"},

@@ -67,6 +67,8 @@ def test_every_line_is_a_prompt_a_comment_or_blank(lines: list[str]) -> None:
         ("a.jsonl", '{"prompt": "a baker, in a shop"}\n\n{"prompt": "a pilot"}\n', "prompt"),
         ("a.jsonl", '["a baker, in a shop", "a pilot"]\n', None),
         ("a.json", '["a baker, in a shop", "a pilot"]', None),
+        ("a.jsonl", '[\n "a baker, in a shop",\n "a pilot"\n]\n', None),
+        ("a.json", '{"prompt": "a baker, in a shop"}\n{"prompt": "a pilot"}\n', "prompt"),
         ("a.json", '[{"caption": "a baker, in a shop"}, {"caption": "a pilot"}]', "caption"),
         ("a.txt", "a baker, in a shop\na pilot\n".encode("utf-16"), None),
     ],
@@ -113,6 +115,7 @@ def test_another_encoding_is_said(tmp_path: Path) -> None:
     ("a.yaml", "- a baker\n", "YAML .*expected a text file"),
     ("a.md", "| n | prompt |\n", "Markdown"),
     ("a.xlsx", "PK", "a spreadsheet"),
+    ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "expected text, got a spreadsheet"),
 )
 def test_what_is_no_list_of_prompts_is_refused(
     tmp_path: Path, name: str, content: str | bytes | None

@@ -154,13 +154,13 @@ def train(  # noqa: PLR0913  (each is an option of the command)
 
 def _check_data(settings: TrainSettings) -> None:
     """Refuse data that can be seen to be no captions, before a library is imported."""
-    from vldebias.data.layouts import find_layout
+    from vldebias.data.layouts import check_images, find_layout
 
     reads_captions = settings.views == "captions" and settings.caption_template is None
     for data in dict.fromkeys((settings.data, settings.val_data or settings.data)):
         # Data sets that have names have layouts of their own.
         if data not in (*WORLDS, *NAMED_DATA):
-            find_layout(
+            layout = find_layout(
                 data,
                 image=settings.image,
                 caption=settings.caption,
@@ -168,6 +168,7 @@ def _check_data(settings: TrainSettings) -> None:
                 encoding=settings.encoding,
                 reads_captions=reads_captions,
             )
+            check_images(layout, images=settings.image_root, allow_outside=settings.allow_outside)
 
 
 def _run(

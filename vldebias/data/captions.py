@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vldebias.data.cleaning import clean_captions
-from vldebias.data.dataset import ImageData, file_images, is_outside
-from vldebias.data.folders import captions_beside, existing_names, is_litter, is_picture
+from vldebias.data.dataset import ImageData, file_images
+from vldebias.data.folders import captions_beside, folder_of_images, is_picture
 from vldebias.data.huggingface import ALIASES, ImageStream, open_huggingface
 from vldebias.data.layouts import Layout, find_layout
 from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
@@ -160,38 +160,12 @@ def _open_table(
 
 
 def _folder_of_images(table: Path, files: Sequence[str]) -> Path:
-    """Return the folder that the paths of a table start from: its own, else the only one near it
-    that has them.
-
-    Raises:
-        InvalidInputError: no folder near it has them, or several do.
-    """
-    sample = [file for file in files if file.strip()][:: max(1, len(files) // 20)][:20]
-
-    def has_images(folder: Path) -> bool:
-        return any((folder / file).is_file() for file in existing_names(folder, sample))
-
-    folder = table.parent
-    # Absolute paths and those that lead out have their own messages.
-    if not sample or has_images(folder) or any(is_outside(file) for file in sample):
-        return folder
-    above = folder.absolute().parent
-    # "captions.txt" beside "Images/", before "annotations/captions.json" beside "train2017/".
-    found: list[Path] = []
-    for near in (folder.absolute().iterdir(), (*above.iterdir(), above)):
-        folders = [path for path in near if path.is_dir() and not is_litter(path.name)]
-        found = found or [path for path in folders if has_images(path)]
-    if len(found) == 1:
-        warn(f"{table}: its images were found in {found[0]}; --image-root names another folder")
-        return found[0]
-    problem = f"{len(found)} folders near it have them: {found[:3]}"
-    if not found:
-        problem = "no folder near it has them"
-    raise InvalidInputError(
-        f"{table}: of {len(sample)} images that were looked for none is in {folder}, such as"
-        f" {sample[0]!r}, and {problem}; name the folder that the paths start from (--image-root;"
-        " in Python images=...)"
-    )
+    """Return the folder that the paths of a table start from; say which, where it is not its
+    own."""
+    folder = folder_of_images(table, files)
+    if folder != table.parent:
+        warn(f"{table}: its images were found in {folder}; --image-root names another folder")
+    return folder
 
 
 def _open_coco(
@@ -218,8 +192,7 @@ def _open_coco(
     except (KeyError, TypeError):
         raise InvalidInputError(
             f"{file}: expected COCO's captions: images with id and file_name, annotations with"
-            f" image_id and caption; got the keys {sorted(annotated)[:8]} (instances_*.json has no"
-            " captions; captions_*.json has)"
+            f" image_id and caption; got the keys {sorted(annotated)[:8]}"
         ) from None
     unknown = [number for number, _ in pairs if number not in name_of_image]
     if unknown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vldebias.data.folders import existing_names
+from vldebias.data.folders import OUTSIDE, existing_names
 from vldebias.data.parallel import prefetch
 from vldebias.data.tables import Labels
 from vldebias.errors import InvalidInputError, Lazily
@@ -35,8 +34,6 @@ _AHEAD = 256
 _ENDS = 4096
 # Per task of a thread: 200 000 files are opened in seconds, not singly.
 _FILES_AT_ONCE = 512
-# Absolute (also as Windows writes it), an address, or a step upward anywhere on the way.
-_OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
 
 class Columns:
@@ -235,20 +232,15 @@ def file_images(
     )
 
 
-def is_outside(path: str) -> bool:
-    """Tell whether a path leads out of its folder, or is no local file."""
-    return re.search(_OUTSIDE, path) is not None
-
-
 def refuse_outside(name: str, root: Path, files: Sequence[str]) -> None:
     """Refuse paths that leave the root, so that a foreign table cannot read any file it likes."""
     paths = pa.array(files, pa.string())
-    outside = pc.filter(paths, pc.match_substring_regex(paths, _OUTSIDE))
+    outside = pc.filter(paths, pc.match_substring_regex(paths, OUTSIDE))
     if len(outside):
         raise InvalidInputError(
             f"{name}: {len(outside)} paths lead out of {root} or are no local files, such as"
-            f" {outside[0].as_py()!r}; expected paths below it, or allow_outside where the table is"
-            " trusted"
+            f" {outside[0].as_py()!r}; expected paths below it, or allow_outside=True"
+            " where the table is trusted (--set allow_outside=true)"
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from vldebias.errors import InvalidInputError
 from vldebias.pictures import ENDINGS
 
 # What programs leave in folders of pictures, besides all that begins with a dot.
@@ -24,6 +26,8 @@ _LITTER = {
     "__pycache__",
 }
 TEXT_ENDINGS = (".txt", ".caption")
+# Absolute (also as Windows writes it), an address, or a step upward anywhere on the way.
+OUTSIDE = r"^[/\\]|^[A-Za-z]:|^[A-Za-z][A-Za-z0-9+.-]*://|(^|[/\\])\.\.([/\\]|$)"
 
 
 def is_litter(path: str | PurePosixPath) -> bool:
@@ -90,6 +94,45 @@ def captions_beside(files: Iterable[str]) -> dict[str, str]:
         if is_picture(file) and stem in text_of_stem:
             pairs[file] = text_of_stem[stem]
     return pairs
+
+
+def is_outside(path: str) -> bool:
+    """Tell whether a path leads out of its folder, or is no local file."""
+    return re.search(OUTSIDE, path) is not None
+
+
+def folder_of_images(table: Path, files: Sequence[str]) -> Path:
+    """Return the folder that the paths of a table start from: its own, else the only one near it
+    that has them.
+
+    Raises:
+        InvalidInputError: no folder near it has them, or several do.
+    """
+    sample = [file for file in files if file.strip()][:: max(1, len(files) // 20)][:20]
+
+    def has_images(folder: Path) -> bool:
+        return any((folder / file).is_file() for file in existing_names(folder, sample))
+
+    folder = table.parent
+    # Absolute paths and those that lead out have their own messages.
+    if not sample or has_images(folder) or any(is_outside(file) for file in sample):
+        return folder
+    above = folder.absolute().parent
+    # "captions.txt" beside "Images/", before "annotations/captions.json" beside "train2017/".
+    found: list[Path] = []
+    for near in (folder.absolute().iterdir(), (*above.iterdir(), above)):
+        folders = [path for path in near if path.is_dir() and not is_litter(path.name)]
+        found = found or [path for path in folders if has_images(path)]
+    if len(found) == 1:
+        return found[0]
+    problem = f"{len(found)} folders near it have them: {found[:3]}"
+    if not found:
+        problem = "no folder near it has them"
+    raise InvalidInputError(
+        f"{table}: of {len(sample)} images that were looked for none is in {folder}, such as"
+        f" {sample[0]!r}, and {problem}; name the folder that the paths start from (--image-root;"
+        " in Python images=...)"
+    )
 
 
 def existing_names(root: Path, files: Sequence[str]) -> list[str]:

@@ -266,13 +266,18 @@ def _image_column(features: Mapping[str, Any], place: str) -> str:
         candidates = [name for name, feature in features.items() if isinstance(feature, kind)]
     if not candidates:
         candidates = fitting_columns(list(features), IMAGE_COLUMNS)
+    # Bytes in a table of captions are those of images, whatever their column is called.
+    if not candidates:
+        dtypes = {name: getattr(feature, "dtype", "") for name, feature in features.items()}
+        candidates = [name for name, dtype in dtypes.items() if dtype in ("binary", "large_binary")]
     if len(candidates) == 1:
         return candidates[0]
     problem = "no column of images"
     if candidates:
         problem = f"images may be in any of {candidates}"
     raise InvalidInputError(
-        f"{place}: {problem}; name it with image=... There are {list(features)}"
+        f"{place}: {problem}; name it with --image-column (in Python image=...). There are"
+        f" {list(features)}"
     )
 
 
@@ -296,7 +301,8 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
         return fitting[0]
     if len(fitting) > 1:
         raise InvalidInputError(
-            f"{place}: captions may be in any of {fitting}; name it with caption=..."
+            f"{place}: captions may be in any of {fitting}; name it with --caption-column"
+            " (in Python caption=...)"
         )
     for name in features:
         if name in ("json.caption", "json.text"):
@@ -304,9 +310,9 @@ def _caption_column(caption: str | None, features: Mapping[str, Any], place: str
     if is_tar:
         return None
     raise InvalidInputError(
-        f"{place}: no captions in a column {', '.join(CAPTIONS)}; name it with caption=...,"
-        " or make them from a label with label=... and caption_template='a photo of a"
-        f" {{}}.' There are {list(features)}"
+        f"{place}: no captions in a column {', '.join(CAPTIONS)}; name it with --caption-column"
+        " (in Python caption=...), or make them from a label with label=... and"
+        f" caption_template='a photo of a {{}}.' There are {list(features)}"
     )
 
 

@@ -16,9 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from vldebias.data.folders import captions_beside, files_below, is_picture
+from vldebias.data.folders import (
+    TEXT_ENDINGS,
+    captions_beside,
+    files_below,
+    folder_of_images,
+    is_outside,
+    is_picture,
+)
 from vldebias.errors import InvalidInputError, did_you_mean, need
-from vldebias.text_tables import decoded, split_rows
+from vldebias.text_tables import OTHER_FORMS, decoded, json_form, split_rows
 
 TABLES = (".csv", ".tsv", ".txt", ".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet", ".arrow")
@@ -48,7 +55,7 @@ class Layout:
     (what that library opens).
     files: the files; of pairs the paths of the images below the root.
     image, caption: columns of a table, None where it has none. header: the names of its columns
-    where the file does not have them.
+    where the file does not have them. images: the paths in its first rows; is_whole: these are all.
     """
 
     kind: str
@@ -56,14 +63,19 @@ class Layout:
     image: str | None = None
     caption: str | None = None
     header: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    is_whole: bool = False
 
 
 def expanded(root: str | Path) -> list[str]:
     """Return the patterns that braces stand for, as webdataset and open_clip write them:
-    "shard-{0000..0012}.tar" and "{train,val}.tar"; a name without braces is itself."""
+    "shard-{0000..0012}.tar", "{train,val}.tar" and "a-{0..9}.tar::b-{0..9}.tar"; a name without
+    braces is itself."""
     text = str(root)
     if Path(text).exists():
         return [text]
+    if "::" in text:
+        return list(itertools.chain.from_iterable(map(expanded, text.split("::"))))
     ranges = re.search(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}", text)
     if not ranges:
         return [text]
@@ -112,19 +124,58 @@ def find_layout(
         return Layout("datasets")
     if path.stat().st_size == 0:
         raise InvalidInputError(f"{path}: the file is empty; expected images and captions")
-    if ending in TABLES and not (ending == ".json" and _is_coco(path, encoding)):
+    is_object = ending == ".json" and _json_form_of(path, encoding) == "object"
+    if ending in TABLES and not is_object:
         return _layout_of_table(
             path, image, caption, separator, encoding, reads_captions=reads_captions
         )
-    if ending == ".parquet":
+    kind = "datasets"
+    if is_object:
+        kind = "coco"
+        _check_coco(path)
+    elif ending == ".tar":
+        kind = "tars"
+        _check_tar(path)
+    elif ending == ".parquet":
         _refuse_parquet_of_addresses(path, image)
-    kind_of_ending = {".json": "coco", ".tar": "tars", ".parquet": "datasets", ".arrow": "datasets"}
-    if ending not in kind_of_ending:
+    elif ending != ".arrow":
+        form = OTHER_FORMS.get(ending, "a file")
         raise InvalidInputError(
-            f"{path}: got a file that ends in {ending or 'nothing'}; expected a table"
-            f" ({', '.join(TABLES)}), .parquet, .tar or a folder"
+            f"{path}: got {form} that ends in {ending or 'nothing'}; expected a table"
+            f" ({', '.join(TABLES)}), .parquet, .tar or a folder: save or unpack it as one of these"
         )
-    return Layout(kind_of_ending[ending], (str(path),) if ending in (".json", ".tar") else ())
+    # What `datasets` opens it finds by its name.
+    files = () if kind == "datasets" else (str(path),)
+    return Layout(kind, files)
+
+
+def check_images(
+    layout: Layout, *, images: str | Path | None = None, allow_outside: bool = False
+) -> None:
+    """Refuse a table whose images are not there, by its first rows.
+
+    Args:
+        layout: of `find_layout`; others than tables are not looked at.
+        images: folder that paths start from; None: found.
+        allow_outside: take absolute paths and paths with "..".
+
+    Raises:
+        InvalidInputError: paths that lead out of the folder, or none of the images is there.
+    """
+    if layout.kind != "table":
+        return
+    path = Path(layout.files[0])
+    outside = [file for file in layout.images if is_outside(file)]
+    if outside and not allow_outside:
+        raise InvalidInputError(
+            f"{path}: {len(outside)} of its first {len(layout.images)} paths lead out of"
+            f" {images or path.parent} or are no local files, such as {outside[0]!r}; write them"
+            " from the folder of the table or --image-root, or trust the table: --set"
+            " allow_outside=true (in Python allow_outside=True)"
+        )
+    # The first rows of a large table may be the only ones without images.
+    if images is None and layout.is_whole:
+        folder_of_images(path, layout.images)
 
 
 def _refuse_absent(root: str | Path, ending: str) -> None:
@@ -160,6 +211,7 @@ def _layout_of_pattern(root: str | Path, patterns: Sequence[str]) -> Layout:
             f" {missing[0]!r}; check the pattern"
         )
     if all(file.lower().endswith(".tar") for file in files):
+        _check_tar(Path(files[0]))
         return Layout("tars", tuple(files))
     return Layout("datasets")
 
@@ -173,6 +225,7 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         )
     tars = [file for file in files if file.lower().endswith(".tar")]
     if tars:
+        _check_tar(folder / tars[0])
         return Layout("tars", tuple(str(folder / file) for file in tars))
     metadata = [
         file for file in files if re.fullmatch(r"(.*/)?metadata\.(csv|jsonl|parquet)", file)
@@ -188,10 +241,21 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
     if captions_beside(files):
         return Layout("pairs", tuple(files))
     if reads_captions:
-        tables = [file for file in files if Path(file).suffix.lower() in TABLES]
+        stems = {PurePosixPath(file).stem for file in pictures}
+        by_name = [file for file in files if PurePosixPath(file).stem in stems]
+        texts = [file for file in by_name if file.lower().endswith(TEXT_ENDINGS)]
+        facts = [file for file in by_name if file.lower().endswith(".json")]
+        tables = [file for file in files if PurePosixPath(file).suffix.lower() in TABLES]
+        tables = [file for file in tables if PurePosixPath(file).stem not in stems]
         remedy = "expected a .txt of the same name beside each image, or a table"
-        if tables:
+        if texts:
+            remedy = f"texts of their names are in another folder, such as {texts[0]}: put each"
+            remedy += " beside its image"
+        elif tables:
             remedy = f"name the table that has them, such as --data {folder / tables[0]}"
+        elif facts:
+            remedy = f"{remedy}; {facts[0]} is no text: img2dataset writes texts where it is told"
+            remedy += " their column (--caption_col)"
         # A folder of classes is what `datasets` reads; its captions come from a template.
         raise InvalidInputError(
             f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions"
@@ -228,11 +292,39 @@ def _refuse_parquet_of_addresses(path: Path, image: str | None) -> None:
             raise InvalidInputError(_fetch_first(path, "parquet", url[0], caption[0]))
 
 
-def _is_coco(path: Path, encoding: str | None) -> bool:
-    """Tell whether a .json file is COCO's: an object with lists of images and annotations."""
+def _json_form_of(path: Path, encoding: str | None) -> str:
+    """Return how a .json file is written, by its beginning."""
     with path.open("rb") as file:
         head = file.read(1 << 16)
-    return decoded_head(head, path, encoding).lstrip()[:1] == "{"
+    return json_form(decoded_head(head, path, encoding))
+
+
+def _check_coco(path: Path) -> None:
+    """Refuse a JSON object that lacks a key of COCO's captions; 90 million bytes are searched at
+    once, and parsed later."""
+    content = path.read_bytes()
+    keys = ("images", "annotations", "file_name", "image_id", "caption")
+    missing = [key for key in keys if f'"{key}"'.encode() not in content]
+    if missing:
+        raise InvalidInputError(
+            f"{path}: got an object without {', '.join(missing)}, beginning with"
+            f" {content[:60].decode('utf-8', 'replace')!r}; expected a list of objects such as"
+            ' {"image": ..., "caption": ...}, an object a line, or COCO\'s captions_*.json'
+            " (instances_*.json has no captions)"
+        )
+
+
+def _check_tar(path: Path) -> None:
+    """Refuse a tar that is compressed: images are read where they stand in the file."""
+    with path.open("rb") as file:
+        start = file.read(6)
+    packers = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz"}
+    for magic, command in packers.items():
+        if start.startswith(magic):
+            raise InvalidInputError(
+                f"{path}: is compressed; expected a plain tar, of which images are read where they"
+                f" stand: unpack it ({command} < {path} > plain.tar)"
+            )
 
 
 def decoded_head(content: bytes, path: Path, encoding: str | None) -> str:
@@ -259,7 +351,7 @@ def _layout_of_table(
     reads_captions: bool,
 ) -> Layout:
     """Return the columns of a table by its first rows."""
-    names, first = _first_rows(path, separator, encoding)
+    names, first, is_whole = _first_rows(path, separator, encoding)
     header: tuple[str, ...] = ()
     form = path.suffix.lower().removeprefix(".")
     # A table without names of columns shows a file or an address in its first line.
@@ -272,17 +364,21 @@ def _layout_of_table(
         files = [cell for cell in names if _names_picture(cell)]
         if len(files) == 1 and len(names) == 2:
             header = ("image", "caption") if files[0] == names[0] else ("caption", "image")
+            first = [dict(zip(header, row.values(), strict=True)) for row in first]
             names = list(header)
     image = _column(path, names, image, IMAGE_COLUMNS, "images", _NAMED_BY, form)
     cells = [str(row.get(image) or "") for row in first]
-    if any(_URL.fullmatch(cell.strip()) for cell in cells):
+    if any(_URL.fullmatch(cell.strip()) for cell in cells[:50]):
         captions = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, image, captions[0]))
     if reads_captions:
         caption = _column(
             path, names, caption, CAPTION_COLUMNS, "captions", _CAPTION_NAMED_BY, form
         )
-    return Layout("table", (str(path),), image, caption if reads_captions else None, header)
+    # "1000268201.jpg#0": Flickr8k and Flickr30k number the captions of an image.
+    paths = tuple(re.sub(r"#\d+$", "", cell) for cell in cells)
+    used_caption = caption if reads_captions else None
+    return Layout("table", (str(path),), image, used_caption, header, paths, is_whole)
 
 
 def check_columns(path: Path, columns: Iterable[str | None]) -> None:
@@ -297,44 +393,59 @@ def check_columns(path: Path, columns: Iterable[str | None]) -> None:
         raise InvalidInputError(
             f"{path}: expected a table that ends in {', '.join(TABLES)} or .parquet"
         )
-    names, _ = _first_rows(path, None, None)
+    names, _, _ = _first_rows(path, None, None)
     plain = {_plain(name) for name in names}
     for column in columns:
-        # Columns of nested objects have a dot: "labels.gender".
-        if column is not None and _plain(column.partition(".")[0]) not in plain:
+        # Columns of nested objects have a dot: "labels.gender"; the object of another row may lack
+        # it, or none of the first rows has one.
+        objects = {name.partition(".")[0] for name in plain}
+        if column is not None and _plain(column.partition(".")[0]) not in plain | objects:
             raise InvalidInputError(f"{path}: expected a column {column!r}; there are {names}")
 
 
 def _first_rows(
     path: Path, separator: str | None, encoding: str | None
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the names of the columns of a table, and its first rows."""
+) -> tuple[list[str], list[dict[str, Any]], bool]:
+    """Return the names of the columns of a table, its first rows, and whether these are all."""
     with path.open("rb") as file:
         content = file.read(_HEAD)
     is_whole = len(content) < _HEAD
     text = decoded(content, str(path), encoding)
     if not text.strip():
         raise InvalidInputError(f"{path}: the file is empty; expected a row for each image")
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        return _first_objects(path, text.split("\n") if is_whole else text.split("\n")[:-1])
-    if path.suffix.lower() == ".json":
-        rows = json_rows(path, encoding)
-        return list(dict.fromkeys(itertools.chain.from_iterable(rows[:50]))), rows[:50]
+    if path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
+        if json_form(text) == "list":
+            rows = json_rows(path, encoding)
+        else:
+            rows = _first_objects(path, text.split("\n") if is_whole else text.split("\n")[:-1])
+        rows = [_flat(row) for row in rows]
+        return list(dict.fromkeys(itertools.chain.from_iterable(rows[:50]))), rows, is_whole
     if not is_whole:
         text = text[: text.rfind("\n") + 1]
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
     names, *cells = split_rows(text, str(path), separator=separator, usual=usual)
-    return names, [dict(zip(names, row, strict=True)) for row in cells[:50]]
+    return names, [dict(zip(names, row, strict=True)) for row in cells], is_whole
 
 
-def _first_objects(path: Path, lines: Sequence[str]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the keys and the first objects of JSON lines."""
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with a column for each part of an object in it: "labels.gender"."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        parts = {name: value}
+        if isinstance(value, dict):
+            parts = {f"{name}.{key}": part for key, part in value.items()}
+        flat |= parts
+    return flat
+
+
+def _first_objects(path: Path, lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the objects of JSON lines."""
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, strict=False)
         except ValueError as error:
             raise InvalidInputError(f"{path}: line {number}: expected JSON, got {error}") from None
         if not isinstance(row, dict):
@@ -343,9 +454,7 @@ def _first_objects(path: Path, lines: Sequence[str]) -> tuple[list[str], list[di
                 f" {line.strip()[:40]}"
             )
         rows.append(row)
-        if len(rows) == 50:
-            break
-    return list(dict.fromkeys(itertools.chain.from_iterable(rows))), rows
+    return rows
 
 
 def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from vldebias.data.tables import (
     mapped_columns,
     one_row_per_image,
     read_table,
+    texts_of_list,
 )
 from vldebias.errors import InvalidInputError, SuspectInputWarning, warn
 
@@ -192,11 +193,22 @@ def _captions_of(
     column."""
     captions: list[str] = []
     more_captions: list[tuple[str, ...]] = []
+    lists = 0
     if column:
         for cell in column_of(table, column, path).to_pylist():
+            listed = texts_of_list(cell)
+            if listed is not None:
+                cell = listed
+                lists += 1
             first, further = captions_in(cell, f"{path}: column {column!r}")
             captions.append(first)
             more_captions.append(further or ())
+    if lists:
+        warn(
+            f"{path}: {lists} cells of column {column!r} are lists written as text, and were read"
+            f" as several captions, such as {captions[0][:60]!r}",
+            SuspectInputWarning,
+        )
     captions, more_captions = clean_captions(str(path), captions, more_captions)
     if not any(more_captions):
         more_captions = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,7 +22,7 @@ from vldebias.data.layouts import json_rows
 from vldebias.data.spellings import dates_among_ranges, meaning_of, spreadsheet_range, written_twice
 from vldebias.errors import InvalidInputError, Lazily, warn
 from vldebias.files import unshielded
-from vldebias.text_tables import read_text, split_rows
+from vldebias.text_tables import json_form, read_text, split_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -432,10 +434,13 @@ def read_table(
             usual = "\t" if ending == ".tsv" else ","
             text = read_text(path, encoding)
             table = _table_of_texts(split_rows(text, str(path), separator=separator, usual=usual))
-        elif ending == ".json":
-            table = pa.Table.from_pylist(json_rows(path, encoding)).flatten()
         else:
-            table = _read_json(path, read_text(path, encoding))
+            text = read_text(path, encoding)
+            # Lines are often called .json, and lists .jsonl.
+            if json_form(text) == "list" or (ending == ".json" and json_form(text) == "object"):
+                table = pa.Table.from_pylist(json_rows(path, encoding)).flatten()
+            else:
+                table = _read_json(path, text)
         table.validate(full=True)  # such as texts that are no UTF-8
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -527,6 +532,27 @@ def captions_in(cell: Any, where: str) -> tuple[str, tuple[str, ...] | None]:
     if not texts:
         return "", ()
     return texts[0], tuple(texts[1:])
+
+
+def texts_of_list(cell: Any) -> list[str] | None:
+    """Return the texts of a cell that is a list written as text, by JSON or by Python; None where
+    it is something else.
+
+    >>> texts_of_list("['a nurse', 'a man']"), texts_of_list('["a nurse"]'), texts_of_list("[sic]")
+    (['a nurse', 'a man'], ['a nurse'], None)
+    """
+    if not isinstance(cell, str) or not re.fullmatch(
+        r"""\s*\[\s*["'].*["']\s*,?\s*\]\s*""", cell, re.DOTALL
+    ):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            texts = read(cell.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            return texts
+    return None
 
 
 def one_row_per_image(

@@ -262,8 +262,8 @@ def _image_field(
     candidates = plain or list(count_of_field)
     if len(candidates) > 1 and any(len(sample.places) > 1 for sample in samples):
         raise InvalidInputError(
-            f"{where}: images may be in any of {candidates}; name it with image=... There are"
-            f" {fields}"
+            f"{where}: images may be in any of {candidates}; name it with --image-column (in"
+            f" Python image=...). There are {fields}"
         )
     if len(candidates) > 1:
         # Some samples are jpg and others png: one field, whatever its ending.
@@ -290,6 +290,10 @@ def _caption_field(
     for preferred in (*_PREFERRED, *candidates):
         if preferred in candidates:
             return preferred
+    # "a.v2.txt" where each sample has these two dots.
+    dotted = [field for field in fields if field.rpartition(".")[2] in TEXTS]
+    if len(dotted) == 1:
+        return dotted[0]
     for field_of_json in _JSON:
         for key in CAPTION_COLUMNS:
             if any(_value(sample, f"{field_of_json}.{key}") is not None for sample in samples):
@@ -297,8 +301,8 @@ def _caption_field(
     if name == "auto":
         raise InvalidInputError(
             f"{where}: no captions in a column {', '.join(CAPTION_COLUMNS[:5])}; name it with"
-            " caption=..., or make them from a label with label=... and caption_template='a photo"
-            f" of a {{}}.' There are {fields}"
+            " --caption-column (in Python caption=...), or make them from a label with label=..."
+            f" and caption_template='a photo of a {{}}.' There are {fields}"
         )
     return None
 

@@ -11,19 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from vldebias.errors import InvalidInputError, need, shortened
-from vldebias.text_tables import decoded, split_rows
+from vldebias.text_tables import OTHER_FORMS, decoded, json_form, split_rows
 
 STDIN = Path("-")
 COLUMNS = ("prompt", "prompts", "text", "caption", "captions")
 _TABLES = {".csv": ",", ".tsv": "\t"}
-_NO_PROMPTS = {
-    **dict.fromkeys((".yaml", ".yml"), "YAML"),
-    **dict.fromkeys((".md", ".markdown"), "Markdown"),
-    **dict.fromkeys((".xlsx", ".xls", ".ods", ".numbers"), "a spreadsheet"),
-    **dict.fromkeys((".docx", ".doc", ".pdf", ".rtf", ".odt"), "a document"),
-    **dict.fromkeys((".html", ".htm", ".xml"), "markup"),
-    **dict.fromkeys((".zip", ".gz", ".7z", ".tar"), "an archive"),
-}
 # "# people" and "#a welder" of wildcard files; "#1 fan" and "#ff8800 dress" are prompts.
 _COMMENT = re.compile(r"#(?!\d|[0-9a-f]{6}\b)", re.IGNORECASE)
 
@@ -74,9 +66,9 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
     path = Path(source)
     where = str(path)
     ending = path.suffix.lower()
-    if ending in _NO_PROMPTS:
+    if ending in OTHER_FORMS:
         raise InvalidInputError(
-            f"{where}: got {_NO_PROMPTS[ending]} ({ending}); expected a text file with a prompt a"
+            f"{where}: got {OTHER_FORMS[ending]} ({ending}); expected a text file with a prompt a"
             " line, .csv, .tsv, .jsonl, .json or .parquet: save the prompts as one of these"
         )
     if ending == ".parquet":
@@ -87,10 +79,14 @@ def read_prompts(source: Any, column: str | None = None) -> PromptList:
         rows = [dict(zip(names, row, strict=True)) for row in cells]
         lines = range(2, len(rows) + 2)
         return _of_rows(rows, [f"{where}: row {n}" for n in lines], column, where, names)
-    if ending in (".jsonl", ".ndjson"):
+    # Lines are often called .json, and lists .jsonl.
+    form = ""
+    if ending in (".json", ".jsonl", ".ndjson"):
+        form = json_form(text)
+    if form == "lines" or (form == "object" and ending != ".json"):
         pairs = list(_json_lines(text, where))
         return _of_rows([row for row, _ in pairs], [place for _, place in pairs], column, where)
-    if ending == ".json":
+    if form:
         return _of_json(text, where, column)
     if column is not None:
         raise InvalidInputError(

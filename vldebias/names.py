@@ -118,6 +118,14 @@ LISTINGS = {
         needs=("words for each value",),
         side="both",
     ),
+    "each-value": Listing(
+        "mean over a wording for each value",
+        "Berg et al., 2022, prompt ensembles; this package",
+        needs=("words for each value",),
+    ),
+    "suffix": Listing(
+        "suffix that names the attribute", "users' habit", needs=("words for each value",)
+    ),
     "tie": Listing(
         "TIE*, translated images",
         "Lu et al., 2025 (TIE), Theorem 1",
@@ -137,14 +145,6 @@ LISTINGS = {
         needs=("labelled images", "words for each value"),
         pipelines=False,
         side="image",
-    ),
-    "each-value": Listing(
-        "mean over a wording for each value",
-        "Berg et al., 2022, prompt ensembles; this package",
-        needs=("words for each value",),
-    ),
-    "suffix": Listing(
-        "suffix that names the attribute", "users' habit", needs=("words for each value",)
     ),
     "cross-attention": Listing(
         "values set in cross-attention",

@@ -5,6 +5,7 @@ import io
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ from vldebias.data import UNKNOWN, Embeddings, Labels
 from vldebias.errors import InvalidInputError, ProjectionMismatchError, SuspectInputWarning
 from vldebias.measure.classification import share_below, worst_areas
 from vldebias.methods.reference import class_of
+from vldebias.options import Options
 from vldebias.progress import Progress
 from vldebias.prompts import load_prompts
-from vldebias.study.tasks.groups import MEDIAN
+from vldebias.study.tasks.groups import MEDIAN, GroupsTask
 from vldebias.study.tasks.images import fit_method
 
 silent = ("ClassSignalWarning", "SuspectInputWarning")  # images and texts are noise here
@@ -309,6 +311,16 @@ def test_baselines_use_labels_and_say_so() -> None:
         birds(40), train=None, val=None, baselines=("erm-linear",), progress=progress, resamples=2
     )
     assert "birds: no split to train or select on" in progress.console.file.getvalue()
+
+
+def test_no_lambda_is_swept_where_the_methods_of_the_user_have_none(tmp_path: Path) -> None:
+    suite_task = GroupsTask(
+        name="birds", title="Birds", prompts=PROMPTS, label="label", spurious="place", lams=(0, 10)
+    )
+    for methods, lams in ((("sage", "roboshot"), ()), (("sage", "cali"), (0, 10)), ((), (0, 10))):
+        chosen = suite_task.with_options(Options(out=tmp_path, methods=methods))
+        assert chosen.lams == lams
+        assert [name for name in chosen.methods if name in methods] == list(methods)
 
 
 def test_images_of_another_space_are_doubted() -> None:

@@ -31,7 +31,9 @@ from vldebias.measure.classification import (
 )
 from vldebias.measure.metric import computed
 from vldebias.measure.resampling import resampled_counts, wilson_interval
+from vldebias.methods import get_method
 from vldebias.methods.reference import class_of
+from vldebias.options import Options
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet
 from vldebias.report.result import NONE, TaskProvenance, TaskResult
@@ -154,6 +156,14 @@ class GroupsTask(ImageTask):
             )
         chosen = {"label": label, "spurious": spurious, "prompts": prompts}
         return super().from_inputs(inputs, {**settings, **chosen})
+
+    def with_options(self, options: Options) -> Self:
+        """Return the task with the user's choices; no lambda is swept where none of the user's
+        methods has one."""
+        task = self
+        if options.methods and not any(get_method(name).has_lam for name in options.methods):
+            task = self.model_copy(update={"lams": ()})
+        return super(GroupsTask, task).with_options(options)
 
     def texts(self) -> tuple[str, ...]:
         """Return the class prompts, spurious prompts and pairs."""

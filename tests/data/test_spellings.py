@@ -33,6 +33,12 @@ from vldebias.errors import InvalidInputError, SuspectInputWarning
         (["0", "1", "female", "male"], "say which code means which word"),
         (["['female']", "['male']"], "written as a list"),
         (["Yes", "true", "no"], "--same true=Yes"),
+        (["1", "1.0", "0"], "--same 1.0=1"),
+        (["Female (F)", "female"], "--same Female (F)=female"),
+        (["\u201cfemale\u201d", "female"], "=female"),
+        (["\u2640", "female", "male"], "--same \u2640=female"),
+        (["Latino/Hispanic", "Latino_Hispanic"], "--same Latino"),
+        (["gray", "grey"], "--same gray=grey"),
     ],
 )
 def test_one_value_in_two_spellings_is_doubted_with_the_flag_that_joins(
@@ -56,6 +62,9 @@ def test_one_value_in_two_spellings_is_doubted_with_the_flag_that_joins(
         ["land", "water", "landbird", "waterbird"],
         ["glass", "glasses of wine", "bus"],
         ["march", "may"],
+        ["A", "AB", "B", "0"],
+        ["I", "II", "III", "IV", "V", "VI"],
+        ["1", "1.5", "2"],
         ["1990", "2000", "2010"],
         ["a", "apple", "avocado"],
         ["2026-03-09", "2026-03-10", "2026-04-01"],

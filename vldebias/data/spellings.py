@@ -11,15 +11,20 @@ from collections.abc import Iterable, Mapping
 _SYNONYMS = {
     "female": "woman women weiblich frau frauen femme femmes féminin féminine mujer mujeres"
     " femenino femenina donna donne femminile mulher feminino feminina vrouw vrouwelijk kvinna"
-    " kvinnlig kobieta женщина женский 女 女性 女人 여 여성 여자",
+    " kvinnlig kobieta женщина женский fem lady ladies ♀ 女 女性 女人 여 여성 여자",
     "male": "man men männlich mann männer homme hommes masculin hombre hombres masculino uomo"
-    " uomini maschile homem mannelijk manlig mężczyzna мужчина мужской 男 男性 男人 남 남성 남자",
+    " uomini maschile homem mannelijk manlig mężczyzna мужчина мужской masc gentleman gentlemen ♂"
+    " 男 男性 男人 남 남성 남자",
     "nonbinary": "non_binary nb enby nichtbinär",
     "yes": "true y t",
     "no": "false n",
     "white": "caucasian",
     "black": "african_american",
-    "latino hispanic": "latino hispanic_latino latino_or_hispanic hispanic_or_latino latinx",
+    "blond": "blonde",
+    "grey": "gray",
+    "old": "elderly",
+    "latino hispanic": "latino hispanic latina latinx hispanic_latino latino_or_hispanic"
+    " hispanic_or_latino",
     "middle eastern": "mideastern middle_east",
 }
 _MEANING = {}
@@ -43,12 +48,14 @@ def meaning_of(name: str) -> str:
     """
     text = " ".join(unicodedata.normalize("NFKC", name).split()).casefold()
     if re.fullmatch(r"[-+]?\d+(\.\d+)?", text):
-        return text
-    text = text.strip("[](){}'\"").rstrip(".")
+        return re.sub(r"\.0+$", "", text)
+    # "Female (F)" is what forms offer.
+    text = re.sub(r"^(\w{2,}) ?[(\[]\w[)\]]$", r"\1", text)
+    text = text.strip("[](){}'\"\u201c\u201d\u2018\u2019").rstrip(".")
     age = _age(text)
     if age is not None:
         return age
-    text = " ".join(re.sub(r"[-_\u2010-\u2015]", " ", text).split())
+    text = " ".join(re.sub(r"[-_/\u2010-\u2015]", " ", text).split())
     text = _IRREGULAR.get(text, text)
     for candidate in (text, text.removesuffix("s")):
         if candidate in _SYNONYMS:
@@ -122,7 +129,9 @@ def _abbreviated(letter: str, meanings: Iterable[str]) -> str | None:
     if len(letter) != 1 or not letter.isalpha():
         return None
     starting = {meaning for meaning in meanings if len(meaning) > 1 and meaning.startswith(letter)}
-    return starting.pop() if len(starting) == 1 else None
+    word = min(starting, default="")
+    # "A" beside "AB" and "V" beside "VI" are blood groups and numbers.
+    return word if len(starting) == 1 and len(word) > 2 else None
 
 
 def dates_among_ranges(names: Iterable[str]) -> dict[str, str]:

@@ -14,10 +14,23 @@ from vldebias.prompts.languages.base import Phrase, Reading, SpacedLanguage, Tok
 _MARKS = re.compile("[\u064b-\u0652\u0670\u0640]")  # short vowels, nunation and lengthening
 # What is written together with a noun: "and", "for", "in", "as", and the article.
 _PREFIX = re.compile(r"^(و|ف)?(لل|بال|كال|ال|[لبك])?(.+)$")
-_NO_VERBS = frozenset("ياباني يمني يوناني يساري يدوي يومي يهودي يتيم يد يوم يمين يسار".split())  # noqa: SIM905
-
 _PLACES = frozenset(("في", "أمام", "داخل", "مع", "خلف", "على", "بجانب"))
-_NOT_POSSESSED = frozenset(("وجه", "مياه", "اتجاه", "انتباه", "الوجه", "المياه", "فواكه"))
+_NOT_POSSESSED = frozenset(
+    (
+        "وجه",
+        "مياه",
+        "اتجاه",
+        "انتباه",
+        "الوجه",
+        "المياه",
+        "فواكه",
+        "شبه",
+        "منتزه",
+        "ترفيه",
+        "تنبيه",
+        "توجيه",
+    )
+)
 
 
 class Form(NamedTuple):
@@ -90,6 +103,8 @@ class Arabic(SpacedLanguage):
         """Return whether word i states a gender."""
         token = tokens[i]
         plain = token.low.removeprefix("و")
+        if plain == "عجوز" and self._follows_person(tokens, i):
+            return False  # "old", of a man as well
         for word in (token.low, plain):
             if word in self.matcher("female").words or word in self.matcher("male").words:
                 return True
@@ -187,6 +202,7 @@ class Arabic(SpacedLanguage):
             if is_definite != has_article:
                 break
             is_first_of_human = noun == "شخص" and not adjectives and not self._is_verb(token)
+            is_first_of_human = is_first_of_human and not word.endswith("ه")
             if word not in self.matcher("adjective").words and not self._is_relation(word):
                 if not is_first_of_human or word.startswith(("ب", "ل")) or word.endswith("ة"):
                     break
@@ -195,10 +211,29 @@ class Arabic(SpacedLanguage):
 
     def _is_relation(self, word: str) -> bool:
         """Return whether a word ends like an adjective of relation: كهربائي, ألماني."""
+        if word.startswith("ي") and word not in self.matcher("not-verb").words:
+            return False  # "يلقي"
         return len(word) > 3 and word.endswith("ي") and word not in ("كرسي", "مقهى")
 
     def _is_verb(self, token: Token) -> bool:
-        return len(token.low) > 3 and token.low.startswith("ي") and token.low not in _NO_VERBS
+        low = token.low.removeprefix("و")
+        is_listed = low in self.matcher("not-verb").words
+        return len(low) > 2 and low.startswith("ي") and not is_listed
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what a person is, by "as" before its noun: كطبيب."""
+        if super().is_role(tokens, person, phrase):
+            return True
+        is_as = phrase.form is not None and phrase.form.prefix == "ك"
+        return is_as and not person.plural
+
+    def write_role(self, tokens: Reading, role: Phrase, gender: str) -> list[Replacement]:
+        """Return "as a doctor" of a woman: كطبيبة."""
+        form: Form | None = role.form
+        if form is None or gender != "female":
+            return []
+        token = tokens[role.head]
+        return [Replacement(token.start, token.end, form.prefix + feminine(form.noun))]
 
     # ---- writing
 
@@ -254,21 +289,57 @@ class Arabic(SpacedLanguage):
         return f"{form.prefix}رجل {form.noun}"
 
     def _agree(self, tokens: Reading, phrase: Phrase, changes: dict[int, str]) -> None:
-        """Change the verbs beside a noun, and "himself", into the feminine."""
+        """Change what agrees with a noun into the feminine, up to the next person: verbs, "who",
+        "his", "himself" and what somebody looks like."""
         form: Form = phrase.form
-        for i in (form.verb_before, form.verb_behind):
-            if i is not None:
-                changes[i] = "ت" + tokens[i].text[1:]
-        for i in range(phrase.head + 1, min(phrase.head + 6, len(tokens))):
-            if tokens[i].low == "نفسه":
-                changes[i] = "نفسها"
-            is_possessed = tokens[i - 1].low in _PLACES and tokens[i].low not in _NOT_POSSESSED
-            if is_possessed and len(tokens[i].low) > 3 and tokens[i].low.endswith("ه"):
-                changes[i] = tokens[i].text + "ا"  # "in his studio"
-            if tokens[i].low == "الذي" and i == max(phrase.head, phrase.last) + 1:
+        if form.verb_before is not None:
+            changes[form.verb_before] = _feminine_verb(tokens[form.verb_before].text)
+        is_subject = True  # of the next verb: no verb and no preposition stands between
+        for i in range(phrase.head + 1, len(tokens)):
+            token = tokens[i]
+            if i > phrase.last and self._ends_clause(tokens, i):
+                break
+            if i in changes:
+                continue
+            before = tokens[i - 1]
+            if self._is_verb(token) and before.low not in _PLACES:
+                is_of_definite = before.low.startswith("ال") or _is_possessed(before.low)
+                is_joined = token.low.startswith("و") or self._is_verb(before)
+                if is_subject or is_joined or is_of_definite:
+                    changes[i] = _feminine_verb(token.text)
+                is_subject = False
+            elif token.low in _PLACES:
+                is_subject = False
+            elif token.low == "الذي" and is_subject:
                 changes[i] = "التي"
-                if i + 1 < len(tokens) and self._is_verb(tokens[i + 1]):
-                    changes[i + 1] = "ت" + tokens[i + 1].text[1:]
+            elif token.low == "نفسه":
+                changes[i] = "نفسها"
+            elif token.low.endswith("ته") or self._is_his(tokens, i):
+                changes[i] = token.text + "ا"  # "in his studio"
+            elif self._is_state(tokens, i):
+                changes[i] = feminine(token.low.removesuffix("ا"))
+
+    def _ends_clause(self, tokens: Reading, i: int) -> bool:
+        """Return whether a sentence or another person begins with word i."""
+        if re.search(r"[.;:!?\n\u061b\u061f]", tokens.gap(i)):
+            return True
+        return self.phrase_at(tokens, i) is not None
+
+    def _is_his(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word is a thing of somebody, behind a verb or a preposition: كتابه."""
+        before = tokens[i - 1]
+        is_object = before.low in _PLACES or self._is_verb(before)
+        return is_object and _is_possessed(tokens[i].low)
+
+    def _is_state(self, tokens: Reading, i: int) -> bool:
+        """Return whether a word says in which state or trade somebody is: مبتسما, يعمل سباكا."""
+        word = tokens[i].low
+        if not word.endswith("ا"):
+            return False
+        stem = word.removesuffix("ا")
+        if stem in self.matcher("state").words or stem in self.matcher("adjective").words:
+            return True
+        return tokens[i - 1].low in ("يعمل", "يشتغل") and stem in self._nouns
 
     def _of_several(self, tokens: Reading, phrase: Phrase, gender: str) -> list[Replacement]:
         """Return "one of the doctors" of a woman or man: إحدى الطبيبات, أحد الأطباء الرجال."""
@@ -284,6 +355,17 @@ class Arabic(SpacedLanguage):
             Replacement(article.start, article.end, pronoun),
             Replacement(noun.start, noun.end, women),
         ]
+
+
+def _is_possessed(word: str) -> bool:
+    """Return whether a word ends with "his"."""
+    return len(word) > 3 and word.endswith("ه") and word not in _NOT_POSSESSED
+
+
+def _feminine_verb(verb: str) -> str:
+    """Return a verb of the present in the feminine, with its "and": ويبتسم is وتبتسم."""
+    joined = "و" if verb.startswith("و") else ""
+    return f"{joined}ت{verb.removeprefix('و')[1:]}"
 
 
 def feminine(word: str) -> str:
@@ -306,7 +388,13 @@ def feminine(word: str) -> str:
         "منطو",
     ):
         return word + "ية"
-    irregular = {"أبيض": "بيضاء", "أسود": "سوداء", "أسمر": "سمراء", "رحالة": "رحالة"}
+    irregular = {
+        "عجوز": "عجوز",
+        "أبيض": "بيضاء",
+        "أسود": "سوداء",
+        "أسمر": "سمراء",
+        "رحالة": "رحالة",
+    }
     if word in irregular:
         return irregular[word]
     return word if word.endswith("ة") else word + "ة"

@@ -35,6 +35,14 @@ _PRONOUNS = {
     "нашего": ("наша", "нашей", "нашей", "нашу", "нашей", "нашей"),
     "сам": ("сама", "самой", "самой", "саму", "самой", "самой"),
 }
+for _stem in ("сво", "мо", "тво"):
+    for _ending in ("й", "его", "ему", "им", "ём", "ем"):
+        _PRONOUNS[_stem + _ending] = tuple(_stem + e for e in ("я", "ей", "ей", "ю", "ей", "ей"))
+# Masculine ending of an adjective -> the cases that it can have.
+_CASES_OF_ENDING = {
+    "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
+    "ым": (4,), "им": (4,), "ом": (5,), "ем": (5,), "ём": (5,),
+}  # fmt: skip
 _GENITIVE_PREPOSITIONS = frozenset(("у", "от", "из", "возле", "около", "вокруг", "вместо", "кроме"))
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
 _RELATIVE = {
@@ -138,12 +146,16 @@ class Russian(SpacedLanguage):
             return None
         first = i
         adjectives: list[int] = []
+        cases = found[1] if found else ()
         while first and not tokens[first].opens and self._describes(tokens[first - 1]):
+            # "студент, работающий официантом": the participle is in another case.
+            if not _agrees(tokens[first - 1].low, cases):
+                break
             first -= 1
             adjectives.insert(0, first)
         if is_stated or found is None or self._stands_behind_human(tokens, first):
             return Phrase(first, i, None, stated=True)
-        kind, cases, is_plural = found
+        kind, _, is_plural = found
         size = self.number_before(tokens, first)
         if cases == (1, 3) and tokens[first].opens and kind == "noun":
             is_plural = True  # "Учителя в классе"
@@ -151,6 +163,15 @@ class Russian(SpacedLanguage):
             return Phrase(first - (size is not None), i, None, plural=True, size=size)
         case = self._case_of(tokens, first, adjectives, cases)
         return Phrase(first, i, Form(kind, case, tuple(adjectives)))
+
+    def is_role(self, tokens: Reading, person: Phrase, phrase: Phrase) -> bool:
+        """Return whether a phrase says what a person is: "в роли врача", "работает врачом"."""
+        if super().is_role(tokens, person, phrase):
+            return True
+        if phrase.form is None or phrase.form.case != CASES.index("instrumental"):
+            return False
+        is_behind_verb = self.matcher("role-verb").has(tokens[phrase.first - 1])
+        return is_behind_verb and not person.plural
 
     def _is_pronoun(self, token: Token) -> bool:
         return len(token.low) < 4 or token.low.startswith(
@@ -293,6 +314,14 @@ class Russian(SpacedLanguage):
         return token.text.isupper()
 
 
+def _agrees(word: str, cases: tuple[int, ...]) -> bool:
+    """Return whether an adjective can be in one of the cases of its noun; () are all."""
+    for ending, cases_of_ending in _CASES_OF_ENDING.items():
+        if word.endswith(ending):
+            return not cases or not set(cases).isdisjoint(cases_of_ending)
+    return True
+
+
 def _small(token: Token) -> str:
     """Return a word as it is written inside of a sentence."""
     return token.text if token.text.isupper() else token.text[0].lower() + token.text[1:]
@@ -302,7 +331,7 @@ def is_participle(word: str) -> bool:
     """Return whether a word behind a comma is a participle in the masculine."""
     for part in ("щ", "вш", "нн", "т", "м"):
         for ending in _ADJECTIVE_ENDINGS:
-            if len(word) > 6 and word.endswith(part + ending):
+            if len(word) > 5 and word.endswith(part + ending):
                 return True
     return word.endswith(("щийся", "щегося", "щемуся", "щимся", "вшийся", "вшегося"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import warnings
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -116,7 +117,8 @@ def main() -> None:
     with warnings.catch_warnings():
         # Python shows a warning once for each line of code; two models may need it twice.
         warnings.simplefilter("always", VldebiasWarning)
-        setattr(warnings, "showwarning", _show_warning)  # noqa: B010  (mypy takes a plain assignment for an error)
+        show = partial(_show_warning, set())
+        setattr(warnings, "showwarning", show)  # noqa: B010  (mypy takes a plain assignment for an error)
         try:
             app()
         except (VldebiasError, OSError) as error:
@@ -139,8 +141,10 @@ def main() -> None:
             raise
 
 
-def _show_warning(message: Any, category: type[Warning], *_: Any) -> None:
-    if issubclass(category, VldebiasWarning):
+def _show_warning(shown: set[str], message: Any, category: type[Warning], *_: Any) -> None:
+    """Show a warning; a file that is checked and then read would repeat its words."""
+    if issubclass(category, VldebiasWarning) and str(message) not in shown:
+        shown.add(str(message))
         say(message, "warning", "yellow")
 
 

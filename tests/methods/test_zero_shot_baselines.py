@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eval.experiments.embeddings import file
+from eval.experiments.rivals import DAT_OF_CELEBA, age_templates, ages
 from tests.methods.made import unit
 from tests.refusals import refused
 from vldebias.edits.edit import Rowwise
@@ -280,6 +282,45 @@ def test_saved_and_loaded_they_give_the_same(tmp_path: object) -> None:
         edit = made.fit(name, "joint")
         loaded = load_edit(edit.save_pretrained(f"{tmp_path}/{name}"))
         assert torch.equal(loaded.image(images), edit.image(images))
+
+
+def test_on_real_photographs_edits_decide_as_scores_do() -> None:
+    """Old or young: by each template in turn, and by images that are moved in a loop."""
+    if not file().is_file():
+        pytest.skip(
+            f"NOT CHECKED: no real embeddings at {file()}; set VLDEBIAS_REAL to their folder"
+        )
+    split = next(ages(1))
+    sage = age_templates()
+    edits = split.fit([METHODS["tie"], sage, DAT_OF_CELEBA])
+    images = split.gallery.unit[:].double()
+    assert split.classes is not None
+    classes = split.texts.embed(split.classes.classes, "joint")
+    assert sage.wordings is not None
+    templates = [split.texts.embed(texts, "joint").numpy() for texts in sage.wordings]
+    values = [
+        np.mean(split.texts.embed(texts, "joint").numpy(), axis=0)
+        for texts in split.classes.by_value().values()
+    ]
+    directions = np.stack([value / length(value) for value in values])
+    seen = split.reference.unit[:].double().numpy()
+    nearest = (seen @ directions.T).argmax(1)
+    lengths = [float((seen[nearest == v] @ directions[v]).mean()) for v in (0, 1)]
+    by_template = []
+    by_place = []
+    for image in images.numpy():
+        pairs = [rows @ image for rows in templates]
+        by_template.append(int(max(pairs, key=lambda pair: abs(pair[1] - pair[0])).argmax()))
+        value = int((directions @ image).argmax())
+        moved = image - lengths[value] * directions[value]
+        by_place.append(int((classes.numpy() @ moved).argmax()))
+    for title, expected in ((sage.title, by_template), (METHODS["tie"].title, by_place)):
+        got = (edits[title].image(images) @ classes.T).argmax(1).tolist()
+        assert sum(a != b for a, b in zip(got, expected, strict=True)) <= 1, title  # a near tie
+    bare = (images @ classes.T).argmax(1).tolist()
+    assert by_template != bare
+    assert by_place != bare
+    assert torch.isfinite(edits[DAT_OF_CELEBA.title].image(images)).all()
 
 
 # ---- what they refuse

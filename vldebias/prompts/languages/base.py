@@ -396,6 +396,8 @@ class SpacedLanguage(ListedLanguage):
         i = first - 1
         # "die Statue eines jungen Soldaten", "la estatua de un soldado".
         while i >= 0 and first - i <= 3:
+            if i and self.matcher("about-picture").length_at(tokens, i - 1):
+                return False  # "ritratto in studio di un medico"
             if self.matcher("thing-of").has(tokens[i]):
                 return i == first - 1 or self.matcher("of").has(tokens[first - 1])
             if not self.matcher("of").has(tokens[i]) or tokens[i].opens:

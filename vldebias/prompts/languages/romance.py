@@ -189,7 +189,9 @@ class RomanceLanguage(SpacedLanguage):
             first -= 1
             if self.matcher("feminine-article").has(tokens[first]):
                 return True
-            if not self._is_adjective_before(tokens[first]):
+            if not self._is_adjective_before(tokens[first]) and not self.is_adjective(
+                tokens[first]
+            ):
                 return False
         return False
 
@@ -210,10 +212,15 @@ class RomanceLanguage(SpacedLanguage):
             return None
         first = i
         while first and not tokens[first].opens and i - first < _LONGEST_PHRASE:
-            if not self._is_adjective_before(tokens[first - 1]):
+            if not self._describes_before(tokens, first - 1):
                 break
             first -= 1
-        adjectives = tuple(range(first, i))
+            # "un viejo y cansado pescador"
+            is_joined = first > 1 and tokens[first - 1].low in self.entries("and")
+            if is_joined and self._is_adjective_before(tokens[first - 2]):
+                first -= 1
+        ands = self.entries("and")
+        adjectives = tuple(j for j in range(first, i) if tokens[j].low not in ands)
         if self.matcher("english-head").has(token) and first == i:
             first = self._before_english(tokens, i)
         article = None
@@ -233,6 +240,16 @@ class RomanceLanguage(SpacedLanguage):
         if phrase is None:
             return None
         return phrase._replace(form=phrase.form._replace(before=adjectives))
+
+    def _describes_before(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i is an adjective before a noun: one that is listed, or any behind an
+        article: "un alto jugador"."""
+        if self._is_adjective_before(tokens[i]):
+            return True
+        is_behind_article = i > 0 and not tokens[i].opens and self._is_article(tokens[i - 1])
+        if not is_behind_article or self.noun_of(tokens[i]) is not None:
+            return False
+        return self.is_adjective(tokens[i]) and not self._is_article(tokens[i])
 
     def _before_english(self, tokens: Reading, i: int) -> int:
         """Return where the English modifiers of a noun begin: "un community manager"."""
@@ -504,6 +521,11 @@ class RomanceLanguage(SpacedLanguage):
         changes[phrase.head] = self.like(tokens[phrase.head], form.noun.feminine)
         if form.article is not None:
             self._change_article(tokens, form.article, changes, self.feminine_article)
+            # "al suo apprendista", "ao seu aprendiz": two words agree.
+            outer = form.article - 1
+            is_inside = outer >= 0 and not tokens[form.article].opens
+            if is_inside and tokens[outer].low in self.articles:
+                self._change_article(tokens, outer, changes, self.feminine_article)
         return changes
 
     def _change_article(

@@ -177,7 +177,10 @@ class UnspacedLanguage(ListedLanguage):
         """Return whether a person is not shown: 医生的雕像, 玩具士兵."""
         behind = text[match.end :]
         link = re.escape(self.thing_link)
-        if re.match(rf"{link}(?:{self.pattern('thing-behind').pattern})", behind):
+        things = self.pattern("thing-behind").pattern
+        # "起業家のスタジオ写真" is a picture, and no studio.
+        pictures = self.pattern("picture-behind").pattern
+        if re.match(rf"{link}(?:{things})(?!\s?(?:{pictures}))", behind):
             return True
         before = text[max(0, match.start - 6) : match.start].rstrip()
         for name in ("thing-before", "animal-before", "not-subject"):

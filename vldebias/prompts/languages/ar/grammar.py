@@ -316,6 +316,8 @@ class Arabic(SpacedLanguage):
                 changes[i] = "نفسها"
             elif token.low.endswith("ته") or self._is_his(tokens, i):
                 changes[i] = token.text + "ا"  # "in his studio"
+            elif is_subject and self._is_of_head(tokens, i):
+                changes[i] = feminine(token.low)
             elif self._is_state(tokens, i):
                 changes[i] = feminine(token.low.removesuffix("ا"))
 
@@ -330,6 +332,12 @@ class Arabic(SpacedLanguage):
         before = tokens[i - 1]
         is_object = before.low in _PLACES or self._is_verb(before)
         return is_object and _is_possessed(tokens[i].low)
+
+    def _is_of_head(self, tokens: Reading, i: int) -> bool:
+        """Return whether a masculine adjective stands behind a feminine noun, and so belongs to the
+        person before: لاعب كرة سلة طويل."""
+        is_adjective = tokens[i].low.removeprefix("ال") in self.matcher("adjective").words
+        return is_adjective and tokens[i - 1].low.endswith("ة")
 
     def _is_state(self, tokens: Reading, i: int) -> bool:
         """Return whether a word says in which state or trade somebody is: مبتسما, يعمل سباكا."""

@@ -88,7 +88,8 @@ class Russian(SpacedLanguage):
         for word in self.entries("person-adjectival"):
             for form in _adjectival_plurals(word):
                 nouns.setdefault(form, ("noun", (), True))
-            self._add(nouns, "noun", _declined_adjective(word))
+            is_noun = word not in self.matcher("adjective-alone").words
+            self._add(nouns, "noun" if is_noun else "adjective", _declined_adjective(word))
         for word in self.entries("person-a"):
             stem = word[:-1]
             soft = word.endswith("я")
@@ -280,6 +281,9 @@ class Russian(SpacedLanguage):
         human = (_WOMAN if is_woman else _MAN)[form.case]
         if form.kind == "human":
             return self.like(token, human)
+        if form.kind == "adjective":
+            word = feminine_adjective(token.low, form.case) if is_woman else token.low
+            return f"{self.like(token, word)} {human}"  # "бездомная женщина"
         return f"{self.like(token, human)}-{_small(token)}"
 
     def _agree_behind(self, tokens: Reading, head: int, case: int, changes: dict[int, str]) -> None:

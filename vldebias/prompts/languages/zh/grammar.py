@@ -75,6 +75,7 @@ class Chinese(UnspacedLanguage):
             if (
                 re.fullmatch(rf"[{surname}](?:[\u4e00-\u9fff]{{0,2}})", before)
                 and len(before) < 4
+                and not before.endswith("的")  # 高大的
                 and not self.covers(text, match.start - 1, "modifier")
             ):
                 return True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gzip
 import os
 import platform
 import resource
@@ -250,6 +251,10 @@ def answers(repetitions: int = 5) -> Iterator[Row]:
         (root / "folder").mkdir()
         (root / "shares.csv").write_text("prompt;gender\na nurse;female\n")
         (root / "ragged.csv").write_text("prompt,seed\na nurse, tired,1\n")
+        (root / "elsewhere.csv").write_text("image,caption\nD:\\img\\0.jpg,a nurse\n")
+        (root / "boxes.json").write_text('{"images": [], "annotations": [{"bbox": [1]}]}')
+        (root / "packed.tar").write_bytes(gzip.compress(b"0.jpg"))
+        (root / "excel.csv").write_bytes(b"PK\3\4\x14\0\6\0")
         train = ("train", "--steps", "1", "--data")
         slips = {
             "a wrong column": (*train, "columns.csv"),
@@ -257,6 +262,10 @@ def answers(repetitions: int = 5) -> Iterator[Row]:
             "a list of addresses": (*train, "urls.tsv"),
             "an empty folder": (*train, "folder"),
             "a file that is not there": (*train, "none.csv"),
+            "images elsewhere": (*train, "elsewhere.csv"),
+            "boxes in the place of captions": (*train, "boxes.json"),
+            "a compressed tar": (*train, "packed.tar"),
+            "a spreadsheet called .csv": (*train, "excel.csv"),
             "a wrong column of shares": ("eval", "shares", "shares.csv", *_SHARES),
             "a prompt cut by a comma": ("audit", "ragged.csv", *_AUDIT),
         }

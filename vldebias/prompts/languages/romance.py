@@ -47,12 +47,14 @@ class RomanceLanguage(SpacedLanguage):
         keeps: endings of words that are the same for both.
         not_adjectives: endings of words that never agree, such as gerunds.
         feminine_adjectives: endings of adjectives behind a feminine noun that no verb has.
+        unsure: endings of adjectives that verbs have as well: "un médecin ronflant".
         participles, feminine_participles: endings of words that agree over a comma.
     """
 
     endings: ClassVar[dict[str, str]]
     keeps: ClassVar[tuple[str, ...]]
     not_adjectives: ClassVar[tuple[str, ...]]
+    unsure: ClassVar[tuple[str, ...]] = ()
     feminine_adjectives: ClassVar[tuple[str, ...]]
     participles: ClassVar[tuple[str, ...]]
     feminine_participles: ClassVar[tuple[str, ...]]
@@ -511,6 +513,8 @@ class RomanceLanguage(SpacedLanguage):
         """Return position -> feminine word; None where one of them is not known."""
         form: Form = phrase.form
         changes: dict[int, str] = {}
+        if self._is_unsure_behind(tokens, phrase.last + 1):
+            return None
         for position in (*form.before, *form.behind, *form.apart):
             token = tokens[position]
             feminine = self.feminine_of(token.low)
@@ -527,6 +531,15 @@ class RomanceLanguage(SpacedLanguage):
             if is_inside and tokens[outer].low in self.articles:
                 self._change_article(tokens, outer, changes, self.feminine_article)
         return changes
+
+    def _is_unsure_behind(self, tokens: Reading, i: int) -> bool:
+        """Return whether word i may be an adjective or a verb: one with an object is a verb."""
+        if i >= len(tokens) or tokens[i].opens or not tokens[i].low.endswith(self.unsure):
+            return False
+        if self.matcher("no-adjective").has(tokens[i]) or not self.unsure:
+            return False
+        is_last = i + 1 == len(tokens) or tokens[i + 1].opens
+        return is_last or self.matcher("behind-noun").has(tokens[i + 1])
 
     def _change_article(
         self,

@@ -53,6 +53,7 @@ class French(RomanceLanguage):
         "i",
         "cher",
     )
+    unsure: ClassVar[tuple[str, ...]] = ("ant",)
     feminine_adjectives: ClassVar[tuple[str, ...]] = (
         *("euse", "ée", "ante", "ente", "ive", "ienne", "elle", "ière", "ale", "aise", "oise"),
         *("able", "ible", "ique", "iste", "ère", "ète"),

@@ -231,9 +231,9 @@ def compared(result: Result, task: str) -> str:
     for method in rows.methods:
         main, called = rows.rows[rows.main, method], rows.fact(method, "name")
         attached = f", {ATTACHED[called]}" if called in ATTACHED else ""
-        alone = (
-            f", {method.rpartition(', ')[2]}" if method.endswith(" alone") else ""
-        )  # a side of a method for both
+        # A side of a method for both, or templates of its own.
+        is_variant = method.endswith((" alone", " templates"))
+        alone = f", {method.rpartition(', ')[2]}" if is_variant else ""
         name = f"`{called}`{attached}{alone}"
         cells = [f"**{name}**" if attached else name, needs(rows, method)]
         lines.append([*cells, span(main), moved(main), f"{rows.rows[metric, method].value:.3f}"])
@@ -1002,7 +1002,10 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/methods/groups.md": {
         "rivals_groups": partial(
-            rivals, ("rivals_real", "celeba age"), ("rivals_miniature", "birds")
+            rivals,
+            ("rivals_real", "celeba age"),
+            ("rivals_miniature", "birds"),
+            ("rivals_miniature", "hair"),
         )
     },
     "docs/explanation/the-default.md": {"harm": harm, "lean": lean},

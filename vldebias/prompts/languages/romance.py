@@ -210,7 +210,7 @@ class RomanceLanguage(SpacedLanguage):
     def phrase_at(self, tokens: Reading, i: int) -> Phrase | None:
         """Return the phrase whose noun is word i, or None where it is no person."""
         token = tokens[i]
-        if self._is_thing(tokens, i):
+        if self._is_thing(tokens, i) or self._is_before_noun(tokens, i):
             return None
         first = i
         while first and not tokens[first].opens and i - first < _LONGEST_PHRASE:
@@ -252,6 +252,12 @@ class RomanceLanguage(SpacedLanguage):
         if not is_behind_article or self.noun_of(tokens[i]) is not None:
             return False
         return self.is_adjective(tokens[i]) and not self._is_article(tokens[i])
+
+    def _is_before_noun(self, tokens: Reading, i: int) -> bool:
+        """Return whether an adjective that can be a noun stands before one: "un joven pintor"."""
+        if i + 1 == len(tokens) or tokens[i + 1].opens:
+            return False
+        return self._is_adjective_before(tokens[i]) and self.noun_of(tokens[i + 1]) is not None
 
     def _before_english(self, tokens: Reading, i: int) -> int:
         """Return where the English modifiers of a noun begin: "un community manager"."""

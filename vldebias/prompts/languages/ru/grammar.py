@@ -37,7 +37,10 @@ _PRONOUNS = {
 }
 for _stem in ("сво", "мо", "тво"):
     for _ending in ("й", "его", "ему", "им", "ём", "ем"):
-        _PRONOUNS[_stem + _ending] = tuple(_stem + e for e in ("я", "ей", "ей", "ю", "ей", "ей"))
+        _oblique = _stem + "ей"
+        _PRONOUNS[_stem + _ending] = (
+            _stem + "я", _oblique, _oblique, _stem + "ю", _oblique, _oblique,
+        )  # fmt: skip
 # Masculine ending of an adjective -> the cases that it can have.
 _CASES_OF_ENDING = {
     "ого": (1, 3), "его": (1, 3), "ому": (2,), "ему": (2,), "ый": (0,), "ий": (0,), "ой": (0,),
@@ -45,6 +48,7 @@ _CASES_OF_ENDING = {
 }  # fmt: skip
 _GENITIVE_PREPOSITIONS = frozenset(("у", "от", "из", "возле", "около", "вокруг", "вместо", "кроме"))
 _PREPOSITIONAL = frozenset(("о", "об", "на", "в", "при"))
+_VERB_ENDINGS = ("ает", "яет", "ует", "еет", "ают", "яют", "уют", "еют")
 _RELATIVE = {
     "который": "которая",
     "чей": "чья",
@@ -216,7 +220,10 @@ class Russian(SpacedLanguage):
             if before is None:
                 return 0
         if 1 in cases and 3 in cases:
-            is_object = before is not None and self.matcher("accusative-behind").has(before)
+            # "приветствует велосипедиста": a verb has an object.
+            is_object = before is not None and (
+                before.low.endswith(_VERB_ENDINGS) or self.matcher("accusative-behind").has(before)
+            )
             if is_object:
                 return 3
             return 0 if before is None and 0 in cases else 1

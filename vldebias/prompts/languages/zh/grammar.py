@@ -114,6 +114,10 @@ class Chinese(UnspacedLanguage):
     def place_of(self, text: str, match: Match) -> int:
         """Return where a value is written: before the noun, a short modifier of it and 女."""
         start = self._start_of_noun(text, match)
+        # "年轻的女科学家" and "年轻女科学家": an adjective without 的 stands before 女.
+        young = re.match("年轻|年輕|年迈|年邁|中年|老年", text[start : match.start])
+        if young:
+            start += young.end()
         gendered = re.search("[女男]性?$", text[:start])
         return gendered.start() if gendered else start
 

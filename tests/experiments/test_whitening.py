@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 
 from eval.experiments.whitening import Spread, attached, correction, fit
 from vldebias.api import debias, fit_projections
-from vldebias.edits.cross_attention import span, steer
+from vldebias.edits.cross_attention import CrossAttentionEdit, span, steer
 from vldebias.methods import CrossAttention
 from vldebias.methods.baselines.erasure import leace
 from vldebias.methods.reference import Labelled
@@ -50,6 +50,7 @@ def test_the_hooks_whiten_what_the_edit_has_set() -> None:
     pipe.set_progress_bar_config(disable=True)
     ages = make_prompt_set("age", {"young": ["young"], "old": ["old"]}, ("baker", "judge"))
     (edit,) = fit_projections(pipe, ages, method=CrossAttention(concepts=2, steps=2)).values()
+    assert isinstance(edit, CrossAttentionEdit)
     texts = {value: [f"A photo of a {value} baker."] for value in edit.values}
     layers = [name for name, _ in edit.layers]
     spreads = fit(pipe, layers, texts, 2)

@@ -14,7 +14,7 @@ from eval.experiments.embeddings import file
 from eval.experiments.rivals import DAT_OF_CELEBA, age_templates, ages
 from tests.methods.made import unit
 from tests.refusals import refused
-from vldebias.edits.edit import Rowwise
+from vldebias.edits.edit import Edit
 from vldebias.hosts import TextTable
 from vldebias.methods import METHODS, Problem, Reference, load_edit
 from vldebias.methods.baselines.zero_shot import (
@@ -64,7 +64,7 @@ def problem(labels: bool = True) -> tuple[Problem, Tensor]:
     return Problem(table(texts), BIRDS, reference=reference), images
 
 
-def scores(edit: Rowwise, images: Tensor, problem: Problem) -> Tensor:
+def scores(edit: Edit, images: Tensor, problem: Problem) -> Tensor:
     """Products of the images with the class prompts, after the edit."""
     return edit.image(images) @ problem.host.embed(BIRDS.classes, "joint").T
 
@@ -130,7 +130,7 @@ def test_an_image_gets_the_scores_of_the_template_that_tells_its_classes_apart_b
         best.append(spreads.index(max(spreads)))
         expected.append(rows[best[-1]])
     assert len(set(best)) == len(wordings)
-    np.testing.assert_allclose(scores(edit, images, made).numpy(), expected, atol=1e-10)
+    np.testing.assert_allclose(scores(edit, images, made).numpy(), np.array(expected), atol=1e-10)
 
 
 def test_one_template_that_is_the_class_prompts_changes_nothing() -> None:

@@ -327,8 +327,8 @@ class Dat(Method):
         classes = problem.host.embed(prompts.classes, role)
         image_classes = self._classes_of_images(problem, prompts, images.rows, classes)
         texts_of_group = texts_by_group(prompts)
-        stated = []
-        class_codes = []
+        stated: list[Tensor] = []
+        class_codes: list[int] = []
         kept: list[Tensor] = []
         codes: list[int] = []
         for (class_code, value_code), texts in texts_of_group.items():

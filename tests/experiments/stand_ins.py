@@ -22,6 +22,7 @@ from tests.data.data_parts import celeba, fairface, save, waterbirds
 from tests.fewer import few
 from vldebias import miniature
 from vldebias.judge.answers import AnnotationLog
+from vldebias.judge.judges import MiniatureJudge
 from vldebias.miniature import open_world
 from vldebias.prompts import load_prompts
 from vldebias.study.suite import Suite, load_suite
@@ -64,6 +65,8 @@ def in_place_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diffusers.DiffusionPipeline.from_pretrained", pipeline)
     monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda name, **_: model)
     monkeypatch.setattr("transformers.AutoProcessor.from_pretrained", lambda name, **_: processor)
+    # The embedded CLIP is sure of nobody in its own small pictures; the embedded judge is.
+    monkeypatch.setattr("vldebias.study.pilot._judge_of_suite", lambda *_: MiniatureJudge().ready())
 
 
 def in_place_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

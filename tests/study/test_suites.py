@@ -88,6 +88,7 @@ def test_suites_of_the_contract_come_with_the_wheel() -> None:
         ({"tasks": SUITE["tasks"]}, r": title: missing"),
         (with_task(lam=-1), r"tasks\.0\.lam: .*-1"),
         (with_task(methods=["orto"]), r"tasks\.0\.methods: .*'orth'"),
+        (with_task(methods=5), r"tasks\.0\.methods: .*5.*names"),
         ({**SUITE, "tasks": [GROUPS, GROUPS.copy()]}, "'birds'"),
         ({**SUITE, "tasks": [JUDGED]}, "judge: .*`kind:` .*miniature, classifier, clip, vlm"),
     ],

@@ -30,6 +30,8 @@ def _read_methods(methods: Any) -> tuple[Method | str, ...]:
     """Read names of the registry and Method objects; "none", the base of every change, comes
     first."""
     listed = [methods] if isinstance(methods, (str, Method)) else methods
+    if not isinstance(listed, Iterable):
+        raise InvalidInputError(f"methods: got {methods!r}; expected names, as [none, default]")
     method_of_name = {get_method(method).name: method for method in (NONE, *listed)}
     return tuple(method_of_name.values())
 

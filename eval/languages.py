@@ -2,11 +2,15 @@
 
     python -m eval.languages kept tests/prompts/languages -o eval/results/languages/kept.json
     python -m eval.languages magbig FOLDER -o eval/results/languages/magbig.json
+    python -m eval.languages rated RATINGS --json eval/results/languages_blind.json
 
 kept: labelled prompts of this project, "label | prompt"; `open` must be written, all others left.
 magbig: the folder `prompts` of MAGBIG (github.com/felifri/MAGBIG, ACL 2025), which whoever runs
 this fetches; nothing of it is part of this project. A prompt is written if both values reach the
-text. Intervals are Wilson's, 95 %.
+text.
+rated: RATINGS is `eval/results/languages/rating_blind.jsonl`: prompts, what the rules made
+  of each once, and how a rater judged them; this counts judgements and balances nothing.
+Intervals are Wilson's, 95 %.
 """
 
 from __future__ import annotations
@@ -15,16 +19,26 @@ import argparse
 import csv
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.tables import run
 from vldebias import balance_prompts
+from vldebias.measure.metric import Metric
 from vldebias.measure.resampling import wilson_interval
+from vldebias.report.result import TaskProvenance, TaskResult
 
 _KIND_OF_FOLDER = {"prompts": "occupations", "indirect:gender_neutral": "indirect"}
 _SEED = 0
 _IMAGES = 2  # of each prompt: each value once
+_METHOD = "balanced-prompts"
+_HIGHER = ("utility", "higher", (0.0, 1.0))
+WRITTEN = Metric("written", "open prompts into which both values are written", *_HIGHER)
+FORM = Metric("form_right", "of those, prompts whose two texts are both right", *_HIGHER)
+WHOLE = Metric("written_right", "open prompts with both values, both texts right", *_HIGHER)
+GROUP = Metric("group_mixed", "groups that get both values, in a right form", *_HIGHER)
+LEFT = Metric("left_alone", "prompts left alone that are to be", *_HIGHER)
 
 
 def both_values(prompt: str) -> tuple[bool, str]:
@@ -101,20 +115,61 @@ def measure_kept(folder: Path) -> dict[str, Any]:
     return results
 
 
+def measure_rated(path: Path) -> Iterator[TaskResult]:
+    """Yield the rates of prompts that were scored once and rated, by language and in all."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    raters = ", ".join(sorted({row["rater"] for row in rows}))
+    part = TaskResult(
+        TaskProvenance(
+            task="new prompts in ten languages",
+            description=f"prompts and ratings by {raters}",
+            seeds=[_SEED],
+        )
+    )
+    for language in ("", *dict.fromkeys(row["language"] for row in rows)):
+        add_ratings(part, language, [row for row in rows if language in ("", row["language"])])
+    yield part
+
+
+def add_ratings(part: TaskResult, language: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add the rates of one language, or of all where it is ""."""
+    is_open = [row for row in rows if row["kind"] == "open"]
+    written = [row for row in is_open if row["decision_right"]]
+    groups = [row for row in rows if row["kind"] == "group"]
+    others = [row for row in rows if row["kind"] not in ("open", "group")]
+    # A prompt counts once: its two texts stand or fall with the same rules.
+    right = sum(all(row["forms_right"].values()) for row in written)
+    mixed = sum(row["decision_right"] and all(row["forms_right"].values()) for row in groups)
+    left = sum(row["decision_right"] for row in others)
+    for metric, hits, n in (
+        (WRITTEN, len(written), len(is_open)),
+        (FORM, right, len(written)),
+        (WHOLE, right, len(is_open)),
+        (GROUP, mixed, len(groups)),
+        (LEFT, left, len(others)),
+    ):
+        interval = wilson_interval(hits, n)
+        part.add(metric, _METHOD, hits / n, interval, n={"prompts": n}, subset=language)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=("kept", "magbig"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("what", choices=("kept", "magbig", "rated"))
+    parser.add_argument("source", type=Path, help="folder of prompts, or file of ratings")
+    parser.add_argument("-o", "--json", type=Path, help="also write the result here")
     arguments = parser.parse_args()
+    if arguments.what == "rated":
+        run("languages_blind", lambda: measure_rated(arguments.source), arguments.json)
+        return
     measure = measure_kept if arguments.what == "kept" else measure_magbig
-    results = measure(arguments.folder)
+    results = measure(arguments.source)
     text = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(text, encoding="utf-8")
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(text, encoding="utf-8")
     for language, rows in results.items():
         for kind, row in rows.items():
             share = row["written"] / row["n"] if row["n"] else 0

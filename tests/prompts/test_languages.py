@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eval.languages import measure_rated
 from tests.prompts.dutch import Dutch
 from vldebias import balance_prompts
 from vldebias.prompts import make_prompt_set
@@ -294,6 +295,44 @@ def test_the_rating_says_what_the_page_says():
     page = (ROOT / "docs/how-to/languages.md").read_text(encoding="utf-8")
     assert len(rows) == 300
     assert f"{right} are right" in page
+
+
+def test_ratings_of_new_prompts_are_of_the_prompts_that_were_committed():
+    names = ("language", "prompt", "kind")
+    prompts = ROOT / "tests/prompts/languages_blind.jsonl"
+    ratings = ROOT / "eval/results/languages/rating_blind.jsonl"
+    written, rated = (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        for path in (prompts, ratings)
+    )
+    assert written == [{name: row[name] for name in names} for row in rated]
+    assert all(set(row["texts"]) == set(row["forms_right"]) for row in rated)
+
+
+def test_a_rated_prompt_counts_once_and_is_right_where_both_texts_are(tmp_path):
+    both, half = {"female": True, "male": True}, {"female": True, "male": False}
+    rows = [
+        {"kind": "open", "decision_right": True, "forms_right": both},
+        {"kind": "open", "decision_right": True, "forms_right": half},
+        {"kind": "open", "decision_right": False, "forms_right": {}},
+        {"kind": "group", "decision_right": True, "forms_right": {"both": False}},
+        {"kind": "none", "decision_right": True, "forms_right": {}},
+        {"kind": "named", "decision_right": False, "forms_right": {"female": True}},
+    ]
+    path = tmp_path / "ratings.jsonl"
+    lines = [json.dumps(row | {"language": "de", "rater": "a reader"}) for row in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    (part,) = measure_rated(path)
+    shares = {row.metric: row.value for row in part.rows if row.subset == "de"}
+    assert shares == pytest.approx(
+        {
+            "written": 2 / 3,
+            "form_right": 1 / 2,
+            "written_right": 1 / 3,
+            "group_mixed": 0,
+            "left_alone": 1 / 2,
+        }
+    )
 
 
 @pytest.mark.parametrize("prompt", ["an elderly care worker", "a bag weaver", "a care worker"])

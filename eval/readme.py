@@ -584,6 +584,43 @@ def left_alone() -> str:
     return table(*lines, note="From `eval/results/prompt_rules.json`, all sets.")
 
 
+LANGUAGES = {
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "it": "Italian",
+    "pt": "Portuguese",
+    "ru": "Russian",
+    "zh": "Chinese",
+    "ja": "Japanese",
+    "ko": "Korean",
+    "ar": "Arabic",
+    "": "all",
+}
+
+
+def languages_blind() -> str:
+    """Write how new prompts in ten languages came out when they were scored once."""
+    columns = {
+        "written": "open: written",
+        "form_right": "of those: both texts right",
+        "written_right": "open: written and right",
+        "group_mixed": "group: both values",
+        "left_alone": "left alone rightly",
+    }
+    rows = {(row.subset, row.metric): row for row in read("languages_blind").rows}
+    lines = [["language", *columns.values()]]
+    for language, title in LANGUAGES.items():
+        cells = [title]
+        for metric in columns:
+            row = rows[language, metric]
+            n = row.n["prompts"]
+            low, high = row.interval
+            cells.append(f"{row.value * n:.0f} of {n} [{low:.2f}, {high:.2f}]")
+        lines.append(cells)
+    return table(*lines, note="From `eval/results/languages_blind.json`.")
+
+
 def history() -> str:
     """Write both errors on groups of people at events of history."""
     lines = [["attribute", "sources name", "n", "a value is written [95 %]", "should be"]]
@@ -1017,6 +1054,7 @@ BLOCKS: dict[str, dict[str, Callable[[], str]]] = {
         "service": service,
     },
     "docs/how-to/images-api.md": {"service": service, "images": images},
+    "docs/how-to/languages.md": {"languages_blind": languages_blind},
     "docs/how-to/index-queries.md": {"queries": queries},
     "docs/how-to/rerank.md": {
         "reranked": reranked,

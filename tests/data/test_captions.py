@@ -18,7 +18,7 @@ from tests.refusals import refused
 from vldebias.data import ImageData, open_data
 from vldebias.data.cleaning import clean_captions, cleaned
 from vldebias.data.folders import existing_names, is_litter
-from vldebias.data.layouts import check_images, expanded, find_layout
+from vldebias.data.layouts import expanded, find_layout, refuse_absent_images
 from vldebias.errors import InvalidInputError, VldebiasWarning
 
 pytest.importorskip("datasets")
@@ -265,14 +265,14 @@ def test_two_dots_that_all_samples_have_are_fields(tmp_path: Path) -> None:
 def test_a_table_whose_images_are_elsewhere_is_refused_before_it_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "image,caption\nD:\\img\\0.jpg,a nurse\n")
     with pytest.raises(InvalidInputError, match=r"1 of its first 1 paths .*allow_outside=true"):
-        check_images(find_layout(path))
-    check_images(find_layout(path), allow_outside=True)
+        refuse_absent_images(find_layout(path))
+    refuse_absent_images(find_layout(path), allow_outside=True)
     path = write(tmp_path / "b.csv", "image,caption\n0.jpg,a nurse\n")
     with pytest.raises(InvalidInputError, match=r"none is in .*--image-root"):
-        check_images(find_layout(path))
-    check_images(find_layout(path), images=tmp_path)
+        refuse_absent_images(find_layout(path))
+    refuse_absent_images(find_layout(path), images=tmp_path)
     save(tmp_path / "0.jpg")
-    check_images(find_layout(path))
+    refuse_absent_images(find_layout(path))
 
 
 def test_a_parquet_of_addresses_is_refused_and_one_with_images_is_not(tmp_path: Path) -> None:

@@ -319,3 +319,14 @@ def test_what_stands_for_no_text() -> None:
 )
 def test_captions_that_say_nothing(captions: list[str]) -> None:
     check_captions("own", captions, "Do this")
+
+
+def test_rows_that_a_spreadsheet_left_empty_at_the_end_are_left_out_and_counted(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("image,gender\na.jpg,female\n,\nb.jpg,male\n,\n,\n")
+    with pytest.warns(SuspectInputWarning, match="2 rows at the end"):
+        table = read_table(path)
+    # A row in the middle may be one that lost its cells.
+    assert table["image"].to_pylist() == ["a.jpg", "", "b.jpg"]

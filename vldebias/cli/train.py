@@ -154,7 +154,7 @@ def train(  # noqa: PLR0913  (each is an option of the command)
 
 def _check_data(settings: TrainSettings) -> None:
     """Refuse data that can be seen to be no captions, before a library is imported."""
-    from vldebias.data.layouts import check_images, find_layout
+    from vldebias.data.layouts import find_layout, refuse_absent_images
 
     reads_captions = settings.views == "captions" and settings.caption_template is None
     for data in dict.fromkeys((settings.data, settings.val_data or settings.data)):
@@ -168,7 +168,9 @@ def _check_data(settings: TrainSettings) -> None:
                 encoding=settings.encoding,
                 reads_captions=reads_captions,
             )
-            check_images(layout, images=settings.image_root, allow_outside=settings.allow_outside)
+            refuse_absent_images(
+                layout, images=settings.image_root, allow_outside=settings.allow_outside
+            )
 
 
 def _run(

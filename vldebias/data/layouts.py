@@ -149,7 +149,7 @@ def find_layout(
     return Layout(kind, files)
 
 
-def check_images(
+def refuse_absent_images(
     layout: Layout, *, images: str | Path | None = None, allow_outside: bool = False
 ) -> None:
     """Refuse a table whose images are not there, by its first rows.
@@ -240,28 +240,35 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         return Layout("coco", tuple(str(folder / file) for file in coco))
     if captions_beside(files):
         return Layout("pairs", tuple(files))
+    # A folder of classes is what `datasets` reads; its captions come from a template.
     if reads_captions:
-        stems = {PurePosixPath(file).stem for file in pictures}
-        by_name = [file for file in files if PurePosixPath(file).stem in stems]
-        texts = [file for file in by_name if file.lower().endswith(TEXT_ENDINGS)]
-        facts = [file for file in by_name if file.lower().endswith(".json")]
-        tables = [file for file in files if PurePosixPath(file).suffix.lower() in TABLES]
-        tables = [file for file in tables if PurePosixPath(file).stem not in stems]
-        remedy = "expected a .txt of the same name beside each image, or a table"
-        if texts:
-            remedy = f"texts of their names are in another folder, such as {texts[0]}: put each"
-            remedy += " beside its image"
-        elif tables:
-            remedy = f"name the table that has them, such as --data {folder / tables[0]}"
-        elif facts:
-            remedy = f"{remedy}; {facts[0]} is no text: img2dataset writes texts where it is told"
-            remedy += " their column (--caption_col)"
-        # A folder of classes is what `datasets` reads; its captions come from a template.
-        raise InvalidInputError(
-            f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions"
-            " from a label (label, caption_template)"
-        )
+        _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
+
+
+def _refuse_pictures_without_captions(
+    folder: Path, files: Sequence[str], pictures: Sequence[str]
+) -> None:
+    """Say where the captions of a folder of pictures may be, by what else is in it."""
+    stems = {PurePosixPath(file).stem for file in pictures}
+    by_name = [file for file in files if PurePosixPath(file).stem in stems]
+    texts = [file for file in by_name if file.lower().endswith(TEXT_ENDINGS)]
+    facts = [file for file in by_name if file.lower().endswith(".json")]
+    tables = [file for file in files if PurePosixPath(file).suffix.lower() in TABLES]
+    tables = [file for file in tables if PurePosixPath(file).stem not in stems]
+    remedy = "expected a .txt of the same name beside each image, or a table"
+    if texts:
+        remedy = f"texts of their names are in another folder, such as {texts[0]}: put each"
+        remedy += " beside its image"
+    elif tables:
+        remedy = f"name the table that has them, such as --data {folder / tables[0]}"
+    elif facts:
+        remedy = f"{remedy}; {facts[0]} is no text: img2dataset writes texts where it is told"
+        remedy += " their column (--caption_col)"
+    raise InvalidInputError(
+        f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions from a"
+        " label (label, caption_template)"
+    )
 
 
 def _layout_of_data_files(folder: Path, files: Sequence[str], metadata: Sequence[str]) -> Layout:

@@ -84,18 +84,20 @@ class Tie(Method):
             )
         (prompts,) = problem.attributes
         directions = problem.zero_shot(prompts, role)
-        images = torch.cat([*problem.reference.batches()])
-        nearest = zero_shot(images, directions)
-        lengths = []
-        for code, value in enumerate(prompts.attributes):
-            near = images[nearest == code]
-            if not len(near):
+        totals = torch.zeros(len(directions), dtype=directions.dtype)
+        counts = torch.zeros_like(totals)
+        for rows in problem.reference.batches():
+            nearest = zero_shot(rows, directions)
+            products = (rows * directions[nearest]).sum(1)
+            totals.index_add_(0, nearest, products.to(totals))
+            counts += torch.bincount(nearest, minlength=len(counts))
+        for value, count in zip(prompts.attributes, counts.tolist(), strict=True):
+            if not count:
                 raise InvalidInputError(
-                    f"reference: none of {len(images)} images is nearest to the texts of {value!r};"
-                    " pass more images"
+                    f"reference: none of {int(counts.sum())} images is nearest to the texts of"
+                    f" {value!r}; pass more images"
                 )
-            lengths.append((near @ directions[code]).mean())
-        edit = Translation(directions, torch.stack(lengths))
+        edit = Translation(directions, totals / counts)
         return edit.stamped(uses_images=True)
 
 

@@ -11,6 +11,9 @@ SEARCHED := --requirement .ci/integrations.txt --editable '.[eval,serve]' pytest
 # The rooms whose tests compare floats; the others compare words, files and pages, and know no instruction.
 FLOATS := $(addprefix tests/,edits methods measure losses study training)
 
+# Without written bytecode every process compiles torch and diffusers anew, for longer than most tests take.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test test-plain test-integrations bench test-slow docs lint types results wheel clean
 
 quickstart: $(READY)  ## the main job on the embedded models: bias and utility before and after

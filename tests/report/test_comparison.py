@@ -13,7 +13,7 @@ from vldebias.report.result import Result
 from vldebias.study import compare
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1), st.tuples(*[st.floats(0.001, 0.3)] * 4))
 def test_half_widths_are_added_in_squares_each_to_its_side(
     a: float, b: float, widths: tuple[float, ...]

@@ -378,20 +378,6 @@ class _Run:
         return len(places)
 
 
-def _features_of(shards: list[Shard]) -> Tensor:
-    """Return the features (n, d) of all shards, of a type that numpy knows."""
-    # A shard without a readable image has no width.
-    parts = [shard.features for shard in shards if len(shard.features)]
-    if not parts:
-        return torch.empty(0, 0)
-    features = parts[0]  # stays mapped into memory; several are copied once
-    if len(parts) > 1:
-        features = torch.cat(parts)
-    if features.dtype == torch.bfloat16:
-        return features.float()
-    return features
-
-
 def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     """Return the features of all shards with the ids, labels and captions of their rows."""
     # An array, because a list of no rows has no type.
@@ -402,8 +388,17 @@ def _joined(data: ImageData, shards: list[Shard]) -> Embeddings:
     captions: tuple[str, ...] = ()
     if data.captions:
         captions = tuple(data.captions[row] for row in rows)
+    # A shard without a readable image has no width.
+    parts = [shard.features for shard in shards if len(shard.features)]
+    features = torch.empty(0, 0)
+    if len(parts) == 1:
+        features = parts[0]  # stays mapped into memory
+    elif parts:
+        features = torch.cat(parts)
+    if features.dtype == torch.bfloat16:  # which numpy does not know
+        features = features.float()
     return Embeddings(
-        _features_of(shards).numpy(),
+        features.numpy(),
         tuple(data.ids[row] for row in rows),
         {column: labels[rows] for column, labels in data.labels.items()},
         captions,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vldebias.data.cleaning import clean_captions
 from vldebias.data.dataset import ImageData, file_images
 from vldebias.data.folders import captions_beside, folder_of_images, is_picture
 from vldebias.data.huggingface import ALIASES, ImageStream, open_huggingface
-from vldebias.data.layouts import Layout, find_layout
+from vldebias.data.layouts import Layout, find_layout, without_number
 from vldebias.data.manifest import images_of_table, labels_of, rows_of_split
 from vldebias.data.tables import ColumnNames, as_texts, column_of, read_table
 from vldebias.errors import InvalidInputError, Lazily, SuspectInputWarning, warn
@@ -77,7 +76,15 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     path = Path(root).expanduser()
     folder = None if images is None else Path(images)
     if layout.kind in ("coco", "pairs"):
-        _refuse_columns(root, layout.kind, {"image": image, "caption": caption, "labels": labels})
+        # These layouts have no columns, and a column that is named would be ignored in silence.
+        columns = {"image": image, "caption": caption, "labels": labels}
+        named = [f"{name} {column!r}" for name, column in columns.items() if column]
+        if named:
+            form = "COCO's captions" if layout.kind == "coco" else "images with a text beside each"
+            raise InvalidInputError(
+                f"{root}: got {', '.join(named)}; {form} have no columns: leave this out, or write"
+                " a table with a row for each image, its path, its caption and its labels"
+            )
     if layout.kind == "table":
         return _open_table(
             path,
@@ -106,19 +113,6 @@ def open_captions(  # noqa: PLR0913  (each says where something is, or how it is
     )
 
 
-def _refuse_columns(root: str | Path, kind: str, columns: Mapping[str, Any]) -> None:
-    """Refuse columns that are named of a layout that has none; they would be left out in
-    silence."""
-    named = {name: column for name, column in columns.items() if column}
-    if named:
-        form = {"coco": "COCO's captions", "pairs": "images with a text beside each"}[kind]
-        wanted = ", ".join(f"{name} {column!r}" for name, column in named.items())
-        raise InvalidInputError(
-            f"{root}: got {wanted}; {form} have no columns: leave this out, or write a table with"
-            " a row for each image, its path, its caption and its labels"
-        )
-
-
 def _open_table(
     path: Path,
     split: str | None,
@@ -142,8 +136,7 @@ def _open_table(
         table = table.take(rows_of_split(path, str(split), labels_of(table, SPLIT, None, path)))
     image = str(layout.image)
     place = table.column_names.index(image)
-    files = [re.sub(r"#\d+$", "", file) for file in as_texts(column_of(table, image, path), "")]
-    # "1000268201.jpg#0": Flickr8k and Flickr30k number the captions of an image.
+    files = [without_number(file) for file in as_texts(column_of(table, image, path), "")]
     table = table.set_column(place, image, pa.array(files))
     if folder is None:
         folder = _folder_of_images(path, files)
@@ -185,25 +178,7 @@ def _open_coco(
             f"{path}: there are {names}; expected one of split {split!r}; name the file itself"
         )
     file = files[0]
-    annotated = _read_coco(file)
-    try:
-        name_of_image = {entry["id"]: str(entry["file_name"]) for entry in annotated["images"]}
-        pairs = [(entry["image_id"], entry["caption"]) for entry in annotated["annotations"]]
-    except (KeyError, TypeError):
-        raise InvalidInputError(
-            f"{file}: expected COCO's captions: images with id and file_name, annotations with"
-            f" image_id and caption; got the keys {sorted(annotated)[:8]}"
-        ) from None
-    unknown = [number for number, _ in pairs if number not in name_of_image]
-    if unknown:
-        warn(
-            f"{file}: {len(unknown)} of {len(pairs)} captions are of images that are not listed,"
-            f" such as {unknown[0]}; they are left out",
-            SuspectInputWarning,
-        )
-    pairs = [(name_of_image[number], text) for number, text in pairs if number in name_of_image]
-    if not pairs:
-        raise InvalidInputError(f"{file}: has no captions of its images")
+    pairs = _read_coco(file)
     table = pa.table({"image": [name for name, _ in pairs], "caption": [text for _, text in pairs]})
     if folder is None:
         folder = _folder_of_images(file, table.column("image").to_pylist())
@@ -219,12 +194,34 @@ def _open_coco(
     )
 
 
-def _read_coco(file: Path) -> dict[str, Any]:
-    """Return the object in a file of COCO."""
+def _read_coco(file: Path) -> list[tuple[str, str]]:
+    """Return the path of the image and the text of each caption in a file of COCO.
+
+    Raises:
+        InvalidInputError: another content, or no captions.
+    """
     content = read_json(file, max_bytes=_MAX_COCO)
     if not isinstance(content, dict):
         raise InvalidInputError(f"{file}: expected COCO's captions, got a {type(content).__name__}")
-    return content
+    try:
+        name_of_image = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
+        pairs = [(entry["image_id"], entry["caption"]) for entry in content["annotations"]]
+    except (KeyError, TypeError):
+        raise InvalidInputError(
+            f"{file}: expected COCO's captions: images with id and file_name, annotations with"
+            f" image_id and caption; got the keys {sorted(content)[:8]}"
+        ) from None
+    unknown = [number for number, _ in pairs if number not in name_of_image]
+    if unknown:
+        warn(
+            f"{file}: {len(unknown)} of {len(pairs)} captions are of images that are not listed,"
+            f" such as {unknown[0]}; they are left out",
+            SuspectInputWarning,
+        )
+    pairs = [(name_of_image[number], text) for number, text in pairs if number in name_of_image]
+    if not pairs:
+        raise InvalidInputError(f"{file}: has no captions of its images")
+    return pairs
 
 
 def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | None) -> ImageData:
@@ -235,10 +232,11 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         InvalidInputError: no such split.
     """
     text_of_image = captions_beside(layout.files)
+    wanted = split or "all"
     folders = {file.partition("/")[0] for file in text_of_image if "/" in file}
     splits = folders & set(chain.from_iterable(ALIASES.values()))
-    if splits and split not in (None, "all"):
-        names = set(ALIASES.get(str(split), (str(split),)))
+    if splits and wanted != "all":
+        names = set(ALIASES.get(wanted, (wanted,)))
         if not names & splits:
             raise InvalidInputError(
                 f"{path}: expected split {' or '.join(sorted(splits))} or all, got {split!r}"
@@ -246,7 +244,7 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
         text_of_image = {
             image: text for image, text in text_of_image.items() if image.partition("/")[0] in names
         }
-    elif split not in (None, "all", "train"):
+    elif wanted not in ("all", "train"):
         raise InvalidInputError(
             f"{path}: has no folder of a split {split!r}; without splits all images are for"
             " training: take split 'all', or name another folder (val_data)"
@@ -262,6 +260,4 @@ def _open_pairs(path: Path, split: str | None, layout: Layout, encoding: str | N
     contents = [(path / text).read_bytes() for text in text_of_image.values()]
     texts = decoded_texts(contents, str(path), encoding)
     captions, _ = clean_captions(str(path), texts)
-    return file_images(
-        path.name, split or "all", path, list(text_of_image), {}, captions=tuple(captions)
-    )
+    return file_images(path.name, wanted, path, list(text_of_image), {}, captions=tuple(captions))

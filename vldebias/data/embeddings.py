@@ -216,31 +216,26 @@ def load_embeddings(path: str | Path) -> tuple[Embeddings, Texts]:
                 f"expected an array 'features', found {sorted({*fields, *ignored})}; save the"
                 " features under this name: np.savez(path, features=...)"
             )
-        embeddings = _embeddings_in(fields, {"file": str(path)}, ignored)
+        facts = {**_facts(fields), "file": str(path)}
+        if ignored:
+            facts["ignored"] = ignored
+        ids: Sequence[str] = _numbers(fields["features"])
+        if "ids" in fields:
+            ids = _strings(fields, "ids")
+        labels = {}
+        for key in fields:
+            if key.startswith("label."):
+                column = key.removeprefix("label.")
+                # Integers without names are each a value of its own.
+                names = _strings(fields, f"names.{column}") or None
+                labels[column] = _column(f"{key!r}", fields[key], names)
+        embeddings = Embeddings(
+            fields["features"], ids, labels, _strings(fields, "captions"), facts
+        )
         _check_finite(embeddings)
         return embeddings, _texts(fields, embeddings.dim)
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error}") from None
-
-
-def _embeddings_in(
-    fields: Mapping[str, Array], source: Mapping[str, Any], ignored: list[str]
-) -> Embeddings:
-    """Return the embeddings that the arrays of a file are."""
-    facts = {**_facts(fields), **source}
-    if ignored:
-        facts["ignored"] = ignored
-    ids: Sequence[str] = _numbers(fields["features"])
-    if "ids" in fields:
-        ids = _strings(fields, "ids")
-    labels = {}
-    for key in fields:
-        if key.startswith("label."):
-            column = key.removeprefix("label.")
-            # Integers without names are each a value of its own.
-            names = _strings(fields, f"names.{column}") or None
-            labels[column] = _column(f"{key!r}", fields[key], names)
-    return Embeddings(fields["features"], ids, labels, _strings(fields, "captions"), facts)
 
 
 def _facts(fields: Mapping[str, Array]) -> dict[str, Any]:

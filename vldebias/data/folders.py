@@ -75,9 +75,9 @@ def left_out_of(facts: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _first(names: Sequence[str], most: int = 3) -> str:
-    """Write the first of some names."""
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def _first(names: Sequence[str]) -> str:
+    """Write the first three of some names."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def captions_beside(files: Iterable[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -83,7 +83,6 @@ def open_huggingface(
         MissingPackageError: `datasets` is not installed.
     """
     datasets = need("datasets")
-    folder = Path(root)
     place = f"huggingface: {root}"
     files_of_split = _tars_of_splits(root)
     if files:
@@ -111,7 +110,11 @@ def open_huggingface(
 
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
-    classes = _classes_in(features)
+    # The names of the codes of each column that the data set declares as classes.
+    classes: dict[str, tuple[str, ...]] = {}
+    for column, feature in features.items():
+        if isinstance(feature, datasets.ClassLabel):
+            classes[column] = tuple(name.strip() for name in feature.names)
     if image is None:
         image = _image_column(features, place)
     caption = _caption_column(caption, features, place)
@@ -119,12 +122,15 @@ def open_huggingface(
     used = [image, *columns.values()]
     if caption:
         used.insert(1, caption)
-    _refuse_missing(used, features, place)
+    missing = [name for name in dict.fromkeys(used) if name not in features]
+    if missing:
+        raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
 
-    # Paths of a column of images are found by `datasets`.
+    # Paths of a column of images are found by `datasets`; those of texts start from a folder.
     base = None
     if not isinstance(features[image], datasets.Image):
-        base = _folder_of_paths(folder, images)
+        folder = Path(root) if Path(root).is_dir() else Path(root).parent
+        base = folder if images is None else Path(images)
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
     dataset = dataset.select_columns(list(dict.fromkeys(used)))
     dataset = dataset.cast_column(image, datasets.Image(decode=False))
@@ -141,31 +147,6 @@ def open_huggingface(
         fingerprint=partial(_fingerprint, split, source),
     )
     return stream if streaming else stream.images()
-
-
-def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the codes of each column that the data set declares as classes."""
-    class_label = need("datasets").ClassLabel
-    classes = {}
-    for column, feature in features.items():
-        if isinstance(feature, class_label):
-            classes[column] = tuple(name.strip() for name in feature.names)
-    return classes
-
-
-def _folder_of_paths(root: Path, images: str | Path | None) -> Path:
-    """Return the folder that relative paths of a column start from: that of the images, else the
-    data set's own."""
-    if images is not None:
-        return Path(images)
-    return root if root.is_dir() else root.parent
-
-
-def _refuse_missing(columns: Iterable[str], features: Mapping[str, Any], place: str) -> None:
-    """Refuse columns that a data set does not have."""
-    missing = [column for column in dict.fromkeys(columns) if column not in features]
-    if missing:
-        raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
 
 
 def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str, Any]:
@@ -422,9 +403,15 @@ class ImageStream:
         images = self.dataset.select_columns([self.image])
         paths = self._paths_of_images(images)
         records = self._records_without_images(len(images))
-        labels = self._labels_in(records)
-        captions, more_captions = self._captions_in(records)
+        labels = {}
+        for label in self.labels:
+            values = [record.labels[label] for record in records]
+            labels[label] = Labels.from_values(values, self.names.get(label))
+        captions = [record.caption or "" for record in records] if self.caption else []
+        more_captions = [record.more_captions or () for record in records]
         captions, more_captions = clean_captions(self.name, captions, more_captions)
+        if not any(more_captions):
+            more_captions = []
         ids = [record.id for record in records]
 
         # Rows that name one file are captions of one image.
@@ -456,26 +443,6 @@ class ImageStream:
             about=self.about,
             path=path,
         )
-
-    def _labels_in(self, records: Sequence[Record]) -> dict[str, Labels]:
-        labels = {}
-        for label in self.labels:
-            values = [record.labels[label] for record in records]
-            labels[label] = Labels.from_values(values, self.names.get(label))
-        return labels
-
-    def _captions_in(
-        self, records: Sequence[Record]
-    ) -> tuple[Sequence[str], Sequence[tuple[str, ...]]]:
-        """Return the first caption of each row, and the further ones; nothing where no row has
-        any."""
-        captions: Sequence[str] = []
-        if self.caption:
-            captions = [record.caption or "" for record in records]
-        more_captions: Sequence[tuple[str, ...]] = []
-        if any(record.more_captions for record in records):
-            more_captions = [record.more_captions or () for record in records]
-        return captions, more_captions
 
     def _fingerprint_of_files(self, paths: Sequence[str], ids: Sequence[str]) -> str:
         """Return a fingerprint of the data set, and of the files that its rows name."""

@@ -223,27 +223,39 @@ def _layout_of_folder(folder: Path, reads_captions: bool) -> Layout:
         raise InvalidInputError(
             f"{folder}: the folder has no files; expected images and captions, or tars"
         )
-    tars = [file for file in files if file.lower().endswith(".tar")]
+    tars = _fitting_files(files, r"(?i).*\.tar")
     if tars:
         _check_tar(folder / tars[0])
-        return Layout("tars", tuple(str(folder / file) for file in tars))
-    metadata = [
-        file for file in files if re.fullmatch(r"(.*/)?metadata\.(csv|jsonl|parquet)", file)
-    ]
+        return Layout("tars", _below(folder, tars))
+    metadata = _fitting_files(files, r"(.*/)?metadata\.(csv|jsonl|parquet)")
+    parquet = _fitting_files(files, r"(?i).*\.parquet")
     pictures = [file for file in files if is_picture(file)]
     if metadata or not pictures:
-        if not reads_captions:
-            return Layout("datasets")
-        return _layout_of_data_files(folder, files, metadata)
-    coco = [file for file in files if re.fullmatch(r"(.*/)?captions_[^/]*\.json", file)]
+        if reads_captions and parquet and not metadata:
+            _refuse_parquet_of_addresses(folder / parquet[0], None)
+            # img2dataset writes statistics beside, which are no rows.
+            if _fitting_files(files, r".*_stats\.json"):
+                return Layout("datasets", _below(folder, parquet))
+        return Layout("datasets")
+    coco = _fitting_files(files, r"(.*/)?captions_[^/]*\.json")
     if coco:
-        return Layout("coco", tuple(str(folder / file) for file in coco))
+        return Layout("coco", _below(folder, coco))
     if captions_beside(files):
         return Layout("pairs", tuple(files))
     # A folder of classes is what `datasets` reads; its captions come from a template.
     if reads_captions:
         _refuse_pictures_without_captions(folder, files, pictures)
     return Layout("datasets")
+
+
+def _fitting_files(files: Sequence[str], pattern: str) -> list[str]:
+    """Return the files whose whole path fits a pattern."""
+    return [file for file in files if re.fullmatch(pattern, file, re.DOTALL)]
+
+
+def _below(folder: Path, files: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths of files of a folder."""
+    return tuple(str(folder / file) for file in files)
 
 
 def _refuse_pictures_without_captions(
@@ -254,8 +266,8 @@ def _refuse_pictures_without_captions(
     by_name = [file for file in files if PurePosixPath(file).stem in stems]
     texts = [file for file in by_name if file.lower().endswith(TEXT_ENDINGS)]
     facts = [file for file in by_name if file.lower().endswith(".json")]
-    tables = [file for file in files if PurePosixPath(file).suffix.lower() in TABLES]
-    tables = [file for file in tables if PurePosixPath(file).stem not in stems]
+    paths = [PurePosixPath(file) for file in files]
+    tables = [str(p) for p in paths if p.suffix.lower() in TABLES and p.stem not in stems]
     remedy = "expected a .txt of the same name beside each image, or a table"
     if texts:
         remedy = f"texts of their names are in another folder, such as {texts[0]}: put each"
@@ -269,18 +281,6 @@ def _refuse_pictures_without_captions(
         f"{folder}: got {len(pictures)} images without captions; {remedy}; or make captions from a"
         " label (label, caption_template)"
     )
-
-
-def _layout_of_data_files(folder: Path, files: Sequence[str], metadata: Sequence[str]) -> Layout:
-    """Return the layout of a folder of files with rows, such as parquet."""
-    parquet = [file for file in files if file.lower().endswith(".parquet")]
-    has_statistics = any(file.endswith("_stats.json") for file in files)
-    if parquet and not metadata:
-        _refuse_parquet_of_addresses(folder / parquet[0], None)
-        # img2dataset writes statistics beside, which are no rows.
-        if has_statistics:
-            return Layout("datasets", tuple(str(folder / file) for file in parquet))
-    return Layout("datasets")
 
 
 def _refuse_parquet_of_addresses(path: Path, image: str | None) -> None:
@@ -361,18 +361,11 @@ def _layout_of_table(
     names, first, is_whole = _first_rows(path, separator, encoding)
     header: tuple[str, ...] = ()
     form = path.suffix.lower().removeprefix(".")
-    # A table without names of columns shows a file or an address in its first line.
     if image is None and caption is None and not fitting_columns(names, IMAGE_COLUMNS):
-        addresses = [cell for cell in names if _URL.fullmatch(cell.strip())]
-        if addresses:
-            columns = ["caption"] * len(names)
-            columns[names.index(addresses[0])] = "url"
-            raise InvalidInputError(_fetch_first(path, form, "url", "caption", columns))
-        files = [cell for cell in names if _names_picture(cell)]
-        if len(files) == 1 and len(names) == 2:
-            header = ("image", "caption") if files[0] == names[0] else ("caption", "image")
-            first = [dict(zip(header, row.values(), strict=True)) for row in first]
-            names = list(header)
+        header = _missing_header(path, names, form)
+    if header:
+        first = [dict(zip(header, row.values(), strict=True)) for row in first]
+        names = list(header)
     image = _column(path, names, image, IMAGE_COLUMNS, "images", _NAMED_BY, form)
     cells = [str(row.get(image) or "") for row in first]
     if any(_URL.fullmatch(cell.strip()) for cell in cells[:50]):
@@ -382,10 +375,35 @@ def _layout_of_table(
         caption = _column(
             path, names, caption, CAPTION_COLUMNS, "captions", _CAPTION_NAMED_BY, form
         )
-    # "1000268201.jpg#0": Flickr8k and Flickr30k number the captions of an image.
-    paths = tuple(re.sub(r"#\d+$", "", cell) for cell in cells)
+    paths = tuple(map(without_number, cells))
     used_caption = caption if reads_captions else None
     return Layout("table", (str(path),), image, used_caption, header, paths, is_whole)
+
+
+def _missing_header(path: Path, first_line: Sequence[str], form: str) -> tuple[str, ...]:
+    """Return the names of the two columns of a table without them, whose first line shows a
+    picture; () where it shows none.
+
+    Raises:
+        InvalidInputError: the first line shows an address.
+    """
+    addresses = [cell for cell in first_line if _URL.fullmatch(cell.strip())]
+    if addresses:
+        columns = ["caption"] * len(first_line)
+        columns[first_line.index(addresses[0])] = "url"
+        raise InvalidInputError(_fetch_first(path, form, "url", "caption", columns))
+    show_picture = [is_picture(without_number(cell.strip())) for cell in first_line]
+    if show_picture == [True, False]:
+        return "image", "caption"
+    if show_picture == [False, True]:
+        return "caption", "image"
+    return ()
+
+
+def without_number(cell: str) -> str:
+    """Return the path in a cell without the number of its caption, as Flickr8k and Flickr30k have
+    it: "1000268201.jpg#0"."""
+    return re.sub(r"#\d+$", "", cell)
 
 
 def check_columns(path: Path, columns: Iterable[str | None]) -> None:
@@ -483,12 +501,6 @@ def json_rows(path: Path, encoding: str | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-def _names_picture(cell: str) -> bool:
-    """Tell whether a cell is a path of a picture, also with the number of its caption:
-    "1000268201.jpg#0"."""
-    return is_picture(PurePosixPath(re.sub(r"#\d+$", "", cell.strip()).replace("\\", "/")))
-
-
 def _plain(name: str) -> str:
     """Return the name of a column without case, and with blanks and hyphens as underscores."""
     return re.sub(r"[\s-]+", "_", name.strip()).casefold()
@@ -507,7 +519,7 @@ def _column(
     names: Sequence[str],
     name: str | None,
     known: Sequence[str],
-    what: str,
+    content: str,
     remedy: str,
     form: str,
 ) -> str:
@@ -522,23 +534,25 @@ def _column(
             fitting = [name]
         if len(fitting) != 1:
             raise InvalidInputError(
-                f"{path}: no column {name!r} of {what}; there are {list(names)}; {remedy}"
+                f"{path}: no column {name!r} of {content}; there are {list(names)}; {remedy}"
             )
         return fitting[0]
     fitting = fitting_columns(names, known)
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise InvalidInputError(f"{path}: {what} may be in any of the columns {fitting}; {remedy}")
+        raise InvalidInputError(
+            f"{path}: {content} may be in any of the columns {fitting}; {remedy}"
+        )
     url = fitting_columns(names, _URL_COLUMNS)
-    if url and what == "images":
+    if url and content == "images":
         caption = fitting_columns(names, CAPTION_COLUMNS) or ["caption"]
         raise InvalidInputError(_fetch_first(path, form, url[0], caption[0]))
     hint = ""
     if len(names) == 1:
         hint = "; if these are several columns, say what separates them (--separator)"
     raise InvalidInputError(
-        f"{path}: no column of {what}; expected one of {', '.join(known)}; there are"
+        f"{path}: no column of {content}; expected one of {', '.join(known)}; there are"
         f" {list(names)}; {remedy}{hint}"
     )
 

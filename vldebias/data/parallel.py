@@ -68,9 +68,11 @@ def processes() -> Processes:
     is_launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if is_launched and not dist.is_initialized():
         on_cpu = need("accelerate.utils").parse_flag_from_env("ACCELERATE_USE_CPU")
+        # torch before 2.6 knows CUDA's alone.
+        accelerator = getattr(torch, "accelerator", torch.cuda)
         # Without cpu=True accelerate takes each process of a machine without an accelerator for a
         # program on its own.
-        need("accelerate").PartialState(cpu=on_cpu or not _has_accelerator())
+        need("accelerate").PartialState(cpu=on_cpu or not accelerator.is_available())
     if not dist.is_initialized():
         return _LONE
 
@@ -81,13 +83,6 @@ def processes() -> Processes:
         return box[0]
 
     return Processes(dist.get_rank(), dist.get_world_size(), dist.barrier, share)
-
-
-def _has_accelerator() -> bool:
-    """Return whether this machine has a GPU or the like; torch before 2.6 knows CUDA's alone."""
-    if hasattr(torch, "accelerator"):
-        return torch.accelerator.is_available()
-    return torch.cuda.is_available()
 
 
 class OnRay:

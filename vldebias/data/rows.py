@@ -303,12 +303,6 @@ class UnitRows:
             parts.append((UnitRows(Shards([array], index=index), ids, self.change), places))
         return parts
 
-    def _count_unusable(self) -> int:
-        """Return how many of all rows are zero or not finite."""
-        starts = range(0, len(self), _COUNTED_AT_ONCE)
-        blocks = (self.features[start : start + _COUNTED_AT_ONCE] for start in starts)
-        return sum(_count_rows_without_length(np.asarray(block)) for block in blocks)
-
     def _read(self, rows: slice) -> Tensor:
         """Return the unit rows of a slice, changed by the change."""
         stored = self.features[rows]
@@ -320,20 +314,19 @@ class UnitRows:
         if is_bad.any():
             numbers = self.features.numbers(rows)[is_bad.numpy()][:5]
             examples = [self.ids[number] for number in numbers.tolist()]
+            # Of all rows, not of this slice alone.
+            count = 0
+            for start in range(0, len(self), _COUNTED_AT_ONCE):
+                block = np.asarray(self.features[start : start + _COUNTED_AT_ONCE])
+                norms = np.linalg.norm(block.astype(np.float32), axis=1)
+                count += int((~np.isfinite(norms) | (norms == 0)).sum())
             raise InvalidInputError(
-                f"features: {self._count_unusable()} of {len(self)} rows are zero or not finite,"
-                f" such as {examples}"
+                f"features: {count} of {len(self)} rows are zero or not finite, such as {examples}"
             )
         unit_rows /= lengths
         if self.change is None:
             return unit_rows
         return self.change(_filled(unit_rows))[: len(unit_rows)]
-
-
-def _count_rows_without_length(rows: NDArray[Any]) -> int:
-    """Return how many rows are zero or not finite."""
-    lengths = np.linalg.norm(rows.astype(np.float32), axis=1)
-    return int((~np.isfinite(lengths) | (lengths == 0)).sum())
 
 
 def _filled(rows: Tensor, least: int = _FEW) -> Tensor:

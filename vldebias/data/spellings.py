@@ -160,8 +160,8 @@ def matched(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
     for name in names:
         if name in known:
             continue
-        whole = re.fullmatch(r"\s*([-+]?\d+)\.0*\s*", name)
-        code = whole.group(1) if whole else name
+        integer = re.fullmatch(r"\s*([-+]?\d+)\.0*\s*", name)
+        code = integer.group(1) if integer else name
         meaning = meaning_of(name)
         meaning = _abbreviated(meaning, known_of_meaning) or meaning
         for candidate in (code, known_of_meaning.get(meaning), truths.get(meaning)):

@@ -273,19 +273,24 @@ def odd_values(labels: Labels) -> list[str]:
     rows = {name: number for name, number in labels.counts.items() if number}
     total = sum(rows.values())
     unknown_names = _names_of_unknown(rows)
-    problems = _written_twice([name for name in rows if name not in unknown_names])
+    known_names = [name for name in rows if name not in unknown_names]
+    problems = _written_twice(known_names) + _written_otherwise(known_names)
     if 0 < len(unknown_names) < len(rows):
         first = unknown_names[0]
         names = " and for ".join(map(repr, unknown_names))
         problems.append(
             f"a group of its own for {names}; say unknown={first!r} (--unknown {first})"
         )
-    rare = []
-    for name, number in rows.items():
-        if name not in unknown_names and number < _FEW and number <= _RARE * total:
-            rare.append(name)
+    rare = [name for name in known_names if rows[name] < _FEW and rows[name] <= _RARE * total]
     if rare:
-        problems.append(_remedy_of_rare(rare, rows))
+        examples = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
+        if len(rare) > 5:
+            examples += " ..."
+        problems.append(
+            f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
+            " the value, leave these rows out, or add images; row numbers and scores cannot be"
+            " groups"
+        )
     for name, frequent_name in misspelt(rows):
         if name not in unknown_names and name not in rare:
             problems.append(
@@ -295,25 +300,11 @@ def odd_values(labels: Labels) -> list[str]:
     return problems
 
 
-def _remedy_of_rare(rare: Sequence[str], rows: Mapping[str, int]) -> str:
-    """Return which groups have few rows, of all groups with their numbers of rows, and a remedy."""
-    examples = ", ".join(f"{name!r} ({rows[name]})" for name in rare[:5])
-    if len(rare) > 5:
-        examples += " ..."
-    return (
-        f"{len(rare)} of {len(rows)} groups have fewer than {_FEW} rows: {examples}; correct"
-        " the value, leave these rows out, or add images; row numbers and scores cannot be"
-        " groups"
-    )
-
-
 def _written_twice(names: Sequence[str]) -> list[str]:
-    """Return a remedy for values that are one value in two spellings, that a spreadsheet made
-    dates, and for codes beside words."""
+    """Return a remedy for values that are one value in two spellings."""
     problems = []
     pairs = []
     for spellings in written_twice(names):
-        keys = {" ".join(name.split()).casefold() for name in spellings}
         listed = " and ".join(map(repr, spellings))
         # The plainest spelling is what the others become: F=female, 9-Mar=3-9.
         plain = []
@@ -322,12 +313,12 @@ def _written_twice(names: Sequence[str]) -> list[str]:
                 plain.append(name)
         value = plain[-1] if plain else spellings[-1]
         flags = [f"--same {name}={value}" for name in spellings if name != value]
-        if len(keys) == 1:
+        if len({" ".join(name.split()).casefold() for name in spellings}) == 1:
             problems.append(
                 f"{listed} differ by case or blanks alone; write them alike (in `vldebias eval"
                 f" shares` {' '.join(flags)})"
             )
-        elif any(spreadsheet_range(name) for name in spellings):
+        elif any(map(spreadsheet_range, spellings)):
             pairs.append(f"{listed}, a range that a spreadsheet took for a date ({flags[0]})")
         else:
             pairs.append(f"{listed} ({' '.join(flags)})")
@@ -336,23 +327,36 @@ def _written_twice(names: Sequence[str]) -> list[str]:
             f"{'; '.join(pairs)} look like one value written in two ways; if they are, write them"
             " alike (in `vldebias eval shares` by the flag)"
         )
-    paired = {name for spellings in written_twice(names) for name in spellings}
-    dates = {name: text for name, text in dates_among_ranges(names).items() if name not in paired}
+    return problems
+
+
+def _written_otherwise(names: Sequence[str]) -> list[str]:
+    """Return a remedy for dates among ranges, codes beside words and lists."""
+
+    def fitting(pattern: str) -> list[str]:
+        return [name for name in names if re.fullmatch(pattern, name)]
+
+    problems = []
+    dates = dates_among_ranges(names)
+    for spellings in written_twice(names):
+        for name in spellings:
+            dates.pop(name, None)
     if dates:
         listed = ", ".join(f"{name!r} was {text!r}" for name, text in dates.items())
+        first = next(iter(dates))
         problems.append(
             f"a spreadsheet took ranges for dates: {listed}; write them back"
-            f" (--same {next(iter(dates.items()))[0]}={next(iter(dates.values()))})"
+            f" (--same {first}={dates[first]})"
         )
-    codes = [name for name in names if re.fullmatch(r"[-+]?\d+", name)]
-    words = [name for name in names if not re.search(r"\d", name)]
+    codes = fitting(r"[-+]?\d+")
+    words = fitting(r"\D*")
     if len(codes) > 1 and words:
         problems.append(
             f"the codes {', '.join(map(repr, codes[:5]))} stand beside the words"
             f" {', '.join(map(repr, words[:5]))}; say which code means which word (--same"
             f" {codes[0]}={words[0]})"
         )
-    lists = [name for name in names if re.fullmatch(r"\[.*\]", name)]
+    lists = fitting(r"\[.*\]")
     if lists:
         problems.append(
             f"{lists[0]!r} is written as a list; write a value in each row, and a row for each"
@@ -433,7 +437,12 @@ def read_table(
         elif ending in (".csv", ".tsv", ".txt"):
             usual = "\t" if ending == ".tsv" else ","
             text = read_text(path, encoding)
-            table = _table_of_texts(split_rows(text, str(path), separator=separator, usual=usual))
+            rows = split_rows(text, str(path), separator=separator, usual=usual)
+            columns = []
+            for place in range(len(rows[0])):
+                texts = [unshielded(row[place]) for row in rows[1:]]
+                columns.append(pa.array(texts, pa.string()))
+            table = pa.table(columns, names=rows[0])
         else:
             text = read_text(path, encoding)
             # Lines are often called .json, and lists .jsonl.
@@ -445,16 +454,6 @@ def read_table(
         return table.rename_columns(table.column_names)  # raises here where a name is none
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{path}: cannot be read as {ending[1:]}: {error}") from error
-
-
-def _table_of_texts(rows: list[list[str]]) -> pa.Table:
-    """Return a table of texts; the first row names the columns."""
-    header = rows[0]
-    columns = []
-    for place in range(len(header)):
-        texts = [unshielded(row[place]) for row in rows[1:]]
-        columns.append(pa.array(texts, pa.string()))
-    return pa.table(columns, names=header)
 
 
 def _read_json(path: Path, text: str) -> pa.Table:
@@ -585,38 +584,26 @@ def one_row_per_image(
             " (caption=...): they become one row with several captions"
         )
     for column, values in labels.items():
-        _refuse_several_values(f"{where}: column {column!r}", values, rows_of_image)
+        for name, rows in rows_of_image.items():
+            if len(set(values.codes[rows].tolist())) > 1:
+                raise InvalidInputError(
+                    f"{where}: column {column!r}: the rows of image {name!r} have different values;"
+                    " expected one per image"
+                )
     firsts = []
     further_of_image = []
     for rows in rows_of_image.values():
-        texts = _captions_of_rows(rows, captions, further_captions)
+        texts: list[str] = []
+        for row in rows:
+            texts.append(captions[row])
+            if further_captions:
+                texts += further_captions[row]
+        # An image without any text has one blank caption.
+        texts = [text for text in texts if says_something(text)] or [""]
         firsts.append(texts[0])
         further_of_image.append(tuple(texts[1:]))
     first_rows = np.array([rows[0] for rows in rows_of_image.values()])
     return first_rows, firsts, further_of_image
-
-
-def _refuse_several_values(
-    where: str, labels: Labels, rows_of_image: Mapping[str, list[int]]
-) -> None:
-    """Refuse an image whose rows have different values of a label."""
-    for name, rows in rows_of_image.items():
-        if len(set(labels.codes[rows].tolist())) > 1:
-            raise InvalidInputError(
-                f"{where}: the rows of image {name!r} have different values; expected one per image"
-            )
-
-
-def _captions_of_rows(
-    rows: Iterable[int], captions: Sequence[str], further_captions: Sequence[tuple[str, ...]]
-) -> list[str]:
-    """Return the captions of the rows of an image that say something; one blank one without any."""
-    texts: list[str] = []
-    for row in rows:
-        texts.append(captions[row])
-        if further_captions:
-            texts += further_captions[row]
-    return [text for text in texts if says_something(text)] or [""]
 
 
 def says_something(caption: str) -> bool:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ def open_tars(
         captions, more_captions = clean_captions(where, captions, more_captions)
     columns = {}
     for label, column in mapped_columns(labels or ()).items():
-        if not any(_value(sample, column) is not None for sample in samples):
+        if not _has(samples, column):
             raise InvalidInputError(f"{where}: expected columns [{column!r}]; there are {fields}")
         columns[label] = Labels.from_values(
             Labels.text_of(_value(sample, column)).strip() for sample in samples
@@ -243,6 +243,11 @@ def _value(sample: Sample, name: str) -> Any:
     return value.get(inner) if isinstance(value, dict) else None
 
 
+def _has(samples: Sequence[Sample], name: str) -> bool:
+    """Tell whether a field holds something in one of the samples."""
+    return any(_value(sample, name) is not None for sample in samples)
+
+
 def _image_field(
     where: str, samples: Sequence[Sample], fields: Sequence[str], name: str | None
 ) -> str:
@@ -255,23 +260,22 @@ def _image_field(
         if not any(name in sample.places for sample in samples):
             raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
         return name
-    count_of_field = Counter(name for sample in samples for name in sample.places)
-    if not count_of_field:
+    fields_of_images = list(dict.fromkeys(chain.from_iterable(s.places for s in samples)))
+    if not fields_of_images:
         raise InvalidInputError(f"{where}: no images in it; there are {fields}")
-    plain = [name for name in count_of_field if "." not in name]
-    candidates = plain or list(count_of_field)
-    if len(candidates) > 1 and any(len(sample.places) > 1 for sample in samples):
+    plain = [name for name in fields_of_images if "." not in name]
+    first, *others = plain or fields_of_images
+    if others and any(len(sample.places) > 1 for sample in samples):
         raise InvalidInputError(
-            f"{where}: images may be in any of {candidates}; name it with --image-column (in"
+            f"{where}: images may be in any of {[first, *others]}; name it with --image-column (in"
             f" Python image=...). There are {fields}"
         )
-    if len(candidates) > 1:
-        # Some samples are jpg and others png: one field, whatever its ending.
-        for sample in samples:
-            for ending in candidates[1:]:
-                if ending in sample.places:
-                    sample.places[candidates[0]] = sample.places.pop(ending)
-    return candidates[0]
+    # Some samples are jpg and others png: one field, whatever its ending.
+    for sample in samples:
+        for ending in others:
+            if ending in sample.places:
+                sample.places[first] = sample.places.pop(ending)
+    return first
 
 
 def _caption_field(
@@ -283,7 +287,7 @@ def _caption_field(
         InvalidInputError: "auto", and no field has captions; no such field.
     """
     if name not in (None, "auto") or "auto" in fields:
-        if not any(_value(sample, str(name)) is not None for sample in samples):
+        if not _has(samples, str(name)):
             raise InvalidInputError(f"{where}: expected columns [{name!r}]; there are {fields}")
         return name
     candidates = [field for field in fields if field in (*TEXTS, *CAPTION_COLUMNS)]
@@ -296,7 +300,7 @@ def _caption_field(
         return dotted[0]
     for field_of_json in _JSON:
         for key in CAPTION_COLUMNS:
-            if any(_value(sample, f"{field_of_json}.{key}") is not None for sample in samples):
+            if _has(samples, f"{field_of_json}.{key}"):
                 return f"{field_of_json}.{key}"
     if name == "auto":
         raise InvalidInputError(
@@ -361,15 +365,13 @@ def _flat(sample: Sample) -> dict[str, Any]:
     for name, value in sample.values.items():
         inner = value if isinstance(value, dict) else {"": value}
         for key, part in inner.items():
-            text = part if isinstance(part, int | str | None) else json.dumps(part)
-            # Numbers of json are texts here, since another sample may have a text there.
-            is_number = isinstance(part, int) and not key
-            values[f"{name}.{key}".removesuffix(".")] = text if is_number else _text_or_none(text)
+            text = part
+            if not isinstance(part, int | str | None):
+                text = json.dumps(part)
+            elif isinstance(part, int) and key:
+                text = str(part)  # another sample may have a text there
+            values[f"{name}.{key}".removesuffix(".")] = text
     return values
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _rows_of_tars(tars: Sequence[str], fields: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -150,7 +150,13 @@ class GlobalContrastiveLoss(nn.Module):
         if moving:
             self.log_u[:, items] = log_u.to(self.log_u.dtype)
         if gradient is not None:
-            self._step(items, gradient)
+            step = self.popularity_lr * self.temperature
+            self.zeta[:, items] -= step * gradient.to(self.zeta.dtype)
+            self.visits[items] += 1
+            # Shamir and Zhang's weight (eta + 1) / (t + eta) of visit t, with eta = 3.
+            weight = 4 / (self.visits[items] + 3)
+            self.zeta_mean[:, items] += weight * (self.zeta[:, items] - self.zeta_mean[:, items])
+            self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
         return batch.reduce(self.temperature * log_denominator + weighted - weighted.detach())
 
     def _log_phi(self, batch: Contrast, zeta: Tensor) -> Tensor:
@@ -183,16 +189,6 @@ class GlobalContrastiveLoss(nn.Module):
         (repulsion,) = torch.autograd.grad(weighted.sum(), zeta, retain_graph=True)
         repulsion = sum_over_processes(repulsion) if batch.gather else repulsion
         return repulsion - torch.exp(margin - log_denominator) + 1
-
-    def _step(self, items: Tensor, gradient: Tensor) -> None:
-        """Move the items of the batch along the gradient, and xi to the largest |zeta|."""
-        self.zeta[:, items] -= self.popularity_lr * self.temperature * gradient.to(self.zeta.dtype)
-        self.visits[items] += 1
-        # Shamir and Zhang's weight (eta + 1) / (t + eta) of visit t, with eta = 3.
-        self.zeta_mean[:, items] += (
-            4 / (self.visits[items] + 3) * (self.zeta[:, items] - self.zeta_mean[:, items])
-        )
-        self.xi.copy_(torch.maximum(self.xi, self.zeta[:, items].abs().amax(1)))
 
 
 def estimate_popularity(

@@ -380,7 +380,7 @@ class StreamBatches(Batches):
             waiting = list[_Row]()
             is_empty = True
             shards = numpy_generator("shards", self.seed, epoch).permutation(self.shards)
-            for block in self._blocks_of(epoch, shards.tolist()):
+            for block in chain.from_iterable(self._blocks(epoch, x) for x in shards.tolist()):
                 waiting += block
                 while len(waiting) >= self.batch_size:
                     yield epoch, waiting[: self.batch_size]
@@ -393,11 +393,6 @@ class StreamBatches(Batches):
                     f"{self.name}: {len(waiting)} rows with captions make no batch; {remedy}"
                 )
             epoch += 1
-
-    def _blocks_of(self, epoch: int, shards: Sequence[int]) -> Iterator[list[_Row]]:
-        """Yield the blocks of several shards, one shard after the other."""
-        for shard in shards:
-            yield from self._blocks(epoch, shard)
 
     def _blocks(self, epoch: int, shard: int) -> Iterator[list[_Row]]:
         """Yield blocks of rows in the order of an epoch."""

@@ -67,11 +67,9 @@ def conclusions_of_training(
     conclusions = []
     for name, facts in changes.items():
         lost = []
-        for other_name, other in changes.items():
-            if other_name != name and other["verdict"] == "worse":
-                lost.append(
-                    paid(other["measure"], other["before"], other["after"], other["change"])
-                )
+        for cost_name, cost in changes.items():
+            if cost_name != name and cost["verdict"] == "worse":
+                lost.append(paid(cost["measure"], cost["before"], cost["after"], cost["change"]))
         facts = facts | {"cost": "; ".join(lost)}
         conclusions.append(Conclusion(**facts, sentence=worded(facts)))
     return conclusions

@@ -14,8 +14,9 @@ import signal
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,24 +65,18 @@ def make_accelerator(**options: Any) -> Accelerator:
     accelerator: Accelerator = accelerate.Accelerator(
         mixed_precision="no", kwargs_handlers=[handler], **options
     )
-    if accelerator.num_processes == 1 and _launched_as_several():
+    world = os.environ.get("WORLD_SIZE", "")
+    is_one_of_several = world.isdecimal() and int(world) > 1
+    if not world:
+        # `accelerate launch --cpu` sets the address of a main process and no number of processes.
+        is_one_of_several = "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ
+    if accelerator.num_processes == 1 and is_one_of_several:
         raise InvalidInputError(
             "launched as several processes, but this one sees itself alone: each would train"
             " separately and write into the same folder. On CPUs start them with torchrun"
             " --nproc_per_node 2 -m vldebias train ..."
         )
     return accelerator
-
-
-def _launched_as_several() -> bool:
-    """Return whether the environment is that of one of several processes.
-
-    `accelerate launch --cpu` sets the address of a main process and no number of processes.
-    """
-    processes = os.environ.get("WORLD_SIZE", "")
-    if processes:
-        return processes.isdecimal() and int(processes) > 1
-    return "MASTER_ADDR" in os.environ and "ACCELERATE_USE_CPU" in os.environ
 
 
 def fit(
@@ -116,7 +111,11 @@ def fit(
     """
     steps = settings.updates(batches.per_epoch)
     accelerator = accelerator or make_accelerator()
-    with _writing_alone(folder, accelerator):
+    lock: AbstractContextManager[object] = nullcontext()
+    # The main process alone writes, and two runs would overwrite each other's checkpoints.
+    if folder is not None and accelerator.is_main_process:
+        lock = only_writer(folder)
+    with lock:
         run = Run(trainee, settings, accelerator, folder, {**(identity or {}), "steps": steps})
         first = run.resume()
         saved = time.monotonic()
@@ -125,7 +124,9 @@ def fit(
         # does.
         with _signals() as signals, closing(batches.starting(first_batch)) as micro_batches:
             for step in range(first, steps):
-                entry = run.take_step(step, micro_batches, monitor)
+                begin = time.monotonic()
+                loss = run.update(step, list(islice(micro_batches, settings.accumulation)))
+                entry = run.record(step, loss, time.monotonic() - begin, monitor)
                 if on_step is not None:
                     on_step(entry, steps)
                 minutes = (time.monotonic() - saved) / 60
@@ -139,16 +140,6 @@ def fit(
                     raise KeyboardInterrupt(signals[0] if signals else signal.SIGTERM)
         run.finish()
     return run.history
-
-
-def _writing_alone(folder: Path | None, accelerator: Accelerator) -> AbstractContextManager[object]:
-    """Return a context in which no other run writes into the folder.
-
-    Two runs in one folder would overwrite each other's checkpoints.
-    """
-    if folder is None or not accelerator.is_main_process:
-        return nullcontext()  # the main process alone writes
-    return only_writer(folder)
 
 
 @contextmanager
@@ -193,7 +184,19 @@ class Run:
         # As it will come back from a checkpoint: tuples are lists there, paths are texts.
         self.identity = json.loads(json.dumps(identity, default=str))
         self.learning = {name: p for name, p in trainee.named_parameters() if p.requires_grad}
-        groups = _parameter_groups(self.learning.values(), settings.weight_decay)
+        # Biases, gains of norms and temperatures do not decay.
+        matrices = []
+        vectors = []
+        for parameter in self.learning.values():
+            if parameter.ndim > 1:
+                matrices.append(parameter)
+            else:
+                vectors.append(parameter)
+        groups = []
+        if matrices:
+            groups.append({"params": matrices, "weight_decay": settings.weight_decay})
+        if vectors:
+            groups.append({"params": vectors, "weight_decay": 0.0})
         self.optimizer = torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS)
         # The module alone: scaler and precision are the run's (see `make_accelerator`).
         self.module: nn.Module = accelerator.prepare(trainee)
@@ -204,17 +207,14 @@ class Run:
         self.average = Average(self.learning, settings.ema) if settings.ema is not None else None
         self.history: list[Entry] = []
 
-    def take_step(self, step: int, micro_batches: Iterator[Batch], monitor: Scores | None) -> Entry:
-        """Make one step, score the model where it is due, and write the entry into the history."""
-        begin = time.monotonic()
-        micro = [next(micro_batches) for _ in range(self.settings.accumulation)]
-        loss = self.update(step, micro)
+    def record(self, step: int, loss: float, seconds: float, monitor: Scores | None) -> Entry:
+        """Score the model where it is due after a step, and write its entry into the history."""
         entry: Entry = {
             "step": step,
             "loss": loss,
             "lr": self.settings.rate(step, self.steps),
             "temperature": self.trainee.objective.temperature,
-            "seconds": time.monotonic() - begin,
+            "seconds": seconds,
         }
         period = self.settings.eval_every or math.ceil(self.steps / 10)
         is_due = (step + 1) % period == 0 or step + 1 == self.steps
@@ -251,31 +251,23 @@ class Run:
                 self.gradient(step, micro)
         # Before the clipping, which would otherwise compare a scaled norm with the limit.
         self.scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf)
+        norm = float(nn.utils.clip_grad_norm_(parameters, settings.clip_norm or math.inf))
         value = float(self.accelerator.reduce(loss, reduction="mean"))
-        self._refuse_divergence(step, value, float(norm))  # before it is in every weight
+        # Before it is in every weight. An overflow of half precision lowers the scale, no more.
+        may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
+        has_gradient = math.isfinite(norm) or may_overflow
+        if not math.isfinite(value) or not has_gradient:
+            raise DivergedError(
+                f"step {step}: the loss is {value}, the norm of its gradient {norm}. Lower lr,"
+                " raise temperature (rince grows like e^(q / t)), or warm q up with q_start, in a"
+                " new folder; the last checkpoint is kept"
+            )
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None:
             self.average.update(step)
         return value
-
-    def _refuse_divergence(self, step: int, loss: float, norm: float) -> None:
-        """Refuse a loss, or a gradient of this norm, that is no number.
-
-        Raises:
-            DivergedError: it is none.
-        """
-        # An overflow of half precision lowers the scale, no more.
-        may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
-        has_gradient = math.isfinite(norm) or may_overflow
-        if not math.isfinite(loss) or not has_gradient:
-            raise DivergedError(
-                f"step {step}: the loss is {loss}, the norm of its gradient {norm}. Lower lr,"
-                " raise temperature (rince grows like e^(q / t)), or warm q up with q_start, in a"
-                " new folder; the last checkpoint is kept"
-            )
 
     def gradient(self, step: int, micro: Sequence[Batch]) -> Tensor:
         """Add the gradient of the step's loss to `.grad`, and return the loss ().
@@ -406,48 +398,48 @@ class Run:
     @torch.no_grad()
     def resume(self) -> int:
         """Load the last checkpoint, and return the first step to do; the history loses what will be
-        done again."""
+        done again.
+
+        Raises:
+            InvalidInputError: the checkpoint is of another run or of another model.
+        """
         state = None if self.folder is None else read_state(self.folder / STATE)
         if state is not None:
-            self._restore(state)
+            stored_identity = json.loads(state["identity"])
+            differences = []
+            for name in sorted(stored_identity | self.identity):
+                before = stored_identity.get(name)
+                now = self.identity.get(name)
+                if before != now:
+                    differences.append(f"{name} {before!r} there and {now!r} here")
+            if differences:
+                raise InvalidInputError(
+                    f"{self.folder}: holds a run with other settings: {', '.join(differences)}."
+                    " Choose another folder, or delete it to begin again"
+                )
+            live = self._live()
+            stored = state["tensors"]
+            # Before anything is copied, so that a refused checkpoint leaves the model as it was.
+            live_shapes = {name: tensor.shape for name, tensor in live.items()}
+            stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
+            if live_shapes != stored_shapes:
+                raise InvalidInputError(
+                    f"{self.folder}: the state in it is not of the model and loss at hand"
+                )
+            for name, tensor in stored.items():
+                # In place: optimizer and wrapper hold these very tensors.
+                live[name].copy_(tensor)
+            self.history = list(state["history"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            if self.average is not None:
+                for name, mean in self.average.means.items():
+                    mean.copy_(state["average"][name])
         if self.folder is not None and self.accelerator.is_main_process:
             # Steps after the checkpoint are done again, and must not be in the file twice.
             lines = "".join(json.dumps(entry) + "\n" for entry in self.history)
             write_atomically(self.folder / HISTORY, lines)
         return len(self.history)
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Take over the state of a checkpoint; refuse one of another run or another model."""
-        stored_identity = json.loads(state["identity"])
-        differences = []
-        for name in sorted(stored_identity | self.identity):
-            before = stored_identity.get(name)
-            now = self.identity.get(name)
-            if before != now:
-                differences.append(f"{name} {before!r} there and {now!r} here")
-        if differences:
-            raise InvalidInputError(
-                f"{self.folder}: holds a run with other settings: {', '.join(differences)}. Choose"
-                " another folder, or delete it to begin again"
-            )
-        live = self._live()
-        stored = state["tensors"]
-        # Before anything is copied, so that a refused checkpoint leaves the model as it was.
-        live_shapes = {name: tensor.shape for name, tensor in live.items()}
-        stored_shapes = {name: tensor.shape for name, tensor in stored.items()}
-        if live_shapes != stored_shapes:
-            raise InvalidInputError(
-                f"{self.folder}: the state in it is not of the model and loss at hand"
-            )
-        for name, tensor in stored.items():
-            # In place: optimizer and wrapper hold these very tensors.
-            live[name].copy_(tensor)
-        self.history = list(state["history"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        if self.average is not None:
-            for name, mean in self.average.means.items():
-                mean.copy_(state["average"][name])
 
 
 def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
@@ -456,25 +448,6 @@ def _inner_product(tensors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Te
     for tensor, gradient in zip(tensors, gradients, strict=True):
         total = total.to(tensor.device) + (tensor * gradient).sum()
     return total
-
-
-def _parameter_groups(
-    parameters: Iterable[nn.Parameter], weight_decay: float
-) -> list[dict[str, Any]]:
-    """Return the groups of an optimizer: biases, gains of norms and temperatures do not decay."""
-    matrices = []
-    vectors = []
-    for parameter in parameters:
-        if parameter.ndim > 1:
-            matrices.append(parameter)
-        else:
-            vectors.append(parameter)
-    groups = []
-    if matrices:
-        groups.append({"params": matrices, "weight_decay": weight_decay})
-    if vectors:
-        groups.append({"params": vectors, "weight_decay": 0.0})
-    return groups
 
 
 def read_state(path: Path) -> dict[str, Any] | None:

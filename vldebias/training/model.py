@@ -51,6 +51,10 @@ def tune(
             attention, heads excepted.
         last: {"image": 2, "text": 0}: number of last blocks to train in each tower, with the layers
             after them (a norm, a projection). A tower without a number is trained whole.
+
+    Raises:
+        InvalidInputError: a tower has fewer blocks, or no heads with scope "heads".
+        UnsupportedHostError: adapters or quantized weights.
     """
     model = towers.model
     if hasattr(model, "peft_config"):
@@ -62,8 +66,17 @@ def tune(
     else:
         chosen = _parameters_of_scope(towers, scope)
         for side, blocks in (last or {}).items():
-            if blocks is not None:
-                chosen = _last_blocks(towers, side, blocks, chosen)
+            if blocks is None:
+                continue
+            depth, levels = depths(towers, side)
+            if blocks >= levels:
+                raise InvalidInputError(
+                    f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
+                )
+            for key, parameter in list(chosen.items()):
+                # Parameters of the other tower have no depth, and stay.
+                if depth.get(parameter, levels) < levels - blocks:
+                    del chosen[key]
         learning = _reached(towers, list(chosen.values()))
         model.requires_grad_(False)
         for parameter in learning:
@@ -89,26 +102,6 @@ def _parameters_of_scope(towers: Towers, scope: str) -> dict[int, nn.Parameter]:
                     " 'lora'"
                 )
     return {"all": image | text, "image": image, "text": text, "heads": heads}[scope]
-
-
-def _last_blocks(
-    towers: Towers, side: str, blocks: int, parameters: Mapping[int, nn.Parameter]
-) -> dict[int, nn.Parameter]:
-    """Return the parameters without those of a tower before its last blocks.
-
-    Raises:
-        InvalidInputError: the tower has fewer blocks.
-    """
-    depth, levels = depths(towers, side)
-    if blocks >= levels:
-        raise InvalidInputError(
-            f"{side}_blocks: the {side} tower has {levels - 1} blocks, got {blocks}"
-        )
-    kept = {}
-    for key, parameter in parameters.items():
-        if depth.get(parameter, levels) >= levels - blocks:  # of the other tower all
-            kept[key] = parameter
-    return kept
 
 
 def depths(towers: Towers, side: str) -> tuple[dict[nn.Parameter, int], int]:
@@ -212,29 +205,13 @@ def _add_adapters(towers: Towers, rank: int, seed: int) -> None:
 def _running_layers(towers: Towers) -> dict[str, Tensor]:
     """Return the weight of each Linear and stacked attention, without the heads, that is called
     when a pair is embedded, by the name of its module."""
-    weights = _adaptable_weights(towers)
-    running = set[str]()
-    hooks = []
-    for name in weights:
-        module = towers.model.get_submodule(name)
-        hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
-    try:
-        with reading(towers.model):
-            _embed_pair(towers)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {name: weight for name, weight in weights.items() if name in running}
-
-
-def _adaptable_weights(towers: Towers) -> dict[str, Tensor]:
-    """Return the weight of each Linear and stacked attention, without the heads, by the name of
-    its module."""
     heads: set[int] = set()
     for head in towers.heads:
         if isinstance(head, nn.Module):
             heads |= {id(part) for part in head.modules()}
     weights = dict[str, Tensor]()
+    running = set[str]()
+    hooks = []
     for name, module in towers.model.named_modules():
         if id(module) in heads:
             continue
@@ -246,7 +223,14 @@ def _adaptable_weights(towers: Towers) -> dict[str, Tensor]:
             weight = module.weight
         if weight is not None:
             weights[name] = weight
-    return weights
+            hooks.append(module.register_forward_hook(lambda *_, name=name: running.add(name)))
+    try:
+        with reading(towers.model):
+            _embed_pair(towers)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: weight for name, weight in weights.items() if name in running}
 
 
 def _reached(towers: Towers, parameters: Sequence[Weight]) -> list[Weight]:

@@ -262,7 +262,12 @@ class Monitor:
         accuracies."""
         figures = {name: float(values.double().nanmean()) for name, values in rows.items()}
         for name, cells in self.cells().items():
-            figures[name] = _lowest(rows["zero_shot_accuracy"].double(), cells)
+            correct = rows["zero_shot_accuracy"].double()
+            figures[name] = float("nan")
+            if correct.isfinite().any():
+                # A cell whose rows all lack a score has no mean, and is left out.
+                means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
+                figures[name] = float(np.nanmin(means))
         return figures
 
     def cells(self) -> dict[str, Tensor]:
@@ -301,8 +306,12 @@ class Monitor:
                 scores["zero_shot_accuracy"] = torch.where(labels >= 0, right, torch.nan).cpu()
                 features.append(classes)
             if self.queries:
-                distinct, codes = _distinct(self.queries)
-                texts = _edited_features(towers, distinct, edit)
+                # Each caption once: that of a second image would push it down in the ranking.
+                place_of_caption = {
+                    text: place for place, text in enumerate(dict.fromkeys(self.queries))
+                }
+                codes = torch.tensor([place_of_caption[text] for text in self.queries])
+                texts = _edited_features(towers, list(place_of_caption), edit)
                 # Images without a caption are no answers of text->image either.
                 captioned, owners = self.query_images.unique(return_inverse=True)
                 values_of_score = _caption_scores(images[captioned], texts, owners, codes)
@@ -324,15 +333,6 @@ def _edited_features(towers: Towers, texts: Sequence[str], edit: Edit | None) ->
     if edit is None:
         return features
     return normalize(edit(features), dim=-1)
-
-
-def _distinct(captions: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Return each of n captions once, and the place (n,) of each caption among them.
-
-    A second image of a caption would otherwise push it down in the ranking.
-    """
-    place_of_caption = {caption: place for place, caption in enumerate(dict.fromkeys(captions))}
-    return list(place_of_caption), torch.tensor([place_of_caption[text] for text in captions])
 
 
 def _caption_scores(
@@ -364,13 +364,3 @@ def _caption_scores(
         scores[f"recall@{k} image->text"] = (to_text < k).float().cpu()
         scores[f"recall@{k} {TO_IMAGE}"] = (to_image[codes] < k).float().cpu()
     return scores
-
-
-def _lowest(correct: Tensor, cells: Tensor) -> float:
-    """Return the lowest mean of `correct` (n,) over the rows of a cell; cells (n,), negative where
-    a row is in none."""
-    if not correct.isfinite().any():
-        return float("nan")
-    # A cell whose rows all lack a score has no mean, and is left out.
-    means = [correct[cells == cell].nanmean() for cell in cells[cells >= 0].unique()]
-    return float(np.nanmin(means))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -23,14 +24,30 @@ STEEP = 20  # q / t above which rince warns
 FLOORED = 0.05
 
 
-class _Kind(NamedTuple):
+@dataclass(frozen=True)
+class _Kind:
     """Describe a loss: its class, the settings it reads (name in the settings -> name in the loss),
     its batch column, and the settings that its schedule and its batches read."""
 
     build: type[nn.Module]
-    settings: dict[str, str] = {}  # noqa: RUF012
+    settings: Mapping[str, str] = field(default_factory=dict)
     column: str | None = None
     scheduled: tuple[str, ...] = ()
+
+    def options(self, settings: LossSettings) -> dict[str, Any]:
+        """Return the settings that the loss reads by their names there.
+
+        Raises:
+            InvalidInputError: a setting that is given and not read.
+        """
+        read = {*self.settings, *self.scheduled, *_SHARED}
+        unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
+        if unread:
+            known = ", ".join(sorted(read - {"loss"}))
+            raise InvalidInputError(
+                f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
+            )
+        return {theirs: getattr(settings, ours) for ours, theirs in self.settings.items()}
 
 
 _DEBIASED = {"tau_plus": "tau_plus", "floor": "floor", "below_floor": "below_floor"}
@@ -55,18 +72,6 @@ _KINDS = {
     "gce": _Kind(losses.GCELoss, {"gce_q": "q", "smoothing": "smoothing"}, "captions"),
 }
 _SHARED = {"loss", "temperature", "learn_temperature", "chunk_size", "group_dro", "group_dro_step"}
-
-
-def _refuse_unread(settings: LossSettings) -> None:
-    """Refuse settings that the loss does not read; InvalidInputError names them."""
-    kind = _KINDS[settings.loss]
-    read = {*kind.settings, *kind.scheduled, *_SHARED}
-    unread = sorted(set(LossSettings.model_fields) & settings.model_fields_set - read)
-    if unread:
-        known = ", ".join(sorted(read - {"loss"}))
-        raise InvalidInputError(
-            f"{settings.loss} does not read {', '.join(unread)}; it reads {known}"
-        )
 
 
 class Objective(nn.Module):
@@ -99,10 +104,7 @@ class Objective(nn.Module):
         self.settings = settings
         self.two_views = two_views
         kind = _KINDS[settings.loss]
-        _refuse_unread(settings)
-        options: dict[str, Any] = {
-            theirs: getattr(settings, ours) for ours, theirs in kind.settings.items()
-        }
+        options = kind.options(settings)
         options["temperature"] = self._temperature_of(temperature)
         options["chunk_size"] = settings.chunk_size
         options["gather"] = gather
@@ -146,21 +148,15 @@ class Objective(nn.Module):
                     f" e^{q / temperature:.0f} times more; raise temperature to 0.1"
                 )
         elif settings.loss in ("debiased", "hard_negative"):
-            self._warn_of_floor(temperature)
+            has_floor = settings.below_floor == "floor" and settings.floor != 0
+            # Without tau_plus nothing is estimated.
+            if has_floor and settings.tau_plus > 0 and temperature < FLOORED:
+                warn(
+                    f"{settings.loss} at temperature {temperature:.3g}: the debiased estimate of"
+                    " many rows lies below its floor, and their negatives have no gradient;"
+                    " set below_floor=biased (the authors' rule) or a temperature of 0.1"
+                )
         return temperature
-
-    def _warn_of_floor(self, temperature: float) -> None:
-        """Warn where the estimate of many rows lies below its floor, so that their negatives have
-        no gradient."""
-        settings = self.settings
-        if settings.below_floor == "biased" or settings.floor == 0 or settings.tau_plus == 0:
-            return
-        if temperature < FLOORED:
-            warn(
-                f"{settings.loss} at temperature {temperature:.3g}: the debiased estimate of many"
-                " rows lies below its floor, and their negatives have no gradient;"
-                " set below_floor=biased (the authors' rule) or a temperature of 0.1"
-            )
 
     def forward(
         self, first: Tensor, second: Tensor, batch: Batch, further_features: Tensor | None = None

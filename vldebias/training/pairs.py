@@ -83,19 +83,16 @@ class Pairs:
             )
         pairs = cls(data.name, data.ids, captions, data.read, **columns)
         pairs = pairs.taken(np.flatnonzero(has_caption))
-        pairs._check_captions(settings)
+        # Captions, or names of classes, that are no words are learned as they are, with a warning.
+        names = [texts[0] for texts in pairs.captions]
+        remedy = "Name the column of the captions (caption)"
+        if settings.caption_template is not None and pairs.labels is not None:
+            names = [pairs.labels.names[code] for code in pairs.labels.codes]
+            remedy = "Name the classes in words (names={column: {code: name}})"
+        check_captions(pairs.name, names, remedy)
         if not settings.caption_noise:
             return pairs
         return pairs.with_noise(settings.caption_noise, settings.seed)
-
-    def _check_captions(self, settings: TrainSettings) -> None:
-        """Warn of captions, or of names of classes, that are no words."""
-        names = [texts[0] for texts in self.captions]
-        remedy = "Name the column of the captions (caption)"
-        if settings.caption_template is not None and self.labels is not None:
-            names = [self.labels.names[code] for code in self.labels.codes]
-            remedy = "Name the classes in words (names={column: {code: name}})"
-        check_captions(self.name, names, remedy)
 
     def taken(self, rows: NDArray[np.int64]) -> Self:
         """Return some of the pairs, by their numbers (m,)."""
@@ -239,7 +236,14 @@ def _open_by_place(settings: TrainSettings, held_out: bool) -> ImageData | Image
         root = settings.data_root or (where if Path(where).is_dir() else None)
         return open_data(where, root, split)
 
-    labels = _label_columns(settings, held_out)
+    # Each once: the class, and the groups to score by or to train with.
+    columns = [settings.label or ""]
+    if held_out:
+        columns.append(settings.group or "")
+    else:
+        columns += (settings.group_dro or "").split(",")
+    names = [column.strip() for column in columns]
+    labels = list(dict.fromkeys(name for name in names if name))
     return open_data(
         "captions",
         where,
@@ -268,25 +272,9 @@ def _place_and_split(settings: TrainSettings, held_out: bool) -> tuple[str, str]
     if not held_out:
         return settings.data, settings.split
     where = settings.val_data or settings.data
-    return where, settings.val_split or _default_held_out_split(where)
-
-
-def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
-    """Return the columns of labels that are used, each once: the class, and the groups to score by
-    or to train with."""
-    columns = [settings.label or ""]
-    if held_out:
-        columns.append(settings.group or "")
-    else:
-        columns += (settings.group_dro or "").split(",")
-    names = [column.strip() for column in columns]
-    return list(dict.fromkeys(name for name in names if name))
-
-
-def _default_held_out_split(where: str) -> str:
-    """Return the split that is held out where none is named."""
+    split = "train"
     if where in WORLDS:
-        return "val"
-    if Path(where).suffix.lower() in TABLES:
-        return "all"
-    return "train"
+        split = "val"
+    elif Path(where).suffix.lower() in TABLES:
+        split = "all"
+    return where, settings.val_split or split

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from vldebias.api import fit_projections
 from vldebias.data.dataset import ImageData
-from vldebias.edits.edit import Edit
 from vldebias.errors import InvalidInputError, need
 from vldebias.files import only_writer, versions, write_atomically
 from vldebias.hosts.clip.towers import Towers
@@ -67,90 +66,79 @@ def train_model(
         # A missing package shows now, and not when the trackers start.
         need(settings.track)
     accelerator = make_accelerator(cpu=cpu, log_with=settings.track, project_dir=str(folder))
-    training = _Training.prepare(settings, folder, accelerator)
-    return training.run(folder, progress if accelerator.is_main_process else SILENT)
+    training = _Training(settings, folder, accelerator)
+    weights_at_start = training.weights_for_averaging()
+    lock: AbstractContextManager[object] = nullcontext()
+    # The first process alone writes, and speaks.
+    if accelerator.is_main_process:
+        lock = only_writer(folder, progress.say)
+    else:
+        progress = SILENT
+    with lock, progress:
+        done = steps_done(folder)[0]
+        training.announce(done, progress)
+        # A run that goes on scores the model as loaded, as the first one did: both are of one
+        # start.
+        rows_before = training.score_rows()
+        with progress.bar("training", training.steps, done=done) as advance:
+            fit(
+                Trainee(training.towers, training.objective, fourier=settings.fourier),
+                training.batches,
+                settings,
+                accelerator=accelerator,
+                folder=folder,
+                identity=training.identity(),
+                monitor=training.monitor,
+                on_step=_StepReport(settings, accelerator, progress, advance),
+            )
+        accelerator.end_training()  # which parts the processes
+        if not accelerator.is_main_process:
+            return None
+        # Only the first process writes, so only its copy is averaged.
+        training.average_with(weights_at_start)
+        return training.write(folder, rows_before, progress)
 
 
-class _Training(NamedTuple):
-    """Hold the parts of a training: model, data, loss and monitor."""
+class _Training:
+    """Open the parts of a training, and refuse what would fail after the first step.
 
-    settings: TrainSettings
-    accelerator: Accelerator
-    towers: Towers
-    data: Any  # ImageData, or a stream
-    pairs: Pairs | None  # None for a stream
-    batches: Batches
-    objective: Objective
-    monitor: Monitor | None
+    towers: the model. data: images, or a stream. pairs: None for a stream. batches, objective: what
+    is learned. monitor: scores of held-out data, None without any. steps: number of updates.
+    """
 
-    @classmethod
-    def prepare(cls, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> _Training:
-        """Open model and data, and refuse what would fail after the first step."""
+    def __init__(self, settings: TrainSettings, folder: Path, accelerator: Accelerator) -> None:
         towers = make_towers(settings)
         # What could not be written after the last step is refused before the first.
         check_savable(towers, name=settings.model)
         refuse_foreign(folder / MODEL)
         if settings.debias is not None:
             load_prompts(settings.debias)
-        data = open_images(settings)
-        pairs = None
-        if isinstance(data, ImageData):
-            pairs = Pairs.from_data(data, settings)
-            batches = Batches.from_data(pairs, settings, towers)
+        self.settings = settings
+        self.accelerator = accelerator
+        self.towers = towers
+        self.data = open_images(settings)
+        self.pairs: Pairs | None = None
+        if isinstance(self.data, ImageData):
+            self.pairs = Pairs.from_data(self.data, settings)
+            self.batches = Batches.from_data(self.pairs, settings, towers)
         else:
-            batches = Batches.from_data(data, settings, towers)
+            self.batches = Batches.from_data(self.data, settings, towers)
         groups = None
-        if pairs is not None and pairs.groups is not None:
-            groups = len(pairs.groups.names)
-        objective = Objective(
+        if self.pairs is not None and self.pairs.groups is not None:
+            groups = len(self.pairs.groups.names)
+        self.objective = Objective(
             settings,
             temperature=towers.temperature,
             bias=towers.bias,
-            items=batches.items,
+            items=self.batches.items,
             two_views=settings.views == "two",
             gather=accelerator.num_processes > 1,
             groups=groups,
         )
-        monitor = Monitor.held_out(settings, data, towers)
+        self.monitor = Monitor.held_out(settings, self.data, towers)
         towers.model.to(accelerator.device)
-        return cls(settings, accelerator, towers, data, pairs, batches, objective, monitor)
 
-    def run(self, folder: Path, progress: Progress) -> dict[str, Any] | None:
-        """Train, or go on with what a run before has done in the folder; see `train_model`."""
-        weights_at_start = self.weights_for_averaging()
-        with self._writing(folder, progress), progress:
-            done = steps_done(folder)[0]
-            self.announce(done, progress)
-            # A run that goes on scores the model as loaded, as the first one did: both are of one
-            # start.
-            rows_before = self.score_rows()
-            with progress.bar("training", self.steps(), done=done) as advance:
-                fit(
-                    Trainee(self.towers, self.objective, fourier=self.settings.fourier),
-                    self.batches,
-                    self.settings,
-                    accelerator=self.accelerator,
-                    folder=folder,
-                    identity=self.identity(),
-                    monitor=self.monitor,
-                    on_step=_StepReport(self.settings, self.accelerator, progress, advance),
-                )
-            self.accelerator.end_training()  # which parts the processes
-            if not self.accelerator.is_main_process:
-                return None
-            # Only the first process writes, so only its copy is averaged.
-            self.average_with(weights_at_start)
-            return self.write(folder, rows_before, progress)
-
-    @contextmanager
-    def _writing(self, folder: Path, progress: Progress) -> Iterator[None]:
-        """Hold the lock of the folder, in the process that writes there."""
-        if not self.accelerator.is_main_process:
-            yield
-            return
-        with only_writer(folder, progress.say):
-            yield
-
+    @property
     def steps(self) -> int:
         """Return how many steps the training has."""
         return self.settings.updates(self.batches.per_epoch)
@@ -210,15 +198,8 @@ class _Training(NamedTuple):
         )
         if self.monitor is not None:
             progress.say(self.monitor.described())
-        steps = self.steps()
+        steps = self.steps
         progress.say(f"goes on after step {done} of {steps}" if done else f"{steps} steps")
-
-    def scores(self, edit: Edit | None = None) -> dict[str, float]:
-        """Return the held-out scores of the model as it is, with an edit where one is given; none
-        without held-out pairs."""
-        if self.monitor is None:
-            return {}
-        return self.monitor(self.towers, edit)
 
     def score_rows(self) -> dict[str, Tensor]:
         """Return the held-out scores of each image; none without held-out pairs."""
@@ -267,7 +248,8 @@ class _Training(NamedTuple):
             edits = fit_projections(saved.host, settings.debias, tokenizer=saved.tokenizer)
             for role, edit in edits.items():
                 edit.save_pretrained(folder / PROJECTION / role)
-            debiased = self.scores(edits["joint"])
+            if self.monitor is not None:
+                debiased = self.monitor(self.towers, edits["joint"])
             files["projection"] = PROJECTION
         outcome: dict[str, Any] = {
             "before": before,

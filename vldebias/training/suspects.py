@@ -131,9 +131,15 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
     records = []
     for row in rows:
         captions = list(pairs.captions[row])
+        # Images that are files are named, not copied.
+        image: dict[str, Any] = {"bytes": None, "path": pairs.path(row)}
+        if not image["path"]:
+            file = io.BytesIO()
+            pairs.read(row).save(file, "PNG")
+            image = {"bytes": file.getvalue(), "path": None}
         records.append(
             {
-                "image": _image_record(pairs, row),
+                "image": image,
                 "caption": captions if has_several else captions[0],
                 "id": pairs.ids[row],
                 "score": float(scores[row]),
@@ -141,13 +147,3 @@ def _write_kept(pairs: Pairs, scores: NDArray[np.float32], rows: Sequence[int], 
         )
     table = datasets.Dataset.from_list(records, features=features)
     return write_atomically(path, lambda partial: table.to_parquet(partial))
-
-
-def _image_record(pairs: Pairs, row: int) -> dict[str, Any]:
-    """Return an image as `datasets` stores it: images that are files are named, not copied."""
-    path = pairs.path(row)
-    if path:
-        return {"bytes": None, "path": path}
-    file = io.BytesIO()
-    pairs.read(row).save(file, "PNG")
-    return {"bytes": file.getvalue(), "path": None}

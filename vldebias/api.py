@@ -145,7 +145,11 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     problem = Problem(target, prompts, lam=lam, reference=reference, max_loss=max_loss)
     chosen = get_method(method, lam=lam, reference=reference)
     if chosen.side == DENOISER:
-        _refuse_other_settings(chosen.name, negative=negative, keep_stated=keep_stated)
+        if negative or not keep_stated:
+            raise InvalidInputError(
+                f"method {chosen.name!r} changes neither negative prompts nor prompts that state a"
+                " value; leave negative= and keep_stated= out"
+            )
         return _attach_dealing(problem, _with_shares(chosen, shares), strength, log)
     balanced = _balancing_method(problem, chosen, is_default=method is None)
     if balanced is not None:
@@ -155,7 +159,13 @@ def debias(  # noqa: PLR0913 (the settings of the one public entry point)
     _refuse_log(log, f"method {chosen.name!r}")
     _with_shares(chosen, shares)
     if target.generative and method is None:
-        _say_why_prompts_are_not_balanced(target)
+        reason = "the set has no words for values of persons"
+        if target.edits_images:
+            reason = "the pipeline edits given images"
+        say_once(
+            f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
+            " prompts say less of the attribute and hardly changes who appears"
+        )
     return _fit_and_attach(problem, chosen, strength, keep_stated, side)
 
 
@@ -290,15 +300,6 @@ def _attach_fitted_dealing(
     )
 
 
-def _refuse_other_settings(name: str, *, negative: bool, keep_stated: bool) -> None:
-    """Refuse to change negative prompts, and prompts that state a value."""
-    if negative or not keep_stated:
-        raise InvalidInputError(
-            f"method {name!r} changes neither negative prompts nor prompts that state a value;"
-            " leave negative= and keep_stated= out"
-        )
-
-
 def _attach_fitted(
     target: Host,
     fitted: Edit | Mapping[str, Edit],
@@ -392,17 +393,6 @@ def _refuse_log(log: CallLog, method: str) -> None:
             f"on_call: {method} deals no values to images, so a call has nothing to tell; leave it"
             " out, or use method='balanced-prompts'"
         )
-
-
-def _say_why_prompts_are_not_balanced(target: Host) -> None:
-    """Say once why the default of a pipeline is an edit."""
-    reason = "the set has no words for values of persons"
-    if target.edits_images:
-        reason = "the pipeline edits given images"
-    say_once(
-        f'{reason}, so its prompts are not balanced: the default here is "cali", which makes'
-        " prompts say less of the attribute and hardly changes who appears"
-    )
 
 
 def _at_side_of_edits(target: Host, edits: Mapping[str, Edit], side: str | None) -> Host:

@@ -100,9 +100,9 @@ class WideEditWarning(VldebiasWarning):
     change as well."""
 
 
-def shortened(text: str, most: int) -> str:
-    """Return a text, shortened if it has more than `most` characters."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def shortened(text: str, limit: int) -> str:
+    """Return a text, shortened if it has more than `limit` characters."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def missing(package: str) -> MissingPackageError:

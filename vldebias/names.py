@@ -339,19 +339,14 @@ def _tags_of(architecture: str) -> list[str]:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             value_of_name[statement.targets[0].id] = statement.value
     listed = value_of_name.get("_PRETRAINED")
-    if not isinstance(listed, ast.Dict):
+    tags: ast.expr | None = None
+    if isinstance(listed, ast.Dict):
+        for key, value in zip(listed.keys, listed.values, strict=True):
+            if isinstance(key, ast.Constant) and key.value == architecture:
+                tags = value
+                break
+    if isinstance(tags, ast.Name):
+        tags = value_of_name.get(tags.id)
+    if not isinstance(tags, ast.Call):  # `dict(openai=..., ...)`
         return []
-    for key, variable in zip(listed.keys, listed.values, strict=True):
-        if isinstance(key, ast.Constant) and key.value == architecture:
-            tags = variable
-            if isinstance(variable, ast.Name):
-                tags = value_of_name.get(variable.id, variable)
-            return _keywords_of(tags)
-    return []
-
-
-def _keywords_of(call: ast.expr) -> list[str]:
-    """Return the names of the arguments of `dict(name=..., ...)`."""
-    if not isinstance(call, ast.Call):
-        return []
-    return [keyword.arg for keyword in call.keywords if keyword.arg is not None]
+    return [keyword.arg for keyword in tags.keywords if keyword.arg is not None]

@@ -74,7 +74,10 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
     try:
         with open_image(source) as image:
             if draft is not None and image.format == "JPEG":
-                _shrink_while_decoding(image, draft)
+                # Decode at the nearest of 1/2, 1/4 and 1/8 whose sides are at least so long.
+                factor = draft / min(image.size)
+                if factor < 1:
+                    image.draft(None, (round(image.width * factor), round(image.height * factor)))
             image.load()
             with suppress(Exception):  # whatever a broken EXIF block makes the parser raise
                 need("PIL.ImageOps").exif_transpose(image, in_place=True)
@@ -87,14 +90,6 @@ def decode(source: Path | bytes, *, draft: int | None = None) -> Image:
         raise
     except Exception as error:  # on broken bytes decoders raise whatever they stumble over
         raise OSError(f"cannot decode: {type(error).__name__}: {error}") from error
-
-
-def _shrink_while_decoding(image: Image, side: int) -> None:
-    """Tell Pillow's JPEG decoder which size is needed; it keeps both sides at least as long."""
-    # Pillow takes the nearest of 1/2, 1/4 and 1/8 that is not smaller.
-    factor = side / min(image.size)
-    if factor < 1:
-        image.draft(None, (round(image.width * factor), round(image.height * factor)))
 
 
 def _in_rgb(image: Image) -> Image:

@@ -129,13 +129,17 @@ def debias_queries(
     else:
         images = _read_reference(reference, host)
         fitted = fit_projection(host, prompts, method=method, reference=images)
-        sets = _loaded(prompts)
+        listed: Any = prompts if isinstance(prompts, list | tuple) else [prompts]
+        sets = tuple(load_prompts(prompt_set) for prompt_set in listed)
     if TEXT not in SIDES[fitted.side]:
         raise InvalidInputError(
             f"method {fitted.method!r} changes the vectors of images, and an index keeps its own;"
             " choose a method for texts"
         )
-    _register_with_langchain()
+    # LangChain's stores ask for an instance of its `Embeddings`; not loaded, it is not asked for.
+    module = sys.modules.get("langchain_core.embeddings")
+    if module is not None:
+        module.Embeddings.register(DebiasedQueries)
     return DebiasedQueries(host, fitted, sets, strength=strength, keep_stated=keep_stated)
 
 
@@ -308,7 +312,16 @@ class DebiasedQueries:
             return vectors
         # float16 vectors are edited in float32 and rounded once.
         wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
-        edited = self._edit_rows(wide, texts)
+        edited: Tensor
+        if not hasattr(self.fitted, "wordings"):
+            edited = self.fitted(wide, self.strength)
+        elif texts is not None:
+            # Other wordings of each prompt are embedded.
+            edited = self.host.edited(self.fitted, TEXT, wide, texts, self.strength)
+        else:
+            raise InvalidInputError(
+                f"method {self.fitted.method!r} reads texts; pass texts= to edit, or call embed"
+            )
         if edited is wide:
             return vectors
         # An index may score by inner products: the length of a query stays what it was.
@@ -318,17 +331,6 @@ class DebiasedQueries:
         if stated:
             edited[stated] = wide[stated]
         return read.restore(edited.to(rows.dtype))
-
-    def _edit_rows(self, rows: Tensor, texts: Sequence[str] | None) -> Tensor:
-        """Return edited rows (n, d); edits that read other wordings of a prompt embed these."""
-        if not hasattr(self.fitted, "wordings"):
-            return self.fitted(rows, self.strength)
-        if texts is None:
-            raise InvalidInputError(
-                f"method {self.fitted.method!r} reads texts; pass texts= to edit, or call embed"
-            )
-        edited: Tensor = self.host.edited(self.fitted, TEXT, rows, texts, self.strength)
-        return edited
 
     def _stated_rows(self, texts: Sequence[str] | None) -> list[int]:
         """Return the rows whose texts name an attribute word."""
@@ -352,12 +354,6 @@ def _checked_texts(texts: Any) -> list[str]:
     return listed
 
 
-def _loaded(prompts: Prompts) -> tuple[PromptSet, ...]:
-    """Return the prompt sets that are named."""
-    listed: Any = prompts if isinstance(prompts, list | tuple) else [prompts]
-    return tuple(load_prompts(prompt_set) for prompt_set in listed)
-
-
 def _named_sets(edit: Edit) -> tuple[PromptSet, ...]:
     """Return the prompt sets whose names an edit has; none where one of them is not packaged."""
     names = (edit.provenance.prompts or "").split("+")
@@ -370,9 +366,11 @@ def _named_sets(edit: Edit) -> tuple[PromptSet, ...]:
 def _read_reference(reference: Any, host: EmbeddedTexts) -> Any:
     """Return reference vectors as they are fitted to; refuse another width than that of texts."""
     features = reference.features if isinstance(reference, Reference) else reference
-    if isinstance(features, list | tuple) and not _are_batches(features):
-        features = read_vectors(features, "reference").rows
-        reference = features
+    if isinstance(features, list | tuple):
+        # A list of arrays of several vectors each is read batch by batch.
+        if not features or getattr(features[0], "ndim", 1) != 2:
+            features = read_vectors(features, "reference").rows
+            reference = features
     # Iterables of batches have none; their widths show when they are read.
     shape = getattr(features, "shape", None)
     if shape is not None and len(shape) == 2 and shape[1] != host.dim(TEXT):
@@ -381,17 +379,3 @@ def _read_reference(reference: Any, host: EmbeddedTexts) -> Any:
             " expected both of one model"
         )
     return reference
-
-
-def _are_batches(features: Sequence[Any]) -> bool:
-    """Tell whether a list holds arrays of several vectors each."""
-    return len(features) > 0 and getattr(features[0], "ndim", 1) == 2
-
-
-def _register_with_langchain() -> None:
-    """Make the queries an instance of LangChain's `Embeddings`, which its stores ask for, where
-    LangChain is loaded."""
-    # Not imported for its own sake: without it in the process nobody asks for its class.
-    module = sys.modules.get("langchain_core.embeddings")
-    if module is not None:
-        module.Embeddings.register(DebiasedQueries)

@@ -11,6 +11,8 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -273,18 +275,7 @@ def split_rows(
         )
     if not rows:
         raise InvalidInputError(f"{where}: is empty; expected names of columns in the first line")
-    filled = len(rows)
-    while filled > 1 and len(rows[0]) > 1 and not any(rows[filled - 1]):
-        filled -= 1
-    # Spreadsheets write ",,," for rows that once had a cell.
-    if filled < len(rows):
-        warn(
-            f"{where}: {len(rows) - filled} rows at the end have no cell that is filled, and were"
-            " left out",
-            SuspectInputWarning,
-        )
-        rows = rows[:filled]
-    rows = _without_empty_columns([[name.strip() for name in rows[0]], *rows[1:]])
+    rows = _without_empty_ends(rows, where)
     if len(set(rows[0])) != len(rows[0]):
         raise InvalidInputError(
             f"{where}: expected different names of columns in the first line, got {rows[:1]}"
@@ -305,8 +296,19 @@ def split_rows(
     return rows
 
 
-def _without_empty_columns(rows: list[list[str]]) -> list[list[str]]:
-    """Return rows without columns that have neither a name nor a cell, of commas at the end."""
+def _without_empty_ends(rows: list[list[str]], where: str) -> list[list[str]]:
+    """Return rows without those at the end, and columns without a name, in which no cell is filled:
+    spreadsheets write ",,," for what once had a cell."""
+    filled = len(rows)
+    while filled > 1 and len(rows[0]) > 1 and not any(rows[filled - 1]):
+        filled -= 1
+    if filled < len(rows):
+        warn(
+            f"{where}: {len(rows) - filled} rows at the end have no cell that is filled, and were"
+            " left out",
+            SuspectInputWarning,
+        )
+    rows = [[name.strip() for name in rows[0]], *rows[1:filled]]
     kept = []
     for place, name in enumerate(rows[0]):
         if name or any(row[place] for row in rows[1:]):
@@ -353,7 +355,11 @@ def _separator_of(text: str, where: str, usual: str) -> str:
     fitting = []
     widths = {}
     for separator in candidates:
-        rows = _sample_rows(sample, separator)
+        rows = list[list[str]]()
+        reader = csv.reader(io.StringIO(sample, newline=""), delimiter=separator)
+        with suppress(csv.Error):  # the rows before it tell as much
+            for row in islice(filter(None, reader), _SAMPLE_ROWS):
+                rows.append(row)
         widths[separator] = len(rows[0]) if rows else 0
         if widths[separator] > 1 and all(len(row) == widths[separator] for row in rows):
             fitting.append(separator)
@@ -367,20 +373,6 @@ def _separator_of(text: str, where: str, usual: str) -> str:
     # Where none fits, rows of another length are named by their line.
     splitting = [separator for separator in candidates if widths[separator] > 1]
     return (*fitting, *splitting, usual)[0]
-
-
-def _sample_rows(sample: str, separator: str) -> list[list[str]]:
-    """Return the first rows of a sample that are not blank."""
-    rows = []
-    try:
-        for row in csv.reader(io.StringIO(sample, newline=""), delimiter=separator):
-            if row:
-                rows.append(row)
-            if len(rows) == _SAMPLE_ROWS:
-                break
-    except csv.Error:
-        return rows
-    return rows
 
 
 def _parsed(text: str, separator: str, **form: Any) -> tuple[list[list[str]], list[int], list[int]]:

@@ -111,15 +111,7 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
         return
     if file is None or original is not None or rewritten is not None:
         raise InvalidInputError("expected FILE, or both of --original and --rewritten")
-    sources = [texts is not None, "model" in named, "pipeline" in named]
-    if sum(sources) != 1:
-        raise InvalidInputError(
-            "expected one of --model, --pipeline and --texts, whose text embeddings are read"
-        )
-    if measure is not None and ("pipeline" not in named or calibration is not None):
-        raise InvalidInputError(
-            "--measure counts images of a pipeline: expected --pipeline, without --calibration"
-        )
+    _check_source(named, texts, measure, calibration)
     check_out(folder)
     check_sets([attribute])
     if texts is None:
@@ -157,6 +149,21 @@ def audit_command(  # noqa: PLR0913 - a command has as many options
     print_result(result, as_json=as_json, page=page, prompts=folder / "prompts.csv")
 
 
+def _check_source(
+    named: Mapping[str, Any], texts: Path | None, measure: int | None, calibration: str | None
+) -> None:
+    """Refuse several sources of embeddings or none, and counts of images without a pipeline."""
+    sources = [texts is not None, "model" in named, "pipeline" in named]
+    if sum(sources) != 1:
+        raise InvalidInputError(
+            "expected one of --model, --pipeline and --texts, whose text embeddings are read"
+        )
+    if measure is not None and ("pipeline" not in named or calibration is not None):
+        raise InvalidInputError(
+            "--measure counts images of a pipeline: expected --pipeline, without --calibration"
+        )
+
+
 def _say_numbers(
     prompts: Sequence[str], attribute: str, images: int | None, width: float | None
 ) -> None:
@@ -166,11 +173,11 @@ def _say_numbers(
 
     number = len(pilot_prompts(prompts, load_prompts(attribute)))
     if width is not None:
-        fewest, most = images_for_width(width)
+        low, high = images_for_width(width)
         say(
-            f"An interval {width:g} wide takes {fewest:,} images of a prompt where all show one"
-            f" value and {most:,} where half of them do: {number * fewest:,} to"
-            f" {number * most:,} for {number:,} prompts (--measure {most})"
+            f"An interval {width:g} wide takes {low:,} images of a prompt where all show one"
+            f" value and {high:,} where half of them do: {number * low:,} to"
+            f" {number * high:,} for {number:,} prompts (--measure {high})"
         )
     if images is not None:
         say(

@@ -183,7 +183,13 @@ def _cell(value: Any) -> str:
 
 def _counted(found: BalancedPrompts) -> str:
     """Write how many prompts were written into, and why the others were left alone."""
-    reasons = Counter(_cell(reason) for reason in found.reasons if _is_left(reason))
+    reasons = Counter[str]()
+    for reason in found.reasons:
+        is_left = bool(reason)
+        if isinstance(reason, tuple):  # of several attributes, where none was written
+            is_left = all(part is not None for part in reason)
+        if is_left:
+            reasons[_cell(reason)] += 1
     unchanged = sum(reasons.values())
     written = len(found.prompts) - unchanged
     words = f"A value was written into {written:,} of {quantity(len(found.prompts), 'prompt')}"
@@ -193,10 +199,3 @@ def _counted(found: BalancedPrompts) -> str:
         )
         words += f"; {unchanged:,} left alone ({counts})"
     return f"{words}. The same values again: --seed {found.seed}"
-
-
-def _is_left(reason: Any) -> bool:
-    """Tell whether no value was written: of several attributes, none of them."""
-    if isinstance(reason, tuple):
-        return all(part is not None for part in reason)
-    return bool(reason)

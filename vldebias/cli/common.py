@@ -213,8 +213,10 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # A blank line parts rows where cells fold: else one row runs into the next.
-    below = 1 if _folds(head, rows) else 0
+    # Where the longest cells of all columns are too wide they fold, and a blank line parts rows:
+    # else one row runs into the next.
+    widths = [max(map(len, cells)) + 2 for cells in zip(head, *rows, strict=True)]
+    below = 1 if sum(widths) - 2 > out.width else 0
     table = Table(box=None, padding=(0, 2, below, 0), pad_edge=False)
     for place, cells in enumerate(zip(head, *rows, strict=True)):
         # No word is broken while all columns have room for their longest word; a name never is.
@@ -225,12 +227,6 @@ def print_grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(Text(row[0], style="bold"), *map(Text, row[1:]))
     out.print(table)
-
-
-def _folds(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a terminal is too narrow for the longest cells of all columns."""
-    widths = [max(map(len, cells)) + 2 for cells in zip(head, *rows, strict=True)]
-    return sum(widths) - 2 > out.width
 
 
 def print_list(
@@ -287,30 +283,28 @@ def say(text: object, kind: str = "", style: str = "") -> None:
 
     style: colour of the kind.
     """
+    start = f"{kind}: " if kind else ""
+    words = f"{start}{text}"
     if err.is_made:
         # Above the bars that it may show.
-        _say_on_console(str(text), kind, style)
+        from rich.text import Text
+
+        if err.is_terminal:
+            words = _folded(words, err.width)
+        # As a Text and not as a string, in which rich would read "[red]" as a colour.
+        line = Text(words)
+        line.stylize(style, 0, len(start))
+        err.print(line, soft_wrap=True)
         return
-    start = f"{kind}: " if kind else ""
-    words = f"{start}{text}"
-    if sys.stderr.isatty():
+    has_colours = sys.stderr.isatty()
+    if has_colours:
         words = _folded(words, shutil.get_terminal_size().columns)
-    if kind and _has_colours():
+    # By the rules of rich.
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
+        has_colours = False
+    if kind and has_colours:
         words = typer.style(start, fg=style) + words.removeprefix(start)
     typer.echo(words, err=True)
-
-
-def _say_on_console(text: str, kind: str, style: str) -> None:
-    from rich.text import Text
-
-    start = f"{kind}: " if kind else ""
-    words = f"{start}{text}"
-    if err.is_terminal:
-        words = _folded(words, err.width)
-    # As a Text and not as a string, in which rich would read "[red]" as a colour.
-    line = Text(words)
-    line.stylize(style, 0, len(start))
-    err.print(line, soft_wrap=True)
 
 
 def _folded(text: str, width: int) -> str:
@@ -320,10 +314,3 @@ def _folded(text: str, width: int) -> str:
     for line in text.split("\n"):
         lines.append(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False))
     return "\n".join(lines)
-
-
-def _has_colours() -> bool:
-    """Tell whether stderr shows colours, by the rules of rich."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown"):
-        return False
-    return sys.stderr.isatty()

@@ -104,11 +104,30 @@ def debias_command(  # noqa: PLR0913  (each is an option of the command)
         fitted_on = None if images is None else Reference(images.features, labels=images.labels)
         saved = fit_projections(host, prompts, method=method, lam=lam, reference=fitted_on)
     edits, host = _placed(saved, host)
-    _check_roles(host, edits, projection)
+    # Edits that do not fit the model are refused before anything is written.
+    for role, edit in edits.items():
+        if role not in host.roles:
+            raise InvalidInputError(
+                f"{projection}: got the role {role!r}, expected one of {', '.join(host.roles)}"
+            )
+        host.check(role, edit)
     facts_of_role = {role: _report(host, role, edit, sets, save) for role, edit in edits.items()}
     _print(loaded.name, facts_of_role, as_json=as_json)
     if merge is not None:
-        _merge(loaded, edits, merge)
+        from vldebias.api import debias
+
+        attachment = debias(loaded.host, dict(edits), tokenizer=loaded.tokenizer)
+        attachment.merge()
+        merge.mkdir(parents=True, exist_ok=True)
+        if hasattr(loaded.host, "save_pretrained"):
+            loaded.host.save_pretrained(merge)
+        else:  # open_clip: the state dict that `--pretrained FILE` reads
+            from safetensors.torch import save_file
+
+            # safetensors stores no views.
+            state = {key: value.contiguous() for key, value in loaded.host.state_dict().items()}
+            save_file(state, merge / "open_clip_model.safetensors")
+        say(f"{attachment!r}\nsaved to {merge}")
 
 
 def _check_arguments(
@@ -152,20 +171,6 @@ def _placed(saved: Any, host: Host) -> tuple[dict[str, Edit], Host]:
     # An edit that was saved without roles is for each role of the host.
     edits = saved if isinstance(saved, dict) else dict.fromkeys(host.roles, saved)
     return edits, host
-
-
-def _check_roles(host: Host, edits: Mapping[str, Edit], projection: Path | None) -> None:
-    """Refuse edits that do not fit the model, before anything is written.
-
-    Raises:
-        InvalidInputError: a role that the model does not have.
-    """
-    for role, edit in edits.items():
-        if role not in host.roles:
-            raise InvalidInputError(
-                f"{projection}: got the role {role!r}, expected one of {', '.join(host.roles)}"
-            )
-        host.check(role, edit)
 
 
 def _report(
@@ -214,32 +219,11 @@ def _print(name: str, facts_of_role: Mapping[str, dict[str, Any]], *, as_json: b
             for measure, value in measures.items():
                 # A pair is before and after; a figure alone compares the two.
                 pair = value if isinstance(value, tuple) else (None, value)
-                title = measure.replace("_", " ")
-                rows.append((title, prompts, role, *map(_figure, pair)))
+                figures = ["" if figure is None else f"{figure:.3f}" for figure in pair]
+                rows.append((measure.replace("_", " "), prompts, role, *figures))
     if rows or as_json:
         head = ("measure", "prompt set", "role", "before", "after")
         print_list(head, rows, {"host": name, "roles": facts_of_role}, as_json=as_json)
-
-
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _merge(loaded: Loaded, edits: Mapping[str, Edit], folder: Path) -> None:
-    from vldebias.api import debias
-
-    attachment = debias(loaded.host, dict(edits), tokenizer=loaded.tokenizer)
-    attachment.merge()
-    folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(loaded.host, "save_pretrained"):
-        loaded.host.save_pretrained(folder)
-    else:  # open_clip: the state dict that `--pretrained FILE` reads
-        from safetensors.torch import save_file
-
-        # safetensors stores no views.
-        state = {key: value.contiguous() for key, value in loaded.host.state_dict().items()}
-        save_file(state, folder / "open_clip_model.safetensors")
-    say(f"{attachment!r}\nsaved to {folder}")
 
 
 def _check(loaded: Loaded, prompts: str, as_json: bool) -> None:

@@ -184,17 +184,15 @@ def _rows(made: SideBySide) -> Iterator[tuple[str, ...]]:
         for picture in made.row(method):
             values = [value for value in picture.values.values() if value is not None]
             pictures_of_request[picture.prompt, " and ".join(values)].append(picture)
-        for (text, asked), pictures in pictures_of_request.items():
+        for (text, requested), pictures in pictures_of_request.items():
             shown = _counted([picture.seen for picture in pictures])
-            yield row_title(method), str(len(pictures)), asked, shown, text
+            yield row_title(method), str(len(pictures)), requested, shown, text
 
 
 def _counted(readings: Sequence[Any]) -> str:
     """Write how many pictures show each value; pictures without a judgement are left out."""
-    number_of_text = Counter(_seen_in(seen) for seen in readings if seen)
+    number_of_text = Counter[str]()
+    for seen in filter(None, readings):
+        values = ["unclear" if value is None else value for value in seen.values()]
+        number_of_text[" and ".join(values)] += 1
     return ", ".join(f"{number} {text}" for text, number in number_of_text.most_common())
-
-
-def _seen_in(seen: Any) -> str:
-    """Write what the judge reads in one picture."""
-    return " and ".join("unclear" if value is None else value for value in seen.values())

@@ -69,7 +69,7 @@ def rerank_command(
     if method not in METHODS:
         hint = did_you_mean(method, METHODS)
         raise InvalidInputError(f"--method {method}: expected one of {', '.join(METHODS)}; {hint}")
-    asked: Any = "pool" if shares == ["pool"] else shares_of(shares)
+    target_shares: Any = "pool" if shares == ["pool"] else shares_of(shares)
     name_of_column = _columns(columns)
     rows_of_query = _read(file, name_of_column, attribute)
 
@@ -77,15 +77,18 @@ def rerank_command(
 
     is_distance = "distance" in name_of_column
     score = name_of_column["distance" if is_distance else "score"]
-    listed = []
+    sign = -1 if is_distance else 1
     records = []
     for query, rows in rows_of_query.items():
         values = [_number(row[score], score, place) for place, row in rows]
+        labels = {}
+        for name in attribute:
+            labels[name] = [row[name] for _, row in rows]
         positions = rerank(
-            [-value for value in values] if is_distance else values,
+            [sign * value for value in values],
             k,
-            labels={name: [row[name] for _, row in rows] for name in attribute},
-            shares=asked,
+            labels=labels,
+            shares=target_shares,
             method=method,
             accuracy=accuracy,
         )
@@ -93,14 +96,16 @@ def rerank_command(
         say(f"{query}: {report}" if query else str(report))
         identities = [row[name_of_column["id"]] for _, row in rows]
         results = _results(report, identities, values)
-        listed += [(query, *result) for result in results]
-        found = [dict(zip(COLUMNS[1:], result, strict=True)) for result in results]
-        records.append({**report.to_dict(), "query": query, "results": found})
+        records.append({**report.to_dict(), "query": query, "results": results})
     if as_json:
         print_json({"queries": records})
         return
     first = 0 if len(rows_of_query) > 1 else 1
-    print_grid(COLUMNS[first:], [tuple(map(str, result[first:])) for result in listed])
+    cells = []
+    for record in records:
+        for result in record["results"]:
+            cells.append(tuple(map(str, (record["query"], *result.values())))[first:])
+    print_grid(COLUMNS[first:], cells)
 
 
 def _columns(options: Sequence[str] | None) -> dict[str, str]:
@@ -186,12 +191,14 @@ def _number(value: Any, column: str, place: str) -> float:
 
 def _results(
     report: Report, identities: Sequence[Any], values: Sequence[float]
-) -> list[tuple[Any, ...]]:
-    """Return place, id, score, group and former place of each result."""
+) -> list[dict[str, Any]]:
+    """Return place, id, score, group and former place of each result, under the names of
+    `COLUMNS`."""
     former = {int(row): place for place, row in enumerate(report.candidates.ranked, start=1)}
     results = []
     for place, row in enumerate(report.order.tolist(), start=1):
         code = int(report.candidates.codes[row])
         group = report.candidates.names[code] if code >= 0 else ""
-        results.append((place, identities[row], values[row], group, former[row]))
+        cells = (place, identities[row], values[row], group, former[row])
+        results.append(dict(zip(COLUMNS[1:], cells, strict=True)))
     return results

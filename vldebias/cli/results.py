@@ -66,7 +66,11 @@ def report(
     from vldebias.study import manifest
 
     if not verify:
-        written = render(Result.read(path), page or _page_of(path), beside=path.parent)
+        if page is None:
+            # A result that was copied elsewhere has no manifest; its page is named as the file is.
+            is_of_run = path.with_name(manifest.MANIFEST).is_file()
+            page = path.with_name(manifest.PAGE) if is_of_run else path.with_suffix(".html")
+        written = render(Result.read(path), page, beside=path.parent)
         # Or `--verify` would find a page that no run has written.
         manifest.record_pages(path.parent, (written, written.with_suffix(".csv")))
         say(written)
@@ -185,17 +189,6 @@ def gate(
         typer.echo("\n".join(map(str, checks)))
     if not passed:
         raise typer.Exit(1)
-
-
-def _page_of(result: Path) -> Path:
-    """Return the page of a run, which stands beside its result, or one named as the result."""
-    from vldebias.study.manifest import MANIFEST, PAGE
-
-    # A result that was copied elsewhere has no manifest; its page is named as the file is.
-    is_of_run = result.with_name(MANIFEST).is_file()
-    if is_of_run:
-        return result.with_name(PAGE)
-    return result.with_suffix(".html")
 
 
 def _file_of(result: Path) -> Path:
@@ -334,7 +327,11 @@ def paper(
 
     runs = plan(data_root, split_names(only), split_names(model), named.pop("pipeline", None))
     if not as_json:
-        _print_plan(runs)
+        rows = []
+        for run in runs:
+            # What a part lacks stands in its state.
+            rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
+        print_grid(("suite", "model", "state", "source", "needs"), rows)
     # Parts whose data is here are measured, even if others lack theirs.
     if all(run.missing for run in runs):
         raise InvalidInputError(
@@ -349,38 +346,28 @@ def paper(
         # JSON has no NaN.
         print_json(frame.astype(object).where(frame.notna(), None).to_dict("records"))
     elif estimate:
-        _print_hours(runs)
+        timed = [run.seconds for run in runs if run.seconds is not None]
+        hours = sum(timed) / 3600
+        if not timed:
+            say("no model could be loaded, so nothing was timed and nothing can be measured")
+        elif len(timed) == len(runs):
+            say(f"about {hours:.2f} hours in all; without --estimate it runs")
+        else:
+            say(
+                f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot"
+                " be measured yet. Without --estimate these run"
+            )
     else:
-        _print_figures(frame)
+        # Published beside measured figures, with the model that the published ones are of.
+        head = ["suite", "data", "model", "metric", "method", "published", "published of"]
+        head += ["measured", "difference"]
+        cells = frame[head].astype(object).where(frame[head].notna(), "").to_numpy()
+        print_grid(head, [list(map(_cell, row)) for row in cells])
         for sentence in sentences(frame):
             say(sentence)
         say(f"page: {out / 'index.html'}")
     if not _are_measured(runs, is_estimate=estimate):
         raise typer.Exit(1)
-
-
-def _print_plan(runs: Sequence[Run]) -> None:
-    """Print what each part needs, and whether it is here."""
-    rows = []
-    for run in runs:
-        # What a part lacks stands in its state.
-        rows.append((run.suite.name, run.model, run.state, run.suite.source, run.suite.needs))
-    print_grid(("suite", "model", "state", "source", "needs"), rows)
-
-
-def _print_hours(runs: Sequence[Run]) -> None:
-    """Print how long all parts take that could be timed, and how many could not."""
-    timed = [run.seconds for run in runs if run.seconds is not None]
-    hours = sum(timed) / 3600
-    if not timed:
-        say("no model could be loaded, so nothing was timed and nothing can be measured")
-    elif len(timed) == len(runs):
-        say(f"about {hours:.2f} hours in all; without --estimate it runs")
-    else:
-        say(
-            f"about {hours:.2f} hours for {len(timed)} of {len(runs)} parts; the others cannot be"
-            " measured yet. Without --estimate these run"
-        )
 
 
 def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
@@ -395,16 +382,6 @@ def _are_measured(runs: Sequence[Run], *, is_estimate: bool) -> bool:
             say(f"{run.suite.name}, {run.model}: {run.state}", "not measured", "yellow")
             has_all = False
     return has_all
-
-
-def _print_figures(frame: Any) -> None:
-    """Print published beside measured figures, with the model that the published ones are of."""
-    head = ["suite", "data", "model", "metric", "method", "published", "published of"]
-    head += ["measured", "difference"]
-    rows = []
-    for row in frame[head].astype(object).where(frame[head].notna(), "").to_numpy():
-        rows.append([_cell(value) for value in row])
-    print_grid(head, rows)
 
 
 def _cell(value: object) -> str:

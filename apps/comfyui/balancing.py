@@ -105,7 +105,8 @@ def balance(
         pictures.prompts.append(choose_alternatives(text, str(noise)))
         pictures.values.append(value)
         pictures.seeds.append(noise)
-        lines.append(_line(len(lines) + 1, value, reason))
+        result = value if reason is None else f"left alone ({reason_in_words(reason)})"
+        lines.append(f"picture {len(lines) + 1}: {result}")
     return pictures._replace(reasons="\n".join(lines))
 
 
@@ -138,7 +139,11 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
         InvalidInputError: an unknown attribute or value, a value that occurs twice, a share that
             is no number, shares that sum neither to 100 nor to 1.
     """
-    _check_attribute(attribute)
+    if attribute not in ATTRIBUTES:
+        raise InvalidInputError(
+            f"attribute: got {attribute!r}; expected one of {', '.join(ATTRIBUTES)};"
+            f" {did_you_mean(attribute, ATTRIBUTES)}"
+        )
     names = list(words_of_values(load_prompts(attribute)))
     # "Female" and "female" are one value.
     name_of_spelling = {name.lower(): name for name in names}
@@ -147,7 +152,14 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
     for part in re.split(r"[,;\n]", unicodedata.normalize("NFKC", text)):
         if not part.strip():
             continue
-        spelling, share = _read_share(part.strip(), names)
+        # "female: 70 %"
+        match = _SHARE.fullmatch(part.strip())
+        if match is None:
+            raise InvalidInputError(
+                f"shares: got {part.strip()!r}; expected values with a share, such as"
+                f" '{names[0]}: 70, {names[1]}: 30', or nothing for even shares"
+            )
+        spelling = match["value"].strip()
         name = name_of_spelling.get(spelling.lower())
         if name is None:
             # All values are named, and none is suggested: the nearest spelling of a group of
@@ -158,20 +170,18 @@ def read_shares(text: str, attribute: str) -> dict[str, float] | None:
             )
         if name in share_of_value:
             raise InvalidInputError(f"shares: {name!r} occurs twice; expected each value once")
-        share_of_value[name] = share
-    return _normalised(share_of_value)
-
-
-def _read_share(part: str, names: Sequence[str]) -> tuple[str, float]:
-    """Return a value, as it was spelt, and its share: "female: 70 %" -> ("female", 70.0)."""
-    match = _SHARE.fullmatch(part)
-    if match is None:
-        example = f"{names[0]}: 70, {names[1]}: 30"
+        share_of_value[name] = float(match["share"])
+    if not share_of_value:
+        return None
+    total = sum(share_of_value.values())
+    # "1e999" is a number that a person can type.
+    is_percent = isfinite(total) and abs(total - 100) <= 100 * ROUNDING
+    if not is_percent and abs(total - 1) > ROUNDING:
         raise InvalidInputError(
-            f"shares: got {part!r}; expected values with a share, such as '{example}', or nothing"
-            " for even shares"
+            f"shares: they sum to {total:g}; expected 100 (percent) or 1 (fractions)"
         )
-    return match["value"].strip(), float(match["share"])
+    # To 1 exactly, which the balancer asks for.
+    return {value: share / total for value, share in share_of_value.items()}
 
 
 def problem_of(attribute: str | None, shares: str | None) -> str | None:
@@ -186,20 +196,6 @@ def problem_of(attribute: str | None, shares: str | None) -> str | None:
     except InvalidInputError as error:
         return str(error)
     return None
-
-
-def _normalised(share_of_value: Mapping[str, float]) -> dict[str, float] | None:
-    if not share_of_value:
-        return None
-    total = sum(share_of_value.values())
-    # "1e999" is a number that a person can type.
-    is_percent = isfinite(total) and abs(total - 100) <= 100 * ROUNDING
-    if not is_percent and abs(total - 1) > ROUNDING:
-        raise InvalidInputError(
-            f"shares: they sum to {total:g}; expected 100 (percent) or 1 (fractions)"
-        )
-    # To 1 exactly, which the balancer asks for.
-    return {value: share / total for value, share in share_of_value.items()}
 
 
 def _write(
@@ -235,20 +231,6 @@ def _describe(value_of_person: str | Mapping[str, Any]) -> str:
         else:
             parts.append(f"{number} {value}")
     return ", ".join(parts)
-
-
-def _line(position: int, value: str, reason: str | None) -> str:
-    if reason is None:
-        return f"picture {position}: {value}"
-    return f"picture {position}: left alone ({reason_in_words(reason)})"
-
-
-def _check_attribute(attribute: str) -> None:
-    if attribute not in ATTRIBUTES:
-        raise InvalidInputError(
-            f"attribute: got {attribute!r}; expected one of {', '.join(ATTRIBUTES)};"
-            f" {did_you_mean(attribute, ATTRIBUTES)}"
-        )
 
 
 def _check_number(name: str, number: int, least: int, greatest: int) -> None:

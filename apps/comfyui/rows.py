@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -23,7 +24,8 @@ MOST_TOKENS = 16 * 77
 _INSTEAD = "use Balance Prompt with CLIP Text Encode, which makes the pictures one after the other"
 
 
-class Family(NamedTuple):
+@dataclass(frozen=True)
+class Family:
     """Hold what a family of models does with the states of a prompt.
 
     Attributes:
@@ -33,6 +35,22 @@ class Family(NamedTuple):
 
     name: str
     can_repeat: bool
+
+    def common_length(self, lengths: Sequence[int]) -> int:
+        """Return the number of tokens to which states of different lengths are repeated.
+
+        Raises:
+            InvalidInputError: they may not be repeated, or get too long.
+        """
+        # 77 and 154 tokens meet at 154; attention over keys that occur twice is what it was.
+        length = math.lcm(*lengths)
+        if self.can_repeat and length <= MOST_TOKENS:
+            return length
+        numbers = ", ".join(map(str, lengths))
+        raise InvalidInputError(
+            f"the prompts of this run have different lengths ({numbers} tokens), and {self.name}"
+            f" takes one length in a sampler call; shorten the prompt, or {_INSTEAD}"
+        )
 
 
 # Class of the text encoder in ComfyUI -> family.
@@ -83,29 +101,14 @@ def join_rows(conditionings: Sequence[Conditioning], family: Family) -> Conditio
     for entries in zip(*conditionings, strict=True):
         states = [entry[0] for entry in entries]
         options = [entry[1] for entry in entries]
-        joined.append([_join_states(states, family), _join_options(options)])
+        lengths = sorted({row.shape[1] for row in states})
+        length = lengths[0]
+        if len(lengths) > 1:
+            length = family.common_length(lengths)
+        # (pictures, tokens, width)
+        rows = torch.cat([row.repeat(1, length // row.shape[1], 1) for row in states])
+        joined.append([rows, _join_options(options)])
     return joined
-
-
-def _join_states(states: Sequence[torch.Tensor], family: Family) -> torch.Tensor:
-    """Return states of the shape (pictures, tokens, width)."""
-    lengths = sorted({row.shape[1] for row in states})
-    length = lengths[0]
-    if len(lengths) > 1:
-        length = _common_length(lengths, family)
-    return torch.cat([row.repeat(1, length // row.shape[1], 1) for row in states])
-
-
-def _common_length(lengths: Sequence[int], family: Family) -> int:
-    # 77 and 154 tokens meet at 154; attention over keys that occur twice is what it was.
-    length = math.lcm(*lengths)
-    if family.can_repeat and length <= MOST_TOKENS:
-        return length
-    numbers = ", ".join(map(str, lengths))
-    raise InvalidInputError(
-        f"the prompts of this run have different lengths ({numbers} tokens), and {family.name}"
-        f" takes one length in a sampler call; shorten the prompt, or {_INSTEAD}"
-    )
 
 
 def _join_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -114,7 +117,9 @@ def _join_options(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in dict.fromkeys(name for row in options for name in row):
         values = [row.get(name) for row in options]
         if all(map(_is_row, values)):
-            joined[name] = _join_tensors(name, values)
+            if len({value.shape for value in values}) > 1:
+                raise _different(name)
+            joined[name] = torch.cat(list(values))
         elif _are_equal(values):
             joined[name] = values[0]
         else:
@@ -131,12 +136,6 @@ def _are_equal(values: Sequence[Any]) -> bool:
         return True
     has_tensors = any(isinstance(value, torch.Tensor) for value in values)
     return not has_tensors and all(value == values[0] for value in values)
-
-
-def _join_tensors(name: str, values: Sequence[Any]) -> torch.Tensor:
-    if len({value.shape for value in values}) > 1:
-        raise _different(name)
-    return torch.cat(list(values))
 
 
 def _different(name: str) -> InvalidInputError:

@@ -68,18 +68,15 @@ def row_of_faces(title: str, faces: Sequence[Face], boxes: int, *, pixels: bool)
 def _cell(face: Face) -> str:
     name = escape(face.name)
     caption = f"<span>{escape(face.caption)}</span>" if face.caption else ""
-    return (
-        f'<li><label class="face"><input type="checkbox" aria-label="Enlarge {name}">'
-        f'<img alt="{name}" src="{_source(face.image)}"></label>{caption}</li>'
-    )
-
-
-def _source(image: Image.Image) -> str:
-    """Return a picture as an address that holds it, at most 384 pixels wide."""
-    shown = image
-    if max(image.size) > LARGEST:
-        shown = image.copy()
+    # A picture as an address that holds it, at most 384 pixels wide.
+    shown = face.image
+    if max(face.image.size) > LARGEST:
+        shown = face.image.copy()
         # A page of 48 pictures of a megapixel would be a hundred megabytes.
         shown.thumbnail((LARGEST, LARGEST), Image.Resampling.LANCZOS)
     kind = "png" if max(shown.size) <= 128 else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"
+    source = f"data:image/{kind};base64,{base64.b64encode(encoded(shown)).decode()}"
+    return (
+        f'<li><label class="face"><input type="checkbox" aria-label="Enlarge {name}">'
+        f'<img alt="{name}" src="{source}"></label>{caption}</li>'
+    )

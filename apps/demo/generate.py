@@ -258,26 +258,22 @@ class Work:
         for first in range(0, number, size):
             places = range(first, min(first + size, number))
             for row_number in range(len(self.plans)):
-                self._grow(row_number, places, read)
+                plan = self.plans[row_number]
+                row = self.rows[row_number]
+                if row.dealt and not any(row.dealt[place] for place in places):
+                    # The same noise and prompts: the same images.
+                    images = list(self.rows[0].images[places.start :])
+                else:
+                    images = _images(self.engine, self.request, plan, places, self.stop)
+                    self.generated += len(images)
+                codes, recognised = read(images, self.request.prompt)
+                self.rows[row_number] = replace(
+                    row,
+                    images=(*row.images, *images),
+                    codes=(*row.codes, *codes),
+                    recognised=(*row.recognised, *recognised),
+                )
                 self._say(read.values)
-
-    def _grow(self, row_number: int, places: range, read: Reader) -> None:
-        """Add the images of some places to a row."""
-        plan = self.plans[row_number]
-        row = self.rows[row_number]
-        if row.dealt and not any(row.dealt[place] for place in places):
-            # The same noise and prompts: the same images.
-            images = list(self.rows[0].images[places.start :])
-        else:
-            images = _images(self.engine, self.request, plan, places, self.stop)
-            self.generated += len(images)
-        codes, recognised = read(images, self.request.prompt)
-        self.rows[row_number] = replace(
-            row,
-            images=(*row.images, *images),
-            codes=(*row.codes, *codes),
-            recognised=(*row.recognised, *recognised),
-        )
 
     def _say(self, values: tuple[str, ...]) -> None:
         rows = tuple(self.rows)
@@ -368,7 +364,10 @@ class Reader:
         is_sure = chances.max(axis=1) >= SURE
         codes = np.where(is_sure, chances.argmax(axis=1), -1)
         subjects = self.judge.names.get("profession", ())
-        subject = _subject(prompt, subjects)
+        # With blanks around, so that "chef" is no part of "chefs".
+        words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
+        # The longest of those that the prompt names: "pastry chef", not "chef".
+        subject = max((name for name in subjects if f" {name} " in words), key=len, default="")
         if subject:
             professions = np.asarray(answers["profession"])
             is_subject = professions.argmax(axis=1) == subjects.index(subject)
@@ -376,10 +375,3 @@ class Reader:
         else:  # a person is there where the values together outweigh "none of them"
             recognised = chances.sum(axis=1) >= 0.5
         return codes.tolist(), recognised.tolist()
-
-
-def _subject(prompt: str, subjects: Sequence[str]) -> str:
-    """Return the longest of the subjects that a prompt names: "pastry chef", not "chef"."""
-    # With blanks around, so that "chef" is no part of "chefs".
-    words = f" {' '.join(re.findall(r'[a-z]+', prompt.lower()))} "
-    return max((name for name in subjects if f" {name} " in words), key=len, default="")

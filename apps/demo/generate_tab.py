@@ -47,7 +47,17 @@ class GenerateTab:
         if first is not None:
             # The first click shows what the page opened with.
             engine.keep(("rows", first.request), first)
-        self._ask()
+        with gr.Row(elem_id="ask"):
+            self.prompt = gr.Textbox(
+                PROMPT, label="Prompt", elem_id="prompt", max_lines=3, scale=6, min_width=140
+            )
+            self.attribute = gr.Dropdown(
+                list(ATTRIBUTES), label="Attribute", elem_id="attribute", min_width=130
+            )
+            self.go = gr.Button(
+                "Generate", variant="primary", elem_id="generate-button", min_width=90
+            )
+            self.halt = gr.Button("Stop", elem_id="stop", min_width=60)
         self.status = gr.HTML(_status(first), elem_id="status")
         with gr.Column(elem_id="rows"):
             self.verdict = gr.HTML(_verdict(first), elem_id="verdict")
@@ -60,26 +70,6 @@ class GenerateTab:
                 )
                 for row_number in range(MOST_ROWS)
             ]
-        self._options()
-        gr.HTML(f"<p>{ABOUT}</p>", elem_classes="head")
-        self._connect()
-
-    def _ask(self) -> None:
-        """Lay out the prompt and the buttons."""
-        with gr.Row(elem_id="ask"):
-            self.prompt = gr.Textbox(
-                PROMPT, label="Prompt", elem_id="prompt", max_lines=3, scale=6, min_width=140
-            )
-            self.attribute = gr.Dropdown(
-                list(ATTRIBUTES), label="Attribute", elem_id="attribute", min_width=130
-            )
-            self.go = gr.Button(
-                "Generate", variant="primary", elem_id="generate-button", min_width=90
-            )
-            self.halt = gr.Button("Stop", elem_id="stop", min_width=60)
-
-    def _options(self) -> None:
-        """Lay out what stands below the pictures: prompts to try, settings, and code."""
         gr.Markdown("Try:", elem_classes="note")
         with gr.Row(elem_classes="try"):
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in TRY]
@@ -109,6 +99,8 @@ class GenerateTab:
                 # A line that runs out of its box cannot be read on a phone.
                 wrap_lines=True,
             )
+        gr.HTML(f"<p>{ABOUT}</p>", elem_classes="head")
+        self._connect()
 
     @property
     def _form(self) -> list[Any]:

@@ -15,7 +15,7 @@ from .answers import METHODS, RERANK, SEARCH_METHODS, Answer, Found
 from .engine import MINIATURE, Engine
 from .events import QUIET, dim, lines, undim, with_messages
 from .faces import Face, row_of_faces
-from .opening import SavedSearch, saved_search
+from .opening import saved_search
 
 if TYPE_CHECKING:
     from .search import Group
@@ -40,11 +40,17 @@ class SearchTab:
         self.engine = engine
         # The saved example is of the miniature, and would be wrong beside another model.
         is_packaged = engine.model_name == MINIATURE and engine.embeddings is None
-        self._lay_out_search(saved_search() if is_packaged else None)
-        self._lay_out_birds()
-        self._connect()
-
-    def _lay_out_search(self, first: SavedSearch | None) -> None:
+        opening = saved_search() if is_packaged else None
+        opening_lines = ""
+        opening_rows = ["", ""]
+        if opening is not None:
+            answer = opening.answer
+            before, after = _titles(METHOD)
+            opening_lines = _lines(answer, SAVED)
+            opening_rows = [
+                _row(before, answer.before, opening.before),
+                _row(after, answer.after, opening.after),
+            ]
         gr.Markdown("## One query, two rows", elem_classes="note")
         with gr.Row(elem_classes="ask"):
             self.query = gr.Textbox(
@@ -62,17 +68,15 @@ class SearchTab:
             self.method = _method("method", SEARCH_METHODS)
             self.go = gr.Button("Search", variant="primary", elem_id="search-button", min_width=100)
         with gr.Column(elem_id="results"):
-            self.verdict = gr.HTML(_opening_lines(first), elem_id="search-verdict")
+            self.verdict = gr.HTML(opening_lines, elem_id="search-verdict")
             self.rows = [
                 gr.HTML(value, elem_id=f"search-{row_number}")
-                for row_number, value in enumerate(_opening(first))
+                for row_number, value in enumerate(opening_rows)
             ]
         with gr.Row(elem_classes="try"):
             self.examples = [gr.Button(text, size="sm", min_width=120) for text in QUERIES]
         with gr.Accordion("Settings", open=False):
             self.strength = gr.Slider(0, 1, 1, step=0.05, label="Strength")
-
-    def _lay_out_birds(self) -> None:
         title = "## Land birds and water birds: the worst of four groups"
         gr.Markdown(f"{title}\n\n{BIRDS}", elem_classes="note")
         with gr.Row(elem_classes="ask"):
@@ -84,6 +88,7 @@ class SearchTab:
             self.worst = gr.HTML(elem_id="classify-verdict")
             self.groups = gr.HTML(visible=False, elem_id="accuracy")
             self.mended = gr.HTML(visible=False, elem_id="mended")
+        self._connect()
 
     def _connect(self) -> None:
         limits: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
@@ -196,16 +201,3 @@ def _lines(answer: Answer, *remarks: str) -> str:
         )
     texts += [(text, "about") for text in (answer.counted(), *remarks)]
     return lines(texts)
-
-
-def _opening_lines(first: SavedSearch | None) -> str:
-    return "" if first is None else _lines(first.answer, SAVED)
-
-
-def _opening(first: SavedSearch | None) -> list[str]:
-    """Return both rows of the saved search, empty where there is none."""
-    if first is None:
-        return ["", ""]
-    answer = first.answer
-    before, after = _titles(METHOD)
-    return [_row(before, answer.before, first.before), _row(after, answer.after, first.after)]

@@ -229,15 +229,12 @@ class Service:
         reason = reason_to_leave(name)
         if reason:
             return await self.pass_on(request, path, _left_alone(reason))
-        self._name_in_log(name)
-        return await self.pass_on(request, path, _not_balanced(name))
-
-    def _name_in_log(self, name: str) -> None:
-        """Say once of a path that it is not balanced."""
+        # Each path is named once.
         is_new = name not in self._named_in_log and len(self._named_in_log) < PATHS_IN_LOG
         if is_new:
             self._named_in_log.add(name)
             log.warning("POST %s is passed on and not balanced", quote(name))
+        return await self.pass_on(request, path, _not_balanced(name))
 
     async def generate(
         self, request: Request, path: str, endpoint: Endpoint, balancer: Balancer
@@ -330,7 +327,11 @@ class Service:
             return _streamed(reply, _note(found, range(order.n)))
         results = await _unless_client_goes(request, self._ask_all(request, path, calls))
         if not endpoint.items:
-            return _single_response(results[0], _note(found, range(1)))
+            # One call, whose answer goes back as it came; a success says what was balanced.
+            response = _first_failure(results)
+            if isinstance(results[0], Reply) and results[0].is_success:
+                response.headers[NOTE] = _note(found, range(1))
+            return response
         return _joined_response(endpoint, calls, results, found)
 
     async def embed(self, request: Request, path: str, edits: QueryEdits) -> Response:
@@ -592,19 +593,6 @@ def _left_alone(reason: str) -> str:
 def _not_balanced(name: str) -> str:
     """Return the header that says that a path, or a request of it, is not balanced."""
     return f"not balanced ({quote(name)})"
-
-
-def _single_response(result: Reply | RefusedError, note: str) -> Response:
-    """Return the answer to the only call of a request as it came, with the note where it is a
-    success.
-
-    Raises:
-        RefusedError: it was not answered.
-    """
-    response = _first_failure([result])
-    if isinstance(result, Reply) and result.is_success:
-        response.headers[NOTE] = note
-    return response
 
 
 def _joined_response(

@@ -108,11 +108,11 @@ def is_of_queries(path: str, body: Mapping[str, Any]) -> bool:
 
 def texts_of(body: Mapping[str, Any]) -> list[str] | None:
     """Return the texts of a request; None where they are tokens."""
-    given = body.get("input")
-    if isinstance(given, str):
-        return [given]
-    if isinstance(given, list) and all(isinstance(text, str) for text in given):
-        return given
+    inputs = body.get("input")
+    if isinstance(inputs, str):
+        return [inputs]
+    if isinstance(inputs, list) and all(isinstance(text, str) for text in inputs):
+        return inputs
     return None
 
 

@@ -31,12 +31,12 @@ class Endpoint:
     items = ""
     usage = "usage"
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """Return what a request asks for, or the reason why its prompt is left alone.
 
         Args:
             body: its fields.
-            most: images of one request.
+            limit: images of one request.
             image_models: patterns of names of models whose answers are images.
 
         Raises:
@@ -59,7 +59,7 @@ class ImagesEndpoint(Endpoint):
 
     items = "data"
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         if body.get("input_references"):
             return EDITS  # the images from which OpenRouter's models start
@@ -67,7 +67,7 @@ class ImagesEndpoint(Endpoint):
         if not isinstance(prompt, str) or not prompt.strip():
             raise RefusedError(400, "prompt: expected a text that is not empty", param="prompt")
         streams = body.get("stream") is True
-        return Order(body, (prompt,), _number(body, "n", most, streams), streams, body.get("seed"))
+        return Order(body, (prompt,), _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
         """See `Endpoint`."""
@@ -83,7 +83,7 @@ class ChatEndpoint(Endpoint):
 
     items = "choices"
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         modalities = body.get("modalities")
         names_images = isinstance(modalities, list) and "image" in modalities
@@ -102,7 +102,7 @@ class ChatEndpoint(Endpoint):
         if not texts:
             return NO_IMAGE
         streams = body.get("stream") is True
-        return Order(body, texts, _number(body, "n", most, streams), streams, body.get("seed"))
+        return Order(body, texts, _number(body, "n", limit, streams), streams, body.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
         """See `Endpoint`."""
@@ -126,7 +126,7 @@ class ResponsesEndpoint(Endpoint):
     The model that answers writes the prompt of the image itself, and keeps the value.
     """
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         tools = body.get("tools")
         draws = _are_objects(tools) and any(
@@ -135,13 +135,13 @@ class ResponsesEndpoint(Endpoint):
         if not draws and not is_image_model(body.get("model"), image_models):
             return NO_IMAGE
         streams = body.get("stream") is True
-        given = body.get("input")
-        if isinstance(given, str):
-            return Order(body, (given,), 1, streams, None) if given.strip() else NO_IMAGE
-        if not _are_objects(given) or given[-1].get("role") != "user":
+        items = body.get("input")
+        if isinstance(items, str):
+            return Order(body, (items,), 1, streams, None) if items.strip() else NO_IMAGE
+        if not _are_objects(items) or items[-1].get("role") != "user":
             return NO_IMAGE
-        has_earlier_image = any(item.get("type") == "image_generation_call" for item in given)
-        parts = _parts(given[-1].get("content"))
+        has_earlier_image = any(item.get("type") == "image_generation_call" for item in items)
+        parts = _parts(items[-1].get("content"))
         has_image = any(part.get("type") == "input_image" for part in parts)
         if has_image or has_earlier_image:
             return EDITS
@@ -150,17 +150,17 @@ class ResponsesEndpoint(Endpoint):
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
         """See `Endpoint`."""
-        given = order.body["input"]
-        if isinstance(given, str):
+        items = order.body["input"]
+        if isinstance(items, str):
             return {**order.body, "input": texts[0]}
-        content = _with_texts(given[-1]["content"], "input_text", texts)
-        return {**order.body, "input": [*given[:-1], {**given[-1], "content": content}]}
+        content = _with_texts(items[-1]["content"], "input_text", texts)
+        return {**order.body, "input": [*items[:-1], {**items[-1], "content": content}]}
 
 
 class VideosEndpoint(Endpoint):
     """`/videos`, one video a request."""
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         prompt = body.get("prompt")
         if any(body.get(name) for name in VIDEO_FILES):
@@ -187,7 +187,7 @@ class GeminiEndpoint(Endpoint):
         self.model = model
         self.streams = streams
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         config = body.get(_config_name(body)) or {}
         if not isinstance(config, dict):
@@ -208,7 +208,7 @@ class GeminiEndpoint(Endpoint):
         texts = _texts(_parts(contents[-1].get("parts")))
         if not texts:
             return NO_IMAGE
-        n = _number(config, "candidateCount", most, self.streams)
+        n = _number(config, "candidateCount", limit, self.streams)
         return Order(body, texts, n, self.streams, config.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -235,7 +235,7 @@ class ImagenEndpoint(Endpoint):
 
     items = "predictions"
 
-    def read(self, body: Json, most: int, image_models: Sequence[str]) -> Order | str:
+    def read(self, body: Json, limit: int, image_models: Sequence[str]) -> Order | str:
         """See `Endpoint`."""
         instances = body.get("instances")
         if not _are_objects(instances) or not isinstance(instances[0].get("prompt"), str):
@@ -248,7 +248,7 @@ class ImagenEndpoint(Endpoint):
         parameters = body.get("parameters") or {}
         if not isinstance(parameters, dict):
             return NO_IMAGE
-        n = _number(parameters, "sampleCount", most, False)
+        n = _number(parameters, "sampleCount", limit, False)
         return Order(body, (instance["prompt"],), n, False, parameters.get("seed"))
 
     def write(self, order: Order, texts: Sequence[str], rows: Sequence[int]) -> Json:
@@ -315,7 +315,7 @@ def is_image_model(name: Any, patterns: Sequence[str]) -> bool:
     return any(fnmatch(last, pattern.lower()) for pattern in patterns)
 
 
-def _number(fields: Json, name: str, most: int, streams: bool) -> int:
+def _number(fields: Json, name: str, limit: int, streams: bool) -> int:
     """Return how many images a request asks for.
 
     Raises:
@@ -324,8 +324,8 @@ def _number(fields: Json, name: str, most: int, streams: bool) -> int:
     n = fields.get(name)
     # As the APIs: a missing n and null are 1.
     n = 1 if n is None else n
-    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= most:
-        message = f"{name}: expected a whole number from 1 to {most}"
+    if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= limit:
+        message = f"{name}: expected a whole number from 1 to {limit}"
         raise RefusedError(400, message, param=name)
     # Events of several calls, mixed, would say nothing about which image they are of.
     if streams and n > 1:

@@ -46,8 +46,8 @@ class View:
         image, images: which image this is in the annotator's order, from 1 on, and how many there
             are.
         done: images that are answered in full.
-        question: None at the end. given: what this annotator said before. asked: which question it
-            is and of how many.
+        question: None at the end. answer: what this annotator said before. position: number of the
+            question about this image, and of how many.
         minutes: that are left at this annotator's pace; None where it is not known yet.
         can_go_back, can_go_on: whether there is an answer before this one, and one here that may
             stay.
@@ -60,8 +60,8 @@ class View:
     images: int
     done: int
     question: Question | None
-    given: str | None
-    asked: tuple[int, int]
+    answer: str | None
+    position: tuple[int, int]
     minutes: int | None
     can_go_back: bool
     can_go_on: bool
@@ -98,8 +98,29 @@ class Labelling:
         self._said: dict[tuple[str, str, str], str] = {}
         self._seconds: dict[str, list[float]] = defaultdict(list)
         self._read()
-        self._refuse_other_choices()
-        self._reweigh()
+        for question in self.questions:
+            values = set()
+            for (_, _, attribute), value in self._said.items():
+                if attribute == question.attribute:
+                    values.add(value)
+            strange = sorted(values - {*question.choices})
+            if strange:
+                raise InvalidInputError(
+                    f"{self.log.path}: holds {strange[0]!r} about {question.attribute}; expected"
+                    f" one of {', '.join(question.choices)}. Repeat its --choices, or choose"
+                    " another --out"
+                )
+        # Where the sample was made larger each label of a stratum counts less: answers whose
+        # weights changed are appended again.
+        for answer in self.log.answers().values():
+            weight = self.folder.weights.get(answer.image, answer.weight)
+            if (
+                weight is not None
+                and answer.weight is not None
+                and abs(weight - answer.weight) > 1e-9 * weight
+            ):
+                key = answer.image, answer.annotator, answer.attribute, answer.value
+                self.log.append(*key, seconds=answer.seconds, weight=weight)
 
     def start(self, name: str) -> Place:
         """Return the place where this annotator continues: the first question without an answer in
@@ -185,6 +206,13 @@ class Labelling:
                 False,
             )
         record, question = self._asked(place.annotator, place.step)
+        minutes = None
+        seconds = self._seconds[place.annotator]
+        if len(seconds) >= PACE:
+            steps = range(self._steps)
+            unanswered = sum(self._is_open(place.annotator, step) for step in steps)
+            # The median, since somebody may go for a coffee.
+            minutes = max(1, round(median(seconds) * unanswered / 60))
         return View(
             annotator=place.annotator,
             step=place.step,
@@ -193,9 +221,9 @@ class Labelling:
             images=images,
             done=done,
             question=question,
-            given=self._said.get((place.annotator, record.path, question.attribute)),
-            asked=(place.step % len(self.questions) + 1, len(self.questions)),
-            minutes=self._minutes(place.annotator),
+            answer=self._said.get((place.annotator, record.path, question.attribute)),
+            position=(place.step % len(self.questions) + 1, len(self.questions)),
+            minutes=minutes,
             can_go_back=place.step > 0,
             can_go_on=not self._is_open(place.annotator, place.step),
         )
@@ -250,14 +278,6 @@ class Labelling:
         """Return the command that reads the answers."""
         return f"vldebias eval human --labels {self.log.path} --drawn {self.folder.root}"
 
-    def _minutes(self, annotator: str) -> int | None:
-        seconds = self._seconds[annotator]
-        if len(seconds) < PACE:
-            return None
-        # The median, since somebody may go for a coffee.
-        unanswered = sum(self._is_open(annotator, step) for step in range(self._steps))
-        return max(1, round(median(seconds) * unanswered / 60))
-
     def _asked(self, annotator: str, step: int) -> tuple[PlannedImage, Question]:
         image, question = divmod(step, len(self.questions))
         return self._order(annotator)[image], self.questions[question]
@@ -305,33 +325,6 @@ class Labelling:
         """Read all answers; another server may have appended some."""
         with self._lock:
             self._said = {key: answer.value for key, answer in self.log.answers().items()}
-
-    def _reweigh(self) -> None:
-        """Append answers again whose weights changed when the sample was made larger."""
-        for answer in self.log.answers().values():
-            # With more labels of a stratum each of them counts less.
-            weight = self.folder.weights.get(answer.image, answer.weight)
-            if (
-                weight is not None
-                and answer.weight is not None
-                and abs(weight - answer.weight) > 1e-9 * weight
-            ):
-                key = answer.image, answer.annotator, answer.attribute, answer.value
-                self.log.append(*key, seconds=answer.seconds, weight=weight)
-
-    def _refuse_other_choices(self) -> None:
-        for question in self.questions:
-            values = {
-                value
-                for (_, _, attribute), value in self._said.items()
-                if attribute == question.attribute
-            }
-            if strange := sorted(values - {*question.choices}):
-                raise InvalidInputError(
-                    f"{self.log.path}: holds {strange[0]!r} about {question.attribute}; expected"
-                    f" one of {', '.join(question.choices)}. Repeat its --choices, or choose"
-                    " another --out"
-                )
 
 
 def _hash(*parts: object) -> bytes:

@@ -85,7 +85,16 @@ class Page:
                 HTML.intro(len(engine.folder.records), engine.questions, examples),
                 elem_classes="intro",
             )
-            self.name = self._name_field()
+            if engine.annotators:
+                # Of a single annotator the name is chosen already.
+                first = engine.annotators[0] if len(engine.annotators) == 1 else None
+                self.name: Any = gr.Radio(
+                    list(engine.annotators), value=first, label="Your name", elem_id="name"
+                )
+            else:
+                self.name = gr.Textbox(
+                    label="Your name", elem_id="name", autofocus=True, max_lines=1
+                )
             self.entry_note = _html(elem_id="entry-note")
             self.begin = gr.Button("Start", variant="primary", elem_id="start")
         with gr.Column(visible=False) as self.work:
@@ -108,15 +117,6 @@ class Page:
                 self.forward = gr.Button("Next →", elem_id="forward", min_width=100)
             _html(HTML.hint(), elem_id="hint")
         self._connect()
-
-    def _name_field(self) -> Any:
-        if self.engine.annotators:
-            # Of a single annotator the name is chosen already.
-            first = self.engine.annotators[0] if len(self.engine.annotators) == 1 else None
-            return gr.Radio(
-                list(self.engine.annotators), value=first, label="Your name", elem_id="name"
-            )
-        return gr.Textbox(label="Your name", elem_id="name", autofocus=True, max_lines=1)
 
     def _connect(self) -> None:
         settings: dict[str, Any] = {
@@ -149,8 +149,11 @@ class Page:
         def press(place: Place | None, shown: object) -> list[Any]:
             if place is None:
                 return self._ask_name(LOST)
+            step = -1  # where the page shows anything that is no step
+            if isinstance(shown, str) and shown.isascii() and shown.isdigit():
+                step = int(shown)
             try:
-                return self._show(self.engine.answer(place, choice, _step(shown)))
+                return self._show(self.engine.answer(place, choice, step))
             except (InvalidInputError, OSError) as error:
                 return self._show(
                     place,
@@ -211,7 +214,7 @@ class Page:
             return [gr.skip() for _ in self.choices]
         updates = []
         for number, choice in enumerate(view.question.choices):
-            is_chosen = choice == view.given
+            is_chosen = choice == view.answer
             # The last two choices name no value, and look so.
             names_value = number < len(view.question.values)
             mark = "  ✓" if is_chosen else ""
@@ -224,11 +227,6 @@ class Page:
             updates.append(update)
         hidden = [gr.update(visible=False) for _ in self.choices[len(updates) :]]
         return updates + hidden
-
-
-def _step(shown: object) -> int:
-    """Return the step that the visitor's page shows; -1 for anything that is no step."""
-    return int(shown) if isinstance(shown, str) and shown.isascii() and shown.isdigit() else -1
 
 
 def _html(value: str = "", **settings: Any) -> gr.HTML:
@@ -251,7 +249,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     number = len(folder.records)
     variants = {record.variant for record in folder.records}
     prompts = {record.prompt for record in folder.records}
-    what = (
+    images = (
         f"{quantity(number, 'image')} of {folder.root}/ ({quantity(len(prompts), 'prompt')},"
         f" {quantity(len(variants), 'variant')})"
     )
@@ -269,7 +267,7 @@ def serve_study(engine: Labelling, **where: Any) -> None:
     def announce(address: str) -> None:
         # The address comes first: it is what one needs.
         first = (
-            f"Open {address} in a browser to label {what}. Ctrl-C ends it; a later start goes on"
+            f"Open {address} in a browser to label {images}. Ctrl-C ends it; a later start goes on"
             " from there."
         )
         err.print("\n".join([first, *lines]), markup=False, highlight=False)

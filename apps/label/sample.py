@@ -13,7 +13,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 
@@ -46,7 +45,7 @@ class LabelSample(Strict):
     labels: int
 
     @classmethod
-    def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **about: str) -> LabelSample:
+    def draw(cls, images: pd.DataFrame, labels: int, *, seed: int = 0, **facts: str) -> LabelSample:
         """Return a sample of so many images, at least LEAST of each stratum.
 
         Where there are too few labels for the finest strata, coarser ones are taken.
@@ -56,7 +55,7 @@ class LabelSample(Strict):
                 method; `said`, the answer of the judge, and `sure`, its probability of that.
             labels: number of images to sample.
             seed: of the order inside the strata.
-            about: attribute and judge.
+            facts: attribute and judge.
         """
         # By a hash of seed and path: images that come later do not move the others.
         order = images.path.map(lambda path: hashlib.sha256(f"{seed}\0{path}".encode()).digest())
@@ -64,7 +63,7 @@ class LabelSample(Strict):
         strata = _strata(shuffled, labels)
         turns = _turns(strata)
         paths = tuple(tuple(stratum.path) for stratum in strata)
-        return cls(strata=paths, turns=turns, labels=max(labels, _least(strata)), **about)
+        return cls(strata=paths, turns=turns, labels=max(labels, _least(strata)), **facts)
 
     @property
     def weights(self) -> Mapping[str, float]:
@@ -148,39 +147,22 @@ def sampled(
         raise InvalidInputError(f"--sample: expected judge or turn, got {way!r}")
     file = log.path.with_suffix(ENDING)
     earlier = LabelSample.build(read_json(file)) if file.is_file() else None
+    sample: LabelSample | None = None
     if earlier is not None:
-        sample: LabelSample | None = _enlarged(earlier, question, limit, way, file)
-    else:
-        sample = _new_sample(images, question, log, limit, way=way, seed=seed)
+        if way == "turn" or earlier.attribute != question.attribute:
+            raise InvalidInputError(
+                f"{file}: holds a sample for {earlier.attribute}, made with judge {earlier.judge};"
+                f" put --attribute {earlier.attribute} first and leave out --sample turn, or choose"
+                " another --out"
+            )
+        labels = max(earlier.labels, limit or len(earlier.turns))
+        sample = earlier.model_copy(update={"labels": labels})
+    elif limit is not None and way == "judge":
+        # Not where somebody has answered about images that were not sampled.
+        if all(answer.weight is not None for answer in log.answers().values()):
+            sample = _draw(images, question, limit, seed)
     if sample is None:
         return None
-    chosen = _only_sampled(images, sample, file)
-    if sample != earlier:
-        write_atomically(file, sample.model_dump_json() + "\n")
-    return chosen
-
-
-def _new_sample(
-    images: ImageFolder,
-    question: Question,
-    log: AnnotationLog,
-    labels: int | None,
-    *,
-    way: str,
-    seed: int,
-) -> LabelSample | None:
-    """Return the first sample of a study; None if the prompts take turns."""
-    if labels is None or way == "turn" or _has_answers_in_turn(log):
-        return None
-    return _draw(images, question, labels, seed)
-
-
-def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:
-    """Return the images of a sample, with their weights.
-
-    Raises:
-        InvalidInputError: an image of the sample is not in the folder.
-    """
     weights = sample.weights
     records = tuple(record for record in images.everything if record.path in weights)
     missing = sorted(set(weights) - {record.path for record in records})
@@ -188,32 +170,12 @@ def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> Image
         raise InvalidInputError(
             f"{file}: {len(missing)} of its images are not in {images.root}, such as {missing[0]}"
         )
-    return replace(
+    chosen = replace(
         images, records=records, weights=weights, strata=len(sample.strata), judge=sample.judge
     )
-
-
-def _has_answers_in_turn(log: AnnotationLog) -> bool:
-    """Return whether somebody answered about images that were not sampled."""
-    return any(answer.weight is None for answer in log.answers().values())
-
-
-def _enlarged(
-    earlier: LabelSample, question: Question, limit: int | None, way: str, file: Path
-) -> LabelSample:
-    """Return a sample that holds an earlier one, and so many images.
-
-    Raises:
-        InvalidInputError: the earlier one is of another attribute, or the prompts shall take turns.
-    """
-    if way == "turn" or earlier.attribute != question.attribute:
-        raise InvalidInputError(
-            f"{file}: holds a sample for {earlier.attribute}, made with judge {earlier.judge}; put"
-            f" --attribute {earlier.attribute} first and leave out --sample turn, or choose another"
-            " --out"
-        )
-    labels = max(earlier.labels, limit or len(earlier.turns))
-    return earlier.model_copy(update={"labels": labels})
+    if sample != earlier:
+        write_atomically(file, sample.model_dump_json() + "\n")
+    return chosen
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:

@@ -297,23 +297,6 @@ def annotator_name(text: object, known: Iterable[str] = (), allowed: Sequence[st
         InvalidInputError: no text, empty, too long, with characters other than letters, digits,
             spaces and . ' - _, or not among `allowed` where that is not empty.
     """
-    name = _checked_name(text)
-    # Names of the study come last, and win over a spelling that somebody has used.
-    spellings = {spelling.casefold(): spelling for spelling in (*known, *allowed)}
-    name = spellings.get(name.casefold(), name)
-    if allowed and name not in allowed:
-        raise InvalidInputError(
-            f"This study is for {', '.join(allowed)}; ask whoever runs it to add you."
-        )
-    return name
-
-
-def _checked_name(text: object) -> str:
-    """Return a name with single spaces.
-
-    Raises:
-        InvalidInputError: no text, empty, too long, or with other characters than a name has.
-    """
     if not isinstance(text, str):
         raise InvalidInputError(f"A name is a text, this one is of the type {type(text).__name__}.")
     if len(text) > 10 * LONGEST_NAME:  # before anything is done with it
@@ -335,6 +318,13 @@ def _checked_name(text: object) -> str:
         shown = " ".join(map(_visible, strange))
         raise InvalidInputError(
             f"A name may have letters, digits, spaces and . ' - _ only; leave out {shown}"
+        )
+    # Names of the study come last, and win over a spelling that somebody has used.
+    spellings = {spelling.casefold(): spelling for spelling in (*known, *allowed)}
+    name = spellings.get(name.casefold(), name)
+    if allowed and name not in allowed:
+        raise InvalidInputError(
+            f"This study is for {', '.join(allowed)}; ask whoever runs it to add you."
         )
     return name
 

@@ -341,10 +341,8 @@ def _tags_of(architecture: str) -> list[str]:
     listed = value_of_name.get("_PRETRAINED")
     tags: ast.expr | None = None
     if isinstance(listed, ast.Dict):
-        for key, value in zip(listed.keys, listed.values, strict=True):
-            if isinstance(key, ast.Constant) and key.value == architecture:
-                tags = value
-                break
+        keys = [getattr(key, "value", None) for key in listed.keys]
+        tags = dict(zip(keys, listed.values, strict=True)).get(architecture)
     if isinstance(tags, ast.Name):
         tags = value_of_name.get(tags.id)
     if not isinstance(tags, ast.Call):  # `dict(openai=..., ...)`

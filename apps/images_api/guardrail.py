@@ -43,15 +43,7 @@ def guarded_texts(
     messages = body.get("structured_messages")
     prompt = tuple(texts)
     if messages:
-        # What the answer to a conversation is to have: an image where its model, or a tool of it,
-        # makes images.
-        tools = body.get("tools") or []
-        has_tool = any(
-            isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools
-        )
-        modalities = (
-            ["image"] if has_tool or is_image_model(body.get("model"), image_models) else []
-        )
+        modalities = _modalities(body, image_models)
         order = _CHAT.read({"modalities": modalities, "messages": messages}, 1, image_models)
         if not isinstance(order, Order):
             return None
@@ -62,3 +54,13 @@ def guarded_texts(
     # The texts of the last message stand last, behind those of all others.
     changed = texts[: len(texts) - len(prompt)] + list(written)
     return changed if changed != texts else None
+
+
+def _modalities(body: Mapping[str, Any], image_models: Sequence[str]) -> list[str]:
+    """Return what the answer to a conversation is to have: an image where its model, or a tool of
+    it, makes images."""
+    tools = body.get("tools") or []
+    has_tool = any(
+        isinstance(tool, Mapping) and tool.get("type") == "image_generation" for tool in tools
+    )
+    return ["image"] if has_tool or is_image_model(body.get("model"), image_models) else []

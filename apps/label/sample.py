@@ -13,6 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -163,6 +164,18 @@ def sampled(
             sample = _draw(images, question, limit, seed)
     if sample is None:
         return None
+    chosen = _only_sampled(images, sample, file)
+    if sample != earlier:
+        write_atomically(file, sample.model_dump_json() + "\n")
+    return chosen
+
+
+def _only_sampled(images: ImageFolder, sample: LabelSample, file: Path) -> ImageFolder:
+    """Return the images of a sample, with their weights.
+
+    Raises:
+        InvalidInputError: an image of the sample is not in the folder.
+    """
     weights = sample.weights
     records = tuple(record for record in images.everything if record.path in weights)
     missing = sorted(set(weights) - {record.path for record in records})
@@ -170,12 +183,9 @@ def sampled(
         raise InvalidInputError(
             f"{file}: {len(missing)} of its images are not in {images.root}, such as {missing[0]}"
         )
-    chosen = replace(
+    return replace(
         images, records=records, weights=weights, strata=len(sample.strata), judge=sample.judge
     )
-    if sample != earlier:
-        write_atomically(file, sample.model_dump_json() + "\n")
-    return chosen
 
 
 def _draw(images: ImageFolder, question: Question, labels: int, seed: int) -> LabelSample | None:

@@ -110,13 +110,8 @@ def open_huggingface(
 
     # A stream that does not say what columns it has shows them in its first row.
     features = dataset.features or dict.fromkeys(next(iter(dataset), {}), "unknown")
-    # The names of the codes of each column that the data set declares as classes.
-    classes: dict[str, tuple[str, ...]] = {}
-    for column, feature in features.items():
-        if isinstance(feature, datasets.ClassLabel):
-            classes[column] = tuple(name.strip() for name in feature.names)
-    if image is None:
-        image = _image_column(features, place)
+    classes = _classes_in(features)
+    image = _image_column(image, features, place)
     caption = _caption_column(caption, features, place)
     columns = mapped_columns(tuple(classes) if labels is None else labels)
     used = [image, *columns.values()]
@@ -126,11 +121,10 @@ def open_huggingface(
     if missing:
         raise InvalidInputError(f"{place}: expected columns {missing}; there are {list(features)}")
 
-    # Paths of a column of images are found by `datasets`; those of texts start from a folder.
+    # Paths of a column of images are found by `datasets`.
     base = None
     if not isinstance(features[image], datasets.Image):
-        folder = Path(root) if Path(root).is_dir() else Path(root).parent
-        base = folder if images is None else Path(images)
+        base = _folder_of_paths(Path(root), images)
     # Images as {"bytes", "path"}: decoding is ours, so that all sources agree.
     dataset = dataset.select_columns(list(dict.fromkeys(used)))
     dataset = dataset.cast_column(image, datasets.Image(decode=False))
@@ -147,6 +141,24 @@ def open_huggingface(
         fingerprint=partial(_fingerprint, split, source),
     )
     return stream if streaming else stream.images()
+
+
+def _classes_in(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the codes of each column that the data set declares as classes."""
+    class_label = need("datasets").ClassLabel
+    classes = {}
+    for column, feature in features.items():
+        if isinstance(feature, class_label):
+            classes[column] = tuple(name.strip() for name in feature.names)
+    return classes
+
+
+def _folder_of_paths(root: Path, images: str | Path | None) -> Path:
+    """Return the folder that relative paths of a column start from: that of the images, else the
+    data set's own."""
+    if images is not None:
+        return Path(images)
+    return root if root.is_dir() else root.parent
 
 
 def _load(root: str | Path, source: dict[str, Any], streaming: bool) -> dict[str, Any]:
@@ -232,12 +244,14 @@ def _name_of(root: str | Path) -> str:
     return path.stem
 
 
-def _image_column(features: Mapping[str, Any], place: str) -> str:
-    """Return the column of images, by its name, else by its type.
+def _image_column(image: str | None, features: Mapping[str, Any], place: str) -> str:
+    """Return the column of images that the user names, or the one of a usual name, else of a type.
 
     Raises:
         InvalidInputError: none, or several.
     """
+    if image is not None:
+        return image
     candidates = [name for name in _IMAGES if name in features]
     # A column of this name is meant, whatever else there is.
     if candidates[:1] == ["image"]:

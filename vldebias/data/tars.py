@@ -264,15 +264,15 @@ def _image_field(
     if not fields_of_images:
         raise InvalidInputError(f"{where}: no images in it; there are {fields}")
     plain = [name for name in fields_of_images if "." not in name]
-    first, *others = plain or fields_of_images
-    if others and any(len(sample.places) > 1 for sample in samples):
+    first, *further = plain or fields_of_images
+    if further and any(len(sample.places) > 1 for sample in samples):
         raise InvalidInputError(
-            f"{where}: images may be in any of {[first, *others]}; name it with --image-column (in"
+            f"{where}: images may be in any of {[first, *further]}; name it with --image-column (in"
             f" Python image=...). There are {fields}"
         )
     # Some samples are jpg and others png: one field, whatever its ending.
     for sample in samples:
-        for ending in others:
+        for ending in further:
             if ending in sample.places:
                 sample.places[first] = sample.places.pop(ending)
     return first

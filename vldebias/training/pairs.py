@@ -236,14 +236,7 @@ def _open_by_place(settings: TrainSettings, held_out: bool) -> ImageData | Image
         root = settings.data_root or (where if Path(where).is_dir() else None)
         return open_data(where, root, split)
 
-    # Each once: the class, and the groups to score by or to train with.
-    columns = [settings.label or ""]
-    if held_out:
-        columns.append(settings.group or "")
-    else:
-        columns += (settings.group_dro or "").split(",")
-    names = [column.strip() for column in columns]
-    labels = list(dict.fromkeys(name for name in names if name))
+    labels = _label_columns(settings, held_out)
     return open_data(
         "captions",
         where,
@@ -278,3 +271,15 @@ def _place_and_split(settings: TrainSettings, held_out: bool) -> tuple[str, str]
     elif Path(where).suffix.lower() in TABLES:
         split = "all"
     return where, settings.val_split or split
+
+
+def _label_columns(settings: TrainSettings, held_out: bool) -> list[str]:
+    """Return the columns of labels that are used, each once: the class, and the groups to score by
+    or to train with."""
+    columns = [settings.label or ""]
+    if held_out:
+        columns.append(settings.group or "")
+    else:
+        columns += (settings.group_dro or "").split(",")
+    names = [column.strip() for column in columns]
+    return list(dict.fromkeys(name for name in names if name))

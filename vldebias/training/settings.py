@@ -498,32 +498,22 @@ def load_settings(path: Path | None = None, **settings: Any) -> TrainSettings:
         InvalidInputError: no such file, no mapping in it, an unknown name or a value outside its
             range.
     """
+    preset: dict[str, Any] = {}
     of_file: dict[str, Any] = {}
     if path is not None:
         of_file = read_yaml(path)
-    values = _layered([{}, of_file, dict(settings)])
-    if values.get("epochs") is None and values.get("steps") is None:
-        values["epochs"] = 10
-    try:
-        return TrainSettings.model_validate(values)
-    except ValidationError as error:
-        problem = explain(error, known=TrainSettings.model_fields)
-        raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None
-
-
-def _layered(layers: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the settings of layers, each over those before it; a preset that one of them names
-    becomes the first."""
-    for layer in layers[1:]:
-        preset = layer.pop("preset", None)
-        if preset is not None:
-            if preset not in PRESETS:
-                raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {preset!r}")
-            layers[0] = dict(PRESETS[preset])
+    of_caller = dict(settings)
+    for layer in (of_file, of_caller):
+        name = layer.pop("preset", None)
+        if name is not None:
+            if name not in PRESETS:
+                raise InvalidInputError(f"preset: expected {', '.join(PRESETS)}, got {name!r}")
+            preset = dict(PRESETS[name])
+    layers = (preset, of_file, of_caller)
     chosen_losses = {layer["loss"] for layer in layers if "loss" in layer}
     if len(chosen_losses) > 1:
         # Not every loss can learn its temperature, as the preset's does.
-        layers[0].pop("learn_temperature", None)
+        preset.pop("learn_temperature", None)
     values: dict[str, Any] = {}
     for layer in layers:
         # One length replaces the other.
@@ -532,4 +522,10 @@ def _layered(layers: list[dict[str, Any]]) -> dict[str, Any]:
         if layer.get("epochs") is not None:
             values.pop("steps", None)
         values |= layer
-    return values
+    if values.get("epochs") is None and values.get("steps") is None:
+        values["epochs"] = 10
+    try:
+        return TrainSettings.model_validate(values)
+    except ValidationError as error:
+        problem = explain(error, known=TrainSettings.model_fields)
+        raise InvalidInputError(f"{path or 'training settings'}: {problem}") from None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from vldebias.data.binary import LAYOUTS, open_binary
 from vldebias.data.captions import open_captions
@@ -186,13 +187,30 @@ def open_fairface(root: Path, split: str = "val") -> ImageData:
     return file_images("fairface", split, images, files, labels)
 
 
-class _Source(NamedTuple):
-    """split: the one that figures are reported on. layout: of the root, and where to get it;
-    nothing is downloaded."""
+@dataclass(frozen=True)
+class _Source:
+    """Describe a data set.
 
-    open: Callable[..., ImageData | ImageStream]
+    read: its reader. split: the one that figures are reported on. layout: of the root, and where to
+    get it; nothing is downloaded.
+    """
+
+    read: Callable[..., ImageData | ImageStream]
     split: str | None
     layout: str
+
+    def check_options(self, name: str, options: Iterable[str]) -> None:
+        """Refuse options that the reader does not have; they are its keywords."""
+        known = []
+        for parameter in inspect.signature(self.read).parameters.values():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                known.append(parameter.name)
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise InvalidInputError(
+                f"{name}: unknown options {unknown}; expected"
+                f" {', '.join(known) or 'none for this data set'}"
+            )
 
 
 _SOURCES = {
@@ -280,17 +298,7 @@ def open_data(
             " vldebias.miniature.open_world. A folder of your own is a 'manifest'"
         )
     source = _SOURCES[name]
-    # The options of a reader are its keywords.
-    known = []
-    for parameter in inspect.signature(source.open).parameters.values():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            known.append(parameter.name)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise InvalidInputError(
-            f"{name}: unknown options {unknown}; expected"
-            f" {', '.join(known) or 'none for this data set'}"
-        )
+    source.check_options(name, options)
     if root is None:
         raise InvalidInputError(
             f"{name}: got no folder of the data (root, --data-root); expected {source.layout}"
@@ -299,4 +307,4 @@ def open_data(
         root = Path(root).expanduser()
         if not root.exists():
             raise InvalidInputError(f"{name}: {root} does not exist; expected {source.layout}")
-    return source.open(root, split or source.split, **options)
+    return source.read(root, split or source.split, **options)

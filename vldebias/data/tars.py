@@ -85,14 +85,7 @@ def open_tars(
     image = _image_field(where, samples, fields, image)
     caption = _caption_field(where, samples, fields, caption)
     _report_incomplete(where, samples, image, caption)
-    captions: list[str] = []
-    more_captions: list[tuple[str, ...]] = []
-    if caption is not None:
-        for sample in samples:
-            first, further = captions_in(_value(sample, caption), f"{where}: field {caption!r}")
-            captions.append(first)
-            more_captions.append(further or ())
-        captions, more_captions = clean_captions(where, captions, more_captions)
+    captions, more_captions = _captions_of(where, samples, caption)
     columns = {}
     for label, column in mapped_columns(labels or ()).items():
         if not _has(samples, column):
@@ -114,9 +107,27 @@ def open_tars(
         labels=columns,
         fingerprint=lambda: fingerprint_files([path.name for path in paths], paths),
         captions=tuple(captions),
-        more_captions=tuple(more_captions) if any(more_captions) else (),
+        more_captions=tuple(more_captions),
         about={"root": where, **(about or {})},
     )
+
+
+def _captions_of(
+    where: str, samples: Sequence[Sample], field_name: str | None
+) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the caption of each sample, and its further ones where a sample has some; none without
+    a field."""
+    captions: list[str] = []
+    more_captions: list[tuple[str, ...]] = []
+    if field_name is None:
+        return captions, more_captions
+    for sample in samples:
+        cell = _value(sample, field_name)
+        first, further = captions_in(cell, f"{where}: field {field_name!r}")
+        captions.append(first)
+        more_captions.append(further or ())
+    captions, more_captions = clean_captions(where, captions, more_captions)
+    return captions, more_captions if any(more_captions) else []
 
 
 def samples_of(path: Path) -> list[Sample]:

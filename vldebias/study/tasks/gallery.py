@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +75,11 @@ class Gallery:
         """Return name of a group -> number of its images."""
         return dict(zip(self.names, self.sizes.tolist(), strict=True))
 
+    @property
+    def prior_of_group(self) -> dict[str, float]:
+        """Return name of a group -> the share that it should have."""
+        return dict(zip(self.names, self.prior.tolist(), strict=True))
+
     def measure(
         self, groups: NDArray[np.integer], own_shares: Floats, relevant: Mask | None = None
     ) -> Skews:
@@ -121,81 +125,53 @@ class Gallery:
         if 2 * len(read) > n:
             read = np.arange(n)
         codes = self.codes[read]
-        hits = None if relevant is None else relevant[:, read]
-        # (g,) rows of each group that no ranking reads: their number in a resample is drawn as a
-        # whole
-        unread = self.sizes - np.bincount(codes, minlength=len(self.names))
-        rng = np.random.default_rng([self.seed, 1])
+        # From here on a row is known by its place among those that are read.
         places = {method: np.searchsorted(read, orders) for method, orders in ranked.items()}
-
-        # The gallery as it is comes first: every image once.
-        gallery_once = np.ones((1, len(read)), dtype=np.int32)
-        resampled = resampled_weights(n, self.resamples, self.seed, len(read))
-        own_shares = self.own_shares
-        needs_shares = self.by_size or self.other_prior != ""
         # method -> a block of resamples -> query -> metric -> values
         blocks: dict[str, list[list[Skews]]] = {method: [] for method in ranked}
-        for i, weights in enumerate(chain([gallery_once], resampled)):
-            # Only figures against the gallery's own shares need those of the resample.
-            if i > 0 and needs_shares:
-                own_shares = self._resampled_shares(weights, codes, unread, rng)
-            # The weights of one row lie together in memory, which `resampled_places` reads row by
-            # row; the smallest type keeps more of them in the cache.
-            weights = np.asfortranarray(weights.astype(np.min_scalar_type(weights.max())))
+        for weights, own_shares in self._resampled(read):
             for method, orders in places.items():
-                labels_read = labels[method][read] if labels and method in labels else None
-                block = self._measured_block(orders, weights, codes, hits, own_shares, labels_read)
+                block = []
+                for query, order in enumerate(orders):
+                    # (b, k) the first rows of each resample
+                    if labels and method in labels:
+                        labels_of_rows = labels[method][read[order]]
+                        top = _resampled_quota(order, weights, max(self.k), labels_of_rows)
+                    else:
+                        top = resampled_places(order, weights, max(self.k))
+                    hits = None
+                    if relevant is not None:
+                        hits = relevant[query, read[order]][top]
+                    block.append(self.measure(codes[order][top], own_shares, hits))
                 blocks[method].append(block)
         return {method: _joined(blocks_of_method) for method, blocks_of_method in blocks.items()}
 
-    def _measured_block(
-        self,
-        orders: Rows,
-        weights: NDArray[np.integer],
-        codes: NDArray,
-        hits: Mask | None,
-        own_shares: Floats,
-        labels: NDArray | None = None,
-    ) -> list[Skews]:
-        """Return for each query metric -> values (b,) in b resamples of the gallery.
+    def _resampled(self, read: Rows) -> Iterator[tuple[NDArray[np.integer], Floats]]:
+        """Yield the gallery as it is, then blocks of b resamples: how often each holds the rows
+        that are read (b, r), and the shares of the groups in it, (b, g) or (g,) of all.
 
-        Args:
-            orders: (q, m) places of the first rows of each query, among the r rows that are read.
-            weights: (b, r) how often each resample holds a row.
-            codes: (r,) groups of the rows.
-            hits: (q, r) whether a row is relevant to a query; None: nothing is known of it.
-            own_shares: of the groups in each resample.
-            labels: (r,) of the rows, for a method that gives each label its places.
+        read: (r,) rows that some ranking reads. The others are sampled by group.
         """
-        block = []
-        for query, order in enumerate(orders):
-            if labels is None:
-                top = resampled_places(order, weights, max(self.k))
-            else:
-                top = _resampled_quota(order, weights, max(self.k), labels[order])
-            hits_of_query = None if hits is None else hits[query, order][top]
-            block.append(self.measure(codes[order][top], own_shares, hits_of_query))
-        return block
-
-    def _resampled_shares(
-        self,
-        weights: NDArray[np.integer],
-        codes: NDArray,
-        unread: NDArray,
-        rng: np.random.Generator,
-    ) -> Floats:
-        """Return shares (b, g) of the groups in b resamples of the gallery.
-
-        weights: (b, m) how often each of the m ranked rows is there. codes: (m,) their groups.
-        unread: (g,) numbers of the other rows, which are sampled by group.
-        """
-        n = len(self.codes)
-        # A resample of n rows, w of which were among the ranked ones: the other n - w fall on the
-        # groups of the unread rows.
-        rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
+        codes = self.codes[read]
         groups = range(len(self.names))
-        sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
-        return (np.stack(sizes, axis=1) + rest) / n
+        # (g,) rows of each group that no ranking reads
+        unread = self.sizes - np.bincount(codes, minlength=len(self.names))
+        rng = np.random.default_rng([self.seed, 1])
+        n = len(self.codes)
+        yield np.ones((1, len(read)), dtype=np.uint8, order="F"), self.own_shares
+        for weights in resampled_weights(n, self.resamples, self.seed, len(read)):
+            own_shares = self.own_shares
+            # Only figures against the gallery's own shares need those of the resample.
+            if self.by_size or self.other_prior:
+                # Of the n rows of a resample w are among those that are read: the other n - w fall
+                # on the groups of the unread rows.
+                rest = rng.multinomial(n - weights.sum(axis=1), unread / max(unread.sum(), 1))
+                sizes = [weights[:, codes == group].sum(axis=1) for group in groups]
+                own_shares = (np.stack(sizes, axis=1) + rest) / n
+            # The weights of one row lie together in memory, which `resampled_places` reads row by
+            # row; the smallest type keeps more of them in the cache.
+            smallest = np.min_scalar_type(weights.max())
+            yield np.asfortranarray(weights.astype(smallest)), own_shares
 
     def random(self) -> Skews:
         """Return metric -> values (resamples,) of random permutations of the gallery.

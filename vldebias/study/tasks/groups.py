@@ -10,6 +10,7 @@ images, or within a few images of 0 or 1 (`eval/experiments/coverage.py`).
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -43,7 +44,7 @@ from vldebias.study.inputs import Data, Inputs
 from vldebias.study.task import Prompts, register_task
 from vldebias.study.tasks.classifiers import BASELINES
 from vldebias.study.tasks.examples import Examples
-from vldebias.study.tasks.images import ImageTask, disjoint, sets_by_column
+from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -138,13 +139,20 @@ class GroupsTask(ImageTask):
         Raises:
             InvalidInputError: several prompt sets, or columns that nothing decides.
         """
-        prompts = _only_set(settings.get("prompts"))
+        sets = list(chain(*sets_by_column(settings.get("prompts")).values()))
+        if len(sets) > 1:
+            names = [prompts.name for prompts in sets]
+            raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
+        prompts = sets[0]
         columns = {name: labels.names for name, labels in inputs["images"].labels.items()}
-        label = settings.get("label")
+        label = settings.get("label") or None
         spurious = settings.get("spurious")
-        if not label:
-            candidates = {name: columns[name] for name in columns if name != spurious}
-            label = _column_of_classes(candidates, prompts)
+        if label is None:
+            # The first column whose values the class prompts name.
+            for name, values in columns.items():
+                if name != spurious and class_of(tuple(values), prompts):
+                    label = name
+                    break
         if not spurious:
             candidates = {name: columns[name] for name in columns if name != label}
             spurious = _column_of_values(candidates, prompts)
@@ -219,17 +227,16 @@ class GroupsTask(ImageTask):
                 classes = texts.embed(self.prompts.classes).float()
                 for name in self.baselines:
                     advance(0, name)
-                    right, facts_of_method[name] = self._learn(
+                    right_of_key[name, None], facts_of_method[name] = self._learn(
                         name, learning, selecting, classes, tested
                     )
-                    right_of_key[name, None] = right
             elif self.baselines:
                 progress.say(
                     f"{self.name}: no split to train or select on in the file, so the baselines are"
                     " left out"
                 )
 
-        settings = self._measured_settings(tested, learning, selecting)
+        weights = self._weights(tested, learning)
         provenance = self.provenance(
             self.name,
             images,
@@ -237,7 +244,12 @@ class GroupsTask(ImageTask):
             [self.prompts],
             facts_of_method,
             reference=reference,
-            settings=settings,
+            settings={
+                "data": tested.facts,
+                "train": None if learning is None else learning.facts,
+                "val": None if selecting is None else selecting.facts,
+                "group_weights": weights,
+            },
             title="Zero-shot group robustness (Tables 7.2 to 7.4)",
             description=description,
             n={
@@ -247,7 +259,7 @@ class GroupsTask(ImageTask):
             },
         )
         result = TaskResult(provenance)
-        self._add_accuracies(result, right_of_key, tested.groups, settings["group_weights"])
+        self._add_accuracies(result, right_of_key, tested.groups, weights)
         if margins:
             # Of two classes: the lowest area under the curve over the spurious values.
             areas, draws, n_of_value = worst_areas(
@@ -260,25 +272,31 @@ class GroupsTask(ImageTask):
             result.add_draws("worst_group_auc", areas, draws, n=n_of_value)
         return [result, *self._cosines(provenance, fitted, texts)]
 
-    def _measured_settings(
-        self, tested: Split, learning: Split | None, selecting: Split | None
-    ) -> dict[str, Any]:
-        """Return what only measuring knows: what the splits are, and the weights of the groups."""
+    def _weights(self, tested: Split, learning: Split | None) -> Mapping[str, float] | None:
+        """Return group -> weight of `average_reweighted`: those of the settings, else the sizes of
+        the groups in training; None where a group of training is never tested.
+
+        Raises:
+            InvalidInputError: a group without a weight, or a weight of a group without images.
+        """
+        tested_sizes = tested.groups.counts
         weights = self.group_weights
-        if weights is None and learning is not None:
-            sizes = {name: n for name, n in learning.groups.counts.items() if n}
-            # A group that is never tested has no accuracy to weigh, and leaving it out silently
-            # would change what the average means.
-            if not sizes or not all(tested.groups.counts.get(name) for name in sizes):
-                weights = None
-            else:
-                weights = {name: float(sizes.get(name, 0)) for name in tested.groups.counts}
-        return {
-            "data": tested.facts,
-            "train": None if learning is None else learning.facts,
-            "val": None if selecting is None else selecting.facts,
-            "group_weights": weights,
-        }
+        if weights is not None:
+            has_images = {n > 0 for name, n in tested_sizes.items() if weights.get(name)}
+            if set(weights) != set(tested.groups.names) or has_images != {True}:
+                raise InvalidInputError(
+                    f"group_weights: expected a weight for each of {tested_sizes}, not all 0, and 0"
+                    f" for a group without images; got {dict(weights)}"
+                )
+            return weights
+        if learning is None:
+            return None
+        sizes = {name: n for name, n in learning.groups.counts.items() if n}
+        # A group that is never tested has no accuracy to weigh, and leaving it out silently would
+        # change what the average means.
+        if not sizes or not all(tested_sizes.get(name) for name in sizes):
+            return None
+        return {name: float(sizes.get(name, 0)) for name in tested_sizes}
 
     def _methods_with_lam(self) -> list[str]:
         return [method.name for method in self.compared_methods() if method.has_lam]
@@ -342,7 +360,7 @@ class GroupsTask(ImageTask):
         target = np.array(classes, dtype=np.int64)[labels.codes[known]]
         # Codes of label x value: with 2 labels and 2 values the groups 0 to 3.
         groups = cross(labels[known], values[known])
-        facts = {key: value for key, value in images.about.items() if key not in ("cache", "file")}
+        facts = facts_of(images)
         facts["images"] = len(target)
         facts["unknown"] = int((~known).sum())
         facts["images per group"] = groups.counts
@@ -405,7 +423,6 @@ class GroupsTask(ImageTask):
             metric.name: compute for metric, compute in computed("groups")
         }
         if weights is not None:
-            _check_weights(weights, groups)
             listed = np.array([weights[name] for name in groups.names])
             # Groups weigh as in training (Sagawa et al., 2020): the test split of Waterbirds is
             # balanced over backgrounds, its training split is not.
@@ -473,61 +490,31 @@ class GroupsTask(ImageTask):
             "settings": {"spurious prompts": texts_of_value},
         }
         result = TaskResult(provenance.model_copy(update=update))
-        tables = {}
+        # (classes, values) under each method: mean cosines of a class prompt with a value's texts.
+        # The class prompts are edited, the spurious ones are not: they stand for the directions
+        # that an edit should move the classes away from.
+        tables: dict[str, Floats] = {}
         for method, edit in fitted.items():
-            tables[method] = self._cosine_table(texts, edit, texts_of_value)
+            rows = self.rows(texts, prompts.classes, edit)
+            columns = []
+            for group in texts_of_value.values():
+                columns.append((rows @ texts.embed(group).T).mean(1).numpy())
+            tables[method] = np.stack(columns, 1)
 
         for i, name in enumerate(prompts.class_names):
             for j, (value, group) in enumerate(texts_of_value.items()):
                 cosines = {method: float(table[i, j]) for method, table in tables.items()}
                 n = {"spurious prompts": len(group)}
                 result.add_draws("cosine", cosines, n=n, subset=f"{name} / {value}")
-        self._add_spreads(result, tables, sum(map(len, texts_of_value.values())))
-        return [result]
-
-    def _cosine_table(
-        self, texts: Host, edit: Edit | None, texts_of_value: Mapping[str, Sequence[str]]
-    ) -> Floats:
-        """Return the mean cosines (classes, values) of each class prompt with a value's texts."""
-        # The class prompts are edited, the spurious ones are not: they stand for the directions
-        # that an edit should move the classes away from.
-        rows = self.rows(texts, self.prompts.classes, edit)
-        columns = []
-        for group in texts_of_value.values():
-            columns.append((rows @ texts.embed(group).T).mean(1).numpy())
-        return np.stack(columns, 1)
-
-    def _add_spreads(self, result: TaskResult, tables: Mapping[str, Floats], count: int) -> None:
-        """Add how far the cosines of each class lie apart, and the mean over the classes.
-
-        tables: method -> cosines (classes, values). count: how many spurious prompts there are.
-        """
-        n = {"spurious prompts": count}
+        # How far the cosines of each class lie apart, and the mean over the classes.
+        n = {"spurious prompts": sum(map(len, texts_of_value.values()))}
         spreads = {method: np.ptp(table, axis=1).tolist() for method, table in tables.items()}
-        for i, name in enumerate(self.prompts.class_names):
-            of_class = {method: values[i] for method, values in spreads.items()}
-            result.add_draws("cosine_spread", of_class, n=n, subset=name)
+        for i, name in enumerate(prompts.class_names):
+            spreads_of_class = {method: values[i] for method, values in spreads.items()}
+            result.add_draws("cosine_spread", spreads_of_class, n=n, subset=name)
         means = {method: float(np.mean(values)) for method, values in spreads.items()}
         result.add_draws("cosine_spread", means, n=n)
-
-
-def _only_set(prompts: Any) -> PromptSet:
-    """Return the only prompt set; InvalidInputError: there are several."""
-    sets: list[PromptSet] = []
-    for listed in sets_by_column(prompts).values():
-        sets += listed
-    if len(sets) > 1:
-        names = [loaded.name for loaded in sets]
-        raise InvalidInputError(f"prompts: expected one prompt set, got {names}")
-    return sets[0]
-
-
-def _column_of_classes(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
-    """Return the first column whose values the class prompts name."""
-    for name, values in columns.items():
-        if class_of(tuple(values), prompts):
-            return name
-    return None
+        return [result]
 
 
 def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) -> str | None:
@@ -542,14 +529,3 @@ def _column_of_values(columns: Mapping[str, Sequence[str]], prompts: PromptSet) 
     if len(matches) == 1:
         return matches[0]
     return next(iter(columns)) if len(columns) == 1 else None
-
-
-def _check_weights(weights: Mapping[str, float], groups: Labels) -> None:
-    """Raise InvalidInputError unless there is a weight for each group, and none without images."""
-    is_complete = set(weights) == set(groups.names)
-    has_images = {n > 0 for name, n in groups.counts.items() if weights.get(name)}
-    if not is_complete or has_images != {True}:
-        raise InvalidInputError(
-            f"group_weights: expected a weight for each of {groups.counts}, not all 0, and 0 for a"
-            f" group without images; got {dict(weights)}"
-        )

@@ -227,6 +227,11 @@ def split_of(images: Embeddings) -> str:
     return " ".join(words) or "unnamed split"
 
 
+def facts_of(images: Embeddings) -> dict[str, Any]:
+    """Return what a provenance tells of images: not where this machine keeps them."""
+    return {key: value for key, value in images.about.items() if key not in ("cache", "file")}
+
+
 def fit_method(
     texts: Host,
     prompts: PromptSet | Sequence[PromptSet],

@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
-from torch import Tensor
 
 from vldebias.data import Embeddings, Labels, UnitRows, cross
 from vldebias.edits.edit import Edit
@@ -33,20 +32,19 @@ from vldebias.measure.kept import (
     kept_share,
     resampled_kept_shares,
 )
-from vldebias.measure.rankings import first_hits, reach
+from vldebias.measure.rankings import first_hits
 from vldebias.measure.resampling import percentile_interval, recentred_interval, resampled_weights
-from vldebias.methods import Problem, Rerank
+from vldebias.methods import Problem
 from vldebias.progress import SILENT, Progress
 from vldebias.prompts import PromptSet, StatedWords, load_prompts
 from vldebias.report.result import CHANCE, NONE, TaskResult
-from vldebias.reranking import RERANKERS, Candidates
-from vldebias.reranking.entry import pool_shares, zero_shot_groups
 from vldebias.schema import Count
 from vldebias.study.doubts import check_images, doubt_labels, doubt_space, doubt_values
 from vldebias.study.inputs import Inputs
 from vldebias.study.task import SeveralPrompts, register_task
 from vldebias.study.tasks.gallery import UNEVEN, Gallery, counted
-from vldebias.study.tasks.images import ImageTask, disjoint, sets_by_column
+from vldebias.study.tasks.images import ImageTask, disjoint, facts_of, sets_by_column
+from vldebias.study.tasks.rankings import BLOCK, Rankings
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -57,7 +55,6 @@ Means = Mapping[tuple[str, str], Mapping[str, Floats]]  # (metric, subset) -> me
 RECALL = (1, 5, 10)  # the k of recall@k of captions
 # Images up to which recall of captions is measured: its cost grows with the square.
 MOST_CAPTIONS = 10_000
-BLOCK = 1 << 13  # rows in float64 at once
 
 
 def _read_queries(queries: Any) -> Any:
@@ -69,23 +66,6 @@ def _read_queries(queries: Any) -> Any:
         prompts = load_prompts(queries["of"])
         return list(prompts.held_out_classes if queries.get("held_out") else prompts.classes)
     return queries
-
-
-def _read_k(k: Any) -> list[Any]:
-    """Read one or several numbers of results."""
-    return list(k) if np.ndim(k) else [k]
-
-
-class Rankings(NamedTuple):
-    """Hold the rows by which every method ranks the images of a gallery."""
-
-    queries: dict[str, Tensor]  # method -> (q, d)
-    images: dict[str, UnitRows]  # method -> (n, d), of all images
-    known: Mask  # (n,) images whose group is known
-    # method that re-ranks -> re-ranked rows (q, m) among those of known group
-    reranked: dict[str, Rows]
-    # method -> zero-shot labels (known,), each of which has its places
-    labels: dict[str, NDArray[np.integer]]
 
 
 @register_task
@@ -123,7 +103,8 @@ class RetrievalTask(ImageTask):
     task: Literal["retrieval"] = "retrieval"
     prompts: Annotated[dict[str, SeveralPrompts], Field(min_length=1)]
     queries: Annotated[list[str], BeforeValidator(_read_queries)]
-    k: Annotated[list[Count], BeforeValidator(_read_k)]
+    # One or several numbers.
+    k: Annotated[list[Count], BeforeValidator(lambda k: list(k) if np.ndim(k) else [k])]
     prior: Literal["uniform", "dataset"] = "uniform"
     resample: Literal["queries", "images"] = "images"
     classes: dict[str, dict[str, str]] = Field(default_factory=dict)
@@ -201,247 +182,186 @@ class RetrievalTask(ImageTask):
                 )
         reference, reference_counts = disjoint(reference, images, self.methods)
         results = []
-        for attribute in self.prompts:
-            result = self._measure_attribute(
-                attribute, images, texts, reference, reference_counts, edits, progress
-            )
+        for attribute, sets in self.prompts.items():
+            name = f"{self.name} {attribute}"
+            columns = [column.strip() for column in attribute.split(" x ")]
+            # "gender x race" crosses two columns; an image that is unknown in one of them is
+            # unknown here.
+            labels = cross(*map(images.column, columns))
+            doubt_labels(images, columns, sets)
+            with progress.bar(name) as advance:
+                # The gallery is the images whose group is known; the others are counted, and still
+                # serve recall and accuracy.
+                gallery = Gallery(
+                    labels[labels.known], self.k, self.prior, self.resamples, self.seed
+                )
+                advance(0, f"fitting {len(self.methods) - 1} methods")
+                # A bounded method may change the queries no more than its bound allows: they are
+                # what is asked for.
+                fitted = self.fit(
+                    texts, sets, neutral=self.queries, reference=reference, edits=edits
+                )
+                advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
+                provenance = self.provenance(
+                    name,
+                    images,
+                    texts,
+                    sets,
+                    {method: self.about(edit) for method, edit in fitted.items()},
+                    reference=reference,
+                    title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
+                    description=self._description(attribute, gallery, reference, texts),
+                    n={
+                        "queries": len(self.queries),
+                        "images": len(gallery.codes),
+                        "unknown": int((~labels.known).sum()),
+                        "groups": len(gallery.names),
+                        **reference_counts,
+                    },
+                    settings={
+                        "prior shares": gallery.prior_of_group,
+                        "groups": labels.counts,
+                        "gallery": facts_of(images),
+                    },
+                )
+                result = TaskResult(provenance)
+                features = images.unit
+                rankings = Rankings(
+                    {method: self.rows(texts, self.queries, fitted[method]) for method in fitted},
+                    {method: self.images(features, fitted[method]) for method in fitted},
+                    labels.known,
+                )
+                rankings.rerank(self.compared_methods(), texts, sets, self.prior, max(self.k))
+                # What a method does to the groups, then what it costs.
+                self._add_skews(result, gallery, rankings, images, columns)
+                self._add_kept(result, gallery, rankings)
+                self._add_image_cosines(result, features, rankings.images)
+                # A re-ranking changes no model: what captions and class prompts find stays as it
+                # is.
+                edits_of_models = {
+                    method: fitted[method] for method in fitted if method not in rankings.reranked
+                }
+                self._add_recall(result, images, texts, edits_of_models)
+                self._add_accuracy(result, images, texts, edits_of_models, columns)
+                prompts_of_sets = chain(*(prompts.texts for prompts in sets))
+                doubt_space(features, texts, [*self.queries, *prompts_of_sets])
+                for column in columns:
+                    for prompts in sets:
+                        doubt_values(images, column, texts, prompts)
             results.append(result)
         return results
 
-    def _measure_attribute(
-        self,
-        attribute: str,
-        images: Embeddings,
-        texts: Host,
-        reference: Embeddings | None,
-        reference_counts: Mapping[str, int],
-        edits: Mapping[str, Edit] | None,
-        progress: Progress,
-    ) -> TaskResult:
-        """Return the block of one attribute: a column, or an intersection of columns."""
-        name = f"{self.name} {attribute}"
-        sets = self.prompts[attribute]
-        columns = [column.strip() for column in attribute.split(" x ")]
-        # "gender x race" crosses two columns; an image that is unknown in one of them is unknown
-        # here.
-        labels = cross(*map(images.column, columns))
-        doubt_labels(images, columns, sets)
-        with progress.bar(name) as advance:
-            # (n,) images that take part in the gallery; the others are counted, and still serve
-            # recall and accuracy.
-            known = labels.known
-            gallery = Gallery(labels[known], self.k, self.prior, self.resamples, self.seed)
-            advance(0, f"fitting {len(self.methods) - 1} methods")
-            # A bounded method may change the queries no more than its bound allows: they are what
-            # is asked for.
-            fitted = self.fit(texts, sets, neutral=self.queries, reference=reference, edits=edits)
-            advance(0, f"ranking {len(gallery.codes)} images for {len(self.queries)} queries")
-            column_of_precision, relevant = self._relevance(images, columns, known)
-            provenance = self.provenance(
-                name,
-                images,
-                texts,
-                sets,
-                {method: self.about(edit) for method, edit in fitted.items()},
-                reference=reference,
-                title=f"Retrieval, {attribute}: skew of the first results (as in Table 7.5)",
-                description=(
-                    f"Text queries against a gallery of images; skew over {attribute} of the"
-                    " first k, mean over queries and per query. Means are resampled over"
-                    f" {self.resample}, one query over images."
-                    f"{self._uneven_words(gallery, reference, texts, sets)}"
-                ),
-                n={
-                    "queries": len(self.queries),
-                    "images": len(gallery.codes),
-                    "unknown": int((~known).sum()),
-                    "groups": len(gallery.names),
-                    **reference_counts,
-                },
-                settings={
-                    "prior shares": dict(zip(gallery.names, gallery.prior.tolist(), strict=True)),
-                    "groups": labels.counts,
-                    "gallery": _without_folders(images.about),
-                    "column of precision": column_of_precision,
-                },
+    def _description(
+        self, attribute: str, gallery: Gallery, reference: Embeddings | None, texts: Host
+    ) -> str:
+        """Write what is measured, and which of gallery and reference hold uneven numbers of the
+        values."""
+        words = (
+            f"Text queries against a gallery of images; skew over {attribute} of the first k, mean"
+            f" over queries and per query. Means are resampled over {self.resample}, one query over"
+            " images."
+        )
+        if gallery.other_prior:
+            words += (
+                f" The gallery is uneven ({counted(gallery.size_of_group)}): MaxSkew is shown"
+                " against even shares and against its own."
             )
-            result = TaskResult(provenance)
-            features = images.unit
-            rankings = Rankings(
-                {method: self.rows(texts, self.queries, edit) for method, edit in fitted.items()},
-                {method: self.images(features, edit) for method, edit in fitted.items()},
-                known,
-                {},
-                {},
-            )
-            reranking = {}
-            for method in self.compared_methods():
-                if isinstance(method, Rerank):
-                    reranking[method.name] = method
-            if reranking:
-                rankings = self._with_reranked(rankings, reranking, texts, sets)
-            # What a method does to the groups, then what it costs.
-            self._add_skews(result, gallery, rankings, relevant)
-            self._add_kept(result, gallery, rankings)
-            self._add_image_cosines(result, features, rankings.images)
-            # A re-ranking changes no model: what captions and class prompts find stays as it is.
-            edits_of_models = {name: fitted[name] for name in fitted if name not in reranking}
-            self._add_recall(result, images, texts, edits_of_models)
-            self._add_accuracy(result, images, texts, edits_of_models, columns)
-            prompts_of_sets = chain(*(prompts.texts for prompts in sets))
-            doubt_space(features, texts, [*self.queries, *prompts_of_sets])
-            for column in columns:
-                for prompts in sets:
-                    doubt_values(images, column, texts, prompts)
-        return result
-
-    def _relevance(
-        self, images: Embeddings, columns: Sequence[str], known: Mask
-    ) -> tuple[str, Mask | None]:
-        """Return the first column beside the attribute's that the queries name, and whether (q, n)
-        each image is relevant to each query; "" and None where there is none."""
-        for column, labels in images.labels.items():
-            if column not in columns:
-                relevant = relevance(labels[known], self.queries)
-                if relevant is not None:
-                    return column, relevant
-        return "", None
+        if reference is None:
+            return words
+        for prompts in self.prompts[attribute]:
+            # Numbers of the reference images that are nearest to the texts of each value. Methods
+            # that equalise means of the reference read their unevenness as a direction.
+            values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
+            sizes = np.zeros(len(values), dtype=int)
+            for rows in reference.unit.split(BLOCK):
+                nearest = (rows.double() @ values.double().T).argmax(dim=1)
+                sizes += np.bincount(nearest.numpy(), minlength=len(values))
+            if max(sizes) >= UNEVEN * min(sizes):
+                size_of_value = dict(zip(prompts.attributes, sizes.tolist(), strict=True))
+                words += (
+                    " The reference images are uneven by what the texts take them for:"
+                    f" {counted(size_of_value)}."
+                )
+        return words
 
     def _add_skews(
-        self, result: TaskResult, gallery: Gallery, rankings: Rankings, relevant: Mask | None
+        self,
+        result: TaskResult,
+        gallery: Gallery,
+        rankings: Rankings,
+        images: Embeddings,
+        columns: Sequence[str],
     ) -> None:
         """Add every metric of the rankings and the queries: means over queries first, then each
         query.
 
-        relevant: (q, n) whether an image of known group is relevant to a query.
+        columns: of the attribute itself, which are left out of precision.
         """
-        ranked = self._ranked(rankings)
-        skews = gallery.skews(ranked, relevant, rankings.labels)
+        # (q, n) whether an image of known group is relevant to a query: by the first column beside
+        # the attribute's that the queries name.
+        relevant = None
+        column_of_precision = ""
+        for column in images.labels:
+            if column not in columns:
+                relevant = relevance(images.labels[column][rankings.known], self.queries)
+            if relevant is not None:
+                column_of_precision = column
+                break
+        result.provenance.settings["column of precision"] = column_of_precision
+
+        skews = gallery.skews(rankings.first(max(self.k)), relevant, rankings.labels)
         chance = gallery.random()
         n = {"queries": len(self.queries), "images": len(gallery.codes)}
-        # metric -> method -> values of the queries (q,), and draws of them (q, resamples)
-        values: dict[str, dict[str, Floats]] = {}
-        draws: dict[str, dict[str, Floats]] = {}
         for metric in skews[NONE]:
-            # Column 0 is the gallery as it is, the others are its resamples (see `Gallery.skews`).
-            values[metric] = {method: skews[method][metric][:, 0] for method in skews}
-            draws[metric] = {method: skews[method][metric][:, 1:] for method in skews}
-
-        for metric in values:
-            self._add_mean_over_queries(result, metric, values[metric], draws[metric], n)
-            bare = float(values[metric][NONE].mean())
+            values = {method: skews[method][metric] for method in skews}
+            self._add_mean_over_queries(result, metric, values, n)
             if metric == f"max_skew@{self.k[0]}":
+                bare = float(values[NONE][:, 0].mean())
                 gallery.warn_if_uneven(self.k[0], bare, float(chance[metric].mean()))
             if metric in chance:
-                self._add_chance(result, metric, chance[metric], n)
+                # As many random rankings are averaged as there are queries: a mean over 20 queries
+                # is nearer to its expectation than one ranking.
+                size = (self.resamples, len(self.queries))
+                rng = np.random.default_rng(self.seed)
+                means = rng.choice(chance[metric], size=size).mean(axis=1)
+                expected = float(chance[metric].mean())
+                result.add(metric, CHANCE, expected, percentile_interval(means), n=n)
+        # No image changes a cosine of queries, which is exact.
         cosines = {}
         for method, rows in rankings.queries.items():
-            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1).numpy()
-        # No image changes a cosine of queries, which is exact.
-        self._add_mean_over_queries(result, "query_cosine", cosines, None, n)
+            cosines[method] = (rankings.queries[NONE] * rows).sum(dim=1, keepdim=True).numpy()
+        self._add_mean_over_queries(result, "query_cosine", cosines, n)
 
-        for metric in values:
+        for metric in skews[NONE]:
             for i, query in enumerate(self.queries):
                 result.add_draws(
                     metric,
-                    {method: float(of_queries[i]) for method, of_queries in values[metric].items()},
-                    {method: of_queries[i] for method, of_queries in draws[metric].items()},
+                    {method: float(skews[method][metric][i, 0]) for method in skews},
+                    {method: skews[method][metric][i, 1:] for method in skews},
                     n=n,
                     interval=recentred_interval,
                     subset=query,
                 )
 
-    def _with_reranked(
-        self,
-        rankings: Rankings,
-        reranking: Mapping[str, Rerank],
-        texts: Host,
-        sets: Sequence[PromptSet],
-    ) -> Rankings:
-        """Return the rankings with those of methods that re-rank what the model finds, without an
-        edit or with one.
-
-        The labels are zero-shot, as a user has them. Shares are even, or those of the candidates
-        where the gallery's own are the prior.
-        """
-        images_of_method = {}
-        for name in (NONE, *reranking):
-            images = rankings.images[name]
-            images_of_method[name] = (
-                images if rankings.known.all() else images.picked(rankings.known)
-            )
-        groups = zero_shot_groups(images_of_method[NONE].split(BLOCK), sets, texts)
-        shares = np.full(len(groups.names), 1 / len(groups.names))
-        if self.prior == "dataset":
-            shares = pool_shares(groups.codes, len(groups.names))
-        n = len(groups.codes)
-        # Each label needs rows for its places in every resample (`reach`).
-        length = min(n, len(groups.names) * 2 * reach(max(self.k), n))
-        reranked = {}
-        for name, method in reranking.items():
-            blocks_of_images = list(images_of_method[name].split(BLOCK))
-            lists = []
-            for query in rankings.queries[name]:
-                blocks = [block.double() @ query.double() for block in blocks_of_images]
-                scores = torch.cat(blocks).numpy().round(12)
-                found = Candidates(scores, groups.codes, groups.names, shares)
-                lists.append(RERANKERS[method.order](found, length))
-            reranked[name] = np.stack(lists)
-        # The quota gives a label as many places in any resample; the other orders are read as they
-        # are.
-        labels = {name: groups.codes for name in reranking if reranking[name].order == "quota"}
-        return rankings._replace(reranked=reranked, labels=labels)
-
-    def _ranked(self, rankings: Rankings) -> dict[str, Rows]:
-        """Return method -> first rows (q, m) of each query, among the images of known group."""
-        # Images that several methods share are read once for all queries.
-        methods_of_images: dict[UnitRows, list[str]] = {}
-        for method, images in rankings.images.items():
-            methods_of_images.setdefault(images, []).append(method)
-        ranked: dict[str, Rows] = {}
-        for images, methods in methods_of_images.items():
-            # A selection is a copy of indices; with all labels known the gallery is read where it
-            # lies.
-            rows = images if rankings.known.all() else images.picked(rankings.known)
-            queries = torch.cat([rankings.queries[method] for method in methods])
-            # More than k rows: a resample lacks a part of the first k and moves later ones up
-            # (`reach`).
-            order = rows.top(queries, reach(max(self.k), len(rows)))
-            ranked |= zip(methods, np.split(order, len(methods)), strict=True)
-        ranked |= rankings.reranked
-        return {method: ranked[method] for method in rankings.images}
-
     def _add_mean_over_queries(
-        self,
-        result: TaskResult,
-        metric: str,
-        values: Mapping[str, Floats],
-        draws: Mapping[str, Floats] | None,
-        n: Mapping[str, int],
+        self, result: TaskResult, metric: str, values: Mapping[str, Floats], n: Mapping[str, int]
     ) -> None:
         """Add the mean over queries of every method.
 
-        values: method -> (q,). draws: method -> (q, resamples) over images; None: exact.
+        values: method -> (q, 1 + resamples), of the gallery and then of its resamples; (q, 1)
+        where no image changes them.
         """
+        of_gallery = {method: of_queries[:, 0] for method, of_queries in values.items()}
         if self.resample == "queries":
-            result.add_resampled(metric, values, n=n, resamples=self.resamples, seed=self.seed)
+            result.add_resampled(metric, of_gallery, n=n, resamples=self.resamples, seed=self.seed)
             return
-        means = {method: float(of_queries.mean()) for method, of_queries in values.items()}
-        mean_draws = None
-        if draws is not None:
-            mean_draws = {method: of_queries.mean(axis=0) for method, of_queries in draws.items()}
-        result.add_draws(metric, means, mean_draws, n=n, interval=recentred_interval)
-
-    def _add_chance(
-        self, result: TaskResult, metric: str, values: Floats, n: Mapping[str, int]
-    ) -> None:
-        """Add what random rankings give, with an interval of the mean over as many queries."""
-        rng = np.random.default_rng(self.seed)
-        # As many random rankings are averaged as there are queries: a mean over 20 queries is
-        # nearer to its expectation than one ranking.
-        size = (self.resamples, len(self.queries))
-        means = rng.choice(values, size=size).mean(axis=1)
-        result.add(metric, CHANCE, float(values.mean()), percentile_interval(means), n=n)
+        means = {method: float(of_queries.mean()) for method, of_queries in of_gallery.items()}
+        draws = None
+        if values[NONE].shape[1] > 1:
+            draws = {
+                method: of_queries[:, 1:].mean(axis=0) for method, of_queries in values.items()
+            }
+        result.add_draws(metric, means, draws, n=n, interval=recentred_interval)
 
     def _add_kept(self, result: TaskResult, gallery: Gallery, rankings: Rankings) -> None:
         """Add the share of the first hits inside each value that are still there after an edit,
@@ -453,96 +373,64 @@ class RetrievalTask(ImageTask):
         n = {"queries": len(self.queries), "images": len(known_rows)}
         for k in self.k:
             first = hits_of_value(k, len(gallery.names))
-            members = []
+            # An entry for each value: method -> shares (q,) of the queries, method -> their mean
+            # (resamples,), and that of random rankings (resamples,).
+            shares: list[dict[str, Floats]] = []
+            draws: list[dict[str, Floats]] = []
+            chances: list[Floats] = []
             for group in range(len(gallery.names)):
                 rows = known_rows[gallery.codes == group]
                 if len(rows) > first:
-                    members.append(rows)
-            if members:
-                self._add_kept_at(k, result, rankings, members, first, n)
+                    # Each value has a seed of its own: its images are another sample, and one seed
+                    # would pair the noise of values that have nothing to do with each other.
+                    seed = self.seed + len(shares)
+                    order_of_method = rankings.first_inside(rows, first)
+                    of_queries, of_resamples = self._kept_in_value(
+                        order_of_method, first, len(rows), seed
+                    )
+                    shares.append(of_queries)
+                    draws.append(of_resamples)
+                    size = self.resamples * len(self.queries)
+                    random = chance_kept(first, len(rows), size, seed)
+                    chances.append(random.reshape(self.resamples, -1).mean(axis=1))
+            if not shares:
+                continue
+            metric = f"kept@{k}"
+            means = _means_over_values(shares)
+            if self.resample == "queries":
+                result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
+            else:
+                result.add_draws(
+                    metric,
+                    {method: float(mean.mean()) for method, mean in means.items()},
+                    _means_over_values(draws),
+                    n=n,
+                    interval=recentred_interval,
+                )
+            random = np.mean(chances, axis=0)
+            result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
 
-    def _add_kept_at(
-        self,
-        k: int,
-        result: TaskResult,
-        rankings: Rankings,
-        members: Sequence[Rows],
-        first: int,
-        n: Mapping[str, int],
-    ) -> None:
-        """Add the rows of `_add_kept` for one k.
-
-        members: rows of the images of each value. first: how many hits inside a value are compared.
-        """
-        # method -> an array for each value: shares (q,) of the queries, and their mean (resamples,)
-        shares: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
-        draws: dict[str, list[Floats]] = {method: [] for method in rankings.queries}
-        chance = []
-        for group, rows in enumerate(members):
-            order_of_method = self._ranked_in_value(rankings, rows, first)
-            for method, order in order_of_method.items():
-                # For each query the share of its first hits that are still among the first.
-                pairs = zip(order_of_method[NONE], order, strict=True)
-                kept_shares = np.array([kept_share(*pair, first) for pair in pairs])
-                shares[method].append(kept_shares)
-            if self.resample == "images":
-                # Each value has a seed of its own: its images are another sample, and one seed
-                # would pair the noise of values that have nothing to do with each other.
-                resampled = self._resampled_kept(order_of_method, first, len(rows), group)
-                for method, values in resampled.items():
-                    draws[method].append(values)
-            size = self.resamples * len(self.queries)
-            random = chance_kept(first, len(rows), size, self.seed + group)
-            chance.append(random.reshape(self.resamples, -1).mean(axis=1))
-
-        metric = f"kept@{k}"
-        means = {method: np.mean(values, axis=0) for method, values in shares.items()}
+    def _kept_in_value(
+        self, order_of_method: Mapping[str, Rows], first: int, n: int, seed: int
+    ) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return method -> share (q,) of the first hits of each query that are still among the
+        first, and the mean over queries of the same in resamples (resamples,) of n images; no
+        draws where the queries are resampled."""
+        bare = order_of_method[NONE]
+        shares = {}
+        for method, order in order_of_method.items():
+            pairs = zip(bare, order, strict=True)
+            shares[method] = np.array([kept_share(*pair, first) for pair in pairs])
         if self.resample == "queries":
-            result.add_resampled(metric, means, n=n, resamples=self.resamples, seed=self.seed)
-        else:
-            result.add_draws(
-                metric,
-                {method: float(mean.mean()) for method, mean in means.items()},
-                {method: np.mean(values, axis=0) for method, values in draws.items()},
-                n=n,
-                interval=recentred_interval,
-            )
-        random = np.mean(chance, axis=0)
-        result.add(metric, CHANCE, float(random.mean()), percentile_interval(random), n=n)
-
-    def _ranked_in_value(self, rankings: Rankings, rows: Rows, first: int) -> dict[str, Rows]:
-        """Return method -> first rows (q, m) of each query among the images of one value."""
-        order_of_method = {}
-        for method, queries in rankings.queries.items():
-            # By position in all images, since some methods edit images too.
-            images = rankings.images[method].picked(rows)
-            order_of_method[method] = images.top(queries, reach(first, len(rows)))
-        # A re-ranked list has its images of this value in its own order; those behind it follow.
-        known_rows = np.flatnonzero(rankings.known)
-        for method, lists in rankings.reranked.items():
-            orders = []
-            for listed, base in zip(lists, order_of_method[NONE], strict=True):
-                inside = np.searchsorted(rows, known_rows[listed])
-                inside = inside[np.isin(known_rows[listed], rows)]
-                rest = base[~np.isin(base, inside)]
-                orders.append(np.concatenate([inside, rest])[: len(base)])
-            order_of_method[method] = np.stack(orders)
-        return order_of_method
-
-    def _resampled_kept(
-        self, rankings: Mapping[str, Rows], first: int, n: int, seed: int
-    ) -> dict[str, Floats]:
-        """Return the mean over queries (resamples,) of what each method keeps in one value."""
+            return shares, {}
         # Summed query by query, so that memory does not grow with their number.
-        total = {method: np.zeros(self.resamples) for method in rankings}
-        for query, before in enumerate(rankings[NONE]):
-            after = {method: ranking[query] for method, ranking in rankings.items()}
-            shares = resampled_kept_shares(
-                before, after, first, n, self.resamples, self.seed + seed
-            )
-            for method, values in shares.items():
-                total[method] += values
-        return {method: values / len(self.queries) for method, values in total.items()}
+        totals = {method: np.zeros(self.resamples) for method in order_of_method}
+        for query, before in enumerate(bare):
+            after = {method: order[query] for method, order in order_of_method.items()}
+            resampled = resampled_kept_shares(before, after, first, n, self.resamples, seed)
+            for method, values in resampled.items():
+                totals[method] += values
+        return shares, {method: total / len(bare) for method, total in totals.items()}
 
     def _add_image_cosines(
         self, result: TaskResult, features: UnitRows, images: Mapping[str, UnitRows]
@@ -625,8 +513,11 @@ class RetrievalTask(ImageTask):
             for column, prompt_of_value in classes.items():
                 labels = gallery.column(column)
                 prompts = [prompt_of_value[name] for name in labels.names]
-                nearest = _nearest(self.rows(texts, prompts, edit), images)
-                table["accuracy", column][method] = nearest == labels.codes[known]
+                rows = self.rows(texts, prompts, edit).double()
+                blocks = [rows @ block.double().T for block in images.split(BLOCK)]
+                # Rounded to far more digits than matter: equal images tie in any order of sums.
+                scores = torch.cat(blocks, dim=1).numpy().round(12)
+                table["accuracy", column][method] = scores.argmax(axis=0) == labels.codes[known]
         means = {}
         for method in edits:
             means[method] = np.mean([of_method[method] for of_method in table.values()], axis=0)
@@ -668,58 +559,10 @@ class RetrievalTask(ImageTask):
                 metric, means, draws_of_method, n=n, interval=recentred_interval, subset=subset
             )
 
-    def _uneven_words(
-        self,
-        gallery: Gallery,
-        reference: Embeddings | None,
-        texts: Host,
-        sets: Sequence[PromptSet],
-    ) -> str:
-        """Write which of gallery and reference images hold uneven numbers of the values; "" where
-        none does."""
-        words = ""
-        if gallery.other_prior:
-            words += (
-                f" The gallery is uneven ({counted(gallery.size_of_group)}): MaxSkew is shown"
-                " against even shares and against its own."
-            )
-        if reference is None:
-            return words
-        for prompts in sets:
-            sizes = _sizes_by_texts(reference, texts, prompts)
-            # Methods that equalise means of the reference read this unevenness as a direction.
-            if max(sizes.values()) >= UNEVEN * min(sizes.values()):
-                words += (
-                    " The reference images are uneven by what the texts take them for:"
-                    f" {counted(sizes)}."
-                )
-        return words
 
-
-def _nearest(rows: Tensor, images: UnitRows) -> Rows:
-    """Return for each image (n,) the position of the nearest of the texts' rows (k, d).
-
-    Scores are float64 products, rounded to far more digits than matter: equal images tie in any
-    order of sums.
-    """
-    texts = rows.double()
-    scores = [texts @ block.double().T for block in images.split(BLOCK)]
-    return torch.cat(scores, dim=1).numpy().round(12).argmax(axis=0)
-
-
-def _without_folders(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a provenance tells of images: not where this machine keeps them."""
-    return {key: value for key, value in facts.items() if key not in ("cache", "file")}
-
-
-def _sizes_by_texts(images: Embeddings, texts: Host, prompts: PromptSet) -> dict[str, int]:
-    """Return value of a prompt set -> number of images that are nearest to its texts."""
-    values = Problem(texts, prompts).zero_shot(prompts, texts.roles[0])
-    sizes = np.zeros(len(values), dtype=int)
-    for rows in images.unit.split(BLOCK):
-        nearest = (rows.double() @ values.double().T).argmax(dim=1)
-        sizes += np.bincount(nearest.numpy(), minlength=len(values))
-    return dict(zip(prompts.attributes, sizes.tolist(), strict=True))
+def _means_over_values(values: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
+    """Return method -> mean of its arrays, one for each value."""
+    return {name: np.mean([arrays[name] for arrays in values], axis=0) for name in values[0]}
 
 
 def relevance(labels: Labels, queries: Sequence[str]) -> Mask | None:
